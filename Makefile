@@ -1,0 +1,52 @@
+# Every target works from a bare clone: Debian, Python 3.11, pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOGS ?=
+ARGS ?=
+
+.PHONY: all install dev demo run test check lint types layers golden readme clean
+all: check
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+install: $(VENV)/.installed
+dev: $(VENV)/.dev
+
+demo: install  ## a simulated run with a fault half way, the daemon on it, and the page to open
+	$(BIN)/megatron-monitor demo $(ARGS)
+
+run: install  ## follow real logs: make run LOGS='/logs/**/*.out'
+	@test -n "$(LOGS)" || { echo "say which logs: make run LOGS='/logs/**/*.out'" >&2; exit 2; }
+	$(BIN)/megatron-monitor run $(ARGS) '$(LOGS)'
+
+test: dev
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: dev
+	$(BIN)/mypy
+
+layers: dev
+	$(BIN)/lint-imports
+
+check: lint types layers test
+
+golden: dev  ## write the golden files anew; review them as a diff
+	$(BIN)/python -m pytest tests/test_golden.py --golden -q
+
+readme: dev  ## write the generated tables of README.md anew
+	$(BIN)/python -m tests.test_docs
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,25 @@
+"""`check-config`: every error of a configuration file with its path; exit 2 if there is one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from monitor.commands.settings import set_option
+from monitor.config import ConfigError, load
+
+
+@click.command("check-config")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@set_option
+def check_config(file: Path, overrides: tuple[str, ...]) -> None:
+    """Check FILE: print every error with its path in the file. Exit 0 if there is none, else 2."""
+    try:
+        config = load(file, overrides)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    patterns = sum(len(watch.paths) for watch in config.runs)
+    click.echo(f"{file}: good; {patterns} paths, {len(config.patterns)} patterns, {len(config.notifiers)} notifiers")

@@ -1,0 +1,79 @@
+"""`demo`: a simulated run with a fault half way, the daemon on it, and the page to open."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import click
+
+from monitor.clock import SystemClock
+from monitor.commands.run import start_logging
+from monitor.commands.simulate import scenario_of
+from monitor.config import load
+from monitor.daemon import Daemon, StartError
+from monitor.simulate import Scenario, write
+
+_ITERATIONS = 240
+_SECONDS = 0.25
+
+
+@click.command()
+@click.option("--fault", default="hang", show_default=True, metavar="KIND", help="See `simulate --help`.")
+@click.option("--listen", default="127.0.0.1:9843", show_default=True, help="Address of the page.")
+@click.option("--iterations", type=click.IntRange(20), default=_ITERATIONS, show_default=True)
+@click.option("--exit-after", type=float, default=None, help="End by itself after so many seconds.")
+def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> None:
+    """Start here: play a training run at four iterations a second, with a fault half way, and watch it.
+
+    Nothing of yours is touched: the log and the daemon's state stand in a temporary directory.
+    """
+    scenario = scenario_of((fault,), "megatron-lm", iterations, _SECONDS, seed=1)
+    with tempfile.TemporaryDirectory(prefix="megatron-monitor-demo-") as directory:
+        log = Path(directory) / "demo-1B3.log"
+        log.touch()
+        config = load(
+            "",
+            [
+                f"listen={listen}",
+                f"state_dir={directory}/state",
+                # a run of 0.25 s an iteration is no night shift: tell its hang after seconds
+                "detectors.hang.minimum=3s",
+                "detectors.hang.saving=10s",
+                "detectors.hang.evaluating=10s",
+                "detectors.hang.starting=20s",
+                "detectors.hang.first_iteration=20s",
+                "log_level=info",
+                f"runs=[{{name: demo-1B3, paths: ['{log}']}}]",
+            ],
+        )
+        start_logging(config)
+        daemon = Daemon(config)
+        try:
+            daemon.start()
+        except StartError as error:
+            click.echo(str(error), err=True)
+            sys.exit(1)
+        _announce(daemon.address, fault, log)
+        threading.Thread(target=_play, args=(scenario, log), name="training", daemon=True).start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: daemon.stop())
+        if exit_after is not None:
+            threading.Timer(exit_after, daemon.stop).start()
+        daemon.run()
+
+
+def _play(scenario: Scenario, log: Path) -> None:
+    with log.open("ab") as stream:
+        write(scenario, stream, speed=1.0, clock=SystemClock())
+
+
+def _announce(address: str, fault: str, log: Path) -> None:
+    click.echo(f"page     http://{address}/")
+    click.echo(f"metrics  http://{address}/metrics")
+    click.echo(f"log      {log}")
+    click.echo(f"A simulated training runs now; {fault} comes half way. Ctrl-C ends it.")
+    sys.stdout.flush()

@@ -1,0 +1,65 @@
+"""`explain`: which rule read a line and what it gave, or why none did."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import click
+
+from parsers.events import Event, to_fields
+from parsers.prefixes import ANSI, segments, strip_prefixes
+from parsers.scan import Line, Rule
+from parsers.speakers import RULES
+
+
+@click.command()
+@click.argument("line", nargs=-1)
+def explain(line: tuple[str, ...]) -> None:
+    """Tell how LINE is read (standard input, line by line, if no LINE is given).
+
+    \b
+    Example:
+      megatron-monitor explain ' iteration 10/ 100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 |'
+    """
+    texts = [" ".join(line)] if line else (text.rstrip("\r\n") for text in sys.stdin)
+    for text in texts:
+        for answer in explanation(text):
+            click.echo(answer)
+
+
+def explanation(text: str) -> Iterator[str]:
+    """The answer for one physical line, a sentence or a JSON object a line."""
+    clean = ANSI.sub("", text)
+    for segment in segments(clean):
+        prefix, rest = strip_prefixes(segment)
+        told = {
+            name: value
+            for name in ("task", "local_rank", "rank", "node", "logged_at", "location")
+            if (value := getattr(prefix, name)) is not None
+        }
+        if told:
+            yield f"prefix: {json.dumps(told)}"
+        yield from _rules(Line(rest, prefix, 1), segment.encode("utf-8", "replace"))
+
+
+def _rules(line: Line, raw: bytes) -> Iterator[str]:
+    asked: list[Rule] = [rule for rule in RULES if any(anchor in raw for anchor in rule.anchors)]
+    for rule in asked:
+        items = list(rule.read(line))
+        if not items:
+            continue
+        for item in items:
+            if isinstance(item, Event):
+                yield f"{rule.name}: {json.dumps(to_fields(item), ensure_ascii=False)}"
+            else:
+                yield f"{rule.name}: begins a fact of several lines; the lines after it are needed"
+        return
+    if asked:
+        names = ", ".join(rule.name for rule in asked)
+        yield f"no event: asked {names}, and none of them knows this line"
+    elif line.text.strip():
+        yield "no event: the line holds no literal that a rule looks for"
+    else:
+        yield "no event: nothing stands behind the prefix"

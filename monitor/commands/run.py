@@ -1,0 +1,63 @@
+"""`run`: the daemon; `run --once`: read to the end and print the metrics."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from monitor.commands.settings import config_option, configured, set_option
+from monitor.config import Config
+from monitor.daemon import StartError, serve
+from monitor.once import metrics_page
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH_OR_GLOB]...")
+@config_option
+@set_option
+@click.option("--listen", help="Address of the page and the metrics, e.g. 0.0.0.0:9843.")
+@click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
+def run(
+    paths: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], listen: str | None, once: bool
+) -> None:
+    """Follow training logs, judge the runs, serve the metrics and the page.
+
+    \b
+    Examples:
+      megatron-monitor run '/logs/**/*.out'
+      megatron-monitor run --config config.yaml
+      megatron-monitor run --once finished.log | grep megatron_iteration
+    """
+    if listen is not None:
+        overrides = (*overrides, f"listen={listen}")
+    config = configured(config_file, overrides, paths)
+    if not config.runs:
+        click.echo("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", err=True)
+        sys.exit(2)
+    start_logging(config)
+    if once:
+        sys.exit(_once(config))
+    try:
+        serve(config)
+    except StartError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+
+
+def start_logging(config: Config) -> None:
+    """key=value lines on standard error."""
+    logging.basicConfig(
+        level=getattr(logging, config.log_level.upper()), format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S%z", stream=sys.stderr,
+    )  # fmt: skip
+
+
+def _once(config: Config) -> int:
+    page, problems = metrics_page(config)
+    for problem in problems:
+        click.echo(problem, err=True)
+    click.echo(page, nl=False)
+    return 1 if problems and not page else 0

@@ -1,0 +1,37 @@
+"""Options that several commands share, and the configuration they make."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from monitor.config import Config, ConfigError, Watch, load
+
+config_option = click.option(
+    "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="Configuration file (YAML)."
+)
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key, e.g. detectors.hang.minimum=2s."
+)
+
+
+def configured(config_file: Path | None, overrides: Sequence[str], paths: Sequence[str]) -> Config:
+    """The file's configuration, or the defaults, with overrides; PATHS are followed beside what the file names.
+
+    Prints every problem and exits with 2 if there is one.
+    """
+    try:
+        config = load(config_file if config_file is not None else "", overrides)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    if paths:
+        absolute = tuple(path if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
+        config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute)))
+    return config
+

@@ -1,0 +1,61 @@
+"""`simulate`: a synthetic log with faults, live or at once."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+import click
+
+from monitor.clock import SystemClock
+from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, write
+
+
+def faults_help() -> str:
+    """One line a kind, for --help."""
+    return "\n".join(f"  {kind:<22} {text}" for kind, text in sorted(FAULTS.items()))
+
+
+@click.command(epilog="\b\nFaults:\n" + faults_help())
+@click.option("--fault", "kinds", multiple=True, metavar="KIND[@ITERATION]", help="A fault; half way if no iteration.")
+@click.option("--dialect", type=click.Choice(sorted(DIALECTS)), default="bigscience", show_default=True)
+@click.option("--iterations", type=click.IntRange(1), default=500, show_default=True)
+@click.option("--seconds-per-iteration", type=click.FloatRange(0, min_open=True), default=None, help="Log seconds.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--speed", type=click.FloatRange(0, min_open=True), default=None, help="Play live, this much faster.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
+def simulate(
+    kinds: tuple[str, ...], dialect: str, iterations: int, seconds_per_iteration: float | None, seed: int,
+    speed: float | None, output: Path | None,
+) -> None:  # fmt: skip
+    """Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
+
+    \b
+    Examples:
+      megatron-monitor simulate --fault hang_evaluation -o run.log
+      megatron-monitor simulate --dialect megatron-lm --fault crash_oom@120 --speed 10 -o live.log
+    """
+    scenario = scenario_of(kinds, dialect, iterations, seconds_per_iteration, seed)
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        if output is None:
+            write(scenario, sys.stdout.buffer, speed=speed, clock=SystemClock())
+        else:
+            with output.open("wb") as stream:
+                write(scenario, stream, speed=speed, clock=SystemClock())
+
+
+def scenario_of(
+    kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int
+) -> Scenario:
+    """The scenario that the options name; a wrong one is a usage error that says what there is."""
+    faults = []
+    for kind in kinds:
+        name, _, at = kind.partition("@")
+        if name not in FAULTS:
+            raise click.BadParameter(f"{name!r} is no fault; there are {', '.join(sorted(FAULTS))}", param_hint="--fault")
+        if at and not at.isdigit():
+            raise click.BadParameter(f"{at!r} is no iteration", param_hint="--fault")
+        faults.append(Fault(kind=name, at=int(at) if at else iterations // 2))
+    extra = {} if seconds is None else {"seconds_per_iteration": seconds}
+    return Scenario(dialect=dialect, iterations=iterations, seed=seed, faults=tuple(faults), **extra)

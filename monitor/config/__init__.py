@@ -1,0 +1,71 @@
+"""The configuration: text and `--set` in, one frozen `Config` out, or a `ConfigError` with everything that is wrong.
+
+The keys stand in schema.py, their spelling in document.py (YAML) and scalars.py, the names of runs in naming.py.
+Law: a `Config` is valid, and its paths are absolute. Only `load` opens a file, and only the one it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from monitor.config.decode import decode
+from monitor.config.document import override, read_yaml
+from monitor.config.naming import run_name
+from monitor.config.problems import ConfigError, ConfigProblem
+from monitor.config.relative import resolved
+from monitor.config.scalars import compiled, host_and_port
+from monitor.config.schema import Config, Follow, NotifierConfig, Pattern, TlsServer, Watch, Web, WebhookSettings
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "ConfigProblem",
+    "Follow",
+    "NotifierConfig",
+    "Pattern",
+    "TlsServer",
+    "Watch",
+    "Web",
+    "WebhookSettings",
+    "compiled",
+    "default_config",
+    "host_and_port",
+    "load",
+    "run_name",
+]
+
+
+def default_config() -> Config:
+    """What holds without a file."""
+    return Config()
+
+
+def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """The configuration in YAML text (`str`) or in a file (`Path`), with `KEY=VALUE` overrides on top.
+
+    Relative paths start at the file's directory, as in Prometheus, or at the working directory where there is no file.
+    Raises ConfigError with every problem, in the file's order, overrides last.
+    """
+    name = str(source) if isinstance(source, Path) else None
+    document = read_yaml(_text(source) if isinstance(source, Path) else source)
+    for setting in overrides:
+        override(document, setting)
+    config = decode(document, Config)
+    if config is None:
+        raise ConfigError(sorted(document.problems, key=_place), name)
+    return resolved(config, str(source.parent) if isinstance(source, Path) else "")
+
+
+def _place(problem: ConfigProblem) -> tuple[bool, int, int]:
+    return problem.line is None, problem.line or 0, problem.column or 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = ConfigProblem("", f"not UTF-8 text, from byte {error.start}")
+    except OSError as error:
+        problem = ConfigProblem("", f"cannot be read: {error.strerror or error}")
+    raise ConfigError([problem], str(path))

@@ -1,0 +1,165 @@
+"""A log's path and what was configured -> the name of its run.
+
+Law: pure, and a function of the path and the configuration alone: neither the order in which files are found nor what
+else is found changes a name. A name is valid UTF-8 without control characters, of 200 characters at most.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import posixpath
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Final
+
+from monitor.config.scalars import compiled
+from monitor.config.schema import Watch
+
+MAX_NAME: Final = 200
+_SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
+
+# 2340723.out  main_log.txt  train.log.1  train.log-20261121.gz
+_SUFFIX = re.compile(r"\.(?:out|err|log|txt)(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
+# main_log.1  main_log-20261121.gz: only believed where the file without it was named
+_ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
+    """The name of the run whose log is at `path`, found by `pattern` of `watches` (the path itself if not known).
+
+    `name:` wins, then the group `run` of `name_from:`, then the path from the fixed part of the pattern on, without a
+    log's suffix: `2340723.out` and `2340723.err` are one run. A file named without a wildcard gives its stem.
+    Where two patterns would give the same names in different directories, as many directories as tell them apart stand
+    before the name.
+    """
+    path, pattern = posixpath.normpath(path), posixpath.normpath(pattern)
+    watch, pattern = _led_by(path, pattern, watches)
+    if watch is not None and watch.name is not None:
+        return _clean(watch.name)
+    if watch is not None and watch.name_from is not None:
+        named = _searched(watch.name_from, path)
+        if named:
+            return _clean(named)
+    return _clean(_default(path, pattern, {known for other in watches if not other.name for known in _paths(other)}))
+
+
+def _paths(watch: Watch) -> list[str]:
+    return [posixpath.normpath(pattern) for pattern in watch.paths]
+
+
+def _led_by(path: str, pattern: str, watches: Sequence[Watch]) -> tuple[Watch | None, str]:
+    """The watch that holds `pattern`, else the first whose pattern fits `path`, with that pattern; else none."""
+    for watch in watches:
+        if pattern in _paths(watch):
+            return watch, pattern
+    for watch in watches:
+        for known in _paths(watch):
+            if _below(path, known) is not None:
+                return watch, known
+    return None, pattern
+
+
+def _searched(pattern: str, path: str) -> str | None:
+    try:
+        match = compiled(pattern).search(path, timeout=_SEARCH_SECONDS)
+    except TimeoutError:  # the default's name is better than none
+        return None
+    return match["run"] if match else None
+
+
+def _default(path: str, pattern: str, rivals: set[str]) -> str:
+    below = _below(path, pattern)
+    if below is None:  # found by a way that the pattern does not tell, such as a link's target
+        return _stem(posixpath.basename(path))
+    fixed, rest = _split(pattern)
+    if rest is not None:
+        same = {_split(rival)[0] for rival in rivals if _split(rival)[1] == rest}
+        return _told_apart(fixed, same, _stem(below))
+    if below:  # in a directory that was named
+        same = {rival for rival in rivals if _split(rival)[1] is None and not _SUFFIX.search(rival)}
+        return _told_apart(pattern, same, _stem(below))
+    stem = _stem(posixpath.basename(pattern))
+    same = {posixpath.dirname(rival) for rival in rivals if _stem_of_file(rival) == stem}
+    return _told_apart(posixpath.dirname(pattern), same, stem)
+
+
+def _below(path: str, pattern: str) -> str | None:
+    """The part of `path` below the fixed part of `pattern`; empty for the very file; None if the two do not fit."""
+    fixed, rest = _split(pattern)
+    if rest is None and path.startswith(pattern) and _ROTATED.fullmatch(path, len(pattern)):
+        return ""
+    if rest is not None and not _glob(pattern).fullmatch(path):
+        return None
+    base = fixed if fixed.endswith("/") or not fixed else f"{fixed}/"
+    return path[len(base) :] or None if path.startswith(base) else None
+
+
+def _split(pattern: str) -> tuple[str, str | None]:
+    """`/logs/*/x.out` -> `/logs` and `*/x.out`; without a wildcard the rest is None."""
+    wildcard = _WILDCARD.search(pattern)
+    if wildcard is None:
+        return pattern, None
+    slash = pattern.rfind("/", 0, wildcard.start())
+    return pattern[:slash] or "/" if slash >= 0 else "", pattern[slash + 1 :]
+
+
+def _stem_of_file(pattern: str) -> str | None:
+    return _stem(posixpath.basename(pattern)) if _split(pattern)[1] is None else None
+
+
+def _stem(name: str) -> str:
+    """Without a log's suffix; a file that is nothing but a suffix keeps it."""
+    stem = _SUFFIX.sub("", name)
+    return name if not stem or stem.endswith("/") else stem
+
+
+def _told_apart(directory: str, directories: set[str], name: str) -> str:
+    """`name` after as many last parts of `directory` as no other of `directories` ends in; none if it is alone."""
+    others = [other.split("/") for other in directories - {directory}]
+    parts = directory.split("/")
+    count = 0
+    while count < len(parts) and any(other[len(other) - count :] == parts[len(parts) - count :] for other in others):
+        count += 1
+    return "/".join([*parts[len(parts) - count :], name]).lstrip("/")
+
+
+@functools.lru_cache(maxsize=256)
+def _glob(pattern: str) -> re.Pattern[str]:
+    """The glob as a regular expression: `*`, `?` and `[...]` within one part, `**` as a part crosses directories; all
+    that lies below a directory that it fits is fit too.
+    """
+    out: list[str] = []
+    at = 0
+    while at < len(pattern):
+        if pattern.startswith("**/", at) and (at == 0 or pattern[at - 1] == "/"):
+            out.append("(?:[^/]+/)*")
+            at += 3
+            continue
+        if pattern[at:] == "**" and (at == 0 or pattern[at - 1] == "/"):
+            out.append(".*")
+            break
+        close = pattern.find("]", at + 2) if pattern[at] == "[" else -1
+        if close > 0:
+            inside = pattern[at + 1 : close].replace("\\", "\\\\").replace("[", "\\[")
+            inside = "^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^")
+            out.append(f"(?!/)[{inside}]")
+            at = close + 1
+            continue
+        out.append({"*": "[^/]*", "?": "[^/]"}.get(pattern[at]) or re.escape(pattern[at]))
+        at += 1
+    try:
+        return re.compile("".join(out) + "(?:/.*)?", re.DOTALL)
+    except re.error:  # [z-a]: a set that nothing is in
+        return re.compile(re.escape(pattern))
+
+
+def _clean(name: str) -> str:
+    """Printable, encodable, bounded; a name that had to be cut ends in a digest, so that two stay two."""
+    replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
+    if len(replaced) <= MAX_NAME:
+        return replaced
+    digest = hashlib.blake2s(replaced.encode(), digest_size=4).hexdigest()
+    return f"{replaced[: MAX_NAME - 1 - len(digest)]}~{digest}"

@@ -1,0 +1,171 @@
+"""Scalars of the configuration that have a form of their own: addresses, patterns, names, secrets in files.
+
+Each `..._of` takes what YAML says and returns the value, or raises ValueError with what is expected. Pure: no name is
+resolved and no file is opened.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import urllib.parse
+import warnings
+from typing import Annotated, Any, Final
+
+import regex
+from msgspec import Meta
+
+MAX_PATTERN: Final = 2000
+"""Characters of a regular expression."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")  # a token, RFC 9110 5.6.2
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+# $2y$12$ and 53 characters of salt and hash: what `htpasswd -nBC 12 ""` prints
+_BCRYPT = re.compile(r"\$2[abxy]?\$\d\d\$[./A-Za-z0-9]{53}")
+_SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token"})
+
+
+@functools.lru_cache(maxsize=256)
+def compiled(pattern: str) -> Any:
+    """The `regex` pattern of text that `regex_of` let pass; use it with `timeout=`, for people wrote it."""
+    return regex.compile(pattern)
+
+
+def regex_of(raw: object) -> str:
+    """A pattern that the `regex` library compiles."""
+    text = _text(raw, "a regular expression")
+    if len(text) > MAX_PATTERN:
+        raise ValueError(f"expected a regular expression of {MAX_PATTERN} characters at most")
+    try:
+        with warnings.catch_warnings(record=True):
+            compiled(text)
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return text
+
+
+def host_and_port(listen: str) -> tuple[str, int]:
+    """`127.0.0.1:9843` or `[::1]:9843` -> host and port, ValueError for anything else; the system chooses a port 0."""
+    host, colon, port = listen.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("expected an IPv6 host in brackets, such as [::1]:9843")
+    if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise ValueError("expected HOST:PORT such as 127.0.0.1:9843")
+    if not all(c.isalnum() or c in ".-:%_" for c in host):
+        raise ValueError("expected HOST:PORT such as 127.0.0.1:9843")
+    return host, int(port)
+
+
+def listen_of(raw: object) -> str:
+    """HOST:PORT."""
+    text = _text(raw, "HOST:PORT such as 127.0.0.1:9843")
+    host_and_port(text)
+    return text
+
+
+def url_of(raw: object) -> str:
+    """An http or https address without a password in it."""
+    text = _text(raw, "an http or https address")
+    try:
+        parts = urllib.parse.urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or any(c <= " " for c in text):
+        raise ValueError("expected an http or https address")
+    if parts.username is not None:
+        raise ValueError("a password does not belong into an address: send it in a header of header_files")
+    return text
+
+
+def name_of(raw: object) -> str:
+    """A name that is safe as a label and in a log line."""
+    text = _text(raw, "a name")
+    if not _NAME.fullmatch(text):
+        raise ValueError("expected a name of letters, digits and _ . : / - of 100 characters at most")
+    return text
+
+
+def run_name_of(raw: object) -> str:
+    """A run's name: any printable text."""
+    text = _text(raw, "a run's name")
+    if not text.isprintable() or len(text) > 200 or text != text.strip():
+        raise ValueError("expected a run's name of 200 printable characters at most")
+    return text
+
+
+def path_of(raw: object) -> str:
+    """A path or a glob; whether it exists is nobody's business here, for a log may come later."""
+    text = _text(raw, "a path")
+    if "\0" in text:
+        raise ValueError("expected a path")
+    return text
+
+
+def header_of(raw: object) -> str:
+    """The name of an HTTP header."""
+    text = _text(raw, "a header's name")
+    if not _HEADER.fullmatch(text):
+        raise ValueError("expected a header's name")
+    return text
+
+
+def plain_header_of(raw: object) -> str:
+    """The name of a header whose value is no secret."""
+    text = header_of(raw)
+    if text.lower() in _SECRET_HEADERS:
+        raise ValueError("a secret does not belong here: put it into a file and name it in header_files")
+    return text
+
+
+def header_value_of(raw: object) -> str:
+    """The value of an HTTP header."""
+    text = _text(raw, "a header's value")
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("expected a header's value in printable ASCII")
+    return text
+
+
+def variable_of(raw: object) -> str:
+    """The name of an environment variable."""
+    text = _text(raw, "the name of an environment variable")
+    if not _VARIABLE.fullmatch(text):
+        raise ValueError("expected the name of an environment variable")
+    return text
+
+
+def bcrypt_of(raw: object) -> str:
+    """A bcrypt hash, as Prometheus's web configuration holds for each user."""
+    text = _text(raw, "a bcrypt hash, never the password itself")
+    if not _BCRYPT.fullmatch(text):
+        raise ValueError("expected a bcrypt hash, never the password itself")
+    return text
+
+
+def positive_of(raw: object) -> float:
+    """A number above 0."""
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 < raw < 1e300:
+        raise ValueError("expected a number above 0")
+    return float(raw)
+
+
+def _text(raw: object, expected: str) -> str:
+    if not isinstance(raw, str) or not raw:
+        raise ValueError(f"expected {expected}")
+    return raw
+
+
+Regex = Annotated[str, Meta(extra={"read": regex_of})]
+Listen = Annotated[str, Meta(extra={"read": listen_of})]
+Url = Annotated[str, Meta(extra={"read": url_of, "secret": True})]
+Name = Annotated[str, Meta(extra={"read": name_of})]
+RunName = Annotated[str, Meta(extra={"read": run_name_of})]
+FilePath = Annotated[str, Meta(extra={"read": path_of})]
+Header = Annotated[str, Meta(extra={"read": header_of})]
+PlainHeader = Annotated[str, Meta(extra={"read": plain_header_of})]
+HeaderValue = Annotated[str, Meta(extra={"read": header_value_of, "secret": True})]
+Variable = Annotated[str, Meta(extra={"read": variable_of})]
+BcryptHash = Annotated[str, Meta(extra={"read": bcrypt_of, "secret": True})]
+Positive = Annotated[float, Meta(extra={"read": positive_of})]

@@ -1,0 +1,404 @@
+"""The core: messages of the follower in, transitions and snapshots out. Time is an argument; nothing here waits.
+
+The daemon, `run --once` and the tests drive the same object. It owns every RunState; nobody else sees one.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor import __version__
+from monitor.config import Config, run_name
+from monitor.detectors import DETECTORS, hang
+from monitor.detectors.hang import HangSettings
+from monitor.detectors.verdict import Verdict
+from monitor.follow.marker import Marker
+from monitor.follow.messages import (
+    CaughtUp,
+    Data,
+    Gone,
+    Message,
+    Opened,
+    Position,
+    Readable,
+    Restarted,
+    Scanned,
+    Unreadable,
+)
+from monitor.incidents import IncidentBook, Transition, judge
+from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_of
+from monitor.pages import page_of
+from monitor.run import derived
+from monitor.run.ends import settle
+from monitor.run.fold import fold
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+from parsers.events import LineDiscarded, LogEvent, Malformed
+from parsers.reader import SourceReader
+from parsers.scan import Rule
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Source:
+    """One followed file: its reader, the run it belongs to, and how far the loop has come."""
+
+    name: str
+    path: str
+    run: str
+    reader: SourceReader
+    marker: Marker
+    caught_up: bool = False
+    behind_bytes: int = 0
+    mtime: float = 0.0
+    counted: tuple[int, int] = (0, 0)
+    told_untrained: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """A run's state with its incidents and what of it was last shown."""
+
+    state: RunState
+    book: IncidentBook = field(default_factory=IncidentBook)
+    history: bool = False
+    """The log was already dead when it was first seen."""
+    dirty: bool = True
+    shown: RunSnapshot | None = None
+    shown_state: str = ""
+
+
+@dataclass(slots=True)
+class SavedSource:
+    """How far a source had been folded, with the proof of the place and the reader's context."""
+
+    run: str
+    position: Position
+    reader: dict[str, Any]
+    saved_at: float
+
+
+@dataclass(slots=True)
+class SavedRun:
+    """A run at the moment its sources stood where SavedSource says."""
+
+    state: RunState
+    book: IncidentBook
+    history: bool
+
+
+@dataclass(slots=True)
+class Saved:
+    """What the state file holds."""
+
+    sources: dict[str, SavedSource] = field(default_factory=dict)
+    runs: dict[str, SavedRun] = field(default_factory=dict)
+    counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
+
+
+_FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
+
+
+class Core:
+    """Everything the daemon knows. Methods are called by one thread."""
+
+    def __init__(self, config: Config, rules: Sequence[Rule] = ()) -> None:
+        self.config = config
+        self.rules = tuple(rules)
+        self._hang: HangSettings = config.detectors["hang"]
+        self.runs: dict[str, Run] = {}
+        self.sources: dict[str, Source] = {}
+        self.counts = MonitorCounts()
+        self.counts.set("build_info", 1.0, __version__, platform.python_version())
+        self.changed = False
+        """Something worth saving happened since the flag was last cleared."""
+        self._unclaimed = Saved()
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def handle(self, message: Message, now: float) -> None:
+        """Take one message of the follower."""
+        self._HANDLERS[type(message)](self, message, now)
+        self.changed = True
+
+    def _opened(self, message: Opened, _now: float) -> None:
+        reader, marker = SourceReader(self.rules), Marker()
+        name = run_name(message.path, message.path, self.config.runs)
+        saved = self._unclaimed.sources.pop(message.source, None)
+        if message.resumed and saved is not None:
+            reader.restore(saved.reader)
+            self._claim(saved.run, name)
+        elif message.offset:  # what stands before was delivered under another name
+            reader.skip(message.offset)
+        marker.feed(message)
+        self.sources[message.source] = Source(
+            name=message.source,
+            path=message.path,
+            run=name,
+            reader=reader,
+            marker=marker,
+            mtime=message.mtime,
+            counted=(reader.lines, reader.matched_lines),
+        )
+
+    def _claim(self, saved_name: str, name: str) -> None:
+        """A source of a saved run goes on: so does the run, under its present name."""
+        saved = self._unclaimed.runs.pop(saved_name, None)
+        if saved is not None and name not in self.runs:
+            saved.state.name = name
+            self.runs[name] = Run(saved.state, saved.book, saved.history)
+
+    def _data(self, message: Data, now: float) -> None:
+        source = self.sources.get(message.source)
+        if source is None:
+            return
+        gap = message.offset - source.reader.fed_bytes
+        if gap > 0:
+            source.reader.skip(gap)
+        source.marker.feed(message)
+        source.behind_bytes, source.mtime = message.behind_bytes, message.mtime
+        self.counts.add("bytes_total", by=len(message.data))
+        self.counts.set("last_read_timestamp_seconds", message.at)
+        at = message.at if source.caught_up else min(message.mtime, message.at)
+        self._fold_all(source, source.reader.feed(message.data), at, now)
+
+    def _restarted(self, message: Restarted, now: float) -> None:
+        source = self.sources.get(message.source)
+        if source is None:
+            return
+        if message.reason != "truncated":  # what a rotated file ended with was its last line
+            self._fold_all(source, source.reader.flush(), source.mtime, now)
+        self.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
+        source.marker.feed(message)
+        source.reader = SourceReader(self.rules)
+        source.counted = (0, 0)
+        _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
+
+    def _caught_up(self, message: CaughtUp, now: float) -> None:
+        source = self.sources.get(message.source)
+        if source is None or source.caught_up:
+            return
+        source.caught_up = True
+        run = self.runs.get(source.run)
+        if run is None or not run.state.proven:
+            if not source.told_untrained and source.reader.fed_bytes:
+                source.told_untrained = True
+                _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
+            return
+        if self._catching_up(source.run):
+            return
+        run.dirty = True
+        if not run.state.live and run.state.progress_at is not None:
+            allowed = hang.budget(run.state, self._hang).seconds
+            run.history = now - run.state.progress_at > allowed or run.state.phase in ENDED
+            run.state.live = not run.history
+
+    def _unreadable(self, message: Unreadable, now: float) -> None:
+        source = self.sources.get(message.source)
+        name = source.run if source else run_name(message.source, message.source, self.config.runs)
+        run = self._run(name, now)
+        run.state.unreadable[message.source] = message.message
+        run.state.proven = run.dirty = True
+        if source is not None:
+            source.caught_up = True  # what cannot be read holds nobody up
+        self._weigh_loss(run, name)
+        self.counts.add("io_errors_total", message.message.split(":", 1)[0][:40])
+        _log.warning("source=%s unreadable: %s", message.source, message.message)
+
+    def _readable(self, message: Readable, _now: float) -> None:
+        source = self.sources.get(message.source)
+        name = source.run if source else run_name(message.source, message.source, self.config.runs)
+        run = self.runs.get(name)
+        if run is not None:
+            run.state.unreadable.pop(message.source, None)
+            run.dirty = True
+            self._weigh_loss(run, name)
+
+    def _gone(self, message: Gone, now: float) -> None:
+        source = self.sources.get(message.source)
+        run = self.runs.get(source.run) if source else None
+        if source is None or run is None:
+            return
+        self._fold_all(source, source.reader.flush(), source.mtime, now)
+        if run.state.live and run.state.phase not in ENDED:
+            run.state.unreadable[message.source] = "the file was deleted"
+            self._weigh_loss(run, source.run)
+        run.dirty = True
+        source.reader = SourceReader(self.rules)
+        source.counted = (0, 0)
+
+    def _scanned(self, message: Scanned, _now: float) -> None:
+        self.counts.set("stats_total", message.stats)
+
+    _HANDLERS: dict[type, Callable[[Core, Any, float], None]] = {
+        Opened: _opened,
+        Data: _data,
+        Restarted: _restarted,
+        CaughtUp: _caught_up,
+        Unreadable: _unreadable,
+        Readable: _readable,
+        Gone: _gone,
+        Scanned: _scanned,
+    }
+
+    # --- judgement --------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> list[Transition]:
+        """Judge every run against the clock."""
+        out: list[Transition] = []
+        for name, run in list(self.runs.items()):
+            if not run.state.proven or self._catching_up(name):
+                continue
+            if settle(run.state, now, self._hang.exiting):
+                run.dirty = True
+            verdicts = self._verdicts(run, now)
+            transitions = judge(run.book, run.state, verdicts, now, self.config.repeat_interval)
+            hung = run.book.open.get("hang")
+            was_hung, run.state.hung = run.state.hung, hung is not None and hung.severity == "critical"
+            if transitions or was_hung != run.state.hung:
+                run.dirty = self.changed = True
+                self._remember_fired(run, transitions)
+            out.extend(transitions)
+            if self._expired(run, now):
+                del self.runs[name]
+                self.changed = True
+        return out
+
+    def _verdicts(self, run: Run, now: float) -> list[Verdict]:
+        settings = self.config.detectors
+        names = ("source_lost",) if run.history else tuple(DETECTORS)
+        return [DETECTORS[name].check(run.state, now, settings[name]) for name in names]
+
+    @staticmethod
+    def _remember_fired(run: Run, transitions: Iterable[Transition]) -> None:
+        fired = {tuple(pair) for pair in run.state.memo.get("fired", ())}
+        fired.update((item.incident, item.severity) for item in transitions)
+        run.state.memo["fired"] = [list(pair) for pair in sorted(fired)]
+
+    def _expired(self, run: Run, now: float) -> bool:
+        over = run.history or run.state.phase in ENDED
+        return over and not run.book.open and now - run.state.read_at > self.config.run_retention
+
+    # --- what is shown ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, now: float) -> Snapshot:
+        """What HTTP may show until the next one."""
+        shown: list[RunSnapshot] = []
+        for name in sorted(self.runs):
+            run = self.runs[name]
+            if not run.state.proven or (run.shown is None and self._catching_up(name)):
+                continue
+            shown.append(self._show(run))
+        self._count_sources()
+        self.counts.set("runs", len(shown))
+        return Snapshot(
+            at=now,
+            runs=tuple(shown),
+            monitor=self.counts.frozen(),
+            incidents=tuple(incident for run in shown for incident in run.page["incidents"]),
+            ready=all(source.caught_up for source in self.sources.values()),
+            loop_turned_at=now,
+        )
+
+    def _show(self, run: Run) -> RunSnapshot:
+        name = derived.run_state(run.state, run.history)
+        if run.shown is None or run.dirty or name != run.shown_state:
+            state = run.state
+            deadline = None if run.history or state.lost else hang.deadline(state, self._hang)
+            view = View(state, run.book, name, deadline, self.config.gpu_peak_tflops)
+            run.shown = RunSnapshot(state.name, samples_of(view), page_of(view, self._hang))
+            run.shown_state, run.dirty = name, False
+        return run.shown
+
+    def _count_sources(self) -> None:
+        states = {"reading": 0, "following": 0, "unreadable": 0}
+        unreadable = {source for run in self.runs.values() for source in run.state.unreadable}
+        behind = 0
+        for name, source in self.sources.items():
+            state = "unreadable" if name in unreadable else "following" if source.caught_up else "reading"
+            states[state] += 1
+            behind += source.behind_bytes
+        for state, count in states.items():
+            self.counts.set("sources", count, state)
+        self.counts.set("bytes_behind", behind)
+
+    # --- folding ----------------------------------------------------------------------------------------------------
+
+    def _fold_all(self, source: Source, entries: Iterable[LogEvent], at: float, now: float) -> None:
+        entries = list(entries)
+        self._count_lines(source)
+        if not entries:
+            return
+        run = self._run(source.run, now)
+        state = run.state
+        if source.name not in state.sources:
+            state.sources.append(source.name)
+        for entry in entries:
+            event = entry.event
+            self.counts.add("events_total", event.kind)
+            if isinstance(event, Malformed):
+                self.counts.add("malformed_lines_total", event.rule)
+            elif isinstance(event, LineDiscarded):
+                self.counts.add("lines_total", "too_long")
+            before = state.progress_at
+            fold(state, entry, source.name, at, source.caught_up)
+            if state.progress_at != before and source.caught_up:
+                run.history = False  # it moves: no history any more
+        state.read_at = now
+        run.dirty = True
+
+    def _count_lines(self, source: Source) -> None:
+        lines, matched = source.reader.lines, source.reader.matched_lines
+        known_lines, known_matched = source.counted
+        source.counted = (lines, matched)
+        self.counts.add("lines_total", "matched", by=matched - known_matched)
+        self.counts.add("lines_total", "other", by=(lines - known_lines) - (matched - known_matched))
+
+    def _run(self, name: str, now: float) -> Run:
+        run = self.runs.get(name)
+        if run is None:
+            run = self.runs[name] = Run(RunState(name=name, read_at=now))
+        return run
+
+    def _catching_up(self, name: str) -> bool:
+        return any(not source.caught_up for source in self.sources.values() if source.run == name)
+
+    def _weigh_loss(self, run: Run, name: str) -> None:
+        followed = {source.name for source in self.sources.values() if source.run == name} | set(run.state.unreadable)
+        run.state.lost = bool(followed) and followed <= set(run.state.unreadable)
+
+    # --- state over a restart ---------------------------------------------------------------------------------------
+
+    def flush(self, now: float) -> None:
+        """No more will come: what the sources end with counts."""
+        for source in self.sources.values():
+            self._fold_all(source, source.reader.flush(), source.mtime, now)
+
+    def save(self, now: float) -> Saved:
+        """Everything a restart needs: aggregates and offsets as they belong together."""
+        sources = {
+            name: source for name, source in self._unclaimed.sources.items() if now - source.saved_at < _FORGET_SAVED
+        }
+        runs = {name: run for name, run in self._unclaimed.runs.items() if any(s.run == name for s in sources.values())}
+        for name, source in self.sources.items():
+            reader = source.reader.save()
+            sources[name] = SavedSource(source.run, source.marker.position(reader["offset"]), reader, now)
+        for name, run in self.runs.items():
+            if run.state.proven:
+                runs[name] = SavedRun(run.state, run.book, run.history)
+        return Saved(sources, runs, {name: list(series.items()) for name, series in self.counts.values.items()})
+
+    def restore(self, saved: Saved) -> dict[str, Position]:
+        """Take what was saved; each source and its run are claimed when the follower proves the position.
+
+        Gives the positions to prove."""
+        self._unclaimed = saved
+        for name, series in saved.counts.items():
+            if name.endswith("_total"):
+                self.counts.values.setdefault(name, {}).update({tuple(labels): value for labels, value in series})
+        return {name: source.position for name, source in saved.sources.items()}

@@ -1,0 +1,167 @@
+"""Hang: no progress for longer than the phase ever needs.
+
+Liveness is progress, not writing. Each phase has a budget of silence, learned from the run where it has a past and a
+stated first default where it has none. Half of it gone is late (shown), all of it gone is hung (told). Silent for runs
+that have ended, and for logs that were already dead when first seen (`state.live`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.detectors.verdict import Verdict
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+from monitor.run.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class HangSettings:
+    """Thresholds, each with its reason."""
+
+    factor: float = 3.0
+    """Budget over the expected gap: steady iterations vary by under 1 %, twice the gap still happens on data hiccups."""
+    minimum: Seconds = 60.0
+    """No budget is shorter: a page for a minute's silence of a fast run would be noise."""
+    starting: Seconds = 1800.0
+    """Set-up without a past: building an index or compiling kernels takes many minutes, PyTorch itself waits 30."""
+    loading: Seconds = 1800.0
+    """Loading a checkpoint without a past: 2.3 TB from a slow file system."""
+    first_iteration: Seconds = 1800.0
+    """The first iteration compiles and allocates; 160 s was seen at 134 s per iteration, 198 s at 1.3 s."""
+    evaluating: Seconds = 1800.0
+    """The first evaluation where the number of its iterations is not known."""
+    saving: Seconds = 1800.0
+    """The first save: it may be the first time the file system is written to by all ranks."""
+    saving_factor: float = 4.0
+    """Saves vary more than iterations, the file system is shared (training-monitors.md, 3.2)."""
+    hiccup_factor: float = 1.5
+    """Over the longest gap of the last 50: hiccups that were always there are no hang."""
+    exiting: Seconds = 600.0
+    """After the last iteration: final save and evaluation have phases of their own, the rest is tidying up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Seconds of silence that a phase may take, the gap expected, and where the figure comes from."""
+
+    seconds: float
+    expected: float | None
+    reason: str
+
+    @property
+    def late_after(self) -> float:
+        """Half the budget, but never before twice the expected gap: one slow iteration is not late."""
+        return min(self.seconds, max(self.seconds / 2, 2 * (self.expected or 0.0)))
+
+
+def budget(state: RunState, settings: HangSettings) -> Budget:
+    """How long the run may show no progress in its present phase."""
+    phase = state.phase
+    if phase == "training":
+        return _training(state, settings)
+    gaps = state.gaps.get(phase)
+    longest = gaps.longest if gaps else None
+    if phase == "evaluating":
+        return _evaluating(state, settings, longest)
+    if phase == "saving":
+        if longest is not None:
+            seconds = max(settings.minimum, settings.saving_factor * longest)
+            return Budget(seconds, longest, f"{settings.saving_factor:g} x the longest save step seen")
+        return Budget(max(settings.minimum, settings.saving), None, "first default for saving")
+    default = getattr(settings, phase, settings.exiting)
+    if longest is not None and 2 * longest > default:
+        return Budget(2 * longest, longest, f"2 x the longest gap seen while {phase}")
+    return Budget(max(settings.minimum, default), None, f"first default for {phase}")
+
+
+def _training(state: RunState, settings: HangSettings) -> Budget:
+    every = state.log_interval or state.topology.log_interval or 1
+    predicted = state.pace.predicted()
+    if predicted is None:
+        first = state.attempt.first_iteration_seconds
+        if first is None:
+            return Budget(max(settings.minimum, settings.first_iteration), None, "no iteration time known yet")
+        # One line is known, and the first is an outlier: 5 x is what NVRx allows before it has learned.
+        expected = first * every
+        return Budget(max(settings.minimum, 5 * expected), expected, "5 x the first iteration")
+    expected = predicted * every
+    seconds, reason = settings.factor * expected, f"{settings.factor:g} x {expected:.4g} s expected"
+    worst = state.gap_ratios.longest
+    if worst is not None and settings.hiccup_factor * worst * expected > seconds:
+        seconds = settings.hiccup_factor * worst * expected
+        reason = f"{settings.hiccup_factor:g} x the longest gap of the last 50"
+    silence = state.buffering.longest_silence
+    if silence is not None and settings.hiccup_factor * silence > seconds:
+        seconds = settings.hiccup_factor * silence
+        reason = f"the launcher holds lines back for up to {silence:.4g} s"
+    if seconds < settings.minimum:
+        seconds, reason = settings.minimum, "the minimum"
+    return Budget(seconds, expected, reason)
+
+
+def _evaluating(state: RunState, settings: HangSettings, longest: float | None) -> Budget:
+    if longest is not None:
+        seconds = max(settings.minimum, settings.factor * longest)
+        return Budget(seconds, longest, f"{settings.factor:g} x the longest evaluation step seen")
+    predicted, iters = state.pace.predicted(), state.topology.eval_iters
+    if predicted is not None and iters:
+        # An evaluation iteration is a forward pass: a training iteration bounds it from above.
+        expected = predicted * iters
+        seconds = max(settings.minimum, settings.factor * expected)
+        return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
+    return Budget(max(settings.minimum, settings.evaluating), None, "first default for evaluating")
+
+
+def watched(state: RunState) -> bool:
+    """Whether silence of this run means anything."""
+    if not state.live or state.progress_at is None or state.phase in ENDED:
+        return False
+    # After the last iteration a log may simply end. Only processes that partly ended prove that others hang.
+    return state.phase != "exiting" or state.attempt.processes_ended > 0
+
+
+def deadline(state: RunState, settings: HangSettings) -> float | None:
+    """When silence becomes a hang; None while silence means nothing."""
+    if not watched(state) or state.progress_at is None:
+        return None
+    return state.progress_at + budget(state, settings).seconds
+
+
+def check(state: RunState, now: float, settings: HangSettings) -> Verdict:
+    """Late after half the budget (quiet warning), hung after it (critical)."""
+    if state.lost:
+        return Verdict("hang", "unknown")
+    if not watched(state) or state.progress_at is None:
+        return Verdict("hang")
+    allowed = budget(state, settings)
+    silence = now - state.progress_at
+    if silence < allowed.late_after:
+        return Verdict("hang")
+    hung = silence >= allowed.seconds
+    iteration = state.latest.iteration
+    where = f"{state.phase} after iteration {iteration}" if iteration is not None else state.phase
+    evidence = {
+        "phase": state.phase,
+        "silence_seconds": round(silence, 3),
+        "budget_seconds": round(allowed.seconds, 3),
+        "budget_reason": allowed.reason,
+        "last_progress_at": state.progress_at,
+        "last_line": state.last_line,
+    }
+    if allowed.expected is not None:
+        evidence["expected_gap_seconds"] = round(allowed.expected, 4)
+    blocking = state.environment.get("CUDA_LAUNCH_BLOCKING")
+    if blocking is not None:
+        evidence["cuda_launch_blocking"] = blocking
+    return Verdict(
+        "hang",
+        "firing",
+        severity="critical" if hung else "warning",
+        summary=f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
+        f"budget {allowed.seconds:.1f} s ({allowed.reason})",
+        onset_iteration=iteration,
+        since=state.progress_at,
+        evidence=evidence,
+        quiet=not hung,
+    )

@@ -1,0 +1,28 @@
+"""Source lost: a file of the run cannot be read. Could not observe is never gone, and never healthy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.detectors.verdict import Verdict
+from monitor.run.state import RunState
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLostSettings:
+    """Nothing to set yet: the follower decides after how many failed reads a source is unreadable."""
+
+
+def check(state: RunState, now: float, settings: SourceLostSettings) -> Verdict:  # noqa: ARG001
+    """Fires while any source of the run is unreadable, and names each with its error."""
+    if not state.unreadable:
+        return Verdict("source_lost")
+    named = "; ".join(f"{source}: {message}" for source, message in sorted(state.unreadable.items())[:5])
+    return Verdict(
+        "source_lost",
+        "firing",
+        severity="critical" if state.lost else "warning",
+        summary=f"cannot read {named}",
+        onset_iteration=state.latest.iteration,
+        evidence={"sources": dict(state.unreadable)},
+    )

@@ -1,0 +1,178 @@
+"""Patterns in, messages in a bounded queue out: a reader thread per mount, started as the patterns reach it.
+
+The caller's thread never waits for a log's file system: not here, not in `start`, `stop`, `wake` or `status`.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from monitor.clock import Clock, SystemClock
+from monitor.follow.discovery import Job
+from monitor.follow.messages import Message, Position, SourceId
+from monitor.follow.mount_reader import MountReader
+from monitor.follow.mounts import Mount, Mounts, read_mounts
+from monitor.follow.os_layer import OsLayer
+from monitor.follow.patterns import Watch
+from monitor.follow.plan import owner, plan
+from monitor.follow.reader_thread import MountStatus, ReaderThread
+from monitor.follow.registry import Registry
+from monitor.follow.settings import FollowSettings
+
+
+class Follower:
+    """Follows everything the patterns name, from the resumed positions on, until stopped."""
+
+    def __init__(
+        self,
+        patterns: Sequence[Watch],
+        resume: Mapping[SourceId, Position],
+        messages: queue.Queue[Message],
+        *,
+        settings: FollowSettings | None = None,
+        os_layer: OsLayer | None = None,
+        clock: Clock | None = None,
+        mounts: Callable[[], Mounts] = read_mounts,
+    ) -> None:
+        self._settings = settings or FollowSettings()
+        self._patterns = tuple(patterns)
+        self._messages = messages
+        self._clock = clock or SystemClock()
+        self._mounts = mounts
+        self._os = os_layer or OsLayer()
+        self._crew = _Crew(resume, self._settings, self._os)
+        self._stopping = threading.Event()
+        self._threads: dict[str, ReaderThread] = {}
+        self._scout = threading.Thread(target=self._scout_mounts, name="follow mounts", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._scout.start()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """End every thread within `timeout` seconds. False if one is left behind in a call that does not return."""
+        self._stopping.set()
+        self.wake()
+        deadline = self._clock.monotonic() + (self._settings.stop_seconds if timeout is None else timeout)
+        threads: list[threading.Thread] = [self._scout, *self._threads.values()]
+        for thread in threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - self._clock.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def wake(self) -> None:
+        """Look at everything now."""
+        for thread in list(self._threads.values()):
+            thread.alarm.ring()
+
+    def status(self) -> tuple[MountStatus, ...]:
+        """One a mount, from memory."""
+        return tuple(thread.status() for thread in list(self._threads.values()))
+
+    @property
+    def alive(self) -> bool:
+        """False once a thread has ended by a bug: the daemon should end too and be restarted."""
+        threads = [self._scout, *list(self._threads.values())]
+        return self._stopping.is_set() or all(thread.is_alive() for thread in threads)
+
+    def _scout_mounts(self) -> None:
+        """Mounts come and go (autofs): look at the table, which never hangs, and start readers for new ones."""
+        resolve = _Resolver(self._os, self._settings.resolve_seconds)
+        while not self._stopping.is_set():
+            for reader in self._crew.muster(self._patterns, self._mounts(), resolve):
+                thread = ReaderThread(reader, self._messages, self._clock, self._stopping)
+                thread.start()
+                self._threads[reader.mount.point] = thread
+            self._stopping.wait(self._settings.discovery_interval)
+
+
+def read_once(
+    patterns: Sequence[Watch],
+    resume: Mapping[SourceId, Position] | None = None,
+    *,
+    settings: FollowSettings | None = None,
+    os_layer: OsLayer | None = None,
+    clock: Clock | None = None,
+    mounts: Callable[[], Mounts] = read_mounts,
+) -> Iterator[Message]:
+    """Every file to its end, once, in the caller's thread, in turns of `read_bytes`. Nothing is waited for.
+
+    A path that was given literally and cannot be read is told as Unreadable, an absent one too (ENOENT).
+    """
+    once = (settings or FollowSettings()).once()
+    system = os_layer or OsLayer()
+    crew = _Crew(resume or {}, once, system)
+    for reader in crew.muster(patterns, mounts(), system.realpath):
+        try:
+            yield from reader.read_once(clock or SystemClock())
+        finally:
+            reader.close()
+
+
+class _Crew:
+    """The readers, by mount point: what is mounted there may change (autofs), the reader stays."""
+
+    def __init__(self, resume: Mapping[SourceId, Position], settings: FollowSettings, os_layer: OsLayer) -> None:
+        self._resume = dict(resume)
+        self._settings = settings
+        self._os = os_layer
+        self._registry = Registry(former for position in resume.values() for former in position.former)
+        self._readers: dict[str, MountReader] = {}
+        self._table = Mounts([])
+        self._points: frozenset[str] = frozenset()
+
+    def muster(self, patterns: Sequence[Watch], table: Mounts, resolve: Callable[[str], str]) -> list[MountReader]:
+        """The readers that are new with this mount table; those there are get what they have to look for besides."""
+        self._table = table
+        self._points |= table.points()
+        jobs = plan(patterns, table, resolve)
+        new = []
+        for mount, some in jobs.items():
+            reader = self._readers.get(mount.point)
+            if reader is not None:
+                reader.add_jobs(some)
+                continue
+            reader = self._readers[mount.point] = self._reader(mount, some, jobs)
+            new.append(reader)
+        return new
+
+    def _reader(self, mount: Mount, some: list[Job], jobs: Mapping[Mount, Sequence[Job]]) -> MountReader:
+        reader = MountReader(
+            mount,
+            some,
+            settings=self._settings,
+            os_layer=self._os,
+            registry=self._registry,
+            resume=self._resume,
+            table=lambda: self._table,
+            points=lambda: self._points,
+        )
+        for source in self._resume:
+            if owner(jobs, source) == mount:
+                self._registry.reserve(self._resume[source], source)
+                reader.follow(source)
+        return reader
+
+
+class _Resolver:
+    """Follows links within a bounded time, once a path: a hung mount costs one thread and the link's target."""
+
+    def __init__(self, os_layer: OsLayer, seconds: float) -> None:
+        self._os = os_layer
+        self._seconds = seconds
+        self._known: dict[str, str] = {}
+
+    def __call__(self, path: str) -> str:
+        """The path with links resolved, or as it is if that takes too long."""
+        if path not in self._known:
+            self._known[path] = path
+
+            def resolve() -> None:
+                self._known[path] = self._os.realpath(path)
+
+            thread = threading.Thread(target=resolve, name=f"resolve {path}", daemon=True)
+            thread.start()
+            thread.join(self._seconds)
+        return self._known[path]

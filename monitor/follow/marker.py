@@ -1,0 +1,84 @@
+"""The loop's side of a resume: messages of one source in, a `Position` for any committed offset out. Pure.
+
+The loop commits the end of the last complete line, not what was read. The Marker keeps just enough bytes to prove such
+an offset: the last 4 KiB, and the tails of the last line ends that lie before them. It never touches a file.
+"""
+
+from __future__ import annotations
+
+from monitor.follow.identity import TAIL_BYTES, digest, grown_head, tail_of
+from monitor.follow.messages import Data, Former, Opened, Position, Restarted
+
+_WINDOW_BYTES = 4096  # covers every unfinished line but the very long ones, at 4 MiB for 1,000 sources
+_LINE_ENDS = 4  # a line end stays the last one until the next: older ones serve callers that lag a few chunks behind
+FORMER_FILES = 8
+"""Files left behind that are remembered per source: those that logrotate keeps uncompressed are fewer."""
+
+
+class Marker:
+    """Feed it every Opened, Data and Restarted of one source, in order."""
+
+    def __init__(self) -> None:
+        self._device = self._inode = 0
+        self._former: tuple[Former, ...] = ()
+        self._begin(0, b"", b"")
+
+    def feed(self, message: Opened | Data | Restarted) -> None:
+        """Take one message of the source."""
+        if isinstance(message, Data):
+            self._feed_data(message.offset, message.data)
+            return
+        self._device, self._inode = message.device, message.inode
+        if isinstance(message, Opened):
+            self._former = message.position.former if message.position else self._former
+            self._begin(message.offset, message.head, message.tail)
+        else:
+            if message.former is not None:
+                self._former = (*self._former, message.former)[-FORMER_FILES:]
+            self._begin(0, b"", b"")
+
+    @property
+    def fed_to(self) -> int:
+        """Offset behind the last byte fed."""
+        return self._end
+
+    def position(self, offset: int) -> Position:
+        """Proof for `offset`: the end of a recent line, or any place in the last 4 KiB.
+
+        Elsewhere the offset is given with an empty tail, which leaves the head, the inode and the size as proof.
+        """
+        tail = self._tail_at(offset)
+        head = self._head[:offset]
+        return Position(
+            self._device, self._inode, len(head), digest(head), offset, len(tail), digest(tail), self._former
+        )
+
+    def _begin(self, offset: int, head: bytes, tail: bytes) -> None:
+        self._head = head
+        self._window = tail
+        self._end = offset
+        self._line_ends: dict[int, bytes] = {offset: tail}
+
+    def _feed_data(self, offset: int, data: bytes) -> None:
+        if offset != self._end:
+            self._window = b""
+        self._head = grown_head(self._head, offset, data)
+        last = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if last:
+            before = data[max(0, last - TAIL_BYTES) : last]
+            if last < TAIL_BYTES:
+                before = self._window[-TAIL_BYTES:] + before
+            self._line_ends[offset + last] = tail_of(before)
+            while len(self._line_ends) > _LINE_ENDS:
+                del self._line_ends[next(iter(self._line_ends))]
+        self._window = (self._window + data[-_WINDOW_BYTES:])[-_WINDOW_BYTES:]
+        self._end = offset + len(data)
+
+    def _tail_at(self, offset: int) -> bytes:
+        known = self._line_ends.get(offset)
+        if known is not None:
+            return known
+        start = self._end - len(self._window)
+        if start < offset <= self._end:
+            return tail_of(self._window[: offset - start])
+        return b""

@@ -1,0 +1,175 @@
+"""What crosses from the reader threads to the loop: plain frozen values, nothing else.
+
+Order, per source: Opened, then Data..., CaughtUp; Restarted begins the next content of the same path at offset 0.
+Gone and Unreadable end nothing: the source may go on with any message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+SourceId: TypeAlias = str
+"""The path as given or discovered, absolute, in valid UTF-8: the key of an endless source, safe as a label."""
+
+RestartReason: TypeAlias = Literal["rotated", "truncated", "replaced"]
+"""rotated: the old file was read to its end first. truncated: the same file was cut. replaced: another file stands
+there and what the old one still held, if anything, could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A file that a source has read to its end and left: met under another name it is continued, not read again.
+
+    `head_bytes` and `tail_bytes` count what was hashed: the first bytes of the file and the last before `offset`.
+    """
+
+    device: int
+    inode: int
+    head_bytes: int
+    head_hash: str
+    offset: int
+    tail_bytes: int
+    tail_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What the state file keeps per source, so that a resume can be proved right. Plain values only."""
+
+    device: int
+    inode: int
+    head_bytes: int
+    head_hash: str
+    offset: int
+    tail_bytes: int
+    tail_hash: str
+    former: tuple[Former, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A source is followed from `offset` on: 0, or the proved position, or the end of what another name delivered.
+
+    `resumed` says that `position` was proved; else `proof` tells why not (empty if there was none). `head` and `tail`
+    are the file's first bytes and those before `offset`, for the Marker. `mtime` is Unix seconds, `size` bytes.
+    """
+
+    source: SourceId
+    path: str
+    position: Position | None
+    size: int
+    mtime: float
+    resumed: bool
+    offset: int = 0
+    device: int = 0
+    inode: int = 0
+    head: bytes = b""
+    tail: bytes = b""
+    proof: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The next bytes. `offset` is that of data[0]; it jumps over holes.
+
+    `at` is when they were read, `mtime` when the file system says they were written (Unix seconds); `behind_bytes` is
+    what the file is known to hold after them.
+    """
+
+    source: SourceId
+    offset: int
+    data: bytes
+    mtime: float
+    at: float
+    behind_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The path shows other content: the next Data is its beginning. `former`: the file left behind, if all read."""
+
+    source: SourceId
+    reason: RestartReason
+    proof: str
+    device: int = 0
+    inode: int = 0
+    former: Former | None = None
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """The content was read to its end for the first time."""
+
+    source: SourceId
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The file could not be observed several times in a row: nothing is known to be gone."""
+
+    source: SourceId
+    errno: int | None
+    message: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """After Unreadable or Gone: the file is there and can be read again."""
+
+    source: SourceId
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The path was deleted (its directory can be seen without it) and what it held has been read."""
+
+    source: SourceId
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """One walk over the patterns of one mount has ended. Counts are since the walk before, unless they are states."""
+
+    mount: str
+    file_system: str
+    mode: Literal["inotify", "poll"]
+    at: float
+    files: int = 0
+    """Files followed now."""
+    missing: int = 0
+    """Of these, not there (not yet, or gone)."""
+    unreadable: int = 0
+    open_files: int = 0
+    entries: int = 0
+    """Directory entries walked."""
+    stats: int = 0
+    """Calls that ask for a file's attributes."""
+    passes: int = 0
+    seconds: float = 0.0
+    """Time spent in these passes, waiting for the loop included."""
+    duplicates: int = 0
+    """Names of files that another name is followed for (a state)."""
+    unsupported: Mapping[str, int] = field(default_factory=dict)
+    """Names that match but are no logs, by kind: directory, fifo, socket, device, binary (a state)."""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """I/O errors by name (EIO, ESTALE, ...)."""
+    note: str = ""
+    """Why the mode is not the one that the file system allows; empty if it is."""
+
+
+Message: TypeAlias = Opened | Data | Restarted | CaughtUp | Unreadable | Readable | Gone | Scanned
+
+
+def source_id(path: str) -> SourceId:
+    r"""The path as valid UTF-8: a byte that is none is written `\xNN`. Any label, log line or JSON may carry it.
+
+    Risk left: a second file whose name holds that escape literally gets the same key; the first one wins.
+    """
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,43 @@
+"""When to look at a file again: soon while something is going on, less and less often while it is silent. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.follow.settings import FollowSettings
+
+_SILENT_SECONDS = 60.0  # the budget of looks binds files silent for longer; an active file is always looked at in time
+
+
+@dataclass(slots=True)
+class Pacing:
+    """Monotonic seconds throughout."""
+
+    settings: FollowSettings
+    changed_at: float | None = None
+    """When the file was last seen to change; at first, as long ago as its time stamp says."""
+    settled_at: float = 0.0
+    """Until then its bytes are compared although its size and times stay the same."""
+
+    def first_seen(self, now: float, age_seconds: float) -> None:
+        """The file is as silent as its time stamp says; a stamp from the future (another host's clock) says nothing."""
+        if self.changed_at is None:
+            self.changed_at = now - max(0.0, age_seconds)
+
+    def changed(self, now: float) -> None:
+        """Size, times or content are not what they were."""
+        self.changed_at = now
+        self.settled_at = now + self.settings.settle_seconds
+
+    def pause(self, now: float, *, quiet_since: float | None, soon: bool, spread_seconds: float) -> float:
+        """Seconds to the next look. `spread_seconds`: what all files looked at once in turn need within the budget."""
+        settings = self.settings
+        if soon or now < self.settled_at:
+            return settings.poll_interval
+        quiet = now - (quiet_since if quiet_since is not None else now)
+        pause = min(max(quiet / settings.idle_divisor, settings.poll_interval), settings.idle_interval)
+        return max(pause, spread_seconds) if quiet > _SILENT_SECONDS else pause
+
+    def after_failure(self, failures: int) -> float:
+        """Seconds to the next try after so many failures in a row: doubling."""
+        return min(self.settings.failure_interval, self.settings.poll_interval * 2.0 ** min(failures - 1, 16))

@@ -1,0 +1,92 @@
+"""The thin loop around a MountReader: poll, put, wait. Everything that it decides is when to look again."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import NamedTuple
+
+from monitor.clock import Clock
+from monitor.follow.messages import Message, Scanned
+from monitor.follow.mount_reader import Mode, MountReader
+from monitor.follow.waker import Alarm, Waker
+
+_PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
+_COALESCE_SECONDS = 0.02  # a writer in a hurry wakes us once in that time, not once a line
+
+
+class MountStatus(NamedTuple):
+    """How one reader does, from memory: asking never touches a file system."""
+
+    mount: str
+    file_system: str
+    mode: Mode
+    alive: bool
+    """False: its thread ended by a bug, nothing is read from this mount any more."""
+    busy_seconds: float
+    """How long it has been in one system call or between two: many seconds mean that the mount hangs."""
+
+
+class ReaderThread(threading.Thread):
+    """One mount's reader. A daemon thread: one that hangs in the kernel must not keep the process."""
+
+    def __init__(
+        self, reader: MountReader, messages: queue.Queue[Message], clock: Clock, stopping: threading.Event
+    ) -> None:
+        super().__init__(name=f"follow {reader.mount.point}", daemon=True)
+        self.alarm = Alarm()
+        self._reader = reader
+        self._messages = messages
+        self._clock = clock
+        self._stopping = stopping
+        self._waker = Waker(self.alarm) if reader.mount.local else None
+        self._busy_since: float | None = None
+
+    @property
+    def reader(self) -> MountReader:
+        """What it reads with."""
+        return self._reader
+
+    def status(self) -> MountStatus:
+        """Safe from any thread."""
+        mount, busy = self._reader.mount, self._busy_since
+        seconds = max(0.0, self._clock.monotonic() - busy) if busy is not None else 0.0
+        return MountStatus(mount.point, mount.file_system, self._reader.mode, self.is_alive(), seconds)
+
+    def run(self) -> None:
+        """Until `stopping` is set."""
+        try:
+            self._watch()
+            while not self._stopping.is_set():
+                hints, everything = self.alarm.take()
+                self._busy_since = self._clock.monotonic()
+                for message in self._reader.poll(self._clock, hints, all_files=everything):
+                    self._busy_since = None  # waiting for the loop is no sign of a hung mount
+                    if not self._put(message):
+                        return
+                    if isinstance(message, Scanned):
+                        self._watch()
+                    self._busy_since = self._clock.monotonic()
+                self._busy_since = None
+                if self.alarm.wait(self._reader.wait(self._clock.monotonic())):
+                    self._stopping.wait(_COALESCE_SECONDS)
+        finally:
+            if self._waker is not None:
+                self._waker.stop()
+            self._reader.close()
+
+    def _put(self, message: Message) -> bool:
+        while not self._stopping.is_set():
+            try:
+                self._messages.put(message, timeout=_PUT_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _watch(self) -> None:
+        if self._waker is None:
+            return
+        self._waker.watch(self._reader.directories())
+        self._reader.mode = "inotify" if self._waker.alive else "poll"
+        self._reader.note = self._waker.note

@@ -1,0 +1,69 @@
+"""Every number of the follower, its default and the reason for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSettings:
+    """Seconds, bytes and counts; the same for every mount."""
+
+    poll_interval: float = 0.5
+    """Seconds between two looks at an active file. A run prints a line every few seconds at most."""
+    idle_interval: float = 10.0
+    """Longest seconds between two looks at a silent file: a sixth of the shortest hang budget (60 s)."""
+    idle_divisor: float = 20.0
+    """A file silent for t seconds is looked at every t / 20: a late look costs at most 5 % of the silence."""
+    stats_per_second: float = 500.0
+    """Budget of looks at silent files per mount: each may be an RPC. 5,000 files reach it at 10 s."""
+    discovery_interval: float = 10.0
+    """Seconds between two walks over the patterns: a new run is seen 10 s late, its first iteration takes longer."""
+    discovery_soonest: float = 1.0
+    """Seconds that must lie between two walks when a wake-up names a path that is not known."""
+    entries_per_slice: int = 2000
+    """Directory entries walked between two looks at the files: some 10 ms, so a huge tree does not stop the tailing."""
+    read_bytes: int = 1 << 20
+    """At most so much of one file per pass: a file in a hurry does not starve the others; larger reads gain nothing."""
+    queue_size: int = 32
+    """Messages between the readers and the loop: at most 32 MiB of log in memory."""
+    max_open_files: int = 64
+    """Descriptors held per mount. The usual soft limit is 1024 for the whole process; a reopening costs 4 calls."""
+    settle_seconds: float = 2.0
+    """The bytes before the offset are compared again until a file has been quiet for this long: a change within one
+    tick of the file system's time stamps (up to 1 s on old servers) leaves size and times as they were."""
+    confirm_seconds: float = 3.0
+    """On a network mount a truncation is believed when two fresh opens this far apart show it: acregmin, the least time
+    that an NFS client keeps attributes, is 3 s."""
+    rotation_grace: float = 1.0
+    """Seconds that the old file is still read after its name shows another: writers move over one after the other."""
+    gone_grace: float = 2.0
+    """Seconds that a name must be absent: a rotation leaves it absent between its rename and its create."""
+    renamed_patience: float = 300.0
+    """Seconds for which a file that was renamed, not deleted, is read on under its old name although it is silent."""
+    hole_patience: float = 2.0
+    """Seconds that a run of NULs ending at a page boundary may take to be filled on a network mount: a client writes
+    its dirty pages back in any order."""
+    failures_told: int = 2
+    """Failures in a row before a source is called unreadable: one lost RPC is no news."""
+    failure_interval: float = 30.0
+    """Longest seconds between two tries at an unreadable file."""
+    forget_gone: float = 86_400.0
+    """Seconds after which a deleted file that a glob found is forgotten, so that dated log names do not add up."""
+    resolve_seconds: float = 2.0
+    """How long the path of a pattern may take to resolve at the start; then its text alone decides the mount."""
+    stop_seconds: float = 2.0
+    """How long `stop` waits for threads by default: one on a hung mount never ends and is left behind."""
+
+    def once(self) -> FollowSettings:
+        """The same for one reading to the end: nothing is waited for."""
+        return FollowSettings(
+            read_bytes=self.read_bytes,
+            max_open_files=self.max_open_files,
+            rotation_grace=0.0,
+            gone_grace=0.0,
+            confirm_seconds=0.0,
+            hole_patience=0.0,
+            renamed_patience=0.0,
+            failures_told=1,
+        )

@@ -1,0 +1,287 @@
+"""One path as one endless source: each `poll` looks once and gives what is new.
+
+Rules. The same file whose bytes before the offset are what was read: go on. The path names another file: read the old
+one to its end, then begin the new one. Those bytes changed, on a fresh open: truncated; on a network mount two opens
+`confirm_seconds` apart must agree. Absent from a directory that can be seen: read the rest, then gone. Any other error
+says nothing about the file: keep everything, tell it after the second in a row, try again later.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from monitor.follow.context import Context
+from monitor.follow.discovery import kind_of
+from monitor.follow.following import Following, Told
+from monitor.follow.identity import Content, is_strong
+from monitor.follow.messages import Message, Position, Readable, RestartReason, Unreadable
+from monitor.follow.opening import begin_again, begin_new, begin_renamed, unread
+
+
+class Source(Following):
+    """`poll` when `due_at` has come. Times: `now` is monotonic, `at` Unix seconds."""
+
+    def __init__(self, path: str, context: Context, *, literal: bool = False, resume: Position | None = None) -> None:
+        super().__init__(path, context, resume)
+        self.literal = literal
+        self.due_at = 0.0
+        self.unsupported = ""
+        """A file is there but not to be followed: directory, fifo, socket, device, binary or duplicate."""
+        self.unreadable = False
+        self.missing_since: float | None = None
+        self._binary: tuple[int, int] | None = None
+
+    @property
+    def followed(self) -> bool:
+        """Is there a file, or was there one that may come back?"""
+        return self._content is not None
+
+    @property
+    def started(self) -> bool:
+        """Was there ever a file, now or before the restart?"""
+        return self._content is not None or self._resume is not None
+
+    def poll(self, now: float, at: float) -> Iterator[Message]:
+        """Look once. Reads at most `read_bytes` of each file concerned."""
+        self.more = self._soon = False
+        try:
+            yield from self._look(now, at)
+        except OSError as error:
+            yield from self._fail(error, now, at)
+            return
+        self._failures = 0
+        if self.unreadable:
+            self.unreadable = False
+            yield Readable(self.source, at)
+        quiet_since = self.missing_since if self.missing_since is not None else self._pacing.changed_at
+        pause = self._pacing.pause(
+            now, quiet_since=quiet_since, soon=self._soon, spread_seconds=self._context.spread_seconds
+        )
+        self.due_at = now if self.more else now + (self._settings.idle_interval if self.unsupported else pause)
+
+    def leave(self) -> None:
+        """Nobody follows this path any more."""
+        self._context.descriptors.close(self)
+        if self._content is not None:
+            self._context.registry.release(self._content.identity, self.source)
+
+    # What the path names now.
+
+    def _look(self, now: float, at: float) -> Told:
+        try:
+            seen = self._context.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            yield from self._absent(error, now, at)
+            return
+        self.unsupported = kind_of(seen.st_mode)
+        if self.unsupported:
+            return
+        self._pacing.first_seen(now, at - seen.st_mtime)
+        identity = seen.st_dev, seen.st_ino
+        if self._content is None:
+            yield from self._begin(seen, now)
+        elif self.gone_since is not None:
+            yield from self._come_back(seen, at)
+        if self._content is None or self.gone_since is not None:
+            return
+        self.missing_since = None
+        if self._home is None:
+            self._home = self._directory().st_dev
+        if identity != self._content.identity:
+            yield from self._moved(seen, now, at)
+        if self._content is not None and identity == self._content.identity:
+            self._moved_at = None
+            yield from self._same(seen, now, at)
+
+    def _begin(self, seen: os.stat_result, now: float) -> Told:
+        if (seen.st_dev, seen.st_ino) == self._binary:
+            self.unsupported = "binary"
+            return
+        proof = ""
+        if self._resume is not None:
+            begun = begin_again(self._context, self.path, self.source, seen, self._resume)
+            proof = begun.proof
+            if begun.content is None:
+                if not proof:
+                    self._soon = True
+                    return
+                if seen.st_ino == self._resume.inode and not self._confirmed(seen.st_dev, now):
+                    return
+                begun = begin_renamed(self._context, self.path, self.source, self._resume)
+                if begun.content is not None:
+                    self._context.registry.release((seen.st_dev, seen.st_ino), self.source)
+            if begun.content is not None:
+                yield from self._start(begun, "")
+                return
+        begun = begin_new(self._context, self.path, self.source, seen, literal=self.literal)
+        self.unsupported = begun.unsupported
+        self._soon = not begun.unsupported and begun.content is None
+        if begun.unsupported == "binary":
+            self._binary = seen.st_dev, seen.st_ino
+        if begun.content is not None:
+            yield from self._start(begun, proof)
+
+    def _come_back(self, seen: os.stat_result, at: float) -> Told:
+        """The path was gone and is there again: the same file (a rename and back, a flapping server) or another."""
+        assert self._content is not None
+        identity = seen.st_dev, seen.st_ino
+        if not self._context.registry.claim(identity, self.source):
+            self.unsupported = "duplicate"
+            return
+        descriptor = self._context.open_as(self.path, identity)
+        if descriptor is None:
+            self._soon = True
+            return
+        problem = self._context.verify(descriptor, self._content.former()).problem
+        if not problem and seen.st_ino != self._content.inode:
+            problem = f"inode {seen.st_ino} instead of {self._content.inode}"
+        content = unread(self._context, self.source, descriptor, seen) if problem else self._content
+        if content is None:
+            self._context.descriptors.discard(descriptor)
+            self.unsupported = "duplicate"
+            return
+        self._context.descriptors.put(self, descriptor)
+        self.gone_since = None
+        if self._announced:
+            yield Readable(self.source, at)
+        if problem:
+            yield from self._turn("replaced", problem, content, at, links=None)
+        else:
+            content.device = seen.st_dev
+
+    # The same file as before.
+
+    def _same(self, seen: os.stat_result, now: float, at: float) -> Told:
+        assert self._content is not None
+        stamp = seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+        if stamp != self._stamp:
+            if self._stamp is not None:
+                self._pacing.changed(now)
+        elif now >= self._pacing.settled_at and self._suspected_at is None and self._hole_since is None:
+            return
+        descriptor = self._context.descriptors.get(self)
+        held = descriptor is not None
+        if descriptor is None:
+            descriptor = self._context.open_as(self.path, self._content.identity)
+            if descriptor is None:
+                self._soon = True
+                return
+            problem = self._context.verify(descriptor, self._content.former()).problem
+            self._context.descriptors.put(self, descriptor)
+            if problem:
+                yield from self._suspect(seen, now, at, held=False)
+                return
+        taken = yield from self._take(descriptor, seen, now, at)
+        if taken.changed:
+            yield from self._suspect(seen, now, at, held=held)
+            return
+        self._suspected_at = None
+        self._stamp = None if self.more else stamp
+
+    def _suspect(self, seen: os.stat_result, now: float, at: float, *, held: bool) -> Told:
+        """The bytes before the offset are not what was read, or are missing. Only a fresh open can prove it."""
+        content = self._content
+        assert content is not None
+        descriptor = self._context.open_as(self.path, content.identity)
+        self._soon = True
+        if descriptor is None:
+            return
+        problem = self._context.verify(descriptor, content.former()).problem
+        if problem and not self._confirmed(content.device, now):
+            self._context.descriptors.discard(descriptor)
+            return
+        self._context.descriptors.put(self, descriptor)
+        self._suspected_at = None
+        if not problem:
+            return  # attributes or pages of this client were old
+        reason: RestartReason = "truncated" if held or seen.st_size < content.offset else "replaced"
+        yield from self._turn(reason, problem, Content(*content.identity), at, links=None)
+        yield from self._take(descriptor, seen, now, at)
+
+    # Another file, or none.
+
+    def _moved(self, seen: os.stat_result, now: float, at: float) -> Told:
+        """The path names another file: first the rest of the old one, then the new one."""
+        content = self._content
+        assert content is not None
+        if self._moved_at is None:
+            self._moved_at = now
+        links = yield from self._drain(now, at)
+        if self.more:
+            return
+        drained = links is not None
+        if drained and ((seen.st_size == 0 and links) or now - self._moved_at < self._settings.rotation_grace):
+            # While the new file is empty the writer may not have moved over yet.
+            self._soon = now - self._moved_at < self._settings.renamed_patience
+            return
+        identity = seen.st_dev, seen.st_ino
+        if not self._context.registry.claim(identity, self.source):
+            yield from self._give_way(now, at, links)
+            return
+        descriptor = self._context.open_as(self.path, identity)
+        if descriptor is None:
+            self._context.registry.release(identity, self.source)
+            self._soon = True
+            return
+        mark = content.former()
+        same_inode = seen.st_ino == content.inode
+        if (same_inode or (not links and is_strong(mark))) and not self._context.verify(descriptor, mark).problem:
+            # A remount, or a copy with more in it moved over the old one (rsync): the same text under another number.
+            self._context.registry.release(content.identity, self.source)
+            content.device, content.inode = identity
+            self._context.descriptors.put(self, descriptor)
+            return
+        begun = unread(self._context, self.source, descriptor, seen)
+        if begun is None:
+            self._context.descriptors.discard(descriptor)
+            self._context.registry.release(identity, self.source)
+            yield from self._give_way(now, at, links)
+            return
+        self._context.descriptors.put(self, descriptor)
+        proof = f"device and inode {identity} instead of {content.identity}"
+        yield from self._turn("rotated" if drained else "replaced", proof, begun, at, links=links)
+
+    def _give_way(self, now: float, at: float, links: int | None) -> Told:
+        """The path names a file that is read under another name: nothing is left of this source, for now."""
+        yield from self._end(now, at, links)
+        self._content = self.gone_since = None
+        self.unsupported = "duplicate"
+
+    def _absent(self, error: OSError, now: float, at: float) -> Told:
+        """No such name. That is only believed of a directory that is the one where the file was."""
+        self.unsupported = ""
+        if not self.started or self.gone_since is not None:
+            self.missing_since = now if self.missing_since is None else self.missing_since
+            return
+        if self._links() != 0:
+            directory = self._directory()
+            if self._home is not None and directory.st_dev != self._home:
+                raise error  # the mount is not there
+        if self.missing_since is None:
+            self.missing_since = now
+        if self._content is None and self._resume is not None:
+            begun = begin_renamed(self._context, self.path, self.source, self._resume)
+            if begun.content is not None:
+                yield from self._start(begun, "")
+        links = yield from self._drain(now, at)
+        if self.more:
+            return
+        self._soon = True
+        patience = self._settings.renamed_patience if links else self._settings.gone_grace
+        last = self._pacing.changed_at if links and self._pacing.changed_at is not None else self.missing_since
+        if now - max(self.missing_since, last) >= patience:
+            yield from self._end(now, at, links)
+
+    # What says nothing about the file.
+
+    def _fail(self, error: OSError, now: float, at: float) -> Told:
+        self._failures += 1
+        self._context.count_error(error)
+        if error.errno in (errno.ESTALE, errno.EBADF):
+            self._context.descriptors.close(self)
+        if self._failures >= self._settings.failures_told and not self.unreadable:
+            self.unreadable = True
+            yield Unreadable(self.source, error.errno, error.strerror or str(error), at)
+        self.due_at = now + self._pacing.after_failure(self._failures)

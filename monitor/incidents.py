@@ -1,0 +1,146 @@
+"""Verdicts in, transitions out: an incident fires, may grow worse, is told again after a while, and is resolved.
+
+Law: pure; one incident a run and kind; for each the transitions firing and resolved alternate (a firing one may repeat
+with a higher severity or after the repeat interval). An inhibited incident is closed without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from monitor.detectors.verdict import Severity, Verdict
+from monitor.run.state import RunState
+
+_RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
+INHIBITED_BY: dict[str, tuple[str, ...]] = {
+    "hang": ("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed
+}
+_HISTORY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of judgement: what notifiers send and what `replay` prints."""
+
+    run: str
+    incident: str
+    status: Literal["firing", "resolved"]
+    severity: Severity
+    time: float
+    summary: str
+    iteration: int | None = None
+    onset_iteration: int | None = None
+    phase: str | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+    quiet: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `replay --json`; absent values are left out."""
+        fields = {
+            "run": self.run,
+            "incident": self.incident,
+            "status": self.status,
+            "severity": self.severity,
+            "iteration": self.iteration,
+            "onset_iteration": self.onset_iteration,
+            "time": datetime.fromtimestamp(self.time, UTC).isoformat(),
+            "phase": self.phase,
+            "summary": self.summary,
+            "evidence": self.evidence,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(slots=True)
+class Incident:
+    """One open incident."""
+
+    incident: str
+    severity: Severity
+    since: float
+    summary: str
+    onset_iteration: int | None
+    phase: str
+    told_at: float
+    evidence: dict[str, Any] = field(default_factory=dict)
+    quiet: bool = False
+
+
+@dataclass(slots=True)
+class IncidentBook:
+    """The incidents of one run. Everything here can be written as JSON."""
+
+    open: dict[str, Incident] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    history: list[Transition] = field(default_factory=list)
+
+
+def judge(
+    book: IncidentBook, state: RunState, verdicts: Iterable[Verdict], now: float, repeat_interval: float
+) -> list[Transition]:
+    """Bring the book up to date with the verdicts of this tick; the transitions in the order to be told."""
+    firing = {verdict.incident: verdict for verdict in verdicts if verdict.status == "firing"}
+    unknown = {verdict.incident for verdict in verdicts if verdict.status == "unknown"}
+    out: list[Transition] = []
+    for kind, verdict in firing.items():
+        if any(other in firing or other in book.open for other in INHIBITED_BY.get(kind, ())):
+            unknown.discard(kind)
+            continue
+        known = book.open.get(kind)
+        if known is None:
+            book.open[kind] = _opened(state, verdict, now)
+            book.counts[kind] = book.counts.get(kind, 0) + (not verdict.quiet)
+            out.append(_transition(state, "firing", book.open[kind], now))
+            continue
+        worse = _RANK[verdict.severity] > _RANK[known.severity]
+        again = now - known.told_at >= repeat_interval and not verdict.quiet
+        if worse and known.quiet and not verdict.quiet:
+            book.counts[kind] = book.counts.get(kind, 0) + 1
+        known.severity = verdict.severity if worse else known.severity
+        known.summary, known.evidence = verdict.summary, verdict.evidence
+        known.quiet = known.quiet and verdict.quiet
+        if worse or again:
+            known.told_at = now
+            out.append(_transition(state, "firing", known, now))
+    for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
+        ended = book.open.pop(kind)
+        inhibited = any(other in firing or other in book.open for other in INHIBITED_BY.get(kind, ()))
+        ended.quiet = ended.quiet or inhibited
+        ended.summary = f"resolved: {ended.summary}"
+        out.append(_transition(state, "resolved", ended, now))
+    book.history.extend(out)
+    del book.history[:-_HISTORY]
+    return out
+
+
+def _opened(state: RunState, verdict: Verdict, now: float) -> Incident:
+    return Incident(
+        incident=verdict.incident,
+        severity=verdict.severity,
+        since=verdict.since if verdict.since is not None else now,
+        summary=verdict.summary,
+        onset_iteration=verdict.onset_iteration,
+        phase=state.phase,
+        told_at=now,
+        evidence=verdict.evidence,
+        quiet=verdict.quiet,
+    )
+
+
+def _transition(state: RunState, status: Literal["firing", "resolved"], incident: Incident, now: float) -> Transition:
+    return Transition(
+        run=state.name,
+        incident=incident.incident,
+        status=status,
+        severity=incident.severity,
+        time=now,
+        summary=incident.summary,
+        iteration=state.latest.iteration,
+        onset_iteration=incident.onset_iteration,
+        phase=incident.phase,
+        evidence=incident.evidence,
+        quiet=incident.quiet,
+    )

@@ -1,0 +1,284 @@
+"""The catalogue: one row a metric, and the immutable Snapshot that HTTP reads.
+
+Law: every metric is named here once; README's table is generated from these rows. A row reads a `View` and gives
+samples; no sample where the log told nothing. Event times are timestamps, never ages; ratios, never percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from monitor.incidents import IncidentBook
+from monitor.run import derived
+from monitor.run.pace import HISTOGRAM_BUCKETS
+from monitor.run.phases import RUN_STATES
+from monitor.run.state import RunState
+
+Kind = Literal["gauge", "counter", "histogram"]
+_NO_LABELS: tuple[str, ...] = ()
+_MAX_LABEL = 300
+
+
+class Sample(NamedTuple):
+    """`labels` are the values of the metric's own labels, in the row's order (`run` is not among them)."""
+
+    labels: tuple[str, ...]
+    value: float
+
+
+class Histogram(NamedTuple):
+    """Cumulative counts by upper bound (the last is +Inf) and the sum of all values."""
+
+    buckets: tuple[tuple[str, float], ...]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a row of a run may read. Used by the loop thread alone, which owns the state."""
+
+    state: RunState
+    book: IncidentBook
+    run_state: str
+    hang_deadline: float | None
+    peak_tflops: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row. `read` gives samples, or one Histogram."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[View], Iterable[Sample] | Histogram | None]
+
+
+def _one(value: float | int | None) -> Iterable[Sample]:
+    return () if value is None else (Sample(_NO_LABELS, float(value)),)
+
+
+def _named(values: dict[str, Any]) -> Iterator[Sample]:
+    for name, value in sorted(values.items()):
+        if value is not None:
+            yield Sample((clean_label(name),), float(value))
+
+
+def clean_label(text: str) -> str:
+    """A label value that cannot break the exposition: valid UTF-8, no control characters, bounded."""
+    text = text.encode("utf-8", "replace").decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "�" for char in text[:_MAX_LABEL])
+
+
+_INFO_LABELS = (
+    "world_size", "tp", "pp", "dp", "mbs", "layers", "hidden", "heads", "seq_len", "dtype", "zero_stage", "dialect",
+)  # fmt: skip
+
+
+def _info(view: View) -> Iterator[Sample]:
+    labels = view.state.topology.labels()
+    labels["dialect"] = view.state.dialect or labels.get("dialect", "")
+    yield Sample(tuple(clean_label(str(labels.get(name, ""))) for name in _INFO_LABELS), 1.0)
+
+
+def _tflops(view: View) -> Iterator[Sample]:
+    if view.state.latest.tflops is not None:
+        yield Sample(("log",), view.state.latest.tflops)
+    computed = derived.computed_tflops(view.state)
+    if computed is not None:
+        yield Sample(("computed",), computed[1])
+
+
+def _memory(view: View) -> Iterable[Sample]:
+    memory = view.state.memory
+    return _named(
+        {
+            "allocated": memory.allocated,
+            "max_allocated": memory.max_allocated,
+            "reserved": memory.reserved,
+            "max_reserved": memory.max_reserved,
+        }
+    )
+
+
+def _durations(view: View) -> Histogram | None:
+    pace = view.state.pace
+    if not pace.count:
+        return None
+    total, cumulative = 0, []
+    for bound, count in zip((*HISTOGRAM_BUCKETS, float("inf")), pace.buckets, strict=True):
+        total += count
+        cumulative.append(("+Inf" if bound == float("inf") else repr(float(bound)), float(total)))
+    return Histogram(tuple(cumulative), pace.sum_seconds)
+
+
+def _incidents(view: View) -> Iterator[Sample]:
+    for incident in view.book.open.values():
+        yield Sample((incident.incident, incident.severity), 1.0)
+    fired = {(name, severity) for name, severity in view.state.memo.get("fired", ())}
+    for name, severity in sorted(fired - {(i.incident, i.severity) for i in view.book.open.values()}):
+        yield Sample((name, severity), 0.0)
+
+
+def _launch_blocking(view: View) -> Iterable[Sample]:
+    value = view.state.environment.get("CUDA_LAUNCH_BLOCKING")
+    return _one({"1": 1.0, "0": 0.0}.get(value.strip()) if value is not None else None)
+
+
+CATALOGUE: tuple[Metric, ...] = (
+    Metric("megatron_run_info", "gauge", "Topology and model of the run, from its arguments dump; always 1", _INFO_LABELS, _info),
+    Metric("megatron_run_state", "gauge", "1 for the state that the run is in, 0 for the others", ("state",),
+           lambda v: [Sample((name,), float(name == v.run_state)) for name in RUN_STATES]),
+    Metric("megatron_iteration", "gauge", "Last iteration finished (log: `iteration N/M`)", (), lambda v: _one(v.state.latest.iteration)),
+    Metric("megatron_train_iterations", "gauge", "Planned iterations (log: the M of `iteration N/M`, `train_iters`)", (),
+           lambda v: _one(v.state.train_iterations)),
+    Metric("megatron_iterations_total", "counter", "Iterations seen finishing, those computed again after a restart included", (),
+           lambda v: _one(v.state.iterations_total)),
+    Metric("megatron_consumed_samples", "gauge", "Samples consumed (log: `consumed samples`)", (), lambda v: _one(v.state.latest.consumed_samples)),
+    Metric("megatron_consumed_tokens", "gauge", "Tokens consumed (log: `consumed tokens`)", (), lambda v: _one(v.state.latest.consumed_tokens)),
+    Metric("megatron_iteration_seconds", "gauge", "Time of the last iteration (log: `elapsed time per iteration`), evaluation and saving taken out", (),
+           lambda v: _one(derived.seconds_per_iteration(v.state))),
+    Metric("megatron_iteration_duration_seconds", "histogram", "Distribution of the time per iteration, evaluation and saving taken out", (), _durations),
+    Metric("megatron_samples_per_second", "gauge", "Samples per second, recomputed from batch size and time per iteration", (),
+           lambda v: _one(derived.samples_per_second(v.state))),
+    Metric("megatron_tokens_per_second", "gauge", "Tokens per second over all GPUs, recomputed from batch size, sequence length and time", (),
+           lambda v: _one(derived.tokens_per_second(v.state))),
+    Metric("megatron_tflops_per_gpu", "gauge", "TFLOP/s per GPU: as printed (log) and by the same formula from the topology (computed)", ("source",), _tflops),
+    Metric("megatron_mfu_ratio", "gauge", "Model FLOPs utilisation, 0 to 1: no recomputation counted", (),
+           lambda v: _one(derived.utilisation(v.state, v.peak_tflops)[0])),
+    Metric("megatron_hfu_ratio", "gauge", "Hardware FLOPs utilisation, 0 to 1: recomputed activations counted", (),
+           lambda v: _one(derived.utilisation(v.state, v.peak_tflops)[1])),
+    Metric("megatron_lm_loss", "gauge", "Training loss (log: `lm loss`); absent when the log left it out, as it does for NaN", (),
+           lambda v: _one(v.state.latest.lm_loss)),
+    Metric("megatron_loss", "gauge", "Every other loss of the iteration line, by its printed name", ("name",), lambda v: _named(v.state.latest.losses)),
+    Metric("megatron_validation_loss", "gauge", "Last validation loss (log: `validation loss at iteration`)", ("dataset",),
+           lambda v: _named({name: result.loss for name, result in v.state.validations.items()})),
+    Metric("megatron_grad_norm", "gauge", "Gradient norm (log: `grad norm`)", (), lambda v: _one(v.state.latest.grad_norm)),
+    Metric("megatron_learning_rate", "gauge", "Learning rate (log: `learning rate`)", (), lambda v: _one(v.state.latest.learning_rate)),
+    Metric("megatron_loss_scale", "gauge", "Loss scale of fp16 (log: `loss scale`, DeepSpeed's overflow lines)", (),
+           lambda v: _one(v.state.latest.loss_scale)),
+    Metric("megatron_global_batch_size", "gauge", "Samples per iteration (log: `global batch size`)", (), lambda v: _one(derived.batch_size(v.state))),
+    Metric("megatron_custom_value", "gauge", "Values of the configuration's own patterns", ("name",), lambda v: _named(v.state.custom_values)),
+    Metric("megatron_skipped_iterations_total", "counter", "Iterations skipped (log: `number of skipped iterations`)", (),
+           lambda v: _one(v.state.skipped_iterations_total)),
+    Metric("megatron_nan_iterations_total", "counter", "Iterations with NaN (log: `number of nan iterations`)", (),
+           lambda v: _one(v.state.nan_iterations_total)),
+    Metric("megatron_overflows_total", "counter", "Gradient overflows (log: DeepSpeed's `OVERFLOW!` lines)", (), lambda v: _one(v.state.overflows_total)),
+    Metric("megatron_gpu_memory_bytes", "gauge", "GPU memory, largest over the ranks that print it (log: `memory (MB)`, `MA`, `MemAllocated`)", ("kind",), _memory),
+    Metric("megatron_last_progress_timestamp_seconds", "gauge", "When the last line that proves progress was written", (),
+           lambda v: _one(v.state.progress_at)),
+    Metric("megatron_hang_deadline_timestamp_seconds", "gauge", "When silence becomes a hang; holds even if the monitor has died", (),
+           lambda v: _one(v.hang_deadline)),
+    Metric("megatron_baseline_iteration_seconds", "gauge", "Learned normal time per iteration at the current batch size", (),
+           lambda v: _one(v.state.pace.baseline)),
+    Metric("megatron_slowdown_ratio", "gauge", "Time of the last iteration over the learned normal; 1.05 is 5 % slower", (),
+           lambda v: _one(derived.slowdown_ratio(v.state))),
+    Metric("megatron_incident", "gauge", "1 while the incident fires", ("incident", "severity"), _incidents),
+    Metric("megatron_incidents_total", "counter", "Incidents that have fired", ("incident",), lambda v: _named(v.book.counts)),
+    Metric("megatron_failures_total", "counter", "Attempts that ended in a failure, by its cause", ("failure",), lambda v: _named(v.state.failures_total)),
+    Metric("megatron_restarts_total", "counter", "Launches after the first", (), lambda v: _one(v.state.restarts)),
+    Metric("megatron_last_checkpoint_iteration", "gauge", "Iteration of the last checkpoint that was saved whole", (),
+           lambda v: _one(v.state.checkpoints.last_iteration)),
+    Metric("megatron_checkpoint_save_seconds", "gauge", "Time that the last save took", (), lambda v: _one(v.state.checkpoints.save_seconds)),
+    Metric("megatron_seconds_at_risk", "gauge", "Training time that a crash now would lose", (), lambda v: _one(derived.seconds_at_risk(v.state))),
+    Metric("megatron_lost_iterations_total", "counter", "Iterations computed again after restarts", (), lambda v: _one(v.state.lost_iterations_total)),
+    Metric("megatron_lost_seconds_total", "counter", "Training time lost to restarts, by cause", ("cause",), lambda v: _named(v.state.lost_seconds_total)),
+    Metric("megatron_effective_training_time_ratio", "gauge", "Productive time over wall time since the run's first line", (),
+           lambda v: _one(derived.effective_ratio(v.state))),
+    Metric("megatron_eta_timestamp_seconds", "gauge", "Expected end at the run's real efficiency", (), lambda v: _one(derived.eta(v.state))),
+    Metric("megatron_cuda_launch_blocking", "gauge", "CUDA_LAUNCH_BLOCKING where the log tells it; absent where it does not", (), _launch_blocking),
+)  # fmt: skip
+
+
+class MonitorMetric(NamedTuple):
+    """A metric of the daemon itself; its samples are counted in MonitorCounts by name."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+
+
+MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
+    MonitorMetric("megatron_monitor_build_info", "gauge", "Version of the monitor; always 1", ("version", "python")),
+    MonitorMetric("megatron_monitor_runs", "gauge", "Runs that are shown", ()),
+    MonitorMetric("megatron_monitor_sources", "gauge", "Files followed, by state", ("state",)),
+    MonitorMetric("megatron_monitor_lines_total", "counter", "Lines read: those that gave an event, the rest, over-long ones", ("outcome",)),
+    MonitorMetric("megatron_monitor_events_total", "counter", "Events read, by kind", ("event",)),
+    MonitorMetric("megatron_monitor_bytes_total", "counter", "Bytes read", ()),
+    MonitorMetric("megatron_monitor_bytes_behind", "gauge", "Bytes written to the files and not read yet", ()),
+    MonitorMetric("megatron_monitor_last_read_timestamp_seconds", "gauge", "When anything was last read", ()),
+    MonitorMetric("megatron_monitor_loop_duration_seconds", "gauge", "Time that the last turn of the loop took", ()),
+    MonitorMetric("megatron_monitor_loop_timestamp_seconds", "gauge", "When the loop last turned", ()),
+    MonitorMetric("megatron_monitor_truncations_total", "counter", "Files found truncated", ()),
+    MonitorMetric("megatron_monitor_rotations_total", "counter", "Files found rotated or replaced", ()),
+    MonitorMetric("megatron_monitor_io_errors_total", "counter", "Sources that could not be read, by error", ("errno",)),
+    MonitorMetric("megatron_monitor_malformed_lines_total", "counter", "Lines that begin like a known one and do not parse, by rule", ("rule",)),
+    MonitorMetric("megatron_monitor_pattern_timeouts_total", "counter", "Configured patterns that took too long on a line", ("pattern",)),
+    MonitorMetric("megatron_monitor_stats_total", "counter", "stat calls made on log files: the polling budget", ()),
+    MonitorMetric("megatron_monitor_notifications_total", "counter", "Notifications by what became of them", ("notifier", "outcome")),
+    MonitorMetric("megatron_monitor_state_save_failures_total", "counter", "State files that could not be written", ()),
+    MonitorMetric("megatron_monitor_state_rebuilds_total", "counter", "State files that were lost or corrupt and rebuilt from the logs", ()),
+    MonitorMetric("megatron_monitor_config_last_reload_successful", "gauge", "1 if the configuration in use is the one in the file", ()),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class MonitorCounts:
+    """The daemon's own figures, by metric name and label values. Written by the loop thread alone."""
+
+    values: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
+
+    def add(self, name: str, *labels: str, by: float = 1.0) -> None:
+        """Count something."""
+        series = self.values.setdefault(f"megatron_monitor_{name}", {})
+        series[labels] = series.get(labels, 0.0) + by
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Set a gauge, or a counter that someone else counts."""
+        self.values.setdefault(f"megatron_monitor_{name}", {})[labels] = value
+
+    def frozen(self) -> dict[str, tuple[Sample, ...]]:
+        """A copy that other threads may read."""
+        return {
+            name: tuple(Sample(tuple(clean_label(label) for label in labels), value) for labels, value in series.items())
+            for name, series in self.values.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """One run as HTTP shows it: samples by metric, and plain data for the page and the API."""
+
+    run: str
+    samples: dict[str, tuple[Sample, ...] | Histogram]
+    page: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that HTTP shows, at one instant. Never changed once made."""
+
+    at: float
+    runs: tuple[RunSnapshot, ...] = ()
+    monitor: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
+    incidents: tuple[dict[str, Any], ...] = ()
+    ready: bool = False
+    loop_turned_at: float = 0.0
+
+
+def samples_of(view: View) -> dict[str, tuple[Sample, ...] | Histogram]:
+    """Every row's samples of one run; a row without any is left out."""
+    out: dict[str, tuple[Sample, ...] | Histogram] = {}
+    for metric in CATALOGUE:
+        got = metric.read(view)
+        if isinstance(got, Histogram):
+            out[metric.name] = got
+        elif got is not None:
+            samples = tuple(got)
+            if samples:
+                out[metric.name] = samples
+    return out

@@ -1,0 +1,66 @@
+"""One reading to the end: the daemon's core over files that are read once, and the page that comes of it."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from monitor.clock import Clock, SystemClock
+from monitor.config import Config
+from monitor.core import Core
+from monitor.follow import Watch, read_once
+from monitor.follow.messages import Unreadable
+from monitor.metrics import Snapshot
+from monitor.rules import custom_rules
+from monitor.serve.collector import SnapshotCollector
+
+# Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
+_TIMELESS = frozenset(
+    {
+        "megatron_monitor_build_info",
+        "megatron_monitor_runs",
+        "megatron_monitor_sources",
+        "megatron_monitor_lines_total",
+        "megatron_monitor_events_total",
+        "megatron_monitor_bytes_total",
+        "megatron_monitor_malformed_lines_total",
+        "megatron_monitor_io_errors_total",
+    }
+)
+
+
+def read_all(config: Config, clock: Clock | None = None) -> tuple[Core, list[str]]:
+    """(the core after everything was read, what a person should know): files that no one can read or that hold no
+    training line, patterns that match nothing."""
+    clock = clock or SystemClock()
+    core = Core(config, custom_rules(config))
+    watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
+    problems: list[str] = []
+    for message in read_once(watches, clock=clock):
+        if isinstance(message, Unreadable):
+            problems.append(f"{message.source}: {message.message}")
+        core.handle(message, clock.wall())
+    core.flush(clock.wall())
+    core.tick(clock.wall())
+    if not core.sources and not problems:
+        problems.append("no file matches " + ", ".join(watch.pattern for watch in watches))
+    for source in core.sources.values():
+        run = core.runs.get(source.run)
+        if run is None or not run.state.proven:
+            problems.append(f"{source.path}: no training line in {source.reader.lines} lines")
+    return core, problems
+
+
+def page_text(snapshot: Snapshot) -> str:
+    """The snapshot in Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SnapshotCollector(lambda: snapshot))
+    return generate_latest(registry).decode()
+
+
+def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[str]]:
+    """What `run --once` prints, and what it says beside it."""
+    clock = clock or SystemClock()
+    core, problems = read_all(config, clock)
+    snapshot = core.snapshot(clock.wall())
+    monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
+    return page_text(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor)), problems

@@ -1,0 +1,75 @@
+"""A run as plain data: what the page and the API show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monitor.detectors import hang
+from monitor.detectors.hang import HangSettings
+from monitor.metrics import View
+from monitor.run import derived
+
+
+def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
+    """The figures of one run; a value is None where the log told nothing. Instants are Unix seconds."""
+    state = view.state
+    latest = state.latest
+    computed = derived.computed_tflops(state)
+    mfu, hfu = derived.utilisation(state, view.peak_tflops)
+    tflops = latest.tflops if latest.tflops is not None else computed[1] if computed else None
+    return {
+        "run": state.name,
+        "state": view.run_state,
+        "phase": state.phase,
+        "iteration": latest.iteration,
+        "train_iterations": state.train_iterations,
+        "seconds_per_iteration": derived.seconds_per_iteration(state),
+        "baseline_seconds": state.pace.baseline,
+        "samples_per_second": derived.samples_per_second(state),
+        "tokens_per_second": derived.tokens_per_second(state),
+        "tflops": tflops,
+        "tflops_computed": computed[1] if computed else None,
+        "tflops_formula": state.tflops_formula or (computed[0] if computed else None),
+        "mfu": mfu,
+        "hfu": hfu,
+        "lm_loss": latest.lm_loss,
+        "grad_norm": latest.grad_norm,
+        "learning_rate": latest.learning_rate,
+        "loss_scale": latest.loss_scale,
+        "global_batch_size": derived.batch_size(state),
+        "consumed_samples": latest.consumed_samples,
+        "consumed_tokens": latest.consumed_tokens,
+        "validation_loss": {name: result.loss for name, result in state.validations.items()},
+        "progress_at": state.progress_at,
+        "budget_seconds": hang.budget(state, settings).seconds if hang.watched(state) else None,
+        "hang_deadline": view.hang_deadline,
+        "eta": derived.eta(state),
+        "last_checkpoint_iteration": state.checkpoints.last_iteration,
+        "seconds_at_risk": derived.seconds_at_risk(state),
+        "restarts": state.restarts,
+        "effective_training_time_ratio": derived.effective_ratio(state),
+        "skipped_iterations": state.skipped_iterations_total,
+        "overflows": state.overflows_total,
+        "max_memory_bytes": state.memory.max_reserved or state.memory.max_allocated,
+        "topology": {name: value for name, value in state.topology.labels().items() if value},
+        "environment": dict(state.environment),
+        "software": dict(state.software),
+        "failure": f"{state.failure.failure}: {state.failure.message}" if state.failure else None,
+        "sources": list(state.sources),
+        "last_line": state.last_line,
+        "incidents": [
+            {
+                "run": state.name,
+                "incident": incident.incident,
+                "severity": incident.severity,
+                "since": incident.since,
+                "summary": incident.summary,
+                "iteration": latest.iteration,
+                "onset_iteration": incident.onset_iteration,
+                "phase": incident.phase,
+                "evidence": dict(incident.evidence),
+            }
+            for incident in view.book.open.values()
+        ],
+        "history": [item.to_json() for item in view.book.history[-20:]],
+    }

@@ -1,0 +1,12 @@
+"""The configuration's own patterns as parser rules."""
+
+from __future__ import annotations
+
+from monitor.config import Config
+from parsers.custom import compile_patterns
+from parsers.scan import Rule
+
+
+def custom_rules(config: Config) -> tuple[Rule, ...]:
+    """One rule a pattern; the configuration has checked them already."""
+    return compile_patterns(config.patterns)

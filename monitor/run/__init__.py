@@ -1,0 +1,1 @@
+"""The state of one run and its fold: pure, time is an argument."""

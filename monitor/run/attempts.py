@@ -1,0 +1,77 @@
+"""Where one launch of a run ends and the next begins, and what the end of the last one cost.
+
+A second set-up in a source that had already counted iterations is a restart; so is an iteration number that goes back.
+A set-up seen in another file of the same launch (per-rank logs) is a copy of the first.
+"""
+
+from __future__ import annotations
+
+from monitor.run.copies import SourceCursor
+from monitor.run.phases import ENDED, Phase
+from monitor.run.state import Attempt, Memory, RunState
+
+_PHASES_KEPT = 64  # phase changes kept for the page
+
+
+def set_phase(state: RunState, phase: Phase, at: float) -> None:
+    """Enter a phase; staying in it changes nothing."""
+    if phase != state.phase:
+        state.phase, state.phase_since = phase, at
+        state.phase_history.append((at, phase))
+        del state.phase_history[:-_PHASES_KEPT]
+
+
+def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> None:
+    """A set-up mark of `kind`: a second one begins a new attempt. `stamp` is the mark's own time or contents."""
+    attempt = state.attempt
+    begun = attempt.iterations > 0 or attempt.failures > 0 or state.phase in ENDED
+    if begun:
+        cursor = state.copies.cursors.get(source)
+        delivered = cursor is not None and cursor.attempt == attempt.number
+        known = attempt.boundaries.get(kind)
+        ended_here = state.phase in ENDED and known != stamp
+        if delivered or ended_here or (known is not None and known != stamp):
+            begin_attempt(state, at)
+    state.attempt.boundaries.setdefault(kind, stamp)
+
+
+def begin_attempt(state: RunState, at: float) -> None:
+    """A new launch of the same run. Totals go on; what belongs to one launch starts anew."""
+    lost_to = "hang" if state.hung else state.failure.failure if state.failure else "unknown"
+    state.memo["lost_to"] = lost_to
+    state.attempt = Attempt(number=state.attempt.number + 1, started_at=at)
+    state.restarts += 1
+    state.failure = None
+    state.watchdog_ranks, state.watchdog_nodes = [], []
+    state.memory = Memory()
+    state.pace.reset_windows()
+    state.gap_ratios.values.clear()
+    state.log_interval = None
+    state.overhead_until, state.timed_overhead, state.impure = None, 0.0, False
+    state.last_iteration_at = None
+    state.pure_seconds = None
+    state.hung = False
+    state.engine_skipped = 0
+    state.checkpoints.started_iteration = state.checkpoints.started_at = None
+    for cursor in state.copies.cursors.values():
+        cursor.last_iteration = None
+    set_phase(state, "starting", at)
+
+
+def first_of_attempt(state: RunState, iteration: int) -> None:
+    """The first iteration of an attempt tells how much work the end of the last one cost."""
+    highest = state.highest_iteration
+    if state.attempt.number == 0 or highest is None or iteration > highest + 1:
+        return
+    lost = highest + 1 - iteration
+    if lost > 0:
+        seconds = lost * (state.memo.get("last_baseline") or state.latest.seconds_per_iteration or 0.0)
+        cause = str(state.memo.get("lost_to", "unknown"))
+        state.lost_iterations_total += lost
+        state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
+        state.productive_seconds = max(0.0, state.productive_seconds - seconds)
+
+
+def cursor_of(state: RunState, source: str) -> SourceCursor:
+    """Where this source of the run stands."""
+    return state.copies.cursors.setdefault(source, SourceCursor())

@@ -1,0 +1,114 @@
+"""Figures that follow from a run's state: recomputed rates, FLOPs, utilisation, ETA, work at risk.
+
+Recompute, keep the printed value beside it: early BigScience lines print samples per second 1000 times too small.
+"""
+
+from __future__ import annotations
+
+from monitor.run import flops, gpus
+from monitor.run.phases import ENDED, STATE_OF_PHASE
+from monitor.run.state import RunState
+
+
+def batch_size(state: RunState) -> int | None:
+    """Samples per iteration now."""
+    return state.latest.global_batch_size or state.topology.global_batch_size
+
+
+def sequence_length(state: RunState) -> int | None:
+    """Tokens per sample now (curriculum learning changes it)."""
+    return state.latest.sequence_length or state.topology.sequence_length
+
+
+def seconds_per_iteration(state: RunState) -> float | None:
+    """The last iteration's pure time."""
+    return state.pure_seconds
+
+
+def samples_per_second(state: RunState) -> float | None:
+    """Batch size over pure time; the printed figure where no batch size is known (gpt-neox, DeepSpeed alone)."""
+    batch, seconds = batch_size(state), seconds_per_iteration(state)
+    if batch and seconds:
+        return batch / seconds
+    return state.latest.samples_per_second
+
+
+def tokens_per_second(state: RunState) -> float | None:
+    """Over all GPUs."""
+    samples, length = samples_per_second(state), sequence_length(state)
+    return samples * length if samples is not None and length else None
+
+
+def computed_tflops(state: RunState) -> tuple[str, float] | None:
+    """(formula, TFLOP/s per GPU) by the formula that the run's own program uses, where the inputs are known."""
+    seconds = seconds_per_iteration(state)
+    if not seconds:
+        return None
+    return flops.computed_tflops(
+        state.topology, seconds, batch_size(state), sequence_length(state), state.dialect, state.tflops_formula
+    )
+
+
+def peak_tflops(state: RunState, configured: float | None) -> float | None:
+    """Peak of one GPU: as configured, else by the name that the log tells, else unknown."""
+    if configured is not None:
+        return configured
+    name = state.topology.gpu_name
+    return gpus.peak_tflops(name, state.topology.dtype) if name else None
+
+
+def utilisation(state: RunState, configured_peak: float | None) -> tuple[float | None, float | None]:
+    """(MFU, HFU): model FLOPs without, hardware FLOPs with recomputation, over the peak; printed ratios where given."""
+    mfu, hfu = state.latest.mfu, state.latest.hfu
+    peak, seconds = peak_tflops(state, configured_peak), seconds_per_iteration(state)
+    batch, length, world = batch_size(state), sequence_length(state), state.topology.world_size
+    if peak and seconds and batch and length and world:
+        model = flops.model_flops_per_iteration(state.topology, batch, length)
+        hardware = flops.hardware_flops_per_iteration(state.topology, batch, length)
+        available = peak * 1e12 * world * seconds
+        mfu = model / available if mfu is None and model is not None else mfu
+        hfu = hardware / available if hfu is None and hardware is not None else hfu
+    return mfu, hfu
+
+
+def slowdown_ratio(state: RunState) -> float | None:
+    """Last pure time over the learned normal: 1.05 is 5 % slower."""
+    baseline, seconds = state.pace.baseline, state.pure_seconds
+    return seconds / baseline if baseline and seconds else None
+
+
+def effective_ratio(state: RunState) -> float | None:
+    """Productive time over wall time since the run's first line, at most 1. The log's own clock where it has one."""
+    if state.productive_seconds <= 0:
+        return None
+    spans = [state.productive_seconds]
+    if state.log_clock_first is not None and state.log_clock_last is not None:
+        spans.append(state.log_clock_last - state.log_clock_first)
+    elif state.live and state.first_at is not None:
+        spans.append(state.updated_at - state.first_at)
+    return state.productive_seconds / max(spans)
+
+
+def eta(state: RunState) -> float | None:
+    """When the run ends at its real efficiency, restarts and interruptions counted; None where it cannot be known."""
+    last, total, baseline = state.latest.iteration, state.train_iterations, state.pace.baseline
+    if last is None or total is None or baseline is None or state.phase in ENDED or state.progress_at is None:
+        return None
+    remaining = max(0, total - last) * baseline / (effective_ratio(state) or 1.0)
+    return state.progress_at + remaining
+
+
+def seconds_at_risk(state: RunState) -> float | None:
+    """Work that a crash now would lose: iteration time since the last whole checkpoint."""
+    return state.seconds_since_checkpoint if state.attempt.iterations or state.iterations_total else None
+
+
+def run_state(state: RunState, history: bool) -> str:
+    """One of phases.RUN_STATES. `history`: the log was dead when first seen, nobody knows what became of the run."""
+    if state.phase in ENDED:
+        return STATE_OF_PHASE[state.phase]
+    if state.phase == "exiting" and (history or not state.live):
+        return "finished"
+    if state.lost or history:
+        return "lost"
+    return "hung" if state.hung else STATE_OF_PHASE[state.phase]

@@ -1,0 +1,217 @@
+"""`fold`: one event into the state of its run. The only writer of RunState, called by the loop that owns it.
+
+`at` is when the line was written as far as we know: when it was read while the log comes live, the file's last change
+while a backlog is read. `live` tells which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from monitor.run import saves, setup
+from monitor.run.ends import (
+    count_failure,
+    fold_exit,
+    fold_failure,
+    fold_process_exit,
+    fold_process_terminated,
+    fold_traceback,
+    fold_watchdog,
+)
+from monitor.run.iterations import (
+    fold_engine_step,
+    fold_iteration,
+    fold_trainer_log,
+    fold_trainer_progress,
+    gap_of,
+)
+from monitor.run.phases import ENDED, PROGRESS
+from monitor.run.state import Memory, RunState
+from parsers.events import (
+    ArgumentsDumped,
+    BatchSizeRampupPlanned,
+    CheckpointFileWritten,
+    CheckpointLoaded,
+    CheckpointLoadStarted,
+    CheckpointNotFound,
+    CheckpointSaved,
+    CheckpointSaveScheduled,
+    CheckpointSaveStarted,
+    CustomProgressLogged,
+    CustomValueLogged,
+    EngineStepLogged,
+    EnvironmentVariableSeen,
+    EvaluationProgressed,
+    Event,
+    FailureSeen,
+    IterationLogged,
+    LogEvent,
+    LossScaleExhausted,
+    MemoryReported,
+    MilestoneReached,
+    ModelSettingLogged,
+    OverflowSkipped,
+    ParametersCounted,
+    ProcessExited,
+    ProcessTerminated,
+    ProgramExited,
+    SoftwareSeen,
+    TimersReported,
+    TopologyLogged,
+    TracebackSeen,
+    TrainerLogged,
+    TrainerProgressed,
+    TrainerSetting,
+    TrainerSummary,
+    ValidationLogged,
+    WatchdogTimedOut,
+)
+
+# Timers whose time is evaluation or saving, as Megatron's loop names them.
+_OVERHEAD_TIMERS = frozenset({"save-checkpoint", "evaluate", "evaluate-and-print-results"})
+
+
+def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -> None:
+    """Take one event in. `source` is the file it came from; see the module for `at` and `live`."""
+    event = entry.event
+    state.proven = state.proven or event.proves_training
+    state.updated_at = max(state.updated_at, at)
+    state.first_at = at if state.first_at is None else state.first_at
+    if event.logged_at is not None:
+        _read_log_clock(state, event.logged_at)
+    before = state.phase
+    handler = _HANDLERS.get(type(event))
+    progressed = handler(state, event, source, at, live, entry.text) if handler else True
+    if isinstance(event, IterationLogged) and progressed:
+        state.last_line = entry.text
+    if state.phase == "crashed":
+        count_failure(state)
+    kind = event.kind
+    if progressed and (kind in PROGRESS[before] or kind in PROGRESS[state.phase] or kind == "custom_progress"):
+        _note_progress(state, before, at, live)
+
+
+def _note_progress(state: RunState, phase: str, at: float, live: bool) -> None:
+    """The run has moved. Live, the gap that ends now is an example of a good one, unless it was judged a hang."""
+    last = state.progress_at
+    if live and last is not None and state.live and not state.hung and phase not in ENDED and at > last:
+        gap = at - last
+        gap_of(state, phase).add(gap)
+        expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
+        if phase == "training" and state.phase == "training" and expected > 0:
+            state.gap_ratios.add(gap / expected)
+    state.progress_at = at if last is None else max(last, at)
+    state.live = state.live or live
+    state.hung = False
+
+
+def _read_log_clock(state: RunState, text: str) -> None:
+    try:
+        # Local time without a zone, as the programs print it: only differences are ever used.
+        moment = datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return
+    if state.log_clock_first is None:
+        state.log_clock_first = moment
+    state.log_clock_last = max(moment, state.log_clock_last or moment)
+
+
+# --- reports --------------------------------------------------------------------------------------------------------
+
+
+def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
+    key = f"{event.iteration}/{event.occasion}"
+    memory = state.memory
+    if event.host_used_bytes is not None or event.host_used_ratio is not None:
+        memory.host_used, memory.host_used_ratio = event.host_used_bytes, event.host_used_ratio
+    reported = (event.allocated_bytes, event.max_allocated_bytes, event.reserved_bytes, event.max_reserved_bytes)
+    if all(value is None for value in reported):
+        return False
+    if state.memo.get("memory_key") != key:
+        state.memo["memory_key"] = key
+        state.memory = memory = Memory(host_used=memory.host_used, host_used_ratio=memory.host_used_ratio)
+    memory.allocated = _larger(memory.allocated, event.allocated_bytes)
+    memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
+    memory.reserved = _larger(memory.reserved, event.reserved_bytes)
+    memory.max_reserved = _larger(memory.max_reserved, event.max_reserved_bytes)
+    return True
+
+
+def _larger(known: int | None, new: int | None) -> int | None:
+    return new if known is None else known if new is None else max(known, new)
+
+
+def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float, live: bool, _text: str) -> bool:
+    if event.speaker == "megatron":
+        for name, (_, longest) in event.timers.items():
+            if name in _OVERHEAD_TIMERS and state.attempt.iterations:
+                state.impure = True
+                state.timed_overhead += longest
+                if name == "save-checkpoint":
+                    state.checkpoints.save_seconds = longest
+                    if not live:
+                        gap_of(state, "saving").add(longest)
+    return False
+
+
+def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
+    state.overflows_total += 1
+    scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
+    if scale is not None:
+        state.latest.loss_scale = scale
+    return True
+
+
+def _on_scale_exhausted(
+    state: RunState, _event: LossScaleExhausted, _source: str, at: float, _live: bool, text: str
+) -> bool:
+    return fold_failure(
+        state, FailureSeen(failure="python_exception", message="the loss scale is at its minimum"), at, text
+    )
+
+
+def _on_custom_value(state: RunState, event: CustomValueLogged, *_rest: Any) -> bool:
+    state.custom_values[event.name] = event.value
+    return False
+
+
+_Handler = Callable[[RunState, Any, str, float, bool, str], bool]
+_HANDLERS: dict[type[Event], _Handler] = {
+    IterationLogged: lambda s, e, src, at, live, _t: fold_iteration(s, e, src, at, live),
+    EngineStepLogged: lambda s, e, _src, at, live, _t: fold_engine_step(s, e, at, live),
+    TrainerLogged: lambda s, e, _src, at, live, _t: fold_trainer_log(s, e, at, live),
+    TrainerProgressed: lambda s, e, _src, at, live, _t: fold_trainer_progress(s, e, at, live),
+    TrainerSummary: lambda s, e, _src, at, _l, text: fold_exit(s, e, at, text),
+    TrainerSetting: setup.on_trainer_setting,
+    MilestoneReached: setup.on_milestone,
+    ArgumentsDumped: setup.on_arguments,
+    TopologyLogged: setup.on_topology,
+    ModelSettingLogged: setup.on_topology,
+    BatchSizeRampupPlanned: setup.on_topology,
+    ParametersCounted: setup.on_parameters,
+    EnvironmentVariableSeen: setup.on_environment,
+    SoftwareSeen: setup.on_software,
+    EvaluationProgressed: saves.on_evaluation,
+    ValidationLogged: saves.on_validation,
+    CheckpointSaveStarted: saves.on_save_started,
+    CheckpointFileWritten: saves.on_save_file,
+    CheckpointSaveScheduled: saves.on_save_scheduled,
+    CheckpointSaved: saves.on_saved,
+    CheckpointLoadStarted: saves.on_load,
+    CheckpointLoaded: saves.on_load,
+    CheckpointNotFound: saves.on_load,
+    MemoryReported: _on_memory,
+    TimersReported: _on_timers,
+    OverflowSkipped: _on_overflow,
+    LossScaleExhausted: _on_scale_exhausted,
+    FailureSeen: lambda s, e, _src, at, _l, text: fold_failure(s, e, at, text),
+    WatchdogTimedOut: lambda s, e, _src, at, _l, text: fold_watchdog(s, e, at, text),
+    TracebackSeen: lambda s, e, _src, at, _l, text: fold_traceback(s, e, at, text),
+    ProcessExited: lambda s, e, _src, at, _l, text: fold_process_exit(s, e, at, text),
+    ProcessTerminated: lambda s, e, _src, at, _l, text: fold_process_terminated(s, e, at, text),
+    ProgramExited: lambda s, e, _src, at, _l, text: fold_exit(s, e, at, text),
+    CustomValueLogged: _on_custom_value,
+    CustomProgressLogged: lambda *_: True,
+}

@@ -1,0 +1,281 @@
+"""Iterations, whoever counts them: the training loop's line, DeepSpeed's engine, HF Trainer.
+
+One of them drives the run: the loop's own line before the Trainer before the engine. The others add values to the same
+step and never count it twice. Each function returns whether the event was progress.
+"""
+
+from __future__ import annotations
+
+from monitor.run import flops
+from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
+from monitor.run.pace import Intervals
+from monitor.run.phases import Phase
+from monitor.run.state import RunState, Validation
+from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, TrainerProgressed
+
+_BURST_RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back
+_EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence before it explains the silence
+
+
+def fold_iteration(state: RunState, event: IterationLogged, source: str, at: float, live: bool) -> bool:
+    """The training loop's own line."""
+    attempt = state.attempt
+    if state.copies.is_copy(event, source, attempt.number):
+        state.copies.moved(source, event.iteration, attempt.number)
+        return False
+    if attempt.last_iteration is not None and event.iteration <= attempt.last_iteration:
+        cursor = state.copies.cursors.get(source)
+        if cursor is not None and cursor.last_iteration is not None and event.iteration > cursor.last_iteration:
+            state.copies.moved(source, event.iteration, attempt.number)
+            return False  # a source that lags behind its twin and is itself still advancing
+        begin_attempt(state, at)
+        attempt = state.attempt
+    if state.driver != "iteration":
+        state.driver = "iteration"
+        state.log_interval = None
+    state.copies.remember(event, source, attempt.number)
+    state.copies.moved(source, event.iteration, attempt.number)
+    state.dialect = event.dialect
+    if event.train_iterations is not None:
+        state.train_iterations = event.train_iterations
+    _take_values(state, event)
+    state.skipped_iterations_total += event.skipped_iterations or 0
+    state.nan_iterations_total += event.nan_iterations or 0
+    if event.dialect == "megatron-lm" and event.logged_at is not None:
+        state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
+    count_step(state, event.iteration, event.seconds_per_iteration, at, live)
+    if event.tflops is not None and state.tflops_formula is None and state.pure_seconds is not None:
+        state.tflops_formula = flops.explain_printed(
+            event.tflops,
+            state.topology,
+            event.seconds_per_iteration or state.pure_seconds,
+            event.global_batch_size,
+            event.sequence_length,
+        )
+    return True
+
+
+def _take_values(state: RunState, event: IterationLogged) -> None:
+    latest = state.latest
+    latest.consumed_samples = event.consumed_samples
+    latest.consumed_tokens = event.consumed_tokens
+    latest.learning_rate = event.learning_rate
+    latest.global_batch_size = event.global_batch_size or state.topology.global_batch_size
+    latest.sequence_length = event.sequence_length or state.topology.sequence_length
+    latest.lm_loss = event.lm_loss
+    if event.loss_scale is not None and event.loss_scale > 0:  # DeepSpeed's pipeline prints -1.0: it owns the scale
+        latest.loss_scale = event.loss_scale
+    latest.grad_norm = event.grad_norm
+    latest.params_norm = event.params_norm
+    latest.num_zeros = event.num_zeros
+    latest.seconds_per_iteration = event.seconds_per_iteration
+    latest.samples_per_second = event.samples_per_second
+    latest.tokens_per_second_per_gpu = event.tokens_per_second_per_gpu
+    latest.tflops = event.tflops
+    latest.mfu, latest.hfu = event.mfu, event.hfu
+    latest.losses = dict(event.losses)
+
+
+def count_step(state: RunState, iteration: int, elapsed: float | None, at: float, live: bool) -> None:
+    """Iteration `iteration` has finished; the last ones took `elapsed` seconds each, as printed."""
+    attempt = state.attempt
+    delta = _interval(state, iteration)
+    first = attempt.last_iteration is None
+    if first:
+        attempt.first_iteration = iteration
+        attempt.first_iteration_seconds = elapsed
+        first_of_attempt(state, iteration)
+    else:
+        state.log_interval = delta
+    attempt.last_iteration = state.latest.iteration = iteration
+    attempt.iterations += delta
+    state.iterations_total += delta
+    state.failure = None  # whatever was seen before, the loop goes on
+    if elapsed is not None:
+        seconds = elapsed * delta
+        if state.highest_iteration is None or iteration > state.highest_iteration:
+            state.productive_seconds += seconds
+        state.seconds_since_checkpoint += seconds
+        _learn(state, elapsed, delta, first, live)
+    if live:
+        _watch_bursts(state, elapsed, delta, at)
+    state.highest_iteration = max(iteration, state.highest_iteration or 0)
+    state.last_iteration_at = at
+    state.overhead_until, state.timed_overhead, state.impure = None, 0.0, False
+    state.memo.pop("validations_since", None)
+    set_phase(state, _phase_after(state, iteration), at)
+
+
+def _interval(state: RunState, iteration: int) -> int:
+    """Iterations that this line stands for. A jump (lost lines, a skipped range) counts as one usual interval."""
+    last = state.attempt.last_iteration
+    if last is None:
+        every = state.topology.log_interval or 1
+        return every if every > 1 and iteration % every == 0 else 1
+    delta = iteration - last
+    usual = state.log_interval
+    return usual if usual is not None and delta > 2 * usual else max(delta, 1)
+
+
+def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool) -> None:
+    pure = _pure_seconds(state, elapsed, delta, live)
+    if pure is None:
+        return
+    state.pure_seconds = pure
+    batch_size = state.latest.global_batch_size
+    if first:  # warm-up and compilation: shown, never learned from
+        return
+    state.pace.add(pure, batch_size, delta)
+    baseline = state.pace.baseline
+    if baseline is not None:
+        state.memo["last_baseline"] = baseline
+
+
+def _pure_seconds(state: RunState, elapsed: float, delta: int, live: bool) -> float | None:
+    """Seconds per iteration without evaluation and saving; None where they are in it and cannot be measured."""
+    if not state.impure:
+        return elapsed
+    usual = state.pace.predicted()
+    overhead = state.timed_overhead
+    if state.overhead_until is not None and state.last_iteration_at is not None and live:
+        overhead = max(overhead, state.overhead_until - state.last_iteration_at)
+    if usual is not None and elapsed <= 1.05 * usual:
+        return elapsed  # the loop stopped its timer, or the overhead is lost in the noise
+    if overhead > 0 and (elapsed * delta - overhead) >= 0.5 * (usual or 0.0) * delta:
+        _learn_overhead(state, overhead)
+        return (elapsed * delta - overhead) / delta
+    if usual is not None:
+        _learn_overhead(state, (elapsed - usual) * delta)
+    return None
+
+
+def _learn_overhead(state: RunState, seconds: float) -> None:
+    """An evaluation or save took this long: the log told it through the iteration's time."""
+    validations = int(state.memo.get("validations_since", 0))
+    if validations:
+        gap_of(state, "evaluating").add(seconds / validations)
+    else:
+        gap_of(state, "saving").add(seconds)
+
+
+def gap_of(state: RunState, phase: str) -> Intervals:
+    """The gaps learned for a phase."""
+    return state.gaps.setdefault(phase, Intervals())
+
+
+def _phase_after(state: RunState, iteration: int) -> Phase:
+    if state.train_iterations is not None and iteration >= state.train_iterations:
+        return "exiting"
+    every = state.topology.eval_interval or state.evaluation_interval
+    if every and iteration % every == 0 and state.topology.eval_iters != 0:
+        return "evaluating"  # no line announces it: the loop evaluates before it goes on
+    return "training"
+
+
+def _watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
+    """Lines that come faster than they can be computed were held back by a launcher's buffer."""
+    last, burst = state.last_iteration_at, state.buffering
+    if last is None or elapsed is None:
+        return
+    gap, took = at - last, elapsed * delta
+    if gap > _BURST_RATIO * took:
+        burst.burst_at, burst.burst_iterations, burst.burst_seconds, burst.silence_before = at, 1, took, gap
+        return
+    burst.burst_iterations += 1
+    burst.burst_seconds += took
+    silence = burst.silence_before
+    if burst.burst_iterations >= 3 and silence > 2 * took and burst.burst_seconds >= _EXPLAINED * silence:
+        burst.longest_silence = max(silence, burst.longest_silence or 0.0)
+
+
+def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: bool) -> bool:
+    """A DeepSpeed engine's step: adds to Megatron's line, or stands alone (DeepSpeed without Megatron)."""
+    if event.max_allocated_bytes is not None or event.allocated_bytes is not None:
+        state.memory.allocated = event.allocated_bytes or state.memory.allocated
+        state.memory.max_allocated = max(event.max_allocated_bytes or 0, state.memory.max_allocated or 0) or None
+    if event.step <= 0:
+        return False
+    if state.driver not in (None, "engine"):
+        last = state.latest.iteration
+        return last is None or event.step > last
+    state.driver = "engine"
+    state.dialect = state.dialect or "deepspeed"
+    last = state.attempt.last_iteration
+    if last is not None and event.step < last:
+        begin_attempt(state, at)
+        last = None
+    latest = state.latest
+    if event.loss is not None:
+        latest.lm_loss = event.loss
+    if event.learning_rate is not None:
+        latest.learning_rate = event.learning_rate
+    if event.skipped_steps is not None:
+        state.skipped_iterations_total += max(0, event.skipped_steps - state.engine_skipped)
+        state.engine_skipped = event.skipped_steps
+    if event.samples_per_second is not None:
+        latest.samples_per_second = event.samples_per_second
+    latest.global_batch_size = state.topology.global_batch_size
+    elapsed = event.seconds_per_step
+    if elapsed is None and event.samples_per_second and latest.global_batch_size:
+        elapsed = latest.global_batch_size / event.samples_per_second
+    if last is not None and event.step == last:  # another form of the same step
+        if elapsed is not None and latest.seconds_per_iteration is None:
+            latest.seconds_per_iteration = elapsed
+            _learn(state, elapsed, state.log_interval or 1, state.attempt.first_iteration == event.step, live)
+        return False
+    latest.seconds_per_iteration = elapsed
+    count_step(state, event.step, elapsed, at, live)
+    return True
+
+
+def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, live: bool) -> bool:
+    """A progress bar, if it is the training's own."""
+    state.memo["bar"] = [event.step, event.total]
+    unnamed = event.description.lower() in ("", "train", "training")
+    mine = event.total == state.trainer_total or (state.trainer_total is None and state.trainer_declared and unnamed)
+    if not mine or state.driver not in (None, "trainer"):
+        return False
+    state.proven = True
+    state.train_iterations = event.total
+    return _trainer_step(state, event.step, event.seconds_per_step, at, live)
+
+
+def _trainer_step(state: RunState, step: int, seconds: float | None, at: float, live: bool) -> bool:
+    state.driver = "trainer"
+    state.dialect = "hf-trainer"
+    last = state.attempt.last_iteration
+    if step <= 0 or (last is not None and step <= last):
+        return False  # every node draws its own bar; a new attempt begins with the Trainer's own heading
+    state.latest.global_batch_size = state.topology.global_batch_size
+    state.latest.seconds_per_iteration = seconds
+    count_step(state, step, seconds, at, live)
+    return True
+
+
+def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: bool) -> bool:
+    """HF Trainer's metric dict. It may not name its step: then the bar before it does."""
+    if event.max_steps is not None:
+        state.trainer_total = state.train_iterations = event.max_steps
+    if event.eval_loss is not None:
+        state.validations["validation"] = Validation(state.latest.iteration, event.eval_loss, None)
+        set_phase(state, "evaluating", at)
+        return True
+    if state.driver not in (None, "trainer"):
+        return False
+    bar = state.memo.get("bar")
+    if state.trainer_total is None and bar:
+        state.trainer_total = state.train_iterations = int(bar[1])
+    state.trainer_declared = True
+    latest = state.latest
+    latest.lm_loss, latest.grad_norm = event.loss, event.grad_norm
+    latest.learning_rate = event.learning_rate
+    if event.memory_bytes is not None:
+        state.memory.max_reserved = max(event.memory_bytes, state.memory.max_reserved or 0)
+    step = event.step if event.step is not None else (int(bar[0]) if bar and bar[1] == state.trainer_total else None)
+    if step is None:
+        state.driver = "trainer"
+        state.dialect = "hf-trainer"
+        return True
+    seconds = event.seconds_per_step if state.latest.iteration is None else state.latest.seconds_per_iteration
+    _trainer_step(state, step, seconds or event.seconds_per_step, at, live)
+    return True

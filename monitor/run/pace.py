@@ -1,0 +1,80 @@
+"""What an iteration of this run normally takes, learned from the run, and what the next one should take.
+
+Pure time only: evaluation and saving are taken out before a figure comes here. Time depends on the batch size (a
+ramp-up is a legal slowdown), so windows are kept per global batch size and the newest sizes only.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+_WINDOW = 64  # iterations remembered per batch size: enough for a steady median, short enough to follow a level shift
+_SIZES = 4  # batch sizes remembered: a ramp-up passes through many, only the last few predict the next
+_HISTORY = 50  # intervals of a phase remembered for its budget (training-monitors.md, 3.2)
+HISTOGRAM_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
+"""Seconds: from a small model on one node to 200B on a few."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Windows of seconds per iteration by batch size (key 0 where the log tells none)."""
+
+    windows: dict[int, list[float]] = field(default_factory=dict)
+    last_batch_size: int = 0
+    sum_seconds: float = 0.0
+    count: int = 0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(HISTOGRAM_BUCKETS) + 1))
+
+    def add(self, seconds: float, batch_size: int | None, iterations: int = 1) -> None:
+        """`iterations` iterations took `seconds` each."""
+        key = batch_size or 0
+        window = self.windows.pop(key, [])
+        window.append(seconds)
+        del window[:-_WINDOW]
+        self.windows[key] = window  # newest last
+        while len(self.windows) > _SIZES:
+            del self.windows[next(iter(self.windows))]
+        self.last_batch_size = key
+        self.sum_seconds += seconds * iterations
+        self.count += iterations
+        place = 0
+        while place < len(HISTOGRAM_BUCKETS) and seconds > HISTOGRAM_BUCKETS[place]:
+            place += 1
+        self.buckets[place] += iterations
+
+    def reset_windows(self) -> None:
+        """A new attempt may run on other nodes: its normal is learned anew, the distribution goes on."""
+        self.windows = {}
+
+    @property
+    def baseline(self) -> float | None:
+        """Median seconds per iteration at the current batch size; None before the third (the first is an outlier)."""
+        window = self.windows.get(self.last_batch_size, [])
+        return statistics.median(window) if len(window) >= 3 else None
+
+    def predicted(self) -> float | None:
+        """Seconds that the next iteration should take at most on a normal day: the larger of the median and the last,
+        so that a batch size that grows step by step is followed at once.
+        """
+        window = self.windows.get(self.last_batch_size)
+        if not window:
+            return None
+        return max(statistics.median(window), window[-1])
+
+
+@dataclass(slots=True)
+class Intervals:
+    """The last good gaps between two signs of progress within one phase, in seconds."""
+
+    values: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float) -> None:
+        """One more gap."""
+        self.values.append(seconds)
+        del self.values[:-_HISTORY]
+
+    @property
+    def longest(self) -> float | None:
+        """The longest of the last gaps."""
+        return max(self.values, default=None)

@@ -1,0 +1,153 @@
+"""Evaluation and checkpoints: what interrupts the loop legally, and what a crash now would lose.
+
+Each function takes (state, event, source, at, live, text) and returns whether the event was progress.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from monitor.run.attempts import set_phase
+from monitor.run.iterations import gap_of
+from monitor.run.phases import ENDED, PHASE_AFTER
+from monitor.run.state import RunState, Validation
+from parsers.events import (
+    CheckpointFileWritten,
+    CheckpointLoaded,
+    CheckpointLoadStarted,
+    CheckpointNotFound,
+    CheckpointSaved,
+    CheckpointSaveScheduled,
+    CheckpointSaveStarted,
+    EvaluationProgressed,
+    ValidationLogged,
+)
+
+_DATASETS_KEPT = 64
+
+
+def _overhead(state: RunState, at: float) -> None:
+    state.impure = True
+    state.overhead_until = at
+
+
+def on_evaluation(
+    state: RunState, event: EvaluationProgressed, _source: str, at: float, _live: bool, _text: str
+) -> bool:
+    """Evaluation moves."""
+    _overhead(state, at)
+    set_phase(state, PHASE_AFTER[event.kind], at)
+    return True
+
+
+def on_validation(state: RunState, event: ValidationLogged, _source: str, at: float, _live: bool, _text: str) -> bool:
+    """A validation set has its result; more sets may follow."""
+    known = state.validations.get(event.dataset)
+    loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
+    if known is not None and known.iteration == event.iteration and known.loss == loss:
+        return False  # a copy
+    if known is not None or len(state.validations) < _DATASETS_KEPT:
+        perplexity = next(iter(event.perplexities.values()), None)
+        state.validations[event.dataset] = Validation(event.iteration, loss, perplexity)
+    if known is not None and known.iteration and event.iteration and event.iteration > known.iteration:
+        state.evaluation_interval = event.iteration - known.iteration
+    _overhead(state, at)
+    state.memo["validations_since"] = int(state.memo.get("validations_since", 0)) + 1
+    if state.phase not in ENDED:
+        set_phase(state, "exiting" if _training_done(state) else "evaluating", at)
+    return True
+
+
+def _training_done(state: RunState) -> bool:
+    last = state.latest.iteration
+    return state.train_iterations is not None and last is not None and last >= state.train_iterations
+
+
+def on_save_started(
+    state: RunState, event: CheckpointSaveStarted, _source: str, at: float, _live: bool, _text: str
+) -> bool:
+    """A save has begun."""
+    checkpoints = state.checkpoints
+    if event.iteration is not None and event.iteration == checkpoints.started_iteration:
+        return False  # another rank's copy
+    checkpoints.started_iteration, checkpoints.started_at = event.iteration, at
+    state.memo["save_logged_at"] = event.logged_at
+    _overhead(state, at)
+    if state.phase not in ENDED:
+        set_phase(state, "saving", at)
+    return True
+
+
+def on_save_file(
+    state: RunState, _event: CheckpointFileWritten, _source: str, at: float, _live: bool, _text: str
+) -> bool:
+    """One file of a checkpoint moves."""
+    _overhead(state, at)
+    if state.phase == "training":
+        set_phase(state, "saving", at)
+    return True
+
+
+def on_save_scheduled(
+    state: RunState, _event: CheckpointSaveScheduled, _source: str, at: float, _live: bool, _text: str
+) -> bool:
+    """The save goes on in the background; training goes on."""
+    state.checkpoints.pending_async = True
+    _overhead(state, at)
+    if state.phase == "saving":
+        set_phase(state, "training", at)
+    return True
+
+
+def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, live: bool, _text: str) -> bool:
+    """A checkpoint is whole: nothing before it can be lost any more."""
+    checkpoints = state.checkpoints
+    iteration = event.iteration if event.iteration is not None else checkpoints.started_iteration
+    if iteration is None:
+        iteration = state.latest.iteration
+    seconds = event.seconds
+    if seconds is None and checkpoints.started_at is not None and not checkpoints.pending_async:
+        seconds = _between(state.memo.get("save_logged_at"), event.logged_at)
+        if seconds is None and live and at >= checkpoints.started_at:
+            seconds = at - checkpoints.started_at
+    copy = iteration == checkpoints.last_iteration
+    if seconds is not None:
+        checkpoints.save_seconds = seconds
+        if not copy and not live:
+            gap_of(state, "saving").add(seconds)
+    if not copy:
+        checkpoints.saves += 1
+        state.seconds_since_checkpoint = 0.0
+    checkpoints.last_iteration, checkpoints.last_at = iteration, at
+    checkpoints.pending_async = False
+    checkpoints.started_at = None
+    _overhead(state, at)
+    if state.phase == "saving":
+        set_phase(state, "exiting" if _training_done(state) else "training", at)
+    return True
+
+
+def _between(start: Any, end: str | None) -> float | None:
+    if not isinstance(start, str) or end is None:
+        return None
+    try:
+        seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    return seconds if seconds >= 0 else None
+
+
+def on_load(
+    state: RunState,
+    event: CheckpointLoadStarted | CheckpointLoaded | CheckpointNotFound,
+    _source: str,
+    at: float,
+    _live: bool,
+    _text: str,
+) -> bool:
+    """Weights are being loaded, or there are none."""
+    if state.attempt.iterations == 0 and state.phase not in ENDED:
+        set_phase(state, PHASE_AFTER[event.kind], at)
+        return True
+    return False

@@ -1,0 +1,81 @@
+"""The set-up of a launch: milestones, arguments, topology, software, environment.
+
+Each function takes (state, event, source, at, live, text) and returns whether the event was progress.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from monitor.run import topology as topologies
+from monitor.run.attempts import boundary, set_phase
+from monitor.run.phases import PHASE_AFTER_MILESTONE
+from monitor.run.state import RunState
+from parsers.events import (
+    ArgumentsDumped,
+    EnvironmentVariableSeen,
+    Event,
+    MilestoneReached,
+    ParametersCounted,
+    SoftwareSeen,
+    TrainerSetting,
+)
+
+
+def on_milestone(state: RunState, event: MilestoneReached, source: str, at: float, _live: bool, _text: str) -> bool:
+    """A set-up step was announced."""
+    if event.milestone != "training_done":
+        boundary(state, event.milestone, event.logged_at or source, source, at)
+    if state.attempt.iterations == 0 or event.milestone == "training_done":
+        set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
+        return True
+    return False
+
+
+def on_arguments(state: RunState, event: ArgumentsDumped, source: str, at: float, _live: bool, _text: str) -> bool:
+    """The arguments dump: a boundary, and most of the topology."""
+    boundary(state, "arguments", str(zlib.crc32(repr(sorted(event.values.items())).encode())), source, at)
+    return on_topology(state, event, source, at, _live, _text)
+
+
+def on_topology(state: RunState, event: Event, _source: str, _at: float, _live: bool, _text: str) -> bool:
+    """One more input of the topology."""
+    changed = topologies.apply(state.topology, event)
+    if changed is not None:
+        state.topology = changed
+        if state.train_iterations is None:
+            state.train_iterations = changed.train_iterations
+    return state.attempt.iterations == 0
+
+
+def on_parameters(state: RunState, event: ParametersCounted, *_rest: Any) -> bool:
+    """One rank counted its parameters: the sum over ranks is the model."""
+    state.parameters_by_rank[f"{event.tensor_rank},{event.pipeline_rank}"] = event.parameters
+    state.topology.parameters = sum(state.parameters_by_rank.values())
+    return state.attempt.iterations == 0
+
+
+def on_trainer_setting(state: RunState, event: TrainerSetting, source: str, at: float, live: bool, text: str) -> bool:
+    """HF Trainer's heading and the figures under it."""
+    if event.name == "running_training":
+        if state.driver in (None, "trainer"):
+            boundary(state, "running_training", event.logged_at or source, source, at)
+        state.trainer_declared = True
+    elif event.name == "total optimization steps" and isinstance(event.value, int | float):
+        state.trainer_total = int(event.value)
+        if state.driver in (None, "trainer"):
+            state.train_iterations = state.trainer_total
+    return on_topology(state, event, source, at, live, text)
+
+
+def on_environment(state: RunState, event: EnvironmentVariableSeen, *_rest: Any) -> bool:
+    """A variable of the allow-list."""
+    state.environment[event.name] = event.value
+    return False
+
+
+def on_software(state: RunState, event: SoftwareSeen, *_rest: Any) -> bool:
+    """A version."""
+    state.software[event.name] = event.version
+    return False

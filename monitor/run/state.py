@@ -1,0 +1,208 @@
+"""What is known of one run: plain values, changed by fold.py alone.
+
+A run is a named training: several attempts (launches), each with phases; its lines may come from several sources.
+Instants are Unix seconds, durations seconds. `None` is unknown. Everything here can be written as JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor.run.copies import Copies
+from monitor.run.pace import Intervals, Pace
+from monitor.run.phases import Phase
+from monitor.run.topology import Topology
+
+
+@dataclass(slots=True)
+class Latest:
+    """The values of the last iteration that counted, as the log says them."""
+
+    iteration: int | None = None
+    consumed_samples: int | None = None
+    consumed_tokens: int | None = None
+    learning_rate: float | None = None
+    global_batch_size: int | None = None
+    sequence_length: int | None = None
+    lm_loss: float | None = None
+    loss_scale: float | None = None
+    grad_norm: float | None = None
+    params_norm: float | None = None
+    num_zeros: float | None = None
+    seconds_per_iteration: float | None = None
+    """As printed."""
+    samples_per_second: float | None = None
+    tokens_per_second_per_gpu: float | None = None
+    tflops: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    losses: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One launch of the run."""
+
+    number: int = 0
+    started_at: float | None = None
+    first_iteration: int | None = None
+    last_iteration: int | None = None
+    iterations: int = 0
+    first_iteration_seconds: float | None = None
+    boundaries: dict[str, str] = field(default_factory=dict)
+    """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
+    processes_ended: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class FailureRecord:
+    """The failure that ended an attempt, or the newest that may."""
+
+    failure: str
+    message: str
+    at: float
+    line: str = ""
+    fatal: bool = True
+    consequence: bool = False
+    rank: int | None = None
+    node: str | None = None
+    logged_at: str | None = None
+    exit_code: int | None = None
+
+
+@dataclass(slots=True)
+class Memory:
+    """Largest figures over the ranks that print them, in bytes, of the current attempt."""
+
+    allocated: int | None = None
+    max_allocated: int | None = None
+    reserved: int | None = None
+    max_reserved: int | None = None
+    host_used: int | None = None
+    host_used_ratio: float | None = None
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """Saves of the run."""
+
+    last_iteration: int | None = None
+    last_at: float | None = None
+    started_iteration: int | None = None
+    started_at: float | None = None
+    save_seconds: float | None = None
+    pending_async: bool = False
+    saves: int = 0
+
+
+@dataclass(slots=True)
+class Validation:
+    """The last result of one validation set."""
+
+    iteration: int | None = None
+    loss: float | None = None
+    perplexity: float | None = None
+
+
+@dataclass(slots=True)
+class Buffering:
+    """Whether a launcher holds lines back and lets them go in bursts (training-monitors.md, finding 5)."""
+
+    burst_at: float | None = None
+    burst_iterations: int = 0
+    burst_seconds: float = 0.0
+    silence_before: float = 0.0
+    longest_silence: float | None = None
+    """The longest silence that a burst explained."""
+
+
+@dataclass(slots=True)
+class RunState:
+    """One run. See the module's law."""
+
+    name: str
+    proven: bool = False
+    """Some line proved that this is a training: before that there are no series."""
+    phase: Phase = "starting"
+    phase_since: float = 0.0
+    progress_at: float | None = None
+    """When the last line that proves progress was written (read, while it comes live)."""
+    first_at: float | None = None
+    updated_at: float = 0.0
+    live: bool = False
+    """False until something came while we watched: until then the log is history."""
+    hung: bool = False
+    """The judgement of the last tick: the gap that ends now is no example of a good one."""
+    lost: bool = False
+    """No source of the run can be read."""
+    sources: list[str] = field(default_factory=list)
+    read_at: float = 0.0
+    """When the monitor last read a line of the run that said something."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Source -> what the system said."""
+
+    latest: Latest = field(default_factory=Latest)
+    attempt: Attempt = field(default_factory=Attempt)
+    restarts: int = 0
+    topology: Topology = field(default_factory=Topology)
+    environment: dict[str, str] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)
+    parameters_by_rank: dict[str, int] = field(default_factory=dict)
+    train_iterations: int | None = None
+    dialect: str | None = None
+    driver: str | None = None
+    """Who counts the iterations: `iteration` (the training loop), else `trainer`, else `engine`."""
+    tflops_formula: str | None = None
+    """The formula that reproduces the printed TFLOPs."""
+
+    iterations_total: int = 0
+    highest_iteration: int | None = None
+    skipped_iterations_total: int = 0
+    nan_iterations_total: int = 0
+    overflows_total: int = 0
+    engine_skipped: int = 0
+    failures_total: dict[str, int] = field(default_factory=dict)
+    lost_iterations_total: int = 0
+    lost_seconds_total: dict[str, float] = field(default_factory=dict)
+
+    pace: Pace = field(default_factory=Pace)
+    pure_seconds: float | None = None
+    """Seconds of the last iteration, evaluation and saving taken out."""
+    log_interval: int | None = None
+    """Iterations between the last two lines."""
+    gaps: dict[str, Intervals] = field(default_factory=dict)
+    """Phase -> gaps between its signs of progress."""
+    gap_ratios: Intervals = field(default_factory=Intervals)
+    """Training gaps over what was predicted: data hiccups that were always there."""
+    overhead_until: float | None = None
+    """Live: when the last evaluation or save since the last iteration line ended."""
+    timed_overhead: float = 0.0
+    """Evaluation and save seconds that timers told since the last iteration line."""
+    impure: bool = False
+    """An evaluation or save happened since the last iteration line."""
+    last_iteration_at: float | None = None
+    evaluation_interval: int | None = None
+    productive_seconds: float = 0.0
+    seconds_since_checkpoint: float = 0.0
+    log_clock_first: float | None = None
+    log_clock_last: float | None = None
+
+    memory: Memory = field(default_factory=Memory)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    validations: dict[str, Validation] = field(default_factory=dict)
+    custom_values: dict[str, float] = field(default_factory=dict)
+    failure: FailureRecord | None = None
+    watchdog_ranks: list[int] = field(default_factory=list)
+    watchdog_nodes: list[str] = field(default_factory=list)
+    buffering: Buffering = field(default_factory=Buffering)
+    copies: Copies = field(default_factory=Copies)
+    last_line: str = ""
+    """The last iteration line, as evidence."""
+    trainer_total: int | None = None
+    trainer_declared: bool = False
+    phase_history: list[tuple[float, str]] = field(default_factory=list)
+    """The last phase changes, for the page."""
+    memo: dict[str, Any] = field(default_factory=dict)
+    """Detectors' own memory, by detector name."""

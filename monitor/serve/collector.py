@@ -1,0 +1,84 @@
+"""A prometheus_client Collector over the last Snapshot: fresh families at every scrape.
+
+One bad family never fails the page: it is left out and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Histogram, Kind, Snapshot, clean_label
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotCollector(Collector):
+    """`snapshot` gives the last one; `bad_families` counts those left out."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+        self.bad_families = 0
+
+    def describe(self) -> list[Metric]:
+        """Nothing: so that registering does not scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family of the catalogue that has a sample."""
+        snapshot = self._snapshot()
+        for row in CATALOGUE:
+            yield from self._guarded(lambda row=row: _run_family(row.name, row.kind, row.help, row.labels, snapshot))  # type: ignore[misc]
+        for own in MONITOR_CATALOGUE:
+            yield from self._guarded(lambda own=own: _monitor_family(own.name, own.kind, own.help, own.labels, snapshot))  # type: ignore[misc]
+
+    def _guarded(self, build: Callable[[], Metric]) -> Iterator[Metric]:
+        try:
+            family = build()
+        except Exception:  # one family that cannot be built must not cost the others
+            self.bad_families += 1
+            _log.exception("a metric family could not be built and is left out")
+            return
+        if family.samples:
+            yield family
+
+
+def _new_family(name: str, kind: Kind, documentation: str, labels: list[str]) -> Metric:
+    if kind == "counter":
+        return CounterMetricFamily(name, documentation, labels=labels)
+    if kind == "histogram":
+        return HistogramMetricFamily(name, documentation, labels=labels)
+    return GaugeMetricFamily(name, documentation, labels=labels)
+
+
+def _run_family(name: str, kind: Kind, documentation: str, labels: tuple[str, ...], snapshot: Snapshot) -> Metric:
+    family = _new_family(name, kind, documentation, ["run", *labels])
+    for run in snapshot.runs:
+        samples = run.samples.get(name)
+        label = clean_label(run.run)
+        if isinstance(samples, Histogram):
+            family.add_metric([label], list(samples.buckets), samples.sum)  # type: ignore[attr-defined]
+            continue
+        for sample in samples or ():
+            family.add_metric([label, *sample.labels], sample.value)  # type: ignore[attr-defined]
+    return family
+
+
+def _monitor_family(name: str, kind: Kind, documentation: str, labels: tuple[str, ...], snapshot: Snapshot) -> Metric:
+    family = _new_family(name, kind, documentation, list(labels))
+    for sample in snapshot.monitor.get(name, ()):
+        family.add_metric(list(sample.labels), sample.value)  # type: ignore[attr-defined]
+    return family
+
+
+def build_registry(snapshot: Callable[[], Snapshot]) -> CollectorRegistry:
+    """Our families, and the process's own from the library."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SnapshotCollector(snapshot))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return registry

@@ -1,0 +1,143 @@
+"""HTTP: a small WSGI router around prometheus_client's app, in cheroot's bounded thread pool.
+
+The stock server of prometheus_client answers every path with the metrics, keeps one thread an idle connection and has
+no timeout. Here threads, header bytes and idle time are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote
+
+from cheroot.wsgi import Server
+from prometheus_client import make_wsgi_app
+
+from monitor.clock import Clock
+from monitor.metrics import Snapshot
+from monitor.serve.collector import build_registry
+from monitor.serve.page import render_index, render_run
+
+StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+_HEALTHY_WITHIN = 30.0  # seconds since the loop last turned; a turn takes milliseconds, a full disk or swap may stall it
+_THREADS = 8
+_TIMEOUT = 10  # seconds that a client may take to send a request
+_MAX_HEADER_BYTES = 16 * 1024
+_SECURITY = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
+    ("Referrer-Policy", "no-referrer"),
+]
+
+
+class App:
+    """The WSGI application. Reads `snapshot()` once a request."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
+        self._snapshot = snapshot
+        self._clock = clock
+        self._metrics = make_wsgi_app(build_registry(snapshot))
+
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        """Route one request."""
+        path, method = environ.get("PATH_INFO", "/") or "/", environ.get("REQUEST_METHOD", "GET")
+        if method not in ("GET", "HEAD"):
+            return _text(start_response, "405 Method Not Allowed", "only GET and HEAD are served here\n", method)
+        if path == "/metrics":
+            body = self._metrics({**environ, "REQUEST_METHOD": "GET"}, start_response)
+            return [] if method == "HEAD" else body
+        if path == "/-/healthy":
+            return self._healthy(start_response, method)
+        snapshot = self._snapshot()
+        if path == "/-/ready":
+            status = "200 OK" if snapshot.ready else "503 Service Unavailable"
+            return _text(start_response, status, "ready\n" if snapshot.ready else "reading the backlog\n", method)
+        if path == "/":
+            return _html(start_response, render_index(snapshot, self._clock.wall()), method)
+        if path.startswith("/runs/"):
+            return self._run(snapshot, unquote(path[len("/runs/") :]), start_response, method)
+        if path == "/api/v1/runs":
+            return _json(start_response, {"runs": [run.page for run in snapshot.runs]}, method)
+        if path == "/api/v1/incidents":
+            return _json(start_response, {"incidents": list(snapshot.incidents)}, method)
+        return _text(start_response, "404 Not Found", "no such page; try / or /metrics\n", method)
+
+    def _healthy(self, start_response: StartResponse, method: str) -> Iterable[bytes]:
+        idle = self._clock.wall() - self._snapshot().loop_turned_at
+        if idle < _HEALTHY_WITHIN:
+            return _text(start_response, "200 OK", "healthy\n", method)
+        return _text(start_response, "503 Service Unavailable", f"the loop has not turned for {idle:.0f} s\n", method)
+
+    def _run(self, snapshot: Snapshot, name: str, start_response: StartResponse, method: str) -> Iterable[bytes]:
+        # PEP 3333 hands the path over as Latin-1 code points of its bytes.
+        name = name.encode("latin-1", "replace").decode("utf-8", "replace")
+        for run in snapshot.runs:
+            if run.run == name:
+                return _html(start_response, render_run(run, self._clock.wall()), method)
+        return _text(start_response, "404 Not Found", "no such run\n", method)
+
+
+def _answer(
+    start_response: StartResponse, status: str, content_type: str, body: bytes, method: str
+) -> Iterable[bytes]:
+    headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+    start_response(status, headers + _SECURITY)
+    return [] if method == "HEAD" else [body]
+
+
+def _text(start_response: StartResponse, status: str, text: str, method: str) -> Iterable[bytes]:
+    return _answer(start_response, status, "text/plain; charset=utf-8", text.encode(), method)
+
+
+def _html(start_response: StartResponse, text: str, method: str) -> Iterable[bytes]:
+    return _answer(start_response, "200 OK", "text/html; charset=utf-8", text.encode("utf-8", "replace"), method)
+
+
+def _json(start_response: StartResponse, value: Any, method: str) -> Iterable[bytes]:
+    return _answer(start_response, "200 OK", "application/json", _dump(value), method)
+
+
+def _dump(value: Any) -> bytes:
+    # JSON knows no NaN: browsers refuse it. The log's nan and inf go out as text.
+    return json.dumps(_finite(value), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+class HttpServer:
+    """Binds at once (OSError if the address is taken), serves from a thread of its own."""
+
+    def __init__(self, host: str, port: int, app: App) -> None:
+        self._server = Server(
+            (host, port), app, numthreads=_THREADS, max=4 * _THREADS, request_queue_size=64, timeout=_TIMEOUT,
+            server_name="megatron-monitor", shutdown_timeout=2,
+        )  # fmt: skip
+        self._server.max_request_header_size = _MAX_HEADER_BYTES
+        self._server.max_request_body_size = 1
+        self._server.prepare()
+        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the port is the real one if 0 was asked for."""
+        host, port = self._server.bind_addr[:2]
+        return str(host), int(port)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the socket and end the threads."""
+        self._server.stop()
+        self._thread.join(timeout=3)

@@ -1,0 +1,122 @@
+"""The state file: one atomic, checksummed, versioned file; a memory, never the only copy of what a log can say.
+
+A header line in JSON (format, version, sha256, bytes), then MessagePack. Written to a temporary file beside it, synced,
+renamed; the directory is synced too, and the generation before is kept. What cannot be read is reported and rebuilt
+from the logs. One daemon a directory: a lock is held while it runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+_FORMAT = "megatron-monitor state"
+VERSION = 1
+_NAME = "state"
+_log = logging.getLogger(__name__)
+
+
+class StateInUseError(Exception):
+    """Another daemon holds the state directory."""
+
+
+class StateUnreadableError(Exception):
+    """The file is damaged, or of another version: rebuild from the logs."""
+
+
+def encode(value: Any) -> bytes:
+    """The whole file for a value of plain types and dataclasses."""
+    body = msgspec.msgpack.encode(value)
+    header = {"format": _FORMAT, "version": VERSION, "sha256": hashlib.sha256(body).hexdigest(), "bytes": len(body)}
+    return json.dumps(header).encode() + b"\n" + body
+
+
+def decode(data: bytes, kind: Any) -> Any:
+    """The value back, typed as `kind`. Raises StateUnreadableError with the reason."""
+    head, separator, body = data.partition(b"\n")
+    try:
+        header = json.loads(head)
+    except ValueError as error:
+        raise StateUnreadableError("its header is no JSON") from error
+    if not separator or not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise StateUnreadableError("it is no state file of megatron-monitor")
+    if header.get("version") != VERSION:
+        raise StateUnreadableError(f"it is of version {header.get('version')}, this program reads {VERSION}")
+    if header.get("bytes") != len(body) or header.get("sha256") != hashlib.sha256(body).hexdigest():
+        raise StateUnreadableError("its checksum does not match: it was cut or damaged")
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise StateUnreadableError(f"its contents do not fit: {error}") from error
+
+
+class Store:
+    """The state directory of one daemon."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / _NAME
+        self._lock: int | None = None
+        self.failures = 0
+
+    def lock(self) -> None:
+        """Take the directory; StateInUseError if another daemon has it, OSError if it cannot be made."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise StateInUseError(f"{self.directory} is in use by another megatron-monitor") from error
+        self._lock = descriptor
+
+    def release(self) -> None:
+        """Let the directory go."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def load(self, kind: Any) -> tuple[Any | None, list[str]]:
+        """(the newest state that can be read, what was wrong with those that could not)."""
+        problems: list[str] = []
+        for path in (self.path, self.path.with_suffix(".previous")):
+            try:
+                return decode(path.read_bytes(), kind), problems
+            except FileNotFoundError:
+                continue
+            except (StateUnreadableError, OSError) as error:
+                problems.append(f"{path}: {error}")
+        return None, problems
+
+    def save(self, value: Any) -> bool:
+        """Write a new generation. False, logged once a streak, if the disk will not have it: watching goes on."""
+        temporary = self.path.with_suffix(".new")
+        try:
+            data = encode(value)
+            with temporary.open("wb") as stream:
+                os.chmod(stream.fileno(), 0o600)
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if self.path.exists():
+                os.replace(self.path, self.path.with_suffix(".previous"))
+            os.replace(temporary, self.path)
+            directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            self.failures += 1
+            if self.failures == 1:
+                _log.warning("state=%s not saved: %s; watching goes on", self.path, error)
+            return False
+        self.failures = 0
+        return True

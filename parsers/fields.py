@@ -1,0 +1,97 @@
+"""`name: value |` sequences, numbers and units. Milliseconds become seconds here and nowhere else.
+
+Fields are matched by name: programs add, drop and reorder them from version to version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+MIB = 1024**2
+GIB = 1024**3
+
+# The programs write MB and GB and mean MiB and GiB (torch counts in powers of two).
+_BYTE_UNITS = {
+    "b": 1,
+    "bytes": 1,
+    "kb": 1024,
+    "kib": 1024,
+    "mb": MIB,
+    "mib": MIB,
+    "gb": GIB,
+    "gib": GIB,
+    "tb": 1024**4,
+    "tib": 1024**4,
+}
+_FLOPS_UNITS = {"": 1e-12, "k": 1e-9, "m": 1e-6, "g": 1e-3, "t": 1.0, "p": 1e3, "e": 1e6}
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_LEADING_NUMBER = re.compile(rf"\s*({_NUMBER})", re.IGNORECASE)
+# 2019's form without a colon: `learning rate 1.500E-04`
+_NAME_THEN_NUMBER = re.compile(rf"(?P<name>[A-Za-z][\w ./()-]*?)\s+(?P<value>{_NUMBER})\s*", re.IGNORECASE)
+_BYTES = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGT]?i?B|bytes)?\b", re.IGNORECASE)
+_FLOPS = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGTPE]?)FLOPS?", re.IGNORECASE)
+
+
+def split_fields(text: str) -> Iterator[tuple[str, str]]:
+    """(name, value) of each ` | `-separated piece, split at its last `: `; pieces that are no field are passed over."""
+    for piece in text.split("|"):
+        name, separator, value = piece.rpartition(": ")
+        if not separator:
+            name, separator, value = piece.rpartition(":")
+        if separator:
+            name = name.strip()
+            if name:
+                yield name, value.strip()
+            continue
+        match = _NAME_THEN_NUMBER.fullmatch(piece.strip())
+        if match:
+            yield match["name"].strip(), match["value"]
+
+
+def number(text: str) -> float | None:
+    """The number that `text` begins with (`13100.0/13240.9` gives the first), `nan` and `inf` included."""
+    try:
+        return float(text)  # the common case; also takes surrounding blanks
+    except ValueError:
+        match = _LEADING_NUMBER.match(text)
+        return float(match[1]) if match else None
+
+
+def integer(text: str) -> int | None:
+    """The whole number that `text` begins with; None for a fraction, NaN or no number."""
+    try:
+        return int(text)
+    except ValueError:
+        value = number(text)
+        return (
+            int(value) if value is not None and value == value and abs(value) < 1e18 and value == int(value) else None
+        )
+
+
+def seconds(value: float | None, unit: str) -> float | None:
+    """`value` in the unit that the label named (`ms`, `s`, `us`, `min`, `h`) as seconds.
+
+    The quotient is rounded to a picosecond so that 2152.2 ms is 2.1522 and not 2.1521999999999997.
+    """
+    if value is None:
+        return None
+    divisor = {"ms": 1e3, "us": 1e6}.get(unit)
+    if divisor is not None:
+        return round(value / divisor, 12)
+    return value * {"s": 1.0, "min": 60.0, "h": 3600.0}.get(unit, 1.0)
+
+
+def byte_size(text: str, default_unit: str = "b") -> int | None:
+    """`12.50 MiB`, `8.61GB`, or a bare number in `default_unit`, as bytes."""
+    match = _BYTES.match(text)
+    if not match:
+        return None
+    factor = _BYTE_UNITS[(match[2] or default_unit).lower()]
+    return round(float(match[1]) * factor)
+
+
+def teraflops(text: str) -> float | None:
+    """`13.3TFLOPS`, `512.0 GFLOPS` as TFLOP/s (gpt-neox scales the unit with the value)."""
+    match = _FLOPS.match(text)
+    return float(match[1]) * _FLOPS_UNITS[match[2].lower()] if match else None

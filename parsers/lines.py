@@ -1,0 +1,137 @@
+"""Chunks of bytes in any cut, blocks of whole lines out.
+
+Law: the same bytes give the same lines whatever the chunks. A line ends at `\\n`, `\\r\\n` or a bare `\\r` (progress
+bars draw over themselves with `\\r`, and metric dicts follow one on the same physical line). NUL bytes are holes
+that copytruncate or a parallel file system left: they are dropped. Lines are numbered by `\\n` alone, as editors do.
+
+A line longer than the bound is thrown away up to its end and reported once. The bound exists because a binary file
+that matches a glob has no line ends at all; 1 MiB is four times the longest real line seen (248,444 bytes of bars).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MAX_LINE_BYTES = 1 << 20
+
+
+class Block(NamedTuple):
+    """Whole lines: `data` ends in a line end. `first_line` is the physical number of its first line."""
+
+    data: bytes
+    first_line: int
+
+
+class Discarded(NamedTuple):
+    """One line was longer than the bound. `bytes` counts it without its end and without NULs."""
+
+    bytes: int
+    line: int
+
+
+def line_end(data: bytes, start: int, has_cr: bool) -> int:
+    """Index of the end of the line that starts at `start`, or len(data)."""
+    newline = data.find(b"\n", start)
+    if newline < 0:
+        newline = len(data)
+    if has_cr:
+        carriage = data.find(b"\r", start, newline)
+        if carriage >= 0:
+            return carriage
+    return newline
+
+
+def line_start(data: bytes, index: int, has_cr: bool, floor: int = 0) -> int:
+    """Index of the first byte of the line that holds `index`; nothing before `floor` is looked at."""
+    start = data.rfind(b"\n", floor, index) + 1
+    if has_cr:
+        start = max(start, data.rfind(b"\r", max(start, floor), index) + 1)
+    return max(start, floor)
+
+
+class LineSplitter:
+    """Holds the part of the last line that has no end yet. `line` is the physical number of that line."""
+
+    def __init__(self, line: int = 1, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self.line = line
+        self.max_line_bytes = max_line_bytes
+        self.raw_pending = 0
+        """Bytes fed since the last line end, NULs and discarded ones counted: what a resume must read again."""
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._discarding = False
+
+    @property
+    def pending(self) -> bytes:
+        """The unfinished last line so far (empty while an over-long one is being thrown away)."""
+        return b"".join(self._pending)
+
+    def feed(self, chunk: bytes) -> list[Block | Discarded]:
+        """Take the next bytes of the source; give what became whole."""
+        last_end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r"))
+        if last_end < 0:
+            self.raw_pending += len(chunk)
+            self._hold(_without_nuls(chunk))
+            return []
+        self.raw_pending = len(chunk) - last_end - 1
+        head, tail = _without_nuls(chunk[: last_end + 1]), _without_nuls(chunk[last_end + 1 :])
+        out: list[Block | Discarded] = []
+        if self._discarding:
+            end = line_end(head, 0, b"\r" in head)
+            out.append(Discarded(self._pending_bytes + end, self.line))
+            head = self._drop_line(head, end)
+        elif self._pending:
+            head = b"".join([*self._pending, head])
+        self._pending, self._pending_bytes, self._discarding = [], 0, False
+        out.extend(self._cut_long(head))
+        self._hold(tail)
+        return out
+
+    def flush(self) -> list[Block | Discarded]:
+        """The source has ended: its unfinished last line counts as whole."""
+        if self._discarding or self._pending_bytes:
+            return self.feed(b"\n")
+        return []
+
+    def _hold(self, part: bytes) -> None:
+        if not part:
+            return
+        self._pending_bytes += len(part)
+        if self._discarding or self._pending_bytes > self.max_line_bytes:
+            self._discarding = True
+            self._pending = []
+        else:
+            self._pending.append(part)
+
+    def _drop_line(self, data: bytes, end: int) -> bytes:
+        self.line += data.count(b"\n", 0, end + 1)
+        return data[end + 1 :]
+
+    def _cut_long(self, data: bytes) -> list[Block | Discarded]:
+        out: list[Block | Discarded] = []
+        bound = self.max_line_bytes
+        block_start = position = 0
+        while len(data) - position > bound:  # only a rest longer than the bound can hold a line longer than it
+            window_end = position + bound + 1
+            last = max(data.rfind(b"\n", position, window_end), data.rfind(b"\r", position, window_end))
+            if last >= 0:
+                position = last + 1
+                continue
+            if position > block_start:
+                out.append(self._block(data[block_start:position]))
+            end = line_end(data, position, b"\r" in data)
+            out.append(Discarded(end - position, self.line))
+            self.line += data.count(b"\n", end, end + 1)
+            block_start = position = end + 1
+        if block_start < len(data):
+            out.append(self._block(data[block_start:] if block_start else data))
+        return out
+
+    def _block(self, data: bytes) -> Block:
+        block = Block(data, self.line)
+        self.line += data.count(b"\n")
+        return block
+
+
+def _without_nuls(data: bytes) -> bytes:
+    return data.replace(b"\0", b"") if b"\0" in data else data

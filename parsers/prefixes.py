@@ -1,0 +1,158 @@
+"""What launchers and loggers put before a line, nested in any order, and what it tells.
+
+`9: [default3]: [2026-04-15 11:25:00.541769]  iteration ...` is srun's label, torchrun's tee and Megatron's time.
+Stripping is repeated until nothing known stands in front. Order between ranks in a merged file means nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_TEE = re.compile(r"\[(?:default|[A-Za-z_]\w*)(\d+)\]:(?=.)")
+
+_MAX_NESTING = 8  # deepest real nesting seen is 4; the bound keeps a hostile line from costing more
+
+# One alternative a prefix; each sample stands above it.
+_PREFIX = re.compile(
+    r"""
+    # ` 7: ` srun --label, right-aligned; also alone on a line
+      (?P<task>[ ]{0,5}\d{1,6}):(?:[ ]|$)
+    # `[default7]:` torchrun --tee: role and local rank
+    | \[(?:default|worker|trainer)(?P<local>\d+)\]:[ ]?
+    # `[rank13]:` PyTorch >= 2.2
+    | \[rank(?P<rank>\d+)\]:[ ]?
+    # `[1,3]<stdout>:` OpenMPI --tag-output
+    | \[\d+,(?P<mpi>\d+)\]<std(?:out|err|diag)>:[ ]?
+    # `[2023-10-19 23:07:45,931] [INFO] [logging.py:96:log_dist] [Rank 0] ` DeepSpeed's logger
+    | [ ]{0,4}\[(?P<ds_time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ ]\[(?P<ds_level>[A-Z]+)\][ ]
+      \[(?P<ds_where>[^\]\s]+)\](?:[ ]\[Rank[ ](?P<ds_rank>-?\d+)\])?[ ]?
+    # `[2024-06-21 10:50:42][INFO][training_log:661] - ` Argonne
+    | [ ]{0,4}\[(?P<ar_time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\]\[(?P<ar_level>[A-Z]+)\]
+      \[(?P<ar_where>[^\]]+)\](?:[ ]-[ ]|[ ])?
+    # `[2026-03-27 15:42:15.545150] ` Megatron-LM 2024 on
+    | [ ]{0,4}\[(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ ]
+    # `INFO:megatron.core.timers:` Python's default logging
+    | (?P<level>INFO|WARNING|ERROR|DEBUG|CRITICAL):(?P<logger>[A-Za-z_][\w.]*):
+    # `[INFO|trainer.py:1165] 2021-05-25 07:09:47,832 >> ` transformers' logger
+    | \[(?P<hf_level>[A-Z]+)\|(?P<hf_where>[^\]]+)\][ ](?P<hf_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+)[ ]>>[ ]?
+    # `2023-10-26 21:31:16,318 [Rank 15]: ` a vendor's logger
+    | (?P<vd_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ ]\[Rank[ ](?P<vd_rank>\d+)\]:[ ]?
+    # `[20251202 06:56:28][rank-7/8][INFO ] [--------trainer.py:2560] : ` AMD Primus, its colours already gone
+    | \[(?P<pr_time>\d{8}[ ]\d\d:\d\d:\d\d)\]\[rank-(?P<pr_rank>\d+)/\d+\]\[(?P<pr_level>[A-Z]+)[ ]*\][ ]?
+      (?:\[(?P<pr_where>[^\]]+)\][ ]?)?:?[ ]?
+    # `2024-05-01T12:00:00.123456Z ` container runtimes; `stdout F ` may follow
+    | (?P<iso_time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d))[ ](?:std(?:out|err)[ ][FP][ ])?
+    # `(RayTrainWorker pid=1234, ip=10.0.0.1) `
+    | \([A-Za-z_]\w*[ ]pid=\d+(?:,[ ]ip=(?P<ray_ip>[\d.]+))?\)[ ]
+    # `node01: `, `192.168.205.202: `, `localhost: ` pdsh; a name without a digit only before what only a training prints
+    | (?P<host>localhost|\d{1,3}(?:\.\d{1,3}){3}|[a-z][a-z-]*\d[\w.-]*):[ ]
+    | (?P<word_host>[a-z][a-z.-]*):[ ](?=[ ]?iteration[ =]|\[\d{4}-|\[default\d|[ ]?samples/sec:)
+    """,
+    re.VERBOSE,
+)
+
+# Names that look like `word1:` and are no hosts.
+_NOT_HOSTS = frozenset(
+    {"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"}
+)
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What the prefixes of one line told. `task` is srun's label, `local_rank` torchrun's."""
+
+    task: int | None = None
+    local_rank: int | None = None
+    rank: int | None = None
+    node: str | None = None
+    logged_at: str | None = None
+    level: str | None = None
+    location: str | None = None
+
+    @property
+    def global_rank(self) -> int | None:
+        """The rank in the world, where the line tells it. A srun label counts only without torchrun's tee, under
+        which one task is one node.
+        """
+        if self.rank is not None:
+            return self.rank
+        return self.task if self.local_rank is None else None
+
+    @property
+    def key(self) -> tuple[int | None, int | None, int | None, str | None]:
+        """Tells the writers of a merged file apart."""
+        return (self.task, self.local_rank, self.rank, self.node)
+
+
+def iso_time(text: str) -> str:
+    """`2023-10-19 23:07:45,931` or `20251202 06:56:28` as ISO 8601."""
+    if len(text) == 17 and text[8] == " ":
+        text = f"{text[:4]}-{text[4:6]}-{text[6:8]} {text[9:]}"
+    return text.replace(" ", "T", 1).replace(",", ".")
+
+
+def strip_prefixes(text: str) -> tuple[Prefix, str]:
+    """(what the prefixes told, the rest). The rest keeps the program's own leading blanks."""
+    prefix = Prefix()
+    position = 0
+    for _ in range(_MAX_NESTING):
+        match = _PREFIX.match(text, position)
+        if not match or match.end() == position:
+            break
+        if not _take(prefix, match):
+            break
+        position = match.end()
+    return prefix, text[position:]
+
+
+def _take(prefix: Prefix, match: re.Match[str]) -> bool:
+    kind = match.lastgroup
+    got = match.groupdict
+    if kind == "task":
+        prefix.task = int(match["task"])
+    elif kind == "local":
+        prefix.local_rank = int(match["local"])
+    elif kind == "rank":
+        prefix.rank = int(match["rank"])
+    elif kind == "mpi":
+        prefix.rank = int(match["mpi"])
+    elif kind == "time":
+        prefix.logged_at = iso_time(match["time"])
+    elif kind == "logger":
+        prefix.level, prefix.location = match["level"], match["logger"]
+    elif kind in ("host", "word_host"):
+        if match[kind] in _NOT_HOSTS:
+            return False
+        prefix.node = match[kind]
+    elif kind is not None:
+        for name, value in got().items():
+            if value is None or "_" not in name:
+                continue
+            what = name.split("_", 1)[1]
+            if what == "time":
+                prefix.logged_at = iso_time(value)
+            elif what == "rank":
+                if int(value) >= 0:  # DeepSpeed prints -1 before its groups exist
+                    prefix.rank = int(value)
+            elif what == "level":
+                prefix.level = value
+            elif what == "where":
+                prefix.location = value
+            elif what == "ip":
+                prefix.node = value
+    return True
+
+
+def segments(text: str) -> list[str]:
+    """The parts of a physical line that another writer's tee prefix cuts: `... |[default3]: ...` is two."""
+    if "]:" not in text:
+        return [text]
+    starts = [match.start() for match in _TEE.finditer(text) if match.start() > 0]
+    # Only cut where real text precedes: a chain of prefixes at the start is one line.
+    cuts = [start for start in starts if strip_prefixes(text[:start])[1].strip()]
+    if not cuts:
+        return [text]
+    bounds = [0, *cuts, len(text)]
+    return [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]

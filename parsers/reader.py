@@ -1,0 +1,150 @@
+"""One source: chunks of bytes in, `LogEvent`s out. Holds the little context that several-line facts need.
+
+Law: any bytes in any chunking give the same events and never raise. `save()` and `restore()` carry the context
+over a restart; it goes with the offset `consumed_bytes`, the end of the last complete line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from parsers.events import Event, LineDiscarded, LogEvent
+from parsers.lines import MAX_LINE_BYTES, Block, LineSplitter, line_end
+from parsers.prefixes import ANSI, segments, strip_prefixes
+from parsers.scan import Candidates, Gatherer, Line, Rule, Scanner
+from parsers.speakers import GATHERERS, RULES
+
+_DEFAULT_SCANNER = Scanner(RULES)
+_MAX_TEXT = 2000  # of a line kept as evidence
+
+
+class SourceReader:
+    """Reads one endless source. `extra` are a site's own rules, asked last and of every line."""
+
+    def __init__(self, extra: Sequence[Rule] = (), max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._scanner = _DEFAULT_SCANNER
+        self._extra = tuple(extra)
+        self._splitter = LineSplitter(max_line_bytes=max_line_bytes)
+        self._open: list[tuple[str, Gatherer]] = []
+        self.fed_bytes = 0
+        self.lines = 0
+        """Physical lines read to their end."""
+        self.matched_lines = 0
+        """Lines that gave at least one event."""
+
+    @property
+    def consumed_bytes(self) -> int:
+        """Offset of the end of the last complete line: from here a resume reads on."""
+        return self.fed_bytes - self._splitter.raw_pending
+
+    def feed(self, chunk: bytes) -> list[LogEvent]:
+        """Read the next bytes of the source."""
+        self.fed_bytes += len(chunk)
+        return self._read(self._splitter.feed(chunk))
+
+    def skip(self, count: int) -> None:
+        """The source holds `count` bytes here that nobody needs to see (a hole)."""
+        self.fed_bytes += count
+        if self._splitter.raw_pending:
+            self._splitter.raw_pending += count
+
+    def flush(self) -> list[LogEvent]:
+        """The source has ended: its last line counts although it has no end, and open facts are closed."""
+        out = self._read(self._splitter.flush())
+        for name, gatherer in self._open:
+            out.extend(LogEvent(self._splitter.line, name, event, "") for event in gatherer.close())
+        self._open = []
+        return out
+
+    def save(self) -> dict[str, Any]:
+        """Everything a resume at `consumed_bytes` needs, as plain JSON values."""
+        return {
+            "offset": self.consumed_bytes,
+            "line": self._splitter.line,
+            "lines": self.lines,
+            "matched_lines": self.matched_lines,
+            "open": [[name, dataclasses.asdict(gatherer)] for name, gatherer in self._open],  # type: ignore[call-overload]
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on where `save` was called. An unknown gatherer (from another version) is let go."""
+        self.fed_bytes = int(saved["offset"])
+        self._splitter = LineSplitter(int(saved["line"]), self._splitter.max_line_bytes)
+        self.lines = int(saved.get("lines", 0))
+        self.matched_lines = int(saved.get("matched_lines", 0))
+        self._open = [(name, GATHERERS[name](**fields)) for name, fields in saved.get("open", ()) if name in GATHERERS]
+
+    def _read(self, parts: Sequence[Any]) -> list[LogEvent]:
+        out: list[LogEvent] = []
+        for part in parts:
+            if isinstance(part, Block):
+                before = len(out)
+                self._read_block(part, out)
+                self.lines += part.data.count(b"\n")
+                self.matched_lines += len({entry.line for entry in out[before:]})
+            else:
+                self.lines += 1
+                out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
+        return out
+
+    def _read_block(self, block: Block, out: list[LogEvent]) -> None:
+        data = block.data
+        candidates = self._scanner.candidates(data)
+        position, counted, number = 0, 0, block.first_line
+        while True:
+            found = self._next_line(candidates, position)
+            if found is None:
+                return
+            start, end, rules = found
+            number += data.count(b"\n", counted, start)
+            counted = start
+            self._read_line(data[start:end], number, rules, out)
+            position = end + 1
+
+    def _next_line(self, candidates: Candidates, position: int) -> tuple[int, int, tuple[int, ...]] | None:
+        if not (self._open or self._extra):
+            return candidates.after(position)
+        if position >= len(candidates.data):
+            return None
+        end = line_end(candidates.data, position, candidates.has_cr)
+        return position, end, candidates.within(position, end)
+
+    def _read_line(self, raw: bytes, number: int, rules: tuple[int, ...], out: list[LogEvent]) -> None:
+        text = raw.decode("utf-8", "replace")
+        if "\x1b" in text:
+            text = ANSI.sub("", text)
+        for segment in segments(text):
+            prefix, rest = strip_prefixes(segment)
+            line = Line(rest, prefix, number)
+            for rule, event in self._ask(line, rules):
+                out.append(LogEvent(number, rule, event, segment.strip()[:_MAX_TEXT]))
+
+    def _ask(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event]]:
+        found: list[tuple[str, Event]] = []
+        if self._open:
+            taken, still_open = False, []
+            for name, gatherer in self._open:
+                events, took, done = ([], False, False) if taken else gatherer.offer(line)
+                found.extend((name, event) for event in events)
+                taken = taken or took
+                if not done:
+                    still_open.append((name, gatherer))
+            self._open = still_open
+            if taken:
+                return found
+        for index in rules:
+            rule = self._scanner.rules[index]
+            answered = False
+            for item in rule.read(line):
+                answered = True
+                if isinstance(item, Event):
+                    found.append((rule.name, item))
+                else:
+                    self._open.append((rule.name, item))
+            if answered:
+                break
+        for rule in self._extra:
+            found.extend((rule.name, item) for item in rule.read(line) if isinstance(item, Event))
+        return found

@@ -1,0 +1,49 @@
+"""Every speaker we understand, in the order in which its rules are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parsers import (
+    argonne,
+    arguments,
+    deepspeed,
+    deepspeed_report,
+    environment,
+    hf_trainer,
+    launchers,
+    megatron,
+    megatron_checkpoint,
+    megatron_reports,
+    megatron_setup,
+    nccl,
+    neox,
+    pytorch,
+    slurm,
+    system,
+)
+from parsers.scan import Gatherer, Rule
+
+SPEAKERS = (
+    neox,
+    argonne,
+    megatron,
+    hf_trainer,
+    deepspeed,
+    megatron_checkpoint,
+    megatron_setup,
+    megatron_reports,
+    arguments,
+    slurm,
+    nccl,
+    pytorch,
+    launchers,
+    system,
+    environment,
+    deepspeed_report,
+)
+
+RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)
+GATHERERS: dict[str, Callable[..., Gatherer]] = {
+    name: gatherer for speaker in SPEAKERS for name, gatherer in getattr(speaker, "GATHERERS", {}).items()
+}

@@ -1,0 +1,101 @@
+"""The real daemon as a process on loopback, ended by its fixture."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+
+class RunningDaemon:
+    """A daemon that listens; `metric` reads its page."""
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process = process
+        self.address = address
+
+    def get(self, path: str) -> str:
+        """The body of a page."""
+        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def status(self, path: str) -> int:
+        """The status of a page."""
+        try:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """The value of one series, None if there is none."""
+        for family in text_string_to_metric_families(self.get("/metrics")):
+            for sample in family.samples:
+                if sample.name == name and all(sample.labels.get(key) == value for key, value in labels.items()):
+                    return sample.value
+        return None
+
+    def wait(self, condition: Callable[[], bool], timeout: float = 10.0) -> float:
+        """Seconds until the condition held; fails the test after `timeout`."""
+        began = time.monotonic()  # noqa: TID251 - the real daemon runs on the real clock
+        while not condition():
+            waited = time.monotonic() - began  # noqa: TID251
+            assert waited < timeout, f"not within {timeout} s"
+            assert self.process.poll() is None, "the daemon has ended"
+            select.select([], [], [], 0.02)
+        return time.monotonic() - began  # noqa: TID251
+
+    def kill(self) -> None:
+        """Kill -9: nothing is saved on the way out."""
+        self.process.kill()
+        self.process.wait(timeout=5)
+
+    def terminate(self) -> int:
+        """SIGTERM, and the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=10)
+
+
+Start = Callable[..., RunningDaemon]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start daemons with `start(*arguments)`; state below tmp_path, a free port each."""
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str, listen: str = "127.0.0.1:0") -> RunningDaemon:
+        command = [sys.executable, "-m", "monitor", "run", "--listen", listen, *arguments]
+        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1"}
+        log = (tmp_path / f"daemon-{len(running)}.log").open("w+")
+        process = subprocess.Popen(command, stderr=log, stdout=log, text=True, env=environment)
+        running.append(process)
+        return RunningDaemon(process, _address(process, Path(log.name)))
+
+    yield begin
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+            process.wait(timeout=5)
+
+
+def _address(process: subprocess.Popen[str], log: Path) -> str:
+    until = time.monotonic() + 20.0  # noqa: TID251
+    while time.monotonic() < until:  # noqa: TID251
+        match = re.search(r"listening on http://([^/\s]+)/", log.read_text())
+        if match:
+            return match[1]
+        assert process.poll() is None, log.read_text()
+        select.select([], [], [], 0.02)
+    raise AssertionError(f"the daemon does not listen: {log.read_text()}")

@@ -1,0 +1,202 @@
+"""The real daemon on real files: in time, each line once, through kill -9 and rotation, and clear when it cannot start."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import RunningDaemon, Start
+
+pytestmark = pytest.mark.e2e
+
+
+def line(number: int, total: int = 1000, seconds: float = 0.25) -> str:
+    """An iteration line of Megatron-LM."""
+    return (
+        f" iteration {number:8d}/{total:8d} | consumed samples: {number * 8:12d} | elapsed time per iteration (ms): "
+        f"{seconds * 1000:.1f} | learning rate: 1.500E-04 | global batch size: {8:5d} | lm loss: "
+        f"{3 - number / 1000:.6E} | loss scale: 1.0 | grad norm: {1 + number / 7:.3f} | "
+        "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+    )
+
+
+class Writer:
+    """Appends iteration lines in real time from a thread of its own."""
+
+    def __init__(self, path: Path, seconds: float = 0.25) -> None:
+        self.path, self.seconds, self.number = path, seconds, 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self.path.open("a") as stream:
+            while not self._stop.is_set():
+                self.number += 1
+                stream.write(line(self.number, seconds=self.seconds))
+                stream.flush()
+                self._stop.wait(self.seconds)
+
+    def stop(self) -> None:
+        """The training hangs."""
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Writer]:
+    """A run of 0.25 s an iteration."""
+    writer = Writer(tmp_path / "train.log")
+    yield writer
+    writer.stop()
+
+
+def run_state(daemon: RunningDaemon, state: str) -> bool:
+    """Whether the run is in a state."""
+    return daemon.metric("megatron_run_state", state=state) == 1.0
+
+
+def test_a_run_that_stops_is_hung_in_time(start: Start, training: Writer) -> None:
+    """0.25 s an iteration with a minimum of 2 s: hung between 2 and 4.5 s after the last line, and back when it goes on."""
+    daemon = start("--set", "detectors.hang.minimum=2s", str(training.path))
+    daemon.wait(lambda: run_state(daemon, "training"))
+    daemon.wait(lambda: training.number >= 12)
+    training.stop()
+    took = daemon.wait(lambda: run_state(daemon, "hung"))
+    assert 1.7 <= took <= 4.5
+    assert daemon.metric("megatron_incident", incident="hang", severity="critical") == 1.0
+    assert daemon.metric("megatron_iteration") == training.number
+    (incident,) = json.loads(daemon.get("/api/v1/incidents"))["incidents"]
+    assert (incident["incident"], incident["phase"]) == ("hang", "training")
+    with training.path.open("a") as stream:
+        stream.write(line(training.number + 1))
+    daemon.wait(lambda: run_state(daemon, "training"))
+    assert daemon.metric("megatron_incident", incident="hang", severity="critical") == 0.0
+    assert daemon.metric("megatron_incidents_total", incident="hang") == 1.0
+
+
+def test_a_line_is_shown_within_a_second_and_a_half(start: Start, tmp_path: Path) -> None:
+    """A written line is on /metrics within 1.5 s, also in a file that did not exist at the start."""
+    path = tmp_path / "train.log"
+    path.write_text(line(1))
+    daemon = start(str(path))
+    daemon.wait(lambda: daemon.metric("megatron_iteration") == 1)
+    for number in range(2, 6):
+        with path.open("a") as stream:
+            stream.write(line(number))
+        assert daemon.wait(lambda number=number: daemon.metric("megatron_iteration") == number) < 1.5  # type: ignore[misc]
+
+
+def test_each_line_counts_once_over_kill_and_rotation(start: Start, tmp_path: Path) -> None:
+    """Kill -9 at any point, lines written while down, a rotation: every iteration is counted once."""
+    path = tmp_path / "train.log"
+    port = free_port()
+    written = 0
+    daemon = None
+    for round_number in range(3):
+        with path.open("a") as stream:
+            for _ in range(40):
+                written += 1
+                stream.write(line(written))
+        daemon = start(str(path), listen=f"127.0.0.1:{port}")
+        expected = float(written)
+        daemon.wait(lambda expected=expected: daemon.metric("megatron_iteration") == expected)  # type: ignore[misc, union-attr]
+        if round_number == 1:
+            os.rename(path, tmp_path / "train.log.1")
+            path.write_text("".join(line(written + 1 + n) for n in range(10)))
+            written += 10
+            daemon.wait(lambda: daemon.metric("megatron_iteration") == written)  # type: ignore[union-attr]
+        assert daemon.metric("megatron_iterations_total") == written
+        daemon.kill()
+    assert daemon is not None
+
+
+def test_a_daemon_that_was_down_tells_the_hang_it_missed(start: Start, training: Writer) -> None:
+    """Progress is remembered over a restart: what hung before or while the daemon was down is told at once."""
+    port = free_port()
+    arguments = ("--set", "detectors.hang.minimum=2s", str(training.path))
+    daemon = start(*arguments, listen=f"127.0.0.1:{port}")
+    daemon.wait(lambda: training.number >= 12 and daemon.metric("megatron_iteration") == training.number)
+    training.stop()
+    daemon.wait(lambda: run_state(daemon, "hung"))
+    assert daemon.terminate() == 0
+    daemon = start(*arguments, listen=f"127.0.0.1:{port}")
+    daemon.wait(lambda: run_state(daemon, "hung"), timeout=4.0)
+    assert daemon.metric("megatron_incidents_total", incident="hang") == 1.0
+
+
+def test_dead_logs_are_history(start: Start, tmp_path: Path) -> None:
+    """A log that was dead when first seen is shown and raises nothing; a log that is no training makes no series."""
+    old = tmp_path / "old.log"
+    old.write_text("".join(line(n) for n in range(1, 30)))
+    os.utime(old, (1_600_000_000, 1_600_000_000))
+    (tmp_path / "notes.txt").write_text("nothing to see here\n" * 100)
+    daemon = start("--set", "detectors.hang.minimum=1s", str(tmp_path / "*.*"))
+    daemon.wait(lambda: daemon.status("/-/ready") == 200 and daemon.metric("megatron_iteration") == 29)
+    assert run_state(daemon, "lost")
+    assert daemon.metric("megatron_incident") is None
+    assert 'run="notes"' not in daemon.get("/metrics")
+
+
+def test_pages_answer(start: Start, training: Writer) -> None:
+    """The page, the run's page, health, the API; anything else is 404."""
+    daemon = start(str(training.path))
+    daemon.wait(lambda: run_state(daemon, "training"))
+    assert "train" in daemon.get("/")
+    assert "iteration" in daemon.get("/runs/train")
+    assert [daemon.status(path) for path in ("/-/healthy", "/-/ready", "/nothing", "/runs/none")] == [200, 200, 404, 404]
+    (run,) = json.loads(daemon.get("/api/v1/runs"))["runs"]
+    assert run["state"] == "training"
+
+
+def test_a_taken_port_is_one_clear_line(start: Start, training: Writer) -> None:
+    """Exit 1 and one line that says what to do."""
+    daemon = start(str(training.path))
+    done = subprocess.run(
+        [sys.executable, "-m", "monitor", "run", "--listen", daemon.address, str(training.path)],
+        capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "--listen" in done.stderr
+
+
+def test_a_state_directory_has_one_daemon(start: Start, training: Writer, tmp_path: Path) -> None:
+    """The second daemon on one state directory is refused with a clear line."""
+    start("--set", f"state_dir={tmp_path}/mine", str(training.path))
+    done = subprocess.run(
+        [sys.executable, "-m", "monitor", "run", "--listen", "127.0.0.1:0", "--set", f"state_dir={tmp_path}/mine",
+         str(training.path)], capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "in use" in done.stderr
+
+
+def test_a_corrupt_state_file_is_rebuilt_from_the_log(start: Start, tmp_path: Path) -> None:
+    """A damaged state file costs a warning and a re-reading, no line."""
+    path, state = tmp_path / "train.log", tmp_path / "mine"
+    path.write_text("".join(line(n) for n in range(1, 50)))
+    arguments = ("--set", f"state_dir={state}", str(path))
+    daemon = start(*arguments)
+    daemon.wait(lambda: daemon.metric("megatron_iterations_total") == 49)
+    assert daemon.terminate() == 0
+    for file in state.glob("state*"):
+        file.write_bytes(file.read_bytes()[:-7])
+    daemon = start(*arguments)
+    daemon.wait(lambda: daemon.metric("megatron_iterations_total") == 49)
+    assert (daemon.metric("megatron_monitor_state_rebuilds_total") or 0) >= 1
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

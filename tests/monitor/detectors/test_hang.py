@@ -1,0 +1,243 @@
+"""The hang detector: budgets by phase, late and hung, and everything that must stay silent."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.detectors import hang
+from monitor.detectors.hang import HangSettings
+from monitor.run.fold import fold
+from monitor.run.state import RunState
+from parsers.events import (
+    ArgumentsDumped,
+    CheckpointSaved,
+    CheckpointSaveStarted,
+    Event,
+    FailureSeen,
+    IterationLogged,
+    LogEvent,
+    MemoryReported,
+    MilestoneReached,
+    ProcessExited,
+    ProgramExited,
+    SoftwareSeen,
+    ValidationLogged,
+)
+
+SETTINGS = HangSettings()
+
+
+def feed(state: RunState, event: Event, at: float, live: bool = True) -> None:
+    """Fold one event at an instant."""
+    fold(state, LogEvent(1, "test", event, "the line"), "a", at, live)
+
+
+def trained(seconds: float = 10.0, count: int = 20, every: int = 1, total: int = 100_000) -> RunState:
+    """A run that has logged `count` lines, live, one at each multiple of its time."""
+    state = RunState(name="run")
+    for index in range(1, count + 1):
+        line = IterationLogged(
+            iteration=index * every, train_iterations=total, seconds_per_iteration=seconds, lm_loss=2.0 + index / 100
+        )
+        feed(state, line, index * seconds * every)
+    return state
+
+
+def verdict(state: RunState, silence: float, settings: HangSettings = SETTINGS) -> tuple[str, str]:
+    """(status, severity) after so many seconds without progress."""
+    assert state.progress_at is not None
+    answer = hang.check(state, state.progress_at + silence, settings)
+    return answer.status, answer.severity if answer.status == "firing" else ""
+
+
+def test_silence_within_the_budget_is_clear() -> None:
+    """One long iteration is no hang."""
+    assert verdict(trained(30.0), 59.0) == ("clear", "")
+
+
+def test_late_then_hung() -> None:
+    """Twice the expected gap is late and quiet, three times is hung and told."""
+    state = trained(105.0)
+    assert verdict(state, 209.0) == ("clear", "")
+    assert verdict(state, 211.0) == ("firing", "warning")
+    assert verdict(state, 316.0) == ("firing", "critical")
+    late = hang.check(state, state.progress_at + 211.0, SETTINGS)  # type: ignore[operator]
+    assert late.quiet
+
+
+def test_bloom_iteration_hang_within_three_point_two_iterations() -> None:
+    """A run of 105 s an iteration is hung after 3.2 iterations at most."""
+    assert verdict(trained(105.22), 3.2 * 105.22) == ("firing", "critical")
+
+
+def test_minimum_holds_for_fast_runs() -> None:
+    """A run of 0.25 s an iteration is not called hung after a second, but after the minimum."""
+    state = trained(0.25)
+    assert verdict(state, 59.0)[1] != "critical"
+    assert verdict(state, 60.1) == ("firing", "critical")
+    assert verdict(state, 2.1, HangSettings(minimum=2.0)) == ("firing", "critical")
+
+
+def test_log_interval_is_part_of_the_gap() -> None:
+    """A line every hundred iterations is silent for a hundred iterations."""
+    state = trained(1.0, every=100)
+    assert verdict(state, 199.0) == ("clear", "")
+    assert verdict(state, 301.0) == ("firing", "critical")
+
+
+def test_growing_log_without_progress_is_a_hang() -> None:
+    """Status lines keep the log growing and prove nothing (the BLOOM evaluation hang)."""
+    state = trained(105.0)
+    last = state.progress_at or 0.0
+    for hour in range(1, 4):
+        feed(state, SoftwareSeen(name="torch", version="2"), last + 3600.0 * hour)
+    assert state.progress_at == last
+    assert hang.check(state, last + 3600.0 * 3, SETTINGS).severity == "critical"
+
+
+def test_evaluation_hang_by_its_own_past() -> None:
+    """BLOOM: 29 sets of 25 s; silence after the first set of a later evaluation is hung within 90 s."""
+    state = trained(105.0)
+    now = state.progress_at or 0.0
+    for number in range(29):
+        now += 25.0
+        feed(state, ValidationLogged(iteration=20, dataset=f"set{number}", losses={"lm loss": 2.0}), now)
+    feed(state, IterationLogged(iteration=21, seconds_per_iteration=830.0, lm_loss=1.9, dialect="bigscience"), now + 105)
+    feed(state, ValidationLogged(iteration=21, dataset="set0", losses={"lm loss": 1.9}), now + 130)
+    assert state.phase == "evaluating"
+    assert verdict(state, 74.0)[1] != "critical"
+    assert verdict(state, 90.0) == ("firing", "critical")
+    assert hang.check(state, now + 230, SETTINGS).evidence["phase"] == "evaluating"
+
+
+def test_save_hang_by_its_own_past() -> None:
+    """Saves of 40 s: a save is hung after 160 s, not before."""
+    state = trained(105.0)
+    now = state.progress_at or 0.0
+    feed(state, CheckpointSaveStarted(iteration=20), now + 1)
+    feed(state, CheckpointSaved(iteration=20), now + 41)
+    feed(state, IterationLogged(iteration=21, seconds_per_iteration=105.0, lm_loss=1.9), now + 146)
+    feed(state, CheckpointSaveStarted(iteration=21), now + 147)
+    assert verdict(state, 150.0)[1] != "critical"
+    assert verdict(state, 160.1) == ("firing", "critical")
+
+
+def test_first_evaluation_is_bounded_by_its_iterations() -> None:
+    """Without a past the number of evaluation iterations bounds the wait."""
+    state = RunState(name="run")
+    feed(state, ArgumentsDumped(values={"eval_interval": "10", "eval_iters": "10"}), 0.0)
+    for index in range(1, 11):
+        feed(state, IterationLogged(iteration=index, seconds_per_iteration=10.0, lm_loss=2.0 + index), 10.0 * index)
+    assert state.phase == "evaluating"
+    assert verdict(state, 250.0)[1] != "critical"
+    assert verdict(state, 301.0) == ("firing", "critical")
+
+
+def test_start_up_has_its_own_default() -> None:
+    """Compiling and loading take minutes; half an hour of nothing is a hang."""
+    state = RunState(name="run")
+    feed(state, MilestoneReached(milestone="initialized"), 0.0)
+    assert verdict(state, 600.0) == ("clear", "")
+    assert verdict(state, 1801.0) == ("firing", "critical")
+
+
+def test_first_iteration_has_its_own_default() -> None:
+    """Nothing after `before the start of training step` for half an hour is a hang in the first iteration."""
+    state = RunState(name="run")
+    feed(state, MilestoneReached(milestone="before_training_step"), 0.0)
+    feed(state, MemoryReported(allocated_bytes=1), 1.0)
+    assert hang.check(state, 1900.0, SETTINGS).evidence["phase"] == "first_iteration"
+
+
+def test_after_one_iteration_only() -> None:
+    """A 100B model hung after iteration 1: five times its first iteration."""
+    state = RunState(name="run")
+    feed(state, IterationLogged(iteration=1, seconds_per_iteration=160.0), 0.0)
+    assert verdict(state, 700.0)[1] != "critical"
+    assert verdict(state, 801.0) == ("firing", "critical")
+
+
+def test_near_the_end_of_training_it_stays_on() -> None:
+    """Iteration 15549 of 15550 is no reason to look away (a real hang)."""
+    state = trained(1.37, count=10, total=11)
+    assert verdict(state, 61.0) == ("firing", "critical")
+
+
+def test_finished_runs_are_silent() -> None:
+    """Neither a clean exit nor a crash nor the last iteration is a hang."""
+    for end in (ProgramExited(reason="iterations"), FailureSeen(failure="cuda_oom", message="CUDA out of memory")):
+        state = trained()
+        feed(state, end, 300.0)
+        assert hang.check(state, 1e9, SETTINGS).status == "clear"
+    done = trained(count=20, total=20)
+    assert done.phase == "exiting"
+    assert hang.check(done, 1e9, SETTINGS).status == "clear"
+
+
+def test_processes_that_do_not_end_hang_while_exiting() -> None:
+    """Some processes ended and others did not: the job holds its nodes for nothing."""
+    state = trained(count=20, total=20)
+    state.topology.world_size = 8
+    feed(state, ProcessExited(exit_code=0), 210.0)
+    answer = hang.check(state, 210.0 + 601.0, SETTINGS)
+    assert (answer.severity, answer.evidence["phase"]) == ("critical", "exiting")
+
+
+def test_history_is_silent() -> None:
+    """A log that was dead when first seen raises nothing."""
+    state = RunState(name="run")
+    feed(state, IterationLogged(iteration=1, seconds_per_iteration=1.0), 0.0, live=False)
+    assert hang.check(state, 1e9, SETTINGS).status == "clear"
+    assert hang.deadline(state, SETTINGS) is None
+
+
+def test_a_lost_source_makes_it_unknown() -> None:
+    """What cannot be observed is neither hung nor healthy."""
+    state = trained()
+    state.lost = True
+    assert hang.check(state, 1e9, SETTINGS).status == "unknown"
+
+
+def test_hiccups_that_were_always_there_are_no_hang() -> None:
+    """A run whose data loader stalls for four iterations now and then gets a budget above that."""
+    state, now = RunState(name="run"), 0.0
+    for index in range(1, 60):
+        now += 80.0 if index % 10 == 0 else 20.0
+        feed(state, IterationLogged(iteration=index, seconds_per_iteration=20.0, lm_loss=2.0 + index), now)
+    assert verdict(state, 100.0)[1] != "critical"
+
+
+def test_a_hang_teaches_nothing() -> None:
+    """The hour of a hang that ended must not become the next budget."""
+    state = trained()
+    state.hung = True
+    feed(state, IterationLogged(iteration=21, seconds_per_iteration=10.0), (state.progress_at or 0.0) + 3600.0)
+    assert verdict(state, 61.0) == ("firing", "critical")
+
+
+def test_buffered_lines_are_no_hang() -> None:
+    """A launcher that lets lines go every ten minutes is silent for ten minutes."""
+    state, now, number = RunState(name="run"), 0.0, 1
+    for _ in range(3):
+        now += 600.0
+        for _ in range(60):
+            feed(state, IterationLogged(iteration=number, seconds_per_iteration=10.0, lm_loss=9.0 - number / 99), now)
+            number += 1
+    assert verdict(state, 700.0)[1] != "critical"
+    assert verdict(state, 1000.0) == ("firing", "critical")
+
+
+@given(
+    seconds=st.floats(0.1, 500.0),
+    every=st.sampled_from([1, 10, 100]),
+    share=st.floats(0.01, 3.0),
+)
+def test_longer_than_the_budget_always_fires_and_shorter_never(seconds: float, every: int, share: float) -> None:
+    """For any pace and log interval the budget alone decides."""
+    state = trained(seconds, every=every)
+    allowed = hang.budget(state, SETTINGS).seconds
+    hung = verdict(state, allowed * share) == ("firing", "critical")
+    assert hung == (share >= 1.0) or share == pytest.approx(1.0)
+    assert hang.deadline(state, SETTINGS) == pytest.approx((state.progress_at or 0.0) + allowed)

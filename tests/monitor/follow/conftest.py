@@ -1,0 +1,210 @@
+"""A reader over a temporary directory, a clock that stands still, and system calls that fail when told to."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.clock import ManualClock
+from monitor.follow.marker import Marker
+from monitor.follow.messages import Data, Message, Opened, Position, Restarted, Scanned
+from monitor.follow.mount_reader import MountReader
+from monitor.follow.mounts import Mount, Mounts
+from monitor.follow.os_layer import Entry, OsLayer
+from monitor.follow.patterns import Watch
+from monitor.follow.plan import owner, plan
+from monitor.follow.registry import Registry
+from monitor.follow.settings import FollowSettings
+
+Fault = Callable[[str], OSError | None]
+
+
+class FaultyOs(OsLayer):
+    """The real calls, after `faults[call](path)` had its say. Counts calls; can show attributes that are not true."""
+
+    def __init__(self) -> None:
+        self.faults: dict[str, Fault] = {}
+        self.calls: dict[str, int] = {}
+        self.paths: dict[int, str] = {}
+        self.doctor: Callable[[os.stat_result], os.stat_result] | None = None
+        self.limit = 10**6
+
+    def fail(self, error: int, *calls: str, path: str = "") -> None:
+        """These calls fail with this error on paths that hold `path`."""
+        for call in calls:
+            self.faults[call] = lambda where: OSError(error, os.strerror(error), where) if path in where else None
+
+    def heal(self) -> None:
+        """Nothing fails any more."""
+        self.faults.clear()
+        self.doctor = None
+
+    def _ask(self, call: str, path: str) -> None:
+        self.calls[call] = self.calls.get(call, 0) + 1
+        error = self.faults[call](path) if call in self.faults else None
+        if error is not None:
+            raise error
+
+    def stat(self, path: str) -> os.stat_result:
+        self._ask("stat", path)
+        found = super().stat(path)
+        return self.doctor(found) if self.doctor else found
+
+    def open(self, path: str) -> int:
+        self._ask("open", path)
+        if len(self.paths) >= self.limit:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        descriptor = super().open(path)
+        self.paths[descriptor] = path
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        self.paths.pop(descriptor)
+        super().close(descriptor)
+
+    def fstat(self, descriptor: int) -> os.stat_result:
+        self._ask("fstat", self.paths[descriptor])
+        found = super().fstat(descriptor)
+        return self.doctor(found) if self.doctor else found
+
+    def pread(self, descriptor: int, count: int, offset: int) -> bytes:
+        self._ask("pread", self.paths[descriptor])
+        return super().pread(descriptor, count, offset)
+
+    def scandir(self, path: str) -> Iterator[Entry]:
+        self._ask("scandir", path)
+        return super().scandir(path)
+
+
+class Rig:
+    """Polls a MountReader and keeps what each source delivered: one bytes object per content."""
+
+    def __init__(
+        self,
+        *patterns: Watch | str,
+        resume: Mapping[str, Position] | None = None,
+        file_system: str = "ext4",
+        os_layer: FaultyOs | None = None,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.os = os_layer or FaultyOs()
+        mount = Mount("/", file_system)
+        table = Mounts([mount])
+        watches = [Watch(one) if isinstance(one, str) else one for one in patterns]
+        jobs = plan(watches, table, os.path.realpath)
+        former = [one for position in (resume or {}).values() for one in position.former]
+        self.registry = Registry(former)
+        self.reader = MountReader(
+            mount,
+            jobs[mount],
+            settings=FollowSettings(**settings),
+            os_layer=self.os,
+            registry=self.registry,
+            resume=resume or {},
+            table=lambda: Mounts([]),
+            points=lambda: frozenset({"/"}),
+        )
+        for source, position in (resume or {}).items():
+            if owner(jobs, source) == mount:
+                self.registry.reserve(position, source)
+                self.reader.follow(source)
+        self.messages: list[Message] = []
+        self.contents: dict[str, list[bytearray]] = {}
+        self.markers: dict[str, Marker] = {}
+        self.starts: dict[str, int] = {}
+
+    def poll(self, seconds: float = 0.5, *, all_files: bool = True) -> list[Message]:
+        """Let time pass, then read whatever there is. Gives the new messages without the statistics."""
+        self.clock.advance(seconds)
+        new: list[Message] = []
+        for _ in range(1000):
+            new.extend(self.reader.poll(self.clock, all_files=all_files))
+            all_files = False
+            if not any(source.more for source in self.reader.sources.values()) and self.reader.wait(0.0) >= 0.0:
+                break
+        for message in new:
+            self._keep(message)
+        self.messages.extend(new)
+        return [message for message in new if not isinstance(message, Scanned)]
+
+    def settle(self, seconds: float = 4.0) -> list[Message]:
+        """Poll every half second for a while."""
+        return [message for _ in range(int(seconds * 2)) for message in self.poll()]
+
+    def text(self, path: Path | str) -> bytes:
+        """What the source delivered of its present content."""
+        return bytes(self.contents[str(path)][-1])
+
+    def texts(self, path: Path | str) -> list[bytes]:
+        """What the source delivered, content by content."""
+        return [bytes(one) for one in self.contents.get(str(path), [])]
+
+    def positions(self, back: int = 0) -> dict[str, Position]:
+        """As the state file would hold them: each source at its last whole line, or `back` lines before."""
+        found = {}
+        for source, marker in self.markers.items():
+            text, start = self.contents[source][-1], self.starts[source]
+            end = len(text)
+            for _ in range(back + 1):
+                end = text.rfind(b"\n", 0, max(0, end - (end != len(text)))) + 1
+            found[source] = marker.position(start + end)
+        return found
+
+    def _keep(self, message: Message) -> None:
+        if isinstance(message, Opened | Restarted):
+            self.contents.setdefault(message.source, []).append(bytearray())
+            self.starts[message.source] = message.offset if isinstance(message, Opened) else 0
+            self.markers.setdefault(message.source, Marker()).feed(message)
+        elif isinstance(message, Data):
+            assert message.data
+            text = self.contents[message.source][-1]
+            assert message.offset >= self.starts[message.source] + len(text), "delivered twice"
+            text.extend(bytes(message.offset - self.starts[message.source] - len(text)))
+            text.extend(message.data)
+            self.markers[message.source].feed(message)
+
+
+@pytest.fixture(scope="session")
+def rig_class() -> type[Rig]:
+    """For tests that build their own."""
+    return Rig
+
+
+@pytest.fixture(scope="session")
+def kinds() -> Callable[[list[Message]], list[str]]:
+    """The names of messages, in order."""
+    return lambda messages: [type(message).__name__ for message in messages]
+
+
+@pytest.fixture(scope="session")
+def append() -> Callable[[Path, bytes], None]:
+    """Write as a logger does."""
+
+    def write(path: Path, data: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(data)
+
+    return write
+
+
+@pytest.fixture
+def make_rig() -> Iterator[Callable[..., Rig]]:
+    """Builds rigs and closes their files."""
+    rigs: list[Rig] = []
+
+    def make(*patterns: Watch | str | Path, **options: Any) -> Rig:
+        rigs.append(Rig(*(one if isinstance(one, Watch) else str(one) for one in patterns), **options))
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.reader.close()
+        assert not rig.os.paths, "a descriptor leaked"
+

@@ -1,0 +1,325 @@
+"""One path through appends, rotations, truncations, deletions: what is delivered, and what is said about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from monitor.follow.messages import Data, Gone, Opened, Restarted
+
+LINES = [b"%06d iteration line with enough text to be no accident\n" % number for number in range(200)]
+
+
+def text(start, stop):
+    return b"".join(LINES[start:stop])
+
+
+@pytest.fixture(params=["ext4", "nfs"])
+def file_system(request):
+    """Everything here must hold on local and on network mounts."""
+    return request.param
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "logs" / "main.log" if (tmp_path / "logs").mkdir() is None else None
+
+
+def test_append(make_rig, append, kinds, log):
+    """Lines are delivered as they are written, and the end is told once."""
+    log.write_bytes(LINES[0])
+    rig = make_rig(log)
+    assert kinds(rig.poll()) == ["Opened", "Data", "CaughtUp"]
+    append(log, LINES[1])
+    assert kinds(rig.poll()) == ["Data"]
+    assert rig.poll() == []
+    assert rig.text(log) == text(0, 2)
+
+
+def test_partial_line(make_rig, append, log):
+    """Bytes are delivered whatever their line ends; the position of the state file is the last whole line."""
+    log.write_bytes(LINES[0] + b"half")
+    rig = make_rig(log)
+    rig.poll()
+    assert rig.positions()[str(log)].offset == len(LINES[0])
+    append(log, b" a line\n")
+    rig.poll()
+    assert rig.text(log) == LINES[0] + b"half a line\n"
+
+
+def test_empty_and_one_byte_files(make_rig, append, kinds, log):
+    """A file needs no minimum of bytes to be followed."""
+    log.write_bytes(b"")
+    rig = make_rig(log)
+    assert kinds(rig.poll()) == ["Opened", "CaughtUp"]
+    append(log, b"x")
+    assert rig.poll()[0].data == b"x"
+
+
+def test_data_tells_offset_times_and_backlog(make_rig, log):
+    """Each Data says where it lies, when it was read and written, and how much the file holds after it."""
+    log.write_bytes(text(0, 100))
+    rig = make_rig(log, read_bytes=1000)
+    data = [message for message in rig.poll() if isinstance(message, Data)]
+    size = len(text(0, 100))
+    assert [one.offset for one in data] == list(range(0, size, 1000))
+    assert [one.behind_bytes for one in data] == [max(0, size - one.offset - 1000) for one in data]
+    assert data[0].at == rig.clock.wall()
+    assert data[0].mtime == pytest.approx(log.stat().st_mtime)
+
+
+def test_rename_rotation_with_late_writes(make_rig, append, log, file_system):
+    """What is written to the old file after its rename, even after the new one was begun, is read before the new."""
+    log.write_bytes(text(0, 5))
+    rig = make_rig(log, file_system=file_system)
+    rig.poll()
+    old = log.rename(log.with_name("main.log.1"))
+    append(old, LINES[5])
+    rig.poll()
+    log.write_bytes(b"")
+    append(old, LINES[6])
+    rig.settle(2)
+    append(log, LINES[10])
+    append(old, LINES[7])
+    rig.settle(0.5)
+    append(old, LINES[8])
+    messages = rig.settle(3)
+    assert rig.texts(log) == [text(0, 9), LINES[10]]
+    restarted = next(message for message in messages if isinstance(message, Restarted))
+    assert restarted.reason == "rotated"
+    assert restarted.former is not None
+    assert not any(isinstance(message, Gone) for message in rig.messages)
+
+
+def test_five_renames_within_one_poll(make_rig, append, log):
+    """The file that was open is read to its end and the newest begun; those in between were never seen."""
+    log.write_bytes(text(0, 3))
+    rig = make_rig(log)
+    rig.poll()
+    append(log, LINES[3])
+    for number in range(5):
+        log.rename(log.with_name(f"main.log.{5 - number}"))
+        log.write_bytes(LINES[10 + number])
+    rig.settle()
+    assert rig.texts(log) == [text(0, 4), LINES[14]]
+
+
+@pytest.mark.parametrize("keep", [3, 10, 40], ids=["smaller", "same size", "larger"])
+def test_copytruncate(make_rig, log, file_system, keep):
+    """A file cut and filled again is read anew whatever its size is now, and what was delivered is not repeated."""
+    log.write_bytes(text(0, 10))
+    rig = make_rig(log, file_system=file_system)
+    rig.poll()
+    shutil.copy(log, log.with_name("main.log.1"))
+    log.write_bytes(text(100, 100 + keep))
+    messages = rig.settle(5)
+    assert [message.reason for message in messages if isinstance(message, Restarted)] == ["truncated"]
+    assert rig.texts(log) == [text(0, 10), text(100, 100 + keep)]
+
+
+def test_same_size_rewrite_within_one_tick_of_the_time_stamps(make_rig, log):
+    """A rewrite that leaves size and times as they were is found while the file is not yet quiet."""
+    log.write_bytes(text(0, 4))
+    rig = make_rig(log)
+    rig.poll()
+    rig.os.doctor = lambda found, kept=os.stat(log): kept  # the file system's clock has not ticked
+    log.write_bytes(text(50, 54))
+    rig.settle(2)
+    assert rig.texts(log) == [text(0, 4), text(50, 54)]
+
+
+def test_truncated_to_nothing_then_silent(make_rig, kinds, log):
+    """The cut is told although nothing follows."""
+    log.write_bytes(text(0, 4))
+    rig = make_rig(log)
+    rig.poll()
+    os.truncate(log, 0)
+    assert kinds(rig.poll()) == ["Restarted", "CaughtUp"]
+
+
+def test_delete(make_rig, append, kinds, log, file_system):
+    """What was written before the deletion is read, then the source is gone, told once, its descriptor given back."""
+    log.write_bytes(text(0, 2))
+    rig = make_rig(log, file_system=file_system)
+    rig.poll()
+    append(log, LINES[2])
+    log.unlink()
+    assert kinds(rig.settle(10)) == ["Data", "Gone"]
+    assert rig.text(log) == text(0, 3)
+    assert not rig.os.paths
+
+
+def test_delete_and_recreate(make_rig, kinds, log, file_system):
+    """A deleted log that is made anew between two polls begins a new content."""
+    log.write_bytes(text(0, 4))
+    rig = make_rig(log, file_system=file_system)
+    rig.poll()
+    log.unlink()
+    log.write_bytes(text(20, 30))
+    rig.settle()
+    assert rig.texts(log) == [text(0, 4), text(20, 30)]
+
+
+def test_recreated_with_the_same_inode_after_it_was_gone(make_rig, kinds, log):
+    """An inode that is used again is not taken for the file that had it: the bytes decide."""
+    log.write_bytes(text(0, 4))
+    rig = make_rig(log)
+    rig.poll()
+    inode = log.stat().st_ino
+    log.unlink()
+    rig.settle()
+    log.write_bytes(text(20, 30))
+    real = rig.os
+    real.doctor = lambda found: os.stat_result((*found[:1], inode, *found[2:])) if found.st_size else found
+    messages = rig.settle()
+    assert kinds(messages)[:3] == ["Readable", "Restarted", "Data"]
+    assert messages[1].reason == "replaced"
+    assert rig.texts(log) == [text(0, 4), text(20, 30)]
+
+
+def test_gone_and_back_unchanged(make_rig, append, kinds, log):
+    """A log moved away and back goes on where it was."""
+    log.write_bytes(text(0, 4))
+    rig = make_rig(log, renamed_patience=3.0)
+    rig.poll()
+    away = log.rename(log.parent.parent / "away")
+    assert kinds(rig.settle(8)) == ["Gone"]
+    away.rename(log)
+    append(log, LINES[4])
+    assert kinds(rig.settle(2)) == ["Readable", "Data"]
+    assert rig.text(log) == text(0, 5)
+
+
+def test_renamed_for_good_is_read_on(make_rig, append, kinds, log):
+    """A log that its writer keeps open is followed under the old name after a rename, until it is silent for long."""
+    log.write_bytes(text(0, 1))
+    rig = make_rig(log)
+    rig.poll()
+    away = log.rename(log.with_name("final.txt"))
+    for line in LINES[1:4]:
+        append(away, line)
+        assert kinds(rig.settle(120)) == ["Data"]
+    assert rig.text(log) == text(0, 4)
+    assert kinds(rig.settle(310)) == ["Gone"]
+
+
+def test_symlink_swap(make_rig, append, log, tmp_path, file_system):
+    """A link to the newest run is read to the end of the old target, then from the start of the new one."""
+    first, second = tmp_path / "run1", tmp_path / "run2"
+    first.write_bytes(text(0, 3))
+    second.write_bytes(text(50, 60))
+    log.symlink_to(first)
+    rig = make_rig(log, file_system=file_system)
+    rig.poll()
+    append(first, LINES[3])
+    log.unlink()
+    log.symlink_to(second)
+    rig.settle()
+    assert rig.texts(log) == [text(0, 4), text(50, 60)]
+
+
+def test_dangling_link_later_valid(make_rig, kinds, log, tmp_path):
+    """A link may be there before its target."""
+    log.symlink_to(tmp_path / "later")
+    rig = make_rig(log)
+    assert kinds(rig.poll()) == []
+    (tmp_path / "later").write_bytes(LINES[0])
+    assert kinds(rig.poll()) == ["Opened", "Data", "CaughtUp"]
+
+
+def test_atomic_replace_by_a_longer_copy(make_rig, append, log, file_system):
+    """rsync moves a copy with the same beginning over the log: only what is new is delivered."""
+    log.write_bytes(text(0, 10))
+    rig = make_rig(log, file_system=file_system)
+    rig.poll()
+    for end in (20, 21, 40):
+        copy = log.with_name(".main.log.tmp")
+        copy.write_bytes(text(0, end))
+        copy.rename(log)
+        rig.settle(2)
+        assert rig.texts(log) == [text(0, end)]
+
+
+def test_atomic_replace_by_other_text_with_the_same_head(make_rig, log):
+    """The same banner is not the same log."""
+    banner = text(0, 40)
+    log.write_bytes(banner + text(50, 60))
+    rig = make_rig(log)
+    rig.poll()
+    copy = log.with_name("new")
+    copy.write_bytes(banner + text(70, 90))
+    copy.rename(log)
+    rig.settle()
+    assert rig.texts(log) == [banner + text(50, 60), banner + text(70, 90)]
+
+
+def test_rename_rotation_to_a_file_with_the_same_banner(make_rig, log):
+    """The old file still has a name, so the new one is new although it begins with all that the old one holds."""
+    log.write_bytes(text(0, 40))
+    rig = make_rig(log)
+    rig.poll()
+    log.rename(log.with_name("main.log.1"))
+    log.write_bytes(text(0, 41))
+    rig.settle()
+    assert rig.texts(log) == [text(0, 40), text(0, 41)]
+
+
+def test_parent_directory_renamed(make_rig, append, kinds, log):
+    """A directory that is not there says nothing about its files; when it is back the log goes on."""
+    log.write_bytes(text(0, 2))
+    rig = make_rig(log)
+    rig.poll()
+    away = log.parent.rename(log.parent.parent / "moved")
+    assert kinds(rig.settle(120)) == ["Unreadable"]
+    append(away / "main.log", LINES[2])
+    away.rename(log.parent)
+    assert kinds(rig.settle(1)) == ["Data", "Readable"]
+    assert rig.texts(log) == [text(0, 3)]
+
+
+def test_requeued_job_appends(make_rig, append, kinds, log):
+    """The same banner again in the same file is more text, no truncation."""
+    log.write_bytes(text(0, 10))
+    rig = make_rig(log)
+    rig.poll()
+    append(log, text(0, 10))
+    assert kinds(rig.settle(2)) == ["Data"]
+
+
+@pytest.mark.parametrize("skew", [-1e6, 1e6])
+def test_clock_skew(make_rig, append, log, skew):
+    """Time stamps of another host's clock delay nothing once the file grows."""
+    log.write_bytes(LINES[0])
+    os.utime(log, (log.stat().st_mtime + skew,) * 2)
+    rig = make_rig(log)
+    rig.poll()
+    append(log, LINES[1])
+    os.utime(log, (log.stat().st_mtime + skew,) * 2)
+    rig.poll()
+    rig.poll(10.0, all_files=False)
+    assert rig.text(log) == text(0, 2)
+
+
+def test_remount_with_another_device_number(make_rig, append, kinds, log):
+    """A device number that changes (an NFS remount) brings nothing twice."""
+    log.write_bytes(text(0, 4))
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    rig.os.doctor = lambda found: os.stat_result((*found[:2], found[2] + 1, *found[3:]))
+    append(log, LINES[4])
+    rig.settle(6)
+    assert rig.texts(log) == [text(0, 5)]
+    assert "Restarted" not in kinds(rig.messages)
+
+
+def test_opened_names_the_identity_for_the_marker(make_rig, log):
+    """Opened and Restarted carry what a position needs."""
+    log.write_bytes(text(0, 4))
+    rig = make_rig(log)
+    opened = rig.poll()[0]
+    assert isinstance(opened, Opened)
+    assert (opened.device, opened.inode) == (log.stat().st_dev, log.stat().st_ino)
+    assert opened.path == str(log)
+    assert not opened.resumed

@@ -1,0 +1,332 @@
+"""Folding events into a run's state: attempts, copies, phases, pure time, ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.run import derived
+from monitor.run.fold import fold
+from monitor.run.state import RunState
+from parsers.events import (
+    ArgumentsDumped,
+    CheckpointSaved,
+    CheckpointSaveStarted,
+    EngineStepLogged,
+    EnvironmentVariableSeen,
+    Event,
+    FailureSeen,
+    IterationLogged,
+    LogEvent,
+    MilestoneReached,
+    OverflowSkipped,
+    ProcessExited,
+    ProgramExited,
+    TimersReported,
+    TracebackSeen,
+    TrainerLogged,
+    TrainerProgressed,
+    TrainerSetting,
+    TrainerSummary,
+    ValidationLogged,
+    WatchdogTimedOut,
+)
+
+
+def iteration(number: int, seconds: float = 10.0, **values: object) -> IterationLogged:
+    """An iteration line of a plausible run."""
+    fields: dict[str, object] = {
+        "iteration": number,
+        "train_iterations": 1000,
+        "seconds_per_iteration": seconds,
+        "global_batch_size": 64,
+        "lm_loss": 5.0 - number / 1000,
+        "grad_norm": 1.0 + number / 7,
+        "dialect": "microsoft",
+    }
+    return IterationLogged(**{**fields, **values})  # type: ignore[arg-type]
+
+
+def feed(state: RunState, *events: Event, at: float | None = None, live: bool = True, source: str = "a") -> RunState:
+    """Fold events ten seconds apart, or all at `at`."""
+    clock = state.updated_at
+    for event in events:
+        clock = at if at is not None else clock + 10.0
+        fold(state, LogEvent(1, "test", event, f"line of {event.kind}"), source, clock, live)
+    return state
+
+
+@pytest.fixture
+def state() -> RunState:
+    """A new run."""
+    return RunState(name="run")
+
+
+def test_iterations_move_the_run(state: RunState) -> None:
+    """Each line counts once and leads from the first iteration into training."""
+    feed(state, MilestoneReached(milestone="before_training_step"))
+    assert state.phase == "first_iteration"
+    feed(state, *(iteration(n) for n in range(1, 6)))
+    assert (state.phase, state.iterations_total, state.latest.iteration) == ("training", 5, 5)
+    assert state.train_iterations == 1000
+    assert derived.samples_per_second(state) == 6.4
+
+
+def test_log_interval_counts_every_iteration(state: RunState) -> None:
+    """A line every ten iterations stands for ten, once the interval is known."""
+    feed(state, *(iteration(n) for n in (10, 20, 30)))
+    assert state.log_interval == 10
+    assert state.iterations_total == 21  # of the first line only its own iteration is sure
+    assert state.pace.count == 20
+
+
+def test_log_interval_of_the_arguments_counts_the_first_line(state: RunState) -> None:
+    """The arguments dump tells how many iterations the first line stands for."""
+    feed(state, ArgumentsDumped(values={"log_interval": "10"}), iteration(10), iteration(20))
+    assert state.iterations_total == 20
+
+
+def test_tee_copies_count_once(state: RunState) -> None:
+    """The same line from several ranks of one file is one iteration."""
+    for number in (1, 2, 3):
+        feed(state, *(iteration(number) for _ in range(4)))
+    assert (state.iterations_total, state.restarts) == (3, 0)
+
+
+def test_second_file_with_the_same_lines_is_a_copy(state: RunState) -> None:
+    """A per-rank file that repeats the main log adds nothing, wherever it stands."""
+    feed(state, *(iteration(n) for n in range(1, 50)), source="main.out")
+    feed(state, *(iteration(n) for n in range(1, 50)), source="rank63.log")
+    assert (state.iterations_total, state.restarts) == (49, 0)
+
+
+def test_second_rank_with_its_own_clock_is_a_copy(state: RunState) -> None:
+    """Another rank that prints the same loss with another time reports the same iteration."""
+    for number in range(1, 20):
+        feed(state, iteration(number, 10.0), source="rank0")
+        feed(state, iteration(number, 10.2), source="rank8")
+    assert (state.iterations_total, state.restarts) == (19, 0)
+
+
+def test_iteration_that_goes_back_is_a_restart(state: RunState) -> None:
+    """A restart from a checkpoint repeats iterations: they count again, and the loss is told."""
+    feed(state, *(iteration(n) for n in range(1, 101)))
+    feed(state, *(iteration(n, 10.5) for n in range(81, 121)))
+    assert (state.restarts, state.attempt.number) == (1, 1)
+    assert state.iterations_total == 140
+    assert state.lost_iterations_total == 20
+    assert state.lost_seconds_total["unknown"] == pytest.approx(200.0)
+    assert state.highest_iteration == 120
+
+
+def test_restart_from_a_new_file_of_the_same_run(state: RunState) -> None:
+    """A requeued job writes a new file: its repeated iterations with other times are a new attempt."""
+    feed(state, *(iteration(n) for n in range(1, 101)), source="job1.out")
+    feed(state, *(iteration(n, 10.7, lm_loss=4.5) for n in range(91, 111)), source="job2.out")
+    assert (state.restarts, state.lost_iterations_total) == (1, 10)
+
+
+def test_second_set_up_in_the_same_file_is_a_restart(state: RunState) -> None:
+    """A new arguments dump after iterations begins a new attempt even if the numbers go on."""
+    feed(state, ArgumentsDumped(values={"num_layers": "4"}), *(iteration(n) for n in range(1, 11)))
+    feed(state, ArgumentsDumped(values={"num_layers": "4"}), *(iteration(n) for n in range(11, 21)))
+    assert (state.restarts, state.iterations_total, state.lost_iterations_total) == (1, 20, 0)
+
+
+def test_set_up_seen_in_a_sibling_file_is_no_restart(state: RunState) -> None:
+    """Rank 0's file holds the set-up, the last rank's the iterations: one attempt, in whichever order they are read."""
+    feed(state, *(iteration(n) for n in range(1, 11)), source="rank63.log")
+    milestone = MilestoneReached(milestone="initialized", logged_at="2026-01-01T00:00:00")
+    feed(state, milestone, ArgumentsDumped(values={"num_layers": "4"}), source="rank0.log")
+    assert (state.restarts, state.phase) == (0, "training")
+    assert state.topology.layers == 4
+
+
+def test_repeated_iteration_with_the_same_values_after_a_restart_counts(state: RunState) -> None:
+    """A deterministic restart repeats loss and time to print precision: after its set-up it still counts."""
+    feed(state, ArgumentsDumped(values={"seed": "1"}), *(iteration(n) for n in range(1, 11)))
+    feed(state, ArgumentsDumped(values={"seed": "1"}), *(iteration(n) for n in range(6, 11)))
+    assert (state.restarts, state.iterations_total, state.lost_iterations_total) == (1, 15, 5)
+
+
+def test_engine_steps_beside_megatron_count_once(state: RunState) -> None:
+    """The pipeline engine reports the same step before Megatron does: one iteration."""
+    for number in range(1, 6):
+        feed(state, EngineStepLogged(form="steps", step=number, loss=5.0), iteration(number))
+    assert (state.iterations_total, state.restarts, state.driver) == (5, 0, "iteration")
+
+
+def test_engine_alone_drives_the_run(state: RunState) -> None:
+    """DeepSpeed without Megatron: its two lines of one step are one step, skipped steps are cumulative."""
+    for step in (10, 20, 30):
+        feed(
+            state,
+            EngineStepLogged(form="step", step=step, skipped_steps=step // 10, learning_rate=1e-5),
+            EngineStepLogged(form="throughput", step=step, samples_per_second=172.0, max_allocated_bytes=7),
+        )
+    assert (state.latest.iteration, state.skipped_iterations_total) == (30, 3)
+    assert state.iterations_total == 21
+    assert derived.samples_per_second(state) == 172.0
+    assert state.memory.max_allocated == 7
+
+
+def test_trainer_bars_of_several_nodes_count_once(state: RunState) -> None:
+    """Each node draws its own bar; the run has as many steps as one of them."""
+    feed(state, TrainerSetting(name="running_training"), TrainerSetting(name="total optimization steps", value=8.0))
+    for step in range(1, 9):
+        feed(state, *(TrainerProgressed(step=step, total=8, seconds_per_step=100.0 + i) for i in range(4)))
+    feed(state, *(TrainerSummary(train_runtime_seconds=900.0) for _ in range(4)))
+    assert (state.iterations_total, state.train_iterations, state.phase) == (8, 8, "finished")
+
+
+def test_foreign_bars_are_no_training(state: RunState) -> None:
+    """A download's bar is no iteration, and proves no training."""
+    feed(state, TrainerProgressed(step=3, total=9, description="Loading checkpoint shards"))
+    assert not state.proven
+    assert state.iterations_total == 0
+
+
+def test_trainer_dicts_without_a_step_take_the_bars(state: RunState) -> None:
+    """A metric dict does not name its step: the bar before it does."""
+    for step in (1, 2, 3):
+        feed(state, TrainerProgressed(step=step, total=30, seconds_per_step=2.0), TrainerLogged(loss=3.0 - step / 10))
+    assert (state.latest.iteration, state.train_iterations) == (3, 30)
+    assert state.latest.lm_loss == pytest.approx(2.7)
+
+
+def test_missing_loss_is_absent(state: RunState) -> None:
+    """A NaN loss makes the field vanish: the old value must not stand for it."""
+    feed(state, iteration(1), iteration(2, lm_loss=None))
+    assert state.latest.lm_loss is None
+
+
+def test_phases_follow_the_log(state: RunState) -> None:
+    """Evaluation and saving are entered and left by their lines."""
+    feed(state, *(iteration(n) for n in range(1, 4)))
+    feed(state, ValidationLogged(iteration=3, losses={"lm loss": 2.0}))
+    assert state.phase == "evaluating"
+    feed(state, CheckpointSaveStarted(iteration=3))
+    assert state.phase == "saving"
+    feed(state, CheckpointSaved(iteration=3))
+    assert (state.phase, state.checkpoints.last_iteration, state.checkpoints.save_seconds) == ("training", 3, 10.0)
+    assert derived.seconds_at_risk(state) == 0.0
+    feed(state, iteration(4))
+    assert derived.seconds_at_risk(state) == 10.0
+
+
+def test_evaluation_due_is_expected_silence(state: RunState) -> None:
+    """No line announces an evaluation: the interval of the arguments does."""
+    feed(state, ArgumentsDumped(values={"eval_interval": "5", "eval_iters": "2"}), *(iteration(n) for n in range(1, 6)))
+    assert state.phase == "evaluating"
+    feed(state, iteration(6))
+    assert state.phase == "training"
+
+
+def test_overhead_is_taken_out_of_the_time(state: RunState) -> None:
+    """The microsoft fork counts evaluation and saving into the next line's time: live it is measured and taken out."""
+    feed(state, *(iteration(n) for n in range(1, 8)))
+    now = state.updated_at
+    feed(state, CheckpointSaveStarted(iteration=7), at=now + 0.1)
+    feed(state, CheckpointSaved(iteration=7), at=now + 40.1)
+    feed(state, iteration(8, 50.2), at=now + 50.2)
+    assert state.pure_seconds == pytest.approx(10.1)
+    assert state.pace.baseline == 10.0
+
+
+def test_overhead_told_by_a_timer_is_taken_out(state: RunState) -> None:
+    """In a finished log the timer of the save tells how much of the next line's time it was."""
+    feed(state, *(iteration(n) for n in range(1, 8)), live=False)
+    save = TimersReported(speaker="megatron", timers={"save-checkpoint": (39.0, 40.0)})
+    feed(state, CheckpointSaveStarted(iteration=7), CheckpointSaved(iteration=7), save, iteration(8, 50.0), live=False)
+    assert state.pure_seconds == pytest.approx(10.0)
+
+
+def test_unmeasured_overhead_leaves_the_last_time(state: RunState) -> None:
+    """An evaluation of unknown length makes the line's time useless: the figure before it stays."""
+    feed(state, *(iteration(n) for n in range(1, 8)), live=False)
+    feed(state, ValidationLogged(iteration=7, losses={"lm loss": 2.0}), iteration(8, 700.0), live=False)
+    assert state.pure_seconds == 10.0
+    assert state.gaps["evaluating"].longest == pytest.approx(690.0)
+
+
+def test_time_stamped_megatron_holds_no_overhead(state: RunState) -> None:
+    """NVIDIA's newer loop stops its timer around evaluation: its time stands as printed."""
+    lines = [iteration(n, dialect="megatron-lm", logged_at=f"2026-01-01T00:00:{n:02d}") for n in range(1, 8)]
+    slow = replace(lines[-1], iteration=8, seconds_per_iteration=12.0, lm_loss=4.0)
+    feed(state, *lines, ValidationLogged(iteration=7, losses={"lm loss": 2.0}), slow)
+    assert state.pure_seconds == 12.0
+
+
+def test_one_crash_has_one_failure(state: RunState) -> None:
+    """84 watchdog lines and their followers are one failure with the ranks that told it."""
+    feed(state, *(iteration(n) for n in range(1, 4)))
+    feed(state, *(WatchdogTimedOut(rank=n % 28, operation="ALLREDUCE") for n in range(84)))
+    feed(state, FailureSeen(failure="killed", message="SIGTERM", consequence=True))
+    assert state.failures_total == {"nccl": 1}
+    assert len(state.watchdog_ranks) == 28
+    assert state.phase == "crashed"
+
+
+def test_victims_are_not_the_cause(state: RunState) -> None:
+    """A SIGTERM victim seen first gives way to the failure that explains it."""
+    feed(state, iteration(1), FailureSeen(failure="killed", message="Signal 15 received", consequence=True))
+    feed(state, FailureSeen(failure="ecc", message="uncorrectable ECC error", node="n7"))
+    assert state.failure is not None
+    assert (state.failure.failure, state.failure.node) == ("ecc", "n7")
+
+
+def test_a_caught_traceback_is_no_crash(state: RunState) -> None:
+    """A traceback after which the loop goes on ended nothing."""
+    feed(state, iteration(1), TracebackSeen(exception="ValueError", message="retry"), iteration(2))
+    assert (state.phase, state.failure, state.failures_total) == ("training", None, {})
+
+
+def test_a_traceback_names_the_cause_of_an_exit(state: RunState) -> None:
+    """A process that ends after a traceback died of it."""
+    feed(state, iteration(1), TracebackSeen(exception="ValueError", message="bad batch"), ProcessExited(exit_code=1))
+    assert state.failures_total == {"python_exception": 1}
+
+
+def test_a_bystanders_traceback_says_nothing(state: RunState) -> None:
+    """wandb's own traceback is not the training's."""
+    feed(state, iteration(1), TracebackSeen(exception="ModuleNotFoundError", message="x", script="/usr/bin/wandb"))
+    assert state.failure is None
+
+
+def test_clean_ends(state: RunState) -> None:
+    """The loop's own exit line and the launcher's last process end a run without a failure."""
+    feed(state, iteration(1000), ProgramExited(reason="iterations", iteration=1000))
+    assert (state.phase, state.failures_total) == ("finished", {})
+    other = feed(RunState(name="b"), iteration(1000), ProcessExited(exit_code=0))
+    assert other.phase == "finished"
+
+
+def test_last_iteration_leads_to_exiting(state: RunState) -> None:
+    """After the last planned iteration only tidying up is left."""
+    feed(state, iteration(999), iteration(1000))
+    assert state.phase == "exiting"
+
+
+def test_overflows_move_the_scale(state: RunState) -> None:
+    """DeepSpeed's overflow lines are the truth about the loss scale where Megatron prints -1."""
+    feed(state, iteration(1, loss_scale=-1.0), OverflowSkipped(loss_scale=65536.0, new_loss_scale=32768.0))
+    assert (state.overflows_total, state.latest.loss_scale) == (1, 32768.0)
+
+
+def test_environment_alone_makes_no_run(state: RunState) -> None:
+    """A script's environment dump is no training."""
+    feed(state, EnvironmentVariableSeen(name="CUDA_LAUNCH_BLOCKING", value="1"))
+    assert not state.proven
+    assert state.environment["CUDA_LAUNCH_BLOCKING"] == "1"
+
+
+def test_bursts_teach_the_launchers_buffering(state: RunState) -> None:
+    """Lines that arrive together after a silence that their times sum up to were held back."""
+    number = 1
+    for _ in range(3):
+        start = state.updated_at + 100.0
+        for _ in range(10):
+            feed(state, iteration(number), at=start)
+            number += 1
+    assert state.buffering.longest_silence == pytest.approx(100.0)

@@ -1,0 +1,105 @@
+"""The life of an incident: firing, worse, repeated, resolved, inhibited, unknown."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.detectors.verdict import Verdict
+from monitor.incidents import IncidentBook, Transition, judge
+from monitor.run.state import RunState
+
+REPEAT = 3600.0
+
+
+def step(book: IncidentBook, now: float, *verdicts: Verdict) -> list[Transition]:
+    """One tick."""
+    return judge(book, RunState(name="run"), verdicts, now, REPEAT)
+
+
+def firing(severity: str = "critical", quiet: bool = False, kind: str = "hang") -> Verdict:
+    """A verdict that something is wrong."""
+    return Verdict(kind, "firing", severity=severity, summary="it hangs", quiet=quiet)  # type: ignore[arg-type]
+
+
+def test_fires_once_and_resolves_once() -> None:
+    """Many ticks of the same trouble are one firing and one resolved."""
+    book = IncidentBook()
+    told = [*step(book, 1.0, firing()), *step(book, 2.0, firing()), *step(book, 3.0, Verdict("hang"))]
+    assert [item.status for item in told] == ["firing", "resolved"]
+    assert book.counts == {"hang": 1}
+    assert not book.open
+
+
+def test_late_is_quiet_and_hung_is_told() -> None:
+    """The quiet warning that grows into a critical one is told when it does, and counts once."""
+    book = IncidentBook()
+    late = step(book, 1.0, firing("warning", quiet=True))
+    assert [item.quiet for item in late] == [True]
+    assert book.counts.get("hang", 0) == 0
+    hung = step(book, 2.0, firing("critical"))
+    assert [(item.severity, item.quiet) for item in hung] == [("critical", False)]
+    assert book.counts == {"hang": 1}
+    assert [item.quiet for item in step(book, 3.0, Verdict("hang"))] == [False]
+
+
+def test_late_that_recovers_is_never_told() -> None:
+    """A slow iteration that came after all wakes nobody."""
+    book = IncidentBook()
+    told = [*step(book, 1.0, firing("warning", quiet=True)), *step(book, 2.0, Verdict("hang"))]
+    assert all(item.quiet for item in told)
+
+
+def test_repeats_after_the_interval() -> None:
+    """An incident that goes on is told again, not every tick."""
+    book = IncidentBook()
+    told = [len(step(book, now, firing())) for now in (0.0, 100.0, REPEAT, REPEAT + 1, 2 * REPEAT)]
+    assert told == [1, 0, 1, 0, 1]
+
+
+def test_unknown_keeps_what_stood() -> None:
+    """What cannot be observed neither resolves nor fires."""
+    book = IncidentBook()
+    step(book, 1.0, firing())
+    assert step(book, 2.0, Verdict("hang", "unknown")) == []
+    assert "hang" in book.open
+
+
+def test_a_crash_silences_the_hang() -> None:
+    """The hang of a run that turns out to have crashed ends without a word of its own."""
+    book = IncidentBook()
+    step(book, 1.0, firing())
+    told = step(book, 2.0, Verdict("hang"), firing(kind="crash"))
+    assert [(item.incident, item.status, item.quiet) for item in told] == [
+        ("crash", "firing", False),
+        ("hang", "resolved", True),
+    ]
+
+
+def test_json_has_the_public_names() -> None:
+    """The object that `replay --json` and the webhook carry."""
+    (item,) = step(IncidentBook(), 0.0, firing())
+    shown = item.to_json()
+    assert shown["time"] == "1970-01-01T00:00:00+00:00"
+    assert {"run", "incident", "status", "severity", "time", "phase", "summary", "evidence"} <= set(shown)
+
+
+@given(st.lists(st.sampled_from(["clear", "late", "hung", "unknown"]), max_size=60))
+def test_firing_and_resolved_alternate(verdicts: list[str]) -> None:
+    """Whatever the verdicts, nothing is resolved that did not fire, and nothing fires twice without growing worse."""
+    book = IncidentBook()
+    answers = {
+        "clear": Verdict("hang"),
+        "late": firing("warning", quiet=True),
+        "hung": firing(),
+        "unknown": Verdict("hang", "unknown"),
+    }
+    open_severity: str | None = None
+    for tick, name in enumerate(verdicts):
+        for item in step(book, float(tick), answers[name]):
+            if item.status == "firing":
+                assert open_severity is None or (open_severity, item.severity) == ("warning", "critical")
+                open_severity = item.severity
+            else:
+                assert open_severity is not None
+                open_severity = None

@@ -1,0 +1,151 @@
+"""Names of runs: what the configuration says, else what the path says below the pattern's fixed part."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.config import Watch, run_name
+
+LOGS = Path(__file__).parents[2] / ".." / "shared" / "logs"
+
+
+def named(path: str, *patterns: str) -> str:
+    """The name under a single watch, the path found by its first pattern that could."""
+    return run_name(path, patterns[0], [Watch(paths=patterns)])
+
+
+@pytest.mark.parametrize(
+    ("path", "patterns", "name"),
+    [
+        ("logs/nvidia/2340723.out", ["logs/nvidia/*"], "2340723"),
+        ("logs/nvidia/2340723.err", ["logs/nvidia/*"], "2340723"),
+        ("logs/nvidia/2340723.out", ["logs/**/*"], "nvidia/2340723"),
+        ("logs/nvidia/2340723.out", ["logs/**"], "nvidia/2340723"),
+        ("/logs/tr11/main_log.txt", ["/logs/tr11/main_log.txt"], "main_log"),
+        ("/logs/tr11/main_log.txt", ["/logs/*/main_log.txt"], "tr11/main_log"),
+        ("/logs/tr11/train.log.1", ["/logs/tr11/*"], "train"),
+        ("/logs/tr11/train.log-20220314.gz", ["/logs/tr11/*"], "train"),
+        ("/logs/tr11/opt-1.3b", ["/logs/tr11/*"], "opt-1.3b"),
+        ("main_log.2", ["main_log"], "main_log"),
+        ("x.log", ["*.log"], "x"),
+        ("./a/../x.log", ["x.log"], "x"),
+        ("/x.log", ["/*.log"], "x"),
+        ("logs/deep/down/x.log", ["logs"], "deep/down/x"),
+        ("logs/x.log", ["logs/"], "x"),
+        ("logs/.log", ["logs/*"], ".log"),
+        ("logs/a.log", ["logs/[ab].log"], "a"),
+        ("logs/c.log", ["logs/[!ab].log"], "c"),
+        ("logs/tr1/a.log", ["logs/tr?/a.log"], "tr1/a"),
+        ("elsewhere/x.log", ["logs/*.log"], "x"),
+        ("logs/tr11/deep/main.log", ["logs/tr*"], "tr11/deep/main"),
+        ("logs/[z-a].log", ["logs/[z-a].log"], "[z-a]"),
+    ],
+)
+def test_default_name(path: str, patterns: list[str], name: str) -> None:
+    """The name is the path from the first wildcard's directory on, without a log's suffix."""
+    assert named(path, *patterns) == name
+
+
+def test_name_wins() -> None:
+    """`name:` names every source of its paths."""
+    watches = [Watch(paths=("/a/*.out", "/b/x.err"), name="tr11-176B")]
+    assert run_name("/a/1.out", "/a/*.out", watches) == run_name("/b/x.err", "/b/x.err", watches) == "tr11-176B"
+
+
+def test_name_from_group() -> None:
+    """`name_from:` takes the name from its group; a path that it does not fit keeps the default name."""
+    watches = [Watch(paths=("/logs/**/*.out",), name_from=r"/logs/(?P<run>tr[^/]+)/")]
+    assert run_name("/logs/tr11/a/1.out", "/logs/**/*.out", watches) == "tr11"
+    assert run_name("/logs/other/1.out", "/logs/**/*.out", watches) == "other/1"
+
+
+def test_equal_stems_in_different_directories() -> None:
+    """Two files named alike are two runs, in one watch or in two, and in either order."""
+    one = [Watch(paths=("/x/a/main_log.txt", "/x/b/main_log.txt"))]
+    two = [Watch(paths=(path,)) for path in one[0].paths]
+    for watches in (one, two, two[::-1]):
+        names = [run_name(path, path, watches) for path in one[0].paths]
+        assert names == ["a/main_log", "b/main_log"]
+
+
+def test_as_many_directories_as_needed() -> None:
+    """Directories whose last parts are equal are told apart by more of them."""
+    paths = ("/x/a/logs/main.log", "/x/b/logs/main.log", "main.log")
+    watches = [Watch(paths=paths)]
+    assert [run_name(path, path, watches) for path in paths] == ["a/logs/main", "b/logs/main", "main"]
+
+
+def test_out_and_err_are_one_run() -> None:
+    """What a scheduler writes to two files is one run, named one by one or by two patterns."""
+    explicit = [Watch(paths=("/l/77.out", "/l/77.err"))]
+    globs = [Watch(paths=("/l/out/*.out", "/l/err/*.err"))]
+    assert {run_name(path, path, explicit) for path in explicit[0].paths} == {"77"}
+    assert run_name("/l/out/77.out", "/l/out/*.out", globs) == run_name("/l/err/77.err", "/l/err/*.err", globs) == "77"
+
+
+def test_equal_patterns_in_different_directories() -> None:
+    """One wildcard in two directories gives two sets of runs."""
+    watches = [Watch(paths=("/l/tr11/*.log",)), Watch(paths=("/l/tr12/*.log",))]
+    assert run_name("/l/tr11/main.log", "/l/tr11/*.log", watches) == "tr11/main"
+    assert run_name("/l/tr12/main.log", "/l/tr12/*.log", watches) == "tr12/main"
+
+
+def test_two_directories() -> None:
+    """Two directories given as such do not mix their files; a file named beside them changes nothing."""
+    watches = [Watch(paths=("/l/a", "/l/b", "/m/main.log"))]
+    assert run_name("/l/a/x.log", "/l/a", watches) == "a/x"
+    assert run_name("/l/b/x.log", "/l/b", watches) == "b/x"
+    assert run_name("/l/a/x.log", "/l/a", [Watch(paths=("/l/a", "/m/main.log"))]) == "x"
+
+
+def test_pattern_that_nobody_knows() -> None:
+    """A path whose pattern is not in the configuration is led back by its own shape, else named by its stem."""
+    watches = [Watch(paths=("/l/*.out",), name="tr11")]
+    assert run_name("/l/1.out", "/l/1.out", watches) == "tr11"
+    assert run_name("/m/1.out", "/m/1.out", watches) == "1"
+    assert run_name("/m/1.out", "/m/1.out") == "1"
+
+
+def test_pattern_is_found_by_the_path() -> None:
+    """Whoever knows the path alone gives it for the pattern: a file that was named stands before any wildcard."""
+    watches = [Watch(paths=("/l/**/*.log",)), Watch(paths=("/l/a/main.log",), name="tr11")]
+    assert run_name("/l/a/main.log", "/l/a/main.log", watches) == "tr11"
+    assert run_name("/l/b/main.log", "/l/b/main.log", watches) == "b/main"
+
+
+def test_long_names_stay_apart() -> None:
+    """Names are cut to 200 characters, and two that differ only beyond them still differ."""
+    names = {named(f"/l/{'x' * 300}{tail}.log", "/l/*") for tail in "ab"}
+    assert len(names) == 2
+    assert {len(name) for name in names} == {200}
+
+
+def test_bytes_that_are_no_text() -> None:
+    """A file name that is not UTF-8, or holds control characters, gives a name that can be printed and encoded."""
+    path = b"/l/tr\xff\n11.log".decode("utf-8", "surrogateescape")
+    assert named(path, "/l/*") == "tr\ufffd\ufffd11"
+
+
+@given(st.text(min_size=1), st.text(alphabet="ab/*?[]!-^.~", min_size=1, max_size=12))
+def test_any_path_has_a_name(path: str, pattern: str) -> None:
+    """Whatever the path and the pattern, the name is not empty, bounded, printable and can be encoded."""
+    name = run_name(path, pattern, [Watch(paths=(pattern,))])
+    assert 0 < len(name) <= 200
+    assert name.encode()
+    assert not any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
+
+
+@pytest.mark.real_logs
+def test_names_of_real_logs() -> None:
+    """Every real log has its own name under one pattern, and only 2340723.out and .err share one."""
+    if not LOGS.is_dir():
+        pytest.skip("no ../shared/logs")
+    paths = [str(path) for path in LOGS.glob("*/*") if path.suffix in (".out", ".err", ".log")]
+    names = [named(path, f"{LOGS}/*/*") for path in paths]
+    assert len(paths) - len(set(names)) == 1
+    assert names.count("nvidia/2340723") == 2
