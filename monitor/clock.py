@@ -21,6 +21,10 @@ class Clock(Protocol):
         """Seconds since some fixed instant of this process's host."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Wait; at once if there is nothing to wait for."""
+        ...
+
 
 class SystemClock:
     """The host's clocks."""
@@ -32,6 +36,11 @@ class SystemClock:
     def monotonic(self) -> float:
         """Seconds since boot, more or less."""
         return time.monotonic()  # noqa: TID251
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; at once if there is nothing to wait for."""
+        if seconds > 0:
+            time.sleep(seconds)
 
 
 class ManualClock:
@@ -48,6 +57,10 @@ class ManualClock:
     def monotonic(self) -> float:
         """Seconds since some fixed instant."""
         return self._monotonic
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes without anybody waiting."""
+        self.advance(max(0.0, seconds))
 
     def advance(self, seconds: float) -> None:
         """Both clocks move on."""

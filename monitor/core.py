@@ -110,7 +110,7 @@ class Core:
     def __init__(self, config: Config, rules: Sequence[Rule] = ()) -> None:
         self.config = config
         self.rules = tuple(rules)
-        self._hang: HangSettings = config.detectors["hang"]
+        self._hang: HangSettings = config.detectors.hang
         self.runs: dict[str, Run] = {}
         self.sources: dict[str, Source] = {}
         self.counts = MonitorCounts()
@@ -272,7 +272,7 @@ class Core:
     def _verdicts(self, run: Run, now: float) -> list[Verdict]:
         settings = self.config.detectors
         names = ("source_lost",) if run.history else tuple(DETECTORS)
-        return [DETECTORS[name].check(run.state, now, settings[name]) for name in names]
+        return [DETECTORS[name].check(run.state, now, getattr(settings, name)) for name in names]
 
     @staticmethod
     def _remember_fired(run: Run, transitions: Iterable[Transition]) -> None:
@@ -396,7 +396,8 @@ class Core:
     def restore(self, saved: Saved) -> dict[str, Position]:
         """Take what was saved; each source and its run are claimed when the follower proves the position.
 
-        Gives the positions to prove."""
+        Gives the positions to prove.
+        """
         self._unclaimed = saved
         for name, series in saved.counts.items():
             if name.endswith("_total"):

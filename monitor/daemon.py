@@ -12,13 +12,14 @@ import queue
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config, host_and_port
 from monitor.core import Core, Saved
-from monitor.follow import Follower, FollowSettings, Watch
-from monitor.follow.messages import Message
+from monitor.follow.follower import Follower
+from monitor.follow.messages import Message, Position
+from monitor.follow.patterns import Watch
+from monitor.follow.settings import FollowSettings
 from monitor.metrics import Snapshot
 from monitor.notifiers import NotificationQueue, build_notifiers
 from monitor.rules import custom_rules
@@ -135,7 +136,7 @@ class Daemon:
 
     # --- state ------------------------------------------------------------------------------------------------------
 
-    def _load(self) -> dict[str, Any]:
+    def _load(self) -> dict[str, Position]:
         given = self.config.state_dir
         directory = Path(os.path.expanduser(given)) if given else default_state_directory(self.address)
         store = Store(directory)

@@ -244,7 +244,9 @@ class MonitorCounts:
     def frozen(self) -> dict[str, tuple[Sample, ...]]:
         """A copy that other threads may read."""
         return {
-            name: tuple(Sample(tuple(clean_label(label) for label in labels), value) for labels, value in series.items())
+            name: tuple(
+                Sample(tuple(clean_label(label) for label in labels), value) for labels, value in series.items()
+            )
             for name, series in self.values.items()
         }
 

@@ -7,8 +7,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
-from monitor.follow import Watch, read_once
+from monitor.follow.follower import read_once
 from monitor.follow.messages import Unreadable
+from monitor.follow.patterns import Watch
 from monitor.metrics import Snapshot
 from monitor.rules import custom_rules
 from monitor.serve.collector import SnapshotCollector
@@ -30,7 +31,8 @@ _TIMELESS = frozenset(
 
 def read_all(config: Config, clock: Clock | None = None) -> tuple[Core, list[str]]:
     """(the core after everything was read, what a person should know): files that no one can read or that hold no
-    training line, patterns that match nothing."""
+    training line, patterns that match nothing.
+    """
     clock = clock or SystemClock()
     core = Core(config, custom_rules(config))
     watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]

@@ -25,28 +25,38 @@ _BYTE_UNITS = {
     "tib": 1024**4,
 }
 _FLOPS_UNITS = {"": 1e-12, "k": 1e-9, "m": 1e-6, "g": 1e-3, "t": 1.0, "p": 1e3, "e": 1e6}
-_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-_LEADING_NUMBER = re.compile(rf"\s*({_NUMBER})", re.IGNORECASE)
-# 2019's form without a colon: `learning rate 1.500E-04`
-_NAME_THEN_NUMBER = re.compile(rf"(?P<name>[A-Za-z][\w ./()-]*?)\s+(?P<value>{_NUMBER})\s*", re.IGNORECASE)
+NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+"""A printed number as a pattern without groups; to be compiled with IGNORECASE for `NAN` and `INF`."""
+
+_LEADING_NUMBER = re.compile(rf"\s*({NUMBER})", re.IGNORECASE)
+_WHOLE_NUMBER = re.compile(NUMBER, re.IGNORECASE)
 _BYTES = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGT]?i?B|bytes)?\b", re.IGNORECASE)
-_FLOPS = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGTPE]?)FLOPS?", re.IGNORECASE)
+_FLOPS = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
+_MAX_INTEGER = 10**18  # what a signed 64-bit counter holds; longer runs of digits are no number of a training
+
+
+def name_and_value(piece: str) -> tuple[str, str] | None:
+    """`learning rate: 1.5E-04` as name and value, split at the last `: `; None if the piece is no field.
+
+    The value of a field that is cut off behind its colon is empty. 2019's Megatron-LM printed `learning rate 1.5E-04`.
+    """
+    name, separator, value = piece.rpartition(": ")
+    if not separator:
+        name, separator, value = piece.rpartition(":")
+        if not separator:
+            name, separator, value = piece.strip().rpartition(" ")
+            if not _WHOLE_NUMBER.fullmatch(value) or not name[:1].isalpha():
+                return None
+    name = name.strip()
+    return (name, value.strip()) if name else None
 
 
 def split_fields(text: str) -> Iterator[tuple[str, str]]:
-    """(name, value) of each ` | `-separated piece, split at its last `: `; pieces that are no field are passed over."""
+    """(name, value) of each ` | `-separated piece; pieces that are no field are passed over."""
     for piece in text.split("|"):
-        name, separator, value = piece.rpartition(": ")
-        if not separator:
-            name, separator, value = piece.rpartition(":")
-        if separator:
-            name = name.strip()
-            if name:
-                yield name, value.strip()
-            continue
-        match = _NAME_THEN_NUMBER.fullmatch(piece.strip())
-        if match:
-            yield match["name"].strip(), match["value"]
+        pair = name_and_value(piece)
+        if pair is not None:
+            yield pair
 
 
 def number(text: str) -> float | None:
@@ -59,14 +69,15 @@ def number(text: str) -> float | None:
 
 
 def integer(text: str) -> int | None:
-    """The whole number that `text` begins with; None for a fraction, NaN or no number."""
+    """The whole number that `text` begins with; None for a fraction, NaN, no number or one beyond 64 bits."""
     try:
-        return int(text)
+        whole = int(text)
     except ValueError:
         value = number(text)
-        return (
-            int(value) if value is not None and value == value and abs(value) < 1e18 and value == int(value) else None
-        )
+        if value is None or not abs(value) < _MAX_INTEGER or value != int(value):  # NaN fails the comparison too
+            return None
+        whole = int(value)
+    return whole if abs(whole) < _MAX_INTEGER else None
 
 
 def seconds(value: float | None, unit: str) -> float | None:
@@ -87,11 +98,11 @@ def byte_size(text: str, default_unit: str = "b") -> int | None:
     match = _BYTES.match(text)
     if not match:
         return None
-    factor = _BYTE_UNITS[(match[2] or default_unit).lower()]
-    return round(float(match[1]) * factor)
+    size = float(match[1]) * _BYTE_UNITS[(match[2] or default_unit).lower()]
+    return round(size) if abs(size) < _MAX_INTEGER else None
 
 
 def teraflops(text: str) -> float | None:
-    """`13.3TFLOPS`, `512.0 GFLOPS` as TFLOP/s (gpt-neox scales the unit with the value)."""
+    """`13.3TFLOPS`, `512.0 GFLOPS` as TFLOP/s. gpt-neox scales the unit with the value; below 1000 it prints none."""
     match = _FLOPS.match(text)
-    return float(match[1]) * _FLOPS_UNITS[match[2].lower()] if match else None
+    return float(match[1]) * _FLOPS_UNITS[(match[2] or "").lower()] if match else None

@@ -1,8 +1,8 @@
-"""Chunks of bytes in any cut, blocks of whole lines out.
+r"""Chunks of bytes in any cut, blocks of whole lines out.
 
-Law: the same bytes give the same lines whatever the chunks. A line ends at `\\n`, `\\r\\n` or a bare `\\r` (progress
-bars draw over themselves with `\\r`, and metric dicts follow one on the same physical line). NUL bytes are holes
-that copytruncate or a parallel file system left: they are dropped. Lines are numbered by `\\n` alone, as editors do.
+Law: the same bytes give the same lines whatever the chunks. A line ends at `\n`, `\r\n` or a bare `\r` (progress
+bars draw over themselves with `\r`, and metric dicts follow one on the same physical line). NUL bytes are holes
+that copytruncate or a parallel file system left: they are dropped. Lines are numbered by `\n` alone, as editors do.
 
 A line longer than the bound is thrown away up to its end and reported once. The bound exists because a binary file
 that matches a glob has no line ends at all; 1 MiB is four times the longest real line seen (248,444 bytes of bars).
@@ -41,6 +41,11 @@ def line_end(data: bytes, start: int, has_cr: bool) -> int:
     return newline
 
 
+def next_line(data: bytes, end: int) -> int:
+    """Index of the first byte behind the line end at `end`: `\\r\\n` is one line end."""
+    return end + (2 if data.startswith(b"\r\n", end) else 1)
+
+
 def line_start(data: bytes, index: int, has_cr: bool, floor: int = 0) -> int:
     """Index of the first byte of the line that holds `index`; nothing before `floor` is looked at."""
     start = data.rfind(b"\n", floor, index) + 1
@@ -57,6 +62,8 @@ class LineSplitter:
         self.max_line_bytes = max_line_bytes
         self.raw_pending = 0
         """Bytes fed since the last line end, NULs and discarded ones counted: what a resume must read again."""
+        self.after_return = False
+        """The last line ended in a bare `\\r`: a `\\n` that comes next is the rest of its end."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._discarding = False
@@ -75,6 +82,10 @@ class LineSplitter:
             return []
         self.raw_pending = len(chunk) - last_end - 1
         head, tail = _without_nuls(chunk[: last_end + 1]), _without_nuls(chunk[last_end + 1 :])
+        if self.after_return and head.startswith(b"\n"):
+            self.line += 1
+            head = head[1:]
+        self.after_return = head.endswith(b"\r")
         out: list[Block | Discarded] = []
         if self._discarding:
             end = line_end(head, 0, b"\r" in head)
@@ -96,6 +107,7 @@ class LineSplitter:
     def _hold(self, part: bytes) -> None:
         if not part:
             return
+        self.after_return = False
         self._pending_bytes += len(part)
         if self._discarding or self._pending_bytes > self.max_line_bytes:
             self._discarding = True
@@ -104,8 +116,9 @@ class LineSplitter:
             self._pending.append(part)
 
     def _drop_line(self, data: bytes, end: int) -> bytes:
-        self.line += data.count(b"\n", 0, end + 1)
-        return data[end + 1 :]
+        start = next_line(data, end)
+        self.line += data.count(b"\n", end, start)
+        return data[start:]
 
     def _cut_long(self, data: bytes) -> list[Block | Discarded]:
         out: list[Block | Discarded] = []
@@ -121,8 +134,8 @@ class LineSplitter:
                 out.append(self._block(data[block_start:position]))
             end = line_end(data, position, b"\r" in data)
             out.append(Discarded(end - position, self.line))
-            self.line += data.count(b"\n", end, end + 1)
-            block_start = position = end + 1
+            block_start = position = next_line(data, end)
+            self.line += data.count(b"\n", end, position)
         if block_start < len(data):
             out.append(self._block(data[block_start:] if block_start else data))
         return out

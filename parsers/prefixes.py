@@ -6,13 +6,16 @@ Stripping is repeated until nothing known stands in front. Order between ranks i
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_TEE = re.compile(r"\[(?:default|[A-Za-z_]\w*)(\d+)\]:(?=.)")
+# `... nan iterations:   0 |[default3]:text`: a tee label in the middle of a line
+_TEE = re.compile(r"\[(?:default|worker|trainer|rank)\d{1,9}\]:(?=.)")
 
-_MAX_NESTING = 8  # deepest real nesting seen is 4; the bound keeps a hostile line from costing more
+_MAX_NESTING = 8  # deepest real nesting seen is 4; the bounds keep a hostile line from costing more
+_MAX_SEGMENTS = 64
 
 # One alternative a prefix; each sample stands above it.
 _PREFIX = re.compile(
@@ -20,14 +23,14 @@ _PREFIX = re.compile(
     # ` 7: ` srun --label, right-aligned; also alone on a line
       (?P<task>[ ]{0,5}\d{1,6}):(?:[ ]|$)
     # `[default7]:` torchrun --tee: role and local rank
-    | \[(?:default|worker|trainer)(?P<local>\d+)\]:[ ]?
+    | [ ]{0,4}\[(?:default|worker|trainer)(?P<local>\d{1,9})\]:
     # `[rank13]:` PyTorch >= 2.2
-    | \[rank(?P<rank>\d+)\]:[ ]?
+    | \[rank(?P<rank>\d{1,9})\]:[ ]?
     # `[1,3]<stdout>:` OpenMPI --tag-output
-    | \[\d+,(?P<mpi>\d+)\]<std(?:out|err|diag)>:[ ]?
+    | \[\d{1,9},(?P<mpi>\d{1,9})\]<std(?:out|err|diag)>:[ ]?
     # `[2023-10-19 23:07:45,931] [INFO] [logging.py:96:log_dist] [Rank 0] ` DeepSpeed's logger
     | [ ]{0,4}\[(?P<ds_time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ ]\[(?P<ds_level>[A-Z]+)\][ ]
-      \[(?P<ds_where>[^\]\s]+)\](?:[ ]\[Rank[ ](?P<ds_rank>-?\d+)\])?[ ]?
+      \[(?P<ds_where>[^\]\s]+)\](?:[ ]\[Rank[ ](?P<ds_rank>-?\d{1,9})\])?[ ]?
     # `[2024-06-21 10:50:42][INFO][training_log:661] - ` Argonne
     | [ ]{0,4}\[(?P<ar_time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\]\[(?P<ar_level>[A-Z]+)\]
       \[(?P<ar_where>[^\]]+)\](?:[ ]-[ ]|[ ])?
@@ -38,15 +41,18 @@ _PREFIX = re.compile(
     # `[INFO|trainer.py:1165] 2021-05-25 07:09:47,832 >> ` transformers' logger
     | \[(?P<hf_level>[A-Z]+)\|(?P<hf_where>[^\]]+)\][ ](?P<hf_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+)[ ]>>[ ]?
     # `2023-10-26 21:31:16,318 [Rank 15]: ` a vendor's logger
-    | (?P<vd_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ ]\[Rank[ ](?P<vd_rank>\d+)\]:[ ]?
-    # `[20251202 06:56:28][rank-7/8][INFO ] [--------trainer.py:2560] : ` AMD Primus, its colours already gone
-    | \[(?P<pr_time>\d{8}[ ]\d\d:\d\d:\d\d)\]\[rank-(?P<pr_rank>\d+)/\d+\]\[(?P<pr_level>[A-Z]+)[ ]*\][ ]?
-      (?:\[(?P<pr_where>[^\]]+)\][ ]?)?:?[ ]?
+    | (?P<vd_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ ]\[Rank[ ](?P<vd_rank>\d{1,9})\]:[ ]?
+    # `[20251202 06:56:28][rank-7/8][INFO ] [--------trainer.py:2560] : ` AMD Primus, its colours already gone;
+    # `[[32m20251202 06:56:28[0m][[36mrank-7/8[0m][[1mINFO [0m] [1m[...` the same where only the escape byte was lost
+    | \[(?:\[\d{1,2}m)?(?P<pr_time>\d{8}[ ]\d\d:\d\d:\d\d)(?:\[0m)?\]
+      \[(?:\[\d{1,2}m)?rank-(?P<pr_rank>\d{1,9})/\d{1,9}(?:\[0m)?\]
+      \[(?:\[\d{1,2}m)?(?P<pr_level>[A-Z]+)[ ]{0,4}(?:\[0m)?\][ ]?
+      (?:\[\d{1,2}m)?(?:\[(?P<pr_where>[^\]]+)\][ ]?)?:?[ ]?
     # `2024-05-01T12:00:00.123456Z ` container runtimes; `stdout F ` may follow
     | (?P<iso_time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d))[ ](?:std(?:out|err)[ ][FP][ ])?
     # `(RayTrainWorker pid=1234, ip=10.0.0.1) `
     | \([A-Za-z_]\w*[ ]pid=\d+(?:,[ ]ip=(?P<ray_ip>[\d.]+))?\)[ ]
-    # `node01: `, `192.168.205.202: `, `localhost: ` pdsh; a name without a digit only before what only a training prints
+    # `node01: `, `192.168.205.202: `, `localhost: ` pdsh; a name without a digit only before a training line
     | (?P<host>localhost|\d{1,3}(?:\.\d{1,3}){3}|[a-z][a-z-]*\d[\w.-]*):[ ]
     | (?P<word_host>[a-z][a-z.-]*):[ ](?=[ ]?iteration[ =]|\[\d{4}-|\[default\d|[ ]?samples/sec:)
     """,
@@ -149,10 +155,10 @@ def segments(text: str) -> list[str]:
     """The parts of a physical line that another writer's tee prefix cuts: `... |[default3]: ...` is two."""
     if "]:" not in text:
         return [text]
-    starts = [match.start() for match in _TEE.finditer(text) if match.start() > 0]
-    # Only cut where real text precedes: a chain of prefixes at the start is one line.
-    cuts = [start for start in starts if strip_prefixes(text[:start])[1].strip()]
-    if not cuts:
+    starts = [match.start() for match in _TEE.finditer(text)]
+    if not starts or starts == [0]:
         return [text]
-    bounds = [0, *cuts, len(text)]
-    return [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    # Only cut where real text precedes: a chain of prefixes at the start is one line.
+    begin = len(text) - len(strip_prefixes(text)[1].lstrip())
+    bounds = [0, *[start for start in starts if start > begin][:_MAX_SEGMENTS], len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(bounds)]

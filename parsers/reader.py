@@ -6,12 +6,13 @@ over a restart; it goes with the offset `consumed_bytes`, the end of the last co
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from parsers.events import Event, LineDiscarded, LogEvent
-from parsers.lines import MAX_LINE_BYTES, Block, LineSplitter, line_end
+from parsers.lines import MAX_LINE_BYTES, Block, LineSplitter, line_end, next_line
 from parsers.prefixes import ANSI, segments, strip_prefixes
 from parsers.scan import Candidates, Gatherer, Line, Rule, Scanner
 from parsers.speakers import GATHERERS, RULES
@@ -29,10 +30,14 @@ class SourceReader:
         self._splitter = LineSplitter(max_line_bytes=max_line_bytes)
         self._open: list[tuple[str, Gatherer]] = []
         self.fed_bytes = 0
-        self.lines = 0
-        """Physical lines read to their end."""
         self.matched_lines = 0
-        """Lines that gave at least one event."""
+        """Physical lines that gave at least one event."""
+        self._last_matched = 0
+
+    @property
+    def lines(self) -> int:
+        """Physical lines read to their end."""
+        return self._splitter.line - 1
 
     @property
     def consumed_bytes(self) -> int:
@@ -63,18 +68,24 @@ class SourceReader:
         return {
             "offset": self.consumed_bytes,
             "line": self._splitter.line,
-            "lines": self.lines,
+            "after_return": self._splitter.after_return,
             "matched_lines": self.matched_lines,
+            "last_matched": self._last_matched,
             "open": [[name, dataclasses.asdict(gatherer)] for name, gatherer in self._open],  # type: ignore[call-overload]
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Go on where `save` was called. An unknown gatherer (from another version) is let go."""
+        """Go on where `save` was called. A gatherer that this version does not know is let go."""
         self.fed_bytes = int(saved["offset"])
         self._splitter = LineSplitter(int(saved["line"]), self._splitter.max_line_bytes)
-        self.lines = int(saved.get("lines", 0))
+        self._splitter.after_return = bool(saved.get("after_return"))
         self.matched_lines = int(saved.get("matched_lines", 0))
-        self._open = [(name, GATHERERS[name](**fields)) for name, fields in saved.get("open", ()) if name in GATHERERS]
+        self._last_matched = int(saved.get("last_matched", 0))
+        self._open = []
+        for name, fields in saved.get("open", ()):
+            if name in GATHERERS:
+                with contextlib.suppress(TypeError):  # its fields were others then
+                    self._open.append((name, GATHERERS[name](**fields)))
 
     def _read(self, parts: Sequence[Any]) -> list[LogEvent]:
         out: list[LogEvent] = []
@@ -82,10 +93,10 @@ class SourceReader:
             if isinstance(part, Block):
                 before = len(out)
                 self._read_block(part, out)
-                self.lines += part.data.count(b"\n")
-                self.matched_lines += len({entry.line for entry in out[before:]})
+                for entry in out[before:]:
+                    self.matched_lines += entry.line != self._last_matched
+                    self._last_matched = entry.line
             else:
-                self.lines += 1
                 out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
         return out
 
@@ -101,7 +112,7 @@ class SourceReader:
             number += data.count(b"\n", counted, start)
             counted = start
             self._read_line(data[start:end], number, rules, out)
-            position = end + 1
+            position = next_line(data, end)
 
     def _next_line(self, candidates: Candidates, position: int) -> tuple[int, int, tuple[int, ...]] | None:
         if not (self._open or self._extra):

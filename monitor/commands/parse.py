@@ -13,7 +13,11 @@ import click
 
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
-from monitor.follow.discovery import expand
+from monitor.follow.discovery import Walk
+from monitor.follow.mounts import read_mounts
+from monitor.follow.os_layer import OsLayer
+from monitor.follow.patterns import Watch, absolute, has_magic
+from monitor.follow.plan import plan
 from monitor.rules import custom_rules
 from parsers.events import LogEvent, to_fields
 from parsers.reader import SourceReader
@@ -33,7 +37,7 @@ def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overr
     for path in _files(paths):
         try:
             with _open(path) as stream:
-                run = "-" if path == "-" else run_name(os.path.abspath(path), os.path.abspath(path), config.runs)
+                run = "-" if path == "-" else run_name(absolute(path), absolute(path), config.runs)
                 for entry in events_of(stream, config):
                     sys.stdout.write(_line(path, run, entry, as_json))
         except BrokenPipeError:
@@ -50,16 +54,23 @@ def _files(paths: tuple[str, ...]) -> Iterator[str]:
         if path == "-":
             yield path
             continue
-        found = list(expand(path))
-        if not found and not any(sign in path for sign in "*?["):
+        found = _found(path)
+        if not found and not has_magic(path):
             found = [path]  # so that opening it tells why
         elif not found:
             click.echo(f"{path}: no file matches", err=True)
         yield from found
 
 
+def _found(path: str) -> list[str]:
+    """The files that the daemon would follow for PATH, in the order of their names."""
+    planned = plan([Watch(path)], read_mounts(), os.path.realpath)
+    walk = Walk(OsLayer(), [job for jobs in planned.values() for job in jobs], frozenset())
+    return sorted({step.path for step in walk.run() if step is not None})
+
+
 def _open(path: str) -> IO[bytes]:
-    return sys.stdin.buffer if path == "-" else open(path, "rb")  # noqa: SIM115 - the caller closes it
+    return sys.stdin.buffer if path == "-" else open(path, "rb")
 
 
 def events_of(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:

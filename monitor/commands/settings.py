@@ -34,4 +34,3 @@ def configured(config_file: Path | None, overrides: Sequence[str], paths: Sequen
         absolute = tuple(path if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
         config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute)))
     return config
-

@@ -45,15 +45,15 @@ def simulate(
                 write(scenario, stream, speed=speed, clock=SystemClock())
 
 
-def scenario_of(
-    kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int
-) -> Scenario:
+def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int) -> Scenario:
     """The scenario that the options name; a wrong one is a usage error that says what there is."""
     faults = []
     for kind in kinds:
         name, _, at = kind.partition("@")
         if name not in FAULTS:
-            raise click.BadParameter(f"{name!r} is no fault; there are {', '.join(sorted(FAULTS))}", param_hint="--fault")
+            raise click.BadParameter(
+                f"{name!r} is no fault; there are {', '.join(sorted(FAULTS))}", param_hint="--fault"
+            )
         if at and not at.isdigit():
             raise click.BadParameter(f"{at!r} is no iteration", param_hint="--fault")
         faults.append(Fault(kind=name, at=int(at) if at else iterations // 2))

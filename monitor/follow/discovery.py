@@ -57,7 +57,7 @@ class Walk:
     def run(self) -> Iterator[Step]:
         """Literal paths first, then plain files, then links: a file's own name wins over a link to it."""
         links: list[Found] = []
-        for job in self.jobs:
+        for job in sorted(self.jobs, key=lambda job: bool(job.states)):
             if job.states:
                 yield from self._directory(job, job.root, job.states, links)
             else:
@@ -73,12 +73,8 @@ class Walk:
             tree = Pattern.parse("/" + "/".join(job.pattern.parts)).tree()
             states = tree.below(tree.start(), job.root)
             yield from self._directory(job._replace(pattern=tree, in_tree=True), job.root, states, links)
-        elif stat.S_ISREG(mode) or (not mode and not has_magic(job.root)):
+        elif mode or not has_magic(job.root):  # else a pattern, and no file that is called like it
             yield Found(job.root, literal=True)
-        elif not mode:
-            return  # a pattern, and no file that is called like it
-        else:
-            self.unsupported[kind_of(mode)] += 1
 
     def _directory(self, job: Job, directory: str, states: States, links: list[Found]) -> Iterator[Step]:
         entries: list[Entry] = []

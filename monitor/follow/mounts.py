@@ -74,7 +74,7 @@ class Mounts:
 
 
 def parse_mountinfo(text: str) -> Mounts:
-    r"""/proc/self/mountinfo (proc(5)): `36 35 98:0 /root /mnt/a\040b rw,noatime shared:1 - ext3 /dev/root rw`."""
+    r"""/proc/self/mountinfo (proc(5)): `36 35 98:0 /exported /mnt/a\040b rw,noatime shared:1 - ext3 /dev/root rw`."""
     found = []
     for line in text.splitlines():
         fields = line.split(" ")

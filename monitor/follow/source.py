@@ -212,9 +212,11 @@ class Source(Following):
         if self.more:
             return
         drained = links is not None
-        if drained and ((seen.st_size == 0 and links) or now - self._moved_at < self._settings.rotation_grace):
-            # While the new file is empty the writer may not have moved over yet.
-            self._soon = now - self._moved_at < self._settings.renamed_patience
+        if seen.st_size == 0 and links:
+            self._moved_at = None  # while the new file is empty the writer may not have moved over yet
+            return
+        if drained and now - self._moved_at < self._settings.rotation_grace:
+            self._soon = True
             return
         identity = seen.st_dev, seen.st_ino
         if not self._context.registry.claim(identity, self.source):

@@ -32,8 +32,8 @@ def may_hold_logs(name: str) -> bool:
 
 
 def looks_binary(head: bytes) -> bool:
-    """More than a tenth of control characters that no terminal knows, or a known magic number. NULs are holes."""
+    """More than a 32nd of control characters that no terminal knows, or a known magic number. NULs are holes."""
     text = head.replace(b"\0", b"")
     if text.startswith(_MAGIC):
         return True
-    return len(text) - len(text.translate(None, _CONTROL)) > len(text) // 10
+    return len(text) - len(text.translate(None, _CONTROL)) > len(text) // 32

@@ -34,7 +34,9 @@ class SnapshotCollector(Collector):
         for row in CATALOGUE:
             yield from self._guarded(lambda row=row: _run_family(row.name, row.kind, row.help, row.labels, snapshot))  # type: ignore[misc]
         for own in MONITOR_CATALOGUE:
-            yield from self._guarded(lambda own=own: _monitor_family(own.name, own.kind, own.help, own.labels, snapshot))  # type: ignore[misc]
+            yield from self._guarded(
+                lambda own=own: _monitor_family(own.name, own.kind, own.help, own.labels, snapshot)
+            )  # type: ignore[misc]
 
     def _guarded(self, build: Callable[[], Metric]) -> Iterator[Metric]:
         try:

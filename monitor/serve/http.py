@@ -21,7 +21,9 @@ from monitor.serve.collector import build_registry
 from monitor.serve.page import render_index, render_run
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
-_HEALTHY_WITHIN = 30.0  # seconds since the loop last turned; a turn takes milliseconds, a full disk or swap may stall it
+_HEALTHY_WITHIN = (
+    30.0  # seconds since the loop last turned; a turn takes milliseconds, a full disk or swap may stall it
+)
 _THREADS = 8
 _TIMEOUT = 10  # seconds that a client may take to send a request
 _MAX_HEADER_BYTES = 16 * 1024
@@ -79,9 +81,7 @@ class App:
         return _text(start_response, "404 Not Found", "no such run\n", method)
 
 
-def _answer(
-    start_response: StartResponse, status: str, content_type: str, body: bytes, method: str
-) -> Iterable[bytes]:
+def _answer(start_response: StartResponse, status: str, content_type: str, body: bytes, method: str) -> Iterable[bytes]:
     headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     start_response(status, headers + _SECURITY)
     return [] if method == "HEAD" else [body]

@@ -104,7 +104,9 @@ def test_evaluation_hang_by_its_own_past() -> None:
     for number in range(29):
         now += 25.0
         feed(state, ValidationLogged(iteration=20, dataset=f"set{number}", losses={"lm loss": 2.0}), now)
-    feed(state, IterationLogged(iteration=21, seconds_per_iteration=830.0, lm_loss=1.9, dialect="bigscience"), now + 105)
+    feed(
+        state, IterationLogged(iteration=21, seconds_per_iteration=830.0, lm_loss=1.9, dialect="bigscience"), now + 105
+    )
     feed(state, ValidationLogged(iteration=21, dataset="set0", losses={"lm loss": 1.9}), now + 130)
     assert state.phase == "evaluating"
     assert verdict(state, 74.0)[1] != "critical"

@@ -13,6 +13,7 @@ LINES = [b"%06d iteration line with enough text to be no accident\n" % number fo
 
 
 def text(start, stop):
+    """Some of the lines."""
     return b"".join(LINES[start:stop])
 
 
@@ -24,6 +25,7 @@ def file_system(request):
 
 @pytest.fixture
 def log(tmp_path):
+    """The path of the log."""
     return tmp_path / "logs" / "main.log" if (tmp_path / "logs").mkdir() is None else None
 
 
@@ -124,7 +126,8 @@ def test_same_size_rewrite_within_one_tick_of_the_time_stamps(make_rig, log):
     log.write_bytes(text(0, 4))
     rig = make_rig(log)
     rig.poll()
-    rig.os.doctor = lambda found, kept=os.stat(log): kept  # the file system's clock has not ticked
+    kept = os.stat(log)
+    rig.os.doctor = lambda found: kept  # the file system's clock has not ticked
     log.write_bytes(text(50, 54))
     rig.settle(2)
     assert rig.texts(log) == [text(0, 4), text(50, 54)]
@@ -171,8 +174,7 @@ def test_recreated_with_the_same_inode_after_it_was_gone(make_rig, kinds, log):
     log.unlink()
     rig.settle()
     log.write_bytes(text(20, 30))
-    real = rig.os
-    real.doctor = lambda found: os.stat_result((*found[:1], inode, *found[2:])) if found.st_size else found
+    rig.os.doctor = lambda found: os.stat_result((*found[:1], inode, *found[2:])) if found.st_size else found
     messages = rig.settle()
     assert kinds(messages)[:3] == ["Readable", "Restarted", "Data"]
     assert messages[1].reason == "replaced"
@@ -230,7 +232,7 @@ def test_dangling_link_later_valid(make_rig, kinds, log, tmp_path):
 
 
 def test_atomic_replace_by_a_longer_copy(make_rig, append, log, file_system):
-    """rsync moves a copy with the same beginning over the log: only what is new is delivered."""
+    """An rsync moves a copy with the same beginning over the log: only what is new is delivered."""
     log.write_bytes(text(0, 10))
     rig = make_rig(log, file_system=file_system)
     rig.poll()

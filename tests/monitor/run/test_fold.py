@@ -289,7 +289,7 @@ def test_a_traceback_names_the_cause_of_an_exit(state: RunState) -> None:
 
 
 def test_a_bystanders_traceback_says_nothing(state: RunState) -> None:
-    """wandb's own traceback is not the training's."""
+    """Wandb's own traceback is not the training's."""
     feed(state, iteration(1), TracebackSeen(exception="ModuleNotFoundError", message="x", script="/usr/bin/wandb"))
     assert state.failure is None
 

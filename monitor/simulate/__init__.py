@@ -1,0 +1,12 @@
+"""Synthetic training logs with faults: for the demo, drills of alert routes, and tests.
+
+`timeline` is deterministic from the scenario; `write` plays it at once or in real time.
+"""
+
+from __future__ import annotations
+
+from monitor.simulate.play import write
+from monitor.simulate.scenario import DIALECTS, FAULTS, Fault, Scenario
+from monitor.simulate.timeline import Emission, timeline
+
+__all__ = ["DIALECTS", "FAULTS", "Emission", "Fault", "Scenario", "timeline", "write"]

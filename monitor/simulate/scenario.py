@@ -1,0 +1,130 @@
+"""What to simulate: a training's sizes and pace, and the faults that befall it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DIALECTS: dict[str, str] = {
+    "bigscience": "BigScience Megatron-DeepSpeed of 2022: seconds, samples per second, TFLOPs; save and evaluation in the time",
+    "megatron-lm": "NVIDIA Megatron-LM of 2026: time stamps, throughput per GPU; save and evaluation not in the time",
+    "megatron-lm-2021": "NVIDIA Megatron-LM of 2021: milliseconds",
+    "microsoft": "microsoft Megatron-DeepSpeed: engine steps, tgs; save and evaluation in the time",
+    "gpt-neox": "EleutherAI gpt-neox: samples/sec first, flops with a unit",
+    "deepspeed": "the DeepSpeed engine without Megatron: step= and SamplesPerSec lines",
+    "hf-trainer": "HF Trainer: progress bars over carriage returns, metric dicts",
+}  # fmt: skip
+FAULTS: dict[str, str] = {
+    "hang": "silence from this iteration on",
+    "hang_evaluation": "silence after the first validation set of the next evaluation",
+    "hang_saving": "silence inside the next save",
+    "hang_starting": "silence during set-up, before the first iteration",
+    "hang_then_resume": "silence for `seconds`, then it goes on",
+    "growing_hang": "as hang, while a status line an hour keeps the log growing",
+    "buffered": "the launcher lets lines go in bursts of `seconds` from here on",
+    "slowdown": "iterations take `factor` times as long from here on (default 1.05)",
+    "slowdown_recovered": "as slowdown, for `length` iterations",
+    "transient_slow": "this one iteration takes `factor` times as long",
+    "drift": "each iteration is a little slower than the last: 1 % per hundred",
+    "loss_spike": "grad norm and loss jump and recover within 30 iterations",
+    "divergence": "the loss rises from here on",
+    "nan_loss": "the loss field vanishes from here on",
+    "inf_loss": "the loss is INF from here on",
+    "overflow_storm": "every step overflows: the loss scale halves, the grad norm freezes",
+    "loss_scale_collapse": "the loss scale falls to its minimum and the program stops",
+    "crash_oom": "CUDA out of memory on one rank",
+    "crash_nccl": "the NCCL watchdog gives up on every rank",
+    "crash_ecc": "an uncorrectable ECC error",
+    "crash_python": "a Python exception on every rank, interleaved",
+    "crash_killed": "one process is killed, the launcher ends the others",
+    "crash_without_exit": "a fatal line of one rank, then silence",
+    "crash_and_restart": "a crash, a new launch, back to the last checkpoint",
+    "crash_loop": "three crashes soon after the launch",
+    "time_limit": "Slurm's time limit",
+    "preempted": "Slurm preempts the job",
+    "node_failure": "a node fails",
+    "checkpoint_failed": "the next save meets a full disk",
+    "resume_discontinuity": "a restart after which the learning rate jumps",
+    "memory_growth": "the memory reports grow towards the device's size",
+    "launch_blocking": "a restart with CUDA_LAUNCH_BLOCKING=1, slower by `factor`",
+    "kill_switch": "a clean exit on request",
+}
+INCLUDES_OVERHEAD = frozenset({"bigscience", "microsoft", "gpt-neox", "megatron-lm-2021"})
+"""Dialects whose time per iteration holds the save and evaluation before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault at an iteration; the parameters that its kind does not name are ignored."""
+
+    kind: str
+    at: int
+    factor: float = 1.05
+    seconds: float = 600.0
+    length: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse a kind that does not exist."""
+        if self.kind not in FAULTS:
+            raise ValueError(f"{self.kind!r} is no fault; there are {', '.join(sorted(FAULTS))}")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A training. The defaults are BLOOM's sizes with shorter intervals."""
+
+    dialect: str = "bigscience"
+    iterations: int = 500
+    first_iteration: int = 1
+    seconds_per_iteration: float = 105.22
+    noise: float = 0.004
+    """Relative standard deviation of the time; 1 % of the iterations are outliers on top."""
+    seed: int = 0
+    world_size: int = 384
+    tp: int = 4
+    pp: int = 12
+    micro_batch_size: int = 2
+    global_batch_size: int = 2048
+    layers: int = 70
+    hidden: int = 14336
+    heads: int = 112
+    sequence_length: int = 2048
+    vocab: int = 250880
+    rampup: tuple[int, int, int] | None = None
+    """(start, increment, samples) of a batch size ramp-up."""
+    log_interval: int = 1
+    save_interval: int = 100
+    save_seconds: float = 40.0
+    eval_interval: int = 0
+    """0: no evaluation."""
+    eval_sets: int = 1
+    eval_seconds: float = 25.0
+    """Of one validation set."""
+    start_seconds: float = 60.0
+    fp16: bool = False
+    gpu: str = "NVIDIA A100-SXM4-80GB"
+    launch_blocking: int | None = None
+    tee_prefix: str = ""
+    """What the launcher puts before each line, e.g. `[default7]:`."""
+    faults: tuple[Fault, ...] = ()
+    start_epoch: float = 1_767_225_600.0
+    """Unix seconds of the first line, for dialects that print times (UTC)."""
+
+    def __post_init__(self) -> None:
+        """Refuse a dialect that does not exist and sizes that do not fit."""
+        if self.dialect not in DIALECTS:
+            raise ValueError(f"{self.dialect!r} is no dialect; there are {', '.join(sorted(DIALECTS))}")
+        if self.world_size % (self.tp * self.pp):
+            raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
+
+    @property
+    def dp(self) -> int:
+        """Data parallel size."""
+        return self.world_size // (self.tp * self.pp)
+
+    def batch_size_at(self, samples: int) -> int:
+        """Global batch size after so many samples (microbatches.py: linear steps over the ramp's samples)."""
+        if self.rampup is None:
+            return self.global_batch_size
+        start, increment, total = self.rampup
+        steps = max(1, (self.global_batch_size - start) // increment)
+        return min(self.global_batch_size, start + int(samples / max(1.0, total / steps)) * increment)

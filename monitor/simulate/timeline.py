@@ -1,0 +1,281 @@
+"""The scenario as a sequence of texts and instants, deterministic from its seed.
+
+Noise is autocorrelated and heavy-tailed: AR(1) of 0.5, and 1 % outliers of 8 % in the mean. `truth` on an iteration
+holds what was printed; on the first line of a fault its kind.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from monitor.simulate import lines
+from monitor.simulate.lines import Step
+from monitor.simulate.scenario import INCLUDES_OVERHEAD, Fault, Scenario
+
+_AR = 0.5
+_OUTLIERS, _OUTLIER_MEAN = 0.01, 0.08
+_FIRST_FACTOR = 1.5  # the first iteration of a launch compiles and allocates
+_SPIKE = (1.0, 1.01, 1.18, 1.02, 1.07, 2.3, 1.6, 1.45, 1.3, 1.2, 1.12, 1.08, 1.05, 1.03, 1.02, 1.01)
+_SPIKE_NORM = (1.0, 4.0, 10.0, 65.0, 600.0, 4000.0, 1500.0, 1500.0, 700.0, 60.0, 10.0, 3.0, 1.5, 1.2, 1.1, 1.0)
+
+
+class Emission(NamedTuple):
+    """A text and when it is written, in seconds since the start."""
+
+    at: float
+    text: str
+    truth: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    """What changes as the training goes on."""
+
+    random: random.Random
+    at: float = 0.0
+    iteration: int = 0
+    samples: int = 0
+    saved: int = 0
+    saved_samples: int = 0
+    noise: float = 0.0
+    pending_overhead: float = 0.0
+    loss_scale: float = 65536.0
+    last_norm: float = 1.0
+    slow: float = 1.0
+    rate_factor: float = 1.0
+    since_launch: int = 0
+    window: list[float] = field(default_factory=list)
+    crashes: int = 0
+
+
+def timeline(scenario: Scenario) -> Iterator[Emission]:
+    """Every text of the scenario in order. Faults that end the log end the iterator."""
+    run = _Run(random.Random(scenario.seed), iteration=scenario.first_iteration - 1)  # noqa: S311 - no secret
+    run.saved = run.iteration
+    run.samples = run.saved_samples = run.iteration * scenario.global_batch_size
+    for emission in _texts(scenario, run):
+        prefix = scenario.tee_prefix
+        if prefix:
+            text = "".join(prefix + line for line in emission.text.splitlines(keepends=True))
+            emission = emission._replace(text=text)  # noqa: PLW2901
+        yield emission
+
+
+def _texts(scenario: Scenario, run: _Run) -> Iterator[Emission]:
+    starting = any(fault.kind == "hang_starting" for fault in scenario.faults)
+    yield from _launch(scenario, run, cut=starting)
+    if starting:
+        return
+    faults = sorted(scenario.faults, key=lambda fault: fault.at)
+    pending = list(faults)
+    active: list[Fault] = []
+    while run.iteration < scenario.iterations:
+        while pending and pending[0].at <= run.iteration + 1:
+            fault = pending.pop(0)
+            active.append(fault)
+            ended = yield from _strike(scenario, run, fault)
+            if ended:
+                return
+        yield from _iterate(scenario, run, active)
+        ended = yield from _interrupt(scenario, run, active)
+        if ended:
+            return
+    yield from _finish(scenario, run)
+
+
+def _launch(scenario: Scenario, run: _Run, cut: bool = False) -> Iterator[Emission]:
+    begun = run.at
+    for share, text in lines.set_up(scenario, run.iteration + 1):
+        run.at = begun + share * scenario.start_seconds
+        if cut and share > 0.3:
+            return
+        yield Emission(run.at, text.replace("{time}", lines.stamp(scenario, run.at)))
+    run.since_launch = 0
+    run.pending_overhead = 0.0
+
+
+def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
+    rng = run.random
+    run.noise = _AR * run.noise + rng.gauss(0.0, scenario.noise * math.sqrt(1 - _AR**2))
+    factor = 1 + run.noise
+    if rng.random() < _OUTLIERS:
+        factor += rng.expovariate(1 / _OUTLIER_MEAN) * min(1.0, scenario.noise / 0.004)
+    batch = scenario.batch_size_at(run.samples)
+    # linear in the batch size, as measured on BLOOM: a constant part for the pipeline's filling
+    factor *= 0.11 + 0.89 * batch / scenario.global_batch_size
+    for fault in active:
+        since = run.iteration + 1 - fault.at
+        if fault.kind == "slowdown" or (fault.kind == "slowdown_recovered" and since < fault.length):
+            factor *= fault.factor
+        elif fault.kind == "drift":
+            factor *= 1 + 0.0001 * since
+        elif fault.kind == "transient_slow" and since == 0:
+            factor *= max(fault.factor, 1.3)
+    if run.since_launch == 0:
+        factor *= _FIRST_FACTOR
+    return max(0.1, factor) * scenario.seconds_per_iteration * run.slow
+
+
+def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emission]:
+    pure = _pure_seconds(scenario, run, active)
+    batch = scenario.batch_size_at(run.samples)
+    run.at += pure
+    run.iteration += 1
+    run.samples += batch
+    run.since_launch += 1
+    overhead = run.pending_overhead if scenario.dialect in INCLUDES_OVERHEAD else 0.0
+    run.pending_overhead = 0.0
+    run.window.append(pure + overhead)
+    loss, norm, skipped, text = _learning(scenario, run, active)
+    if text:
+        yield Emission(run.at, text)
+    if run.iteration % scenario.log_interval and run.iteration != 1:
+        return
+    elapsed = sum(run.window) / len(run.window)
+    run.window.clear()
+    step = Step(
+        run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
+        run.loss_scale if scenario.fp16 else 1.0, skipped,
+    )  # fmt: skip
+    truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
+    yield Emission(run.at, lines.iteration_line(scenario, step, run.at), truth)
+    if run.since_launch == scenario.log_interval and scenario.dialect not in ("deepspeed", "hf-trainer"):
+        yield Emission(run.at, lines.memory_lines(scenario, run.iteration))
+    grows = next((fault for fault in active if fault.kind == "memory_growth"), None)
+    if grows is not None and (run.iteration - grows.at) % 10 == 0:
+        yield Emission(run.at, lines.memory_lines(scenario, run.iteration, 1 + 0.02 * (run.iteration - grows.at) / 10))
+
+
+def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float | None, float, int, str]:
+    """(loss, grad norm, skipped iterations, lines before the iteration's own)."""
+    rng = run.random
+    loss: float | None = 2.0 + 8.0 * math.exp(-run.iteration / 400) + rng.gauss(0, 0.02)
+    norm = max(0.05, 0.2 + 2.0 * math.exp(-run.iteration / 300) + rng.gauss(0, 0.02))
+    skipped, text = 0, ""
+    for fault in active:
+        since = run.iteration - fault.at
+        if loss is None:
+            break
+        if fault.kind == "loss_spike" and since < len(_SPIKE):
+            loss, norm = loss * _SPIKE[since], norm * _SPIKE_NORM[since]
+        elif fault.kind == "divergence":
+            loss, norm = loss * (1 + 0.01 * since), norm * (1 + 0.02 * since)
+        elif fault.kind == "nan_loss":
+            loss, norm = None, math.nan
+        elif fault.kind == "inf_loss":
+            loss = math.inf
+        elif fault.kind in ("overflow_storm", "loss_scale_collapse"):
+            text = lines.overflow(run.loss_scale, lines.stamp(scenario, run.at))
+            run.loss_scale = max(1.0, run.loss_scale / 2)
+            norm, skipped = run.last_norm, 1
+    run.last_norm = norm
+    return loss, norm, skipped, text
+
+
+def _learning_rate(scenario: Scenario, run: _Run) -> float:
+    warm = min(1.0, run.iteration / max(1, scenario.iterations // 20))
+    return 6e-05 * warm * (0.55 + 0.45 * math.cos(math.pi * run.iteration / scenario.iterations))
+
+
+def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emission]:
+    """Evaluation and saving after an iteration, where their intervals fall. True if the log ends inside."""
+    kinds = {fault.kind for fault in active}
+    if scenario.eval_interval and run.iteration % scenario.eval_interval == 0:
+        for index in range(scenario.eval_sets):
+            run.at += scenario.eval_seconds
+            run.pending_overhead += scenario.eval_seconds
+            loss = 2.1 + 8.0 * math.exp(-run.iteration / 400)
+            yield Emission(run.at, lines.validation(scenario, run.iteration, index, loss))
+            if "hang_evaluation" in kinds:
+                return True
+    if scenario.dialect not in ("deepspeed", "hf-trainer") and run.iteration % scenario.save_interval == 0:
+        yield Emission(run.at, lines.save_started(scenario, run.iteration, run.at))
+        if "hang_saving" in kinds:
+            return True
+        if "checkpoint_failed" in kinds:
+            run.at += scenario.save_seconds / 2
+            end = lines.launcher_end(lines.stamp(scenario, run.at), 1)
+            yield Emission(run.at, lines.CRASHES["checkpoint_failed"] + end, {"fault": "checkpoint_failed"})
+            return True
+        run.at += scenario.save_seconds
+        run.pending_overhead += scenario.save_seconds
+        yield Emission(run.at, lines.save_ended(scenario, run.iteration, run.at, scenario.save_seconds))
+        run.saved, run.saved_samples = run.iteration, run.samples
+    return False
+
+
+def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Iterator[Emission]:
+    """The fault begins. True if the log ends with it."""
+    kind = fault.kind
+    truth = {"fault": kind, "iteration": run.iteration, "at": run.at}
+    time = lines.stamp(scenario, run.at)
+    if kind == "hang":
+        return True
+    if kind == "growing_hang":
+        for hour in range(1, 7):
+            yield Emission(
+                run.at + 3600 * hour, f"PULSE: the run is running for {hour}:00:00\n", truth if hour == 1 else None
+            )
+        return True
+    if kind == "hang_then_resume":
+        run.at += fault.seconds
+    elif kind == "kill_switch":
+        yield Emission(run.at, f"[Detected kill switch at /runs/kill. Exiting] datetime: {time} \n", truth)
+        return True
+    elif kind in ("time_limit", "preempted", "node_failure"):
+        reason = {"time_limit": "TIME LIMIT", "preempted": "PREEMPTION",
+                  "node_failure": "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"}[kind]  # fmt: skip
+        yield Emission(run.at, lines.cancelled(scenario, run.at, reason), truth)
+        return True
+    elif kind == "crash_nccl":
+        run.at += 600.0
+        for rank in range(min(scenario.world_size, 16)):
+            yield Emission(run.at, lines.watchdog(rank), truth if rank == 0 else None)
+        yield Emission(run.at + 60, lines.launcher_end(lines.stamp(scenario, run.at + 60), -6))
+        return True
+    elif kind == "crash_without_exit":
+        yield Emission(run.at, lines.CRASHES[kind], truth)
+        return True
+    elif kind in ("crash_oom", "crash_ecc", "crash_python", "crash_killed"):
+        code = -9 if kind == "crash_killed" else 1
+        yield Emission(run.at, lines.CRASHES[kind] + lines.launcher_end(time, code), truth)
+        return True
+    elif kind in ("crash_and_restart", "resume_discontinuity", "launch_blocking", "crash_loop"):
+        yield from _restart(scenario, run, fault, truth)
+    elif kind == "loss_scale_collapse":
+        run.loss_scale = min(run.loss_scale, 1024.0)
+    return False
+
+
+def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any]) -> Iterator[Emission]:
+    times = 3 if fault.kind == "crash_loop" else 1
+    for number in range(times):
+        if fault.kind != "launch_blocking":
+            end = lines.launcher_end(lines.stamp(scenario, run.at), 1)
+            yield Emission(run.at, lines.CRASHES["crash_ecc"] + end, truth if number == 0 else None)
+        else:
+            text = f"[exiting program at iteration {run.iteration}] datetime: {lines.stamp(scenario, run.at)} \n"
+            yield Emission(run.at, text, truth)
+        run.at += 120.0
+        run.iteration, run.samples = run.saved, run.saved_samples
+        if fault.kind == "launch_blocking":
+            yield Emission(run.at, "+ export CUDA_LAUNCH_BLOCKING=1\n")
+            run.slow = fault.factor
+        if fault.kind == "resume_discontinuity":
+            run.rate_factor = 2.5
+        yield from _launch(scenario, run)
+        if number < times - 1:
+            yield from _iterate(scenario, run, [])
+
+
+def _finish(scenario: Scenario, run: _Run) -> Iterator[Emission]:
+    if scenario.dialect == "hf-trainer":
+        text = f"{{'train_runtime': {run.at:.4f}, 'train_samples_per_second': 1.116, 'train_steps_per_second': 0.009, 'epoch': 1.0}}\n"
+    else:
+        time = lines.stamp(scenario, run.at)
+        text = f"[after training is done] datetime: {time} \n[exiting program at iteration {run.iteration}] datetime: {time} \n"
+    yield Emission(run.at, text)

@@ -1,0 +1,264 @@
+"""Patterns and directories: which files are followed, under which name, and what is left out."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from monitor.follow.messages import Opened, Scanned, source_id
+from monitor.follow.patterns import Pattern, Watch, absolute
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("/logs/main.log", "/logs/main.log", True),
+        ("/logs/*.log", "/logs/a.log", True),
+        ("/logs/*.log", "/logs/deep/a.log", False),
+        ("/logs/**/*.log", "/logs/a.log", True),
+        ("/logs/**/*.log", "/logs/a/b/c/d/e/f.log", True),
+        ("/logs/**", "/logs/a/b", True),
+        ("/logs/**/**/x", "/logs/x", True),
+        ("/logs/run?/[0-9]*.out", "/logs/run7/12.out", True),
+        ("/logs/run?/[0-9]*.out", "/logs/run77/12.out", False),
+        ("/logs/*", "/logs/.hidden", False),
+        ("/logs/.*", "/logs/.hidden", True),
+        ("/logs/**/*.log", "/logs/.git/a.log", False),
+        ("/logs/[", "/logs/[", True),
+    ],
+)
+def test_patterns(pattern, path, matches):
+    """Each part matches one name, ** any depth, and hidden names only what asks for them."""
+    assert Pattern.parse(pattern).matches(path) is matches
+
+
+def test_paths_are_made_absolute(monkeypatch, tmp_path):
+    """~ and relative paths name the same source from anywhere."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert absolute("~/a.log") == absolute("./b/../a.log") == f"{tmp_path}/a.log"
+
+
+def sources(rig):
+    """The names of what was opened, relative to nothing."""
+    return sorted(os.path.basename(message.source) for message in rig.messages if isinstance(message, Opened))
+
+
+def scanned(rig):
+    """The last statistics."""
+    return [message for message in rig.messages if isinstance(message, Scanned)][-1]
+
+
+def test_new_files_by_pattern_and_a_directory_that_appears_later(make_rig, tmp_path):
+    """A pattern follows files and directories that are made after the start, five levels deep."""
+    rig = make_rig(tmp_path / "logs/**/*.log")
+    rig.poll()
+    assert sources(rig) == []
+    deep = tmp_path / "logs/1/2/3/4"
+    deep.mkdir(parents=True)
+    (deep / "a.log").write_text("a\n")
+    (deep / "a.txt").write_text("a\n")
+    rig.poll(10.0, all_files=False)
+    assert sources(rig) == ["a.log"]
+
+
+def test_literal_path_appears_later(make_rig, tmp_path):
+    """A path that was given is looked for although nothing is there, and read whatever it is called."""
+    rig = make_rig(tmp_path / "x" / "late.bin")
+    rig.settle(2)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "late.bin").write_bytes(b"\x01\x02\x03\n")
+    rig.settle(2)
+    assert sources(rig) == ["late.bin"]
+
+
+def test_directory_is_its_tree_of_logs(make_rig, tmp_path):
+    """Of a directory everything below is followed that may be a log: no checkpoints, programs or hidden directories."""
+    for name in ("a.log", "b.out", "sub/c", "sub/rank0.err", "slurm-1.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text\n")
+    for name in ("x.pt", "x.safetensors", "x.idx", "x.npy", "x.gz", "main.py", "config.json", ".nfs0001", ".hidden"):
+        (tmp_path / name).write_text("text\n")
+    for name in (".snapshot", ".git", "__pycache__"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.log").write_text("text\n")
+    (tmp_path / "events.out.tfevents.1").write_text("text\n")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    rig = make_rig(tmp_path)
+    rig.poll()
+    assert sources(rig) == ["a.log", "b.out", "c", "rank0.err", "slurm-1.txt"]
+
+
+def test_binary_content_is_left_alone(make_rig, tmp_path):
+    """A checkpoint without a telling name is not read as a log, one that was given by name is."""
+    (tmp_path / "shard").write_bytes(bytes(range(256)) * 64)
+    (tmp_path / "old").write_bytes(b"\x1f\x8b" + b"a" * 100)
+    (tmp_path / "hole").write_bytes(bytes(100) + b"text after a hole\n")
+    (tmp_path / "bars").write_bytes("\x1b[2K\r 10%|███▌   | 1/10\x1b[A\n".encode())
+    rig = make_rig(tmp_path / "*")
+    rig.settle(2)
+    assert sources(rig) == ["bars", "hole"]
+    rig.settle(12)
+    assert scanned(rig).unsupported == {"binary": 2}
+    literal = make_rig(tmp_path / "shard")
+    literal.poll()
+    assert sources(literal) == ["shard"]
+
+
+def test_what_is_no_file_is_counted(make_rig, tmp_path):
+    """Directories, FIFOs and sockets that match are neither opened nor forgotten."""
+    (tmp_path / "a.log").write_text("a\n")
+    (tmp_path / "d.log").mkdir()
+    os.mkfifo(tmp_path / "f.log")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s.log"))
+        rig = make_rig(tmp_path / "*.log")
+        rig.poll()
+    assert sources(rig) == ["a.log"]
+    assert scanned(rig).unsupported == {"directory": 1, "fifo": 1, "socket": 1}
+
+
+def test_hard_links_and_overlapping_patterns(make_rig, append, tmp_path):
+    """One file is read once, under the first of its names; links come after files."""
+    (tmp_path / "b.log").write_text("text\n")
+    os.link(tmp_path / "b.log", tmp_path / "c.log")
+    (tmp_path / "a.log").symlink_to(tmp_path / "b.log")
+    rig = make_rig(tmp_path / "*.log", tmp_path / "**/*.log", tmp_path / "c.log", tmp_path)
+    rig.settle(2)
+    assert sources(rig) == ["c.log"]  # given by name
+    rig.settle(12)
+    assert scanned(rig).duplicates == 2
+
+
+def test_link_is_no_second_source_when_it_is_swapped(make_rig, append, tmp_path):
+    """latest.log beside the runs that it points to is never read twice, however it turns."""
+    (tmp_path / "run1.log").write_text("one\n" * 30)
+    (tmp_path / "latest.log").symlink_to("run1.log")
+    rig = make_rig(tmp_path / "*.log")
+    rig.settle(2)
+    (tmp_path / "run2.log").write_text("two\n" * 30)
+    (tmp_path / "latest.log").unlink()
+    (tmp_path / "latest.log").symlink_to("run2.log")
+    rig.settle(30)
+    append(tmp_path / "run1.log", b"one\n")
+    append(tmp_path / "run2.log", b"two\n")
+    rig.settle(30)
+    delivered = b"".join(part for path in rig.contents for part in rig.texts(path))
+    assert sorted(delivered.split()) == [b"one"] * 31 + [b"two"] * 31
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_numbered_rotation_within_the_pattern(make_rig, append, tmp_path, depth):
+    """log, log.1, log.2 all match: each line is delivered once however often they move up."""
+    log = tmp_path / "log"
+    written = []
+
+    def write(count):
+        for _ in range(count):
+            written.append(b"line %06d of a log with some text in it" % len(written))
+            append(log, written[-1] + b"\n")
+
+    write(5)
+    rig = make_rig(str(log) + "*")
+    for _ in range(4):
+        rig.settle(12)
+        write(3)
+        for number in range(depth, 0, -1):
+            old = tmp_path / (f"log.{number - 1}" if number > 1 else "log")
+            if old.exists():
+                old.rename(tmp_path / f"log.{number}")
+        write(2)
+    rig.settle(30)
+    delivered = b"".join(part for path in rig.contents for part in rig.texts(path))
+    assert sorted(delivered.splitlines()) == written
+
+
+def test_renamed_log_whose_new_name_matches(make_rig, append, tmp_path):
+    """When the old name is given up, the new one goes on after what was read, as a source of its own."""
+    log = tmp_path / "a.log"
+    log.write_text("text of a log that is long enough\n" * 10)
+    rig = make_rig(tmp_path / "*.log", renamed_patience=5.0)
+    rig.settle(2)
+    log.rename(tmp_path / "b.log")
+    rig.settle(40)
+    append(tmp_path / "b.log", b"more\n")
+    rig.settle(12)
+    assert rig.texts(log) == [b"text of a log that is long enough\n" * 10]
+    assert rig.texts(tmp_path / "b.log") == [b"more\n"]
+
+
+def test_excludes(make_rig, tmp_path):
+    """A name or a path pattern leaves files and whole directories out."""
+    for name in ("a.log", "debug.log", "old/b.log", "new/c.log", "new/d.log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x\n")
+    rig = make_rig(Watch(f"{tmp_path}/**/*.log", exclude=("debug*", "old", f"{tmp_path}/*/d.log")))
+    rig.poll()
+    assert sources(rig) == ["a.log", "c.log"]
+
+
+def test_name_with_brackets(make_rig, tmp_path):
+    """A file that is called like a pattern is found by its name."""
+    (tmp_path / "run[1].log").write_text("x\n")
+    (tmp_path / "run1.log").write_text("y\n")
+    rig = make_rig(tmp_path / "run[1].log")
+    rig.poll()
+    assert sources(rig) == ["run1.log", "run[1].log"]
+
+
+def test_names_that_are_no_text(make_rig, tmp_path):
+    """Undecodable bytes in a name give a key in valid UTF-8 and a file that can be read."""
+    name = os.fsencode(tmp_path) + b"/caf\xe9.log"
+    with open(name, "wb") as file:
+        file.write(b"x\n")
+    rig = make_rig(tmp_path / "*.log")
+    opened = rig.poll()[0]
+    assert opened.source == source_id(os.fsdecode(name)) == f"{tmp_path}/caf\\xe9.log"
+    assert opened.source.encode("utf-8")
+    assert rig.text(opened.source) == b"x\n"
+
+
+def test_large_directory_does_not_stop_the_tailing(make_rig, append, kinds, tmp_path):
+    """A walk over many entries is cut into slices between which the files are read."""
+    (tmp_path / "many").mkdir()
+    for number in range(3000):
+        (tmp_path / "many" / f"{number}.txt").touch()
+    log = tmp_path / "a.log"
+    log.write_text("x\n")
+    rig = make_rig(log, tmp_path / "many/*.log", entries_per_slice=100)
+    passes = 0
+    seen = []
+    while not any(isinstance(message, Scanned) for message in seen):
+        append(log, b"y\n")
+        rig.clock.advance(0.5)
+        new = list(rig.reader.poll(rig.clock, all_files=passes == 0))
+        assert {"Data"} <= set(kinds(new))
+        seen += new
+        passes += 1
+    assert passes >= 30
+
+
+def test_forgotten_after_a_day(make_rig, tmp_path):
+    """Dated names that come and go do not add up; names that were given are kept."""
+    (tmp_path / "1.log").write_text("x\n")
+    (tmp_path / "given").write_text("x\n")
+    rig = make_rig(tmp_path / "*.log", tmp_path / "given", forget_gone=100.0)
+    rig.settle(2)
+    (tmp_path / "1.log").unlink()
+    (tmp_path / "given").unlink()
+    rig.settle(150)
+    assert list(rig.reader.sources) == [str(tmp_path / "given")]
+
+
+def test_wake_up_for_an_unknown_path_starts_a_walk(make_rig, tmp_path):
+    """A new file is found when it is named, not ten seconds later, yet at most one walk a second is made."""
+    rig = make_rig(tmp_path / "*.log")
+    rig.poll()
+    (tmp_path / "new.log").write_text("x\n")
+    path = str(tmp_path / "new.log")
+    rig.clock.advance(0.1)
+    assert list(rig.reader.poll(rig.clock, {path})) == []
+    rig.clock.advance(1.0)
+    assert any(isinstance(message, Opened) for message in rig.reader.poll(rig.clock))

@@ -1,0 +1,262 @@
+"""System calls that fail, lie or lag: nothing that could not be observed is gone, nothing is read twice."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+
+import pytest
+
+from monitor.follow.messages import Data, Readable, Restarted, Scanned, Unreadable
+
+LINES = [b"%06d iteration line with enough text to be no accident\n" % number for number in range(200)]
+
+
+def text(start, stop):
+    """Some of the lines."""
+    return b"".join(LINES[start:stop])
+
+
+@pytest.fixture
+def log(tmp_path):
+    """The path of the log."""
+    path = tmp_path / "logs" / "main.log"
+    path.parent.mkdir()
+    path.write_bytes(text(0, 4))
+    return path
+
+
+ERRORS = [errno.ESTALE, errno.EIO, errno.EACCES, errno.ETIMEDOUT, errno.EHOSTDOWN]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["stat", "pread", "fstat"])
+def test_ten_minutes_of_errors(make_rig, append, kinds, log, error, call):
+    """An outage is told once after the second failure, costs few calls, and ends without a loss or a repetition."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    append(log, LINES[4])
+    rig.os.fail(error, call, "open")
+    rig.os.calls.clear()
+    messages = [message for _ in range(1200) for message in rig.poll(all_files=False)]
+    append(log, LINES[5])
+    if call == "fstat":  # only asked when a file is opened
+        assert {type(message) for message in messages} <= {Data, Unreadable}
+    else:
+        assert kinds(messages) == ["Unreadable"]
+        assert messages[0].errno == error
+        assert sum(rig.os.calls.values()) < 200
+    rig.os.heal()
+    rig.settle(6)
+    assert rig.texts(log) == [text(0, 6)]
+    assert isinstance(rig.messages[-1], Readable | Scanned | Data)
+    assert not any(isinstance(message, Restarted) for message in rig.messages)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
+def test_one_failure_is_no_news(make_rig, append, kinds, log, error):
+    """A single lost call is tried again and not told."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    append(log, LINES[4])
+    rig.os.fail(error, "stat")
+    assert rig.poll() == []
+    rig.os.heal()
+    assert kinds(rig.poll(1.0)) == ["Data"]
+
+
+def test_no_entry_for_the_whole_directory(make_rig, kinds, log):
+    """A mount that shows nothing for ten minutes is not a deletion."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    rig.os.fail(errno.ENOENT, "stat", "scandir", path=str(log.parent))
+    assert kinds(rig.settle(600)) == ["Unreadable"]
+    rig.os.heal()
+    assert kinds(rig.settle(1)) == ["Readable"]
+    assert rig.texts(log) == [text(0, 4)]
+
+
+def test_unmounted_directory_is_empty_and_readable(make_rig, kinds, log):
+    """An empty mount point lies on another device than the log did: nothing was deleted."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    log.rename(log.parent.parent / "kept")
+    rig.os.doctor = lambda found: os.stat_result((*found[:2], found[2] + 1, *found[3:]))
+    assert kinds(rig.settle(60)) == ["Unreadable"]
+    (log.parent.parent / "kept").rename(log)
+    rig.os.doctor = None
+    assert kinds(rig.settle(1)) == ["Readable"]
+
+
+def test_no_entry_flaps(make_rig, append, kinds, log):
+    """A name that a server forgets for a moment is neither gone nor read again."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    for number in range(4, 8):
+        rig.os.fail(errno.ENOENT, "stat", path="main.log")
+        rig.poll()
+        append(log, LINES[number])
+        rig.os.heal()
+        rig.poll()
+    assert set(kinds(rig.messages)) == {"Opened", "Data", "CaughtUp", "Scanned"}
+    assert rig.text(log) == text(0, 8)
+
+
+def test_size_lags_behind_what_was_read(make_rig, append, kinds, log):
+    """A size below the offset is an old attribute as long as the bytes before the offset can be read."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    rig.os.doctor = lambda found: os.stat_result((*found[:6], 10, *found[7:]))
+    append(log, LINES[4])
+    rig.settle(10)
+    rig.os.heal()
+    rig.settle(2)
+    assert rig.texts(log) == [text(0, 5)]
+    assert "Restarted" not in kinds(rig.messages)
+
+
+def test_short_reads_are_believed_after_two_opens(make_rig, kinds, log):
+    """A network client that shows less than was read is asked again by fresh opens; time makes it a truncation."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    shutil.copy(log, log.with_name("kept"))
+    log.write_bytes(text(0, 1))
+    assert kinds(rig.settle(2.5)) == []
+    log.write_bytes(text(0, 4))  # the attributes are right again
+    rig.settle(10)
+    assert rig.texts(log) == [text(0, 4)]
+    log.write_bytes(text(0, 1))
+    assert kinds(rig.settle(5)) == ["Restarted", "Data", "CaughtUp"]
+
+
+def test_size_ahead_of_the_data(make_rig, append, log):
+    """Zeros that a file system shows before the data arrives are not consumed."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    size = log.stat().st_size
+    os.truncate(log, size + 3 * len(LINES[4]))
+    assert rig.settle(2) == []
+    with log.open("r+b") as file:
+        file.seek(size)
+        file.write(text(4, 7))
+    rig.settle(2)
+    assert rig.text(log) == text(0, 7)
+
+
+def test_permission_lost_and_regained_during_rotation(make_rig, append, kinds, log):
+    """A new file that may not be read yet loses nothing of the old one nor of itself."""
+    rig = make_rig(log)
+    rig.poll()
+    append(log, LINES[4])
+    log.rename(log.with_name("main.log.1"))
+    log.write_bytes(text(10, 12))
+    rig.os.fail(errno.EACCES, "open", path="main.log")
+    assert kinds(rig.settle(20)) == ["Data", "Unreadable"]
+    rig.os.heal()
+    assert kinds(rig.settle(30))[0] == "Restarted"
+    assert rig.texts(log) == [text(0, 5), text(10, 12)]
+
+
+def test_unreadable_from_the_start(make_rig, kinds, log):
+    """A file that was never readable is told by its error, and read from its start once it is."""
+    rig = make_rig(log)
+    rig.os.fail(errno.EACCES, "open")
+    messages = rig.settle(5)
+    assert kinds(messages) == ["Unreadable"]
+    assert (messages[0].errno, messages[0].message) == (errno.EACCES, "Permission denied")
+    rig.os.heal()
+    assert kinds(rig.settle(40)) == ["Opened", "Data", "CaughtUp", "Readable"]
+
+
+def test_stale_handle_of_a_rotated_file(make_rig, log):
+    """A server that drops the old file at its rotation does not hold up the new one."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    log.unlink()
+    log.write_bytes(text(20, 24))
+    for descriptor in rig.os.paths:
+        rig.os.paths[descriptor] = "<held>"
+    rig.os.fail(errno.ESTALE, "pread", "fstat", path="<held>")
+    rig.settle()
+    assert rig.texts(log) == [text(0, 4), text(20, 24)]
+
+
+def test_rotated_file_that_stays_unreadable(make_rig, kinds, log):
+    """The rest of an old file that fails time and again is given up, and the new one begun."""
+    rig = make_rig(log, file_system="nfs")
+    rig.poll()
+    log.rename(log.with_name("main.log.1"))
+    log.write_bytes(text(20, 24))
+    for descriptor in rig.os.paths:
+        rig.os.paths[descriptor] = "<held>"
+    rig.os.fail(errno.EIO, "pread", path="<held>")
+    messages = rig.settle()
+    assert [message.reason for message in messages if isinstance(message, Restarted)] == ["replaced"]
+    assert rig.texts(log) == [text(0, 4), text(20, 24)]
+
+
+def test_more_files_than_descriptors(make_rig, append, tmp_path):
+    """200 growing files through 16 descriptors: each byte exactly once."""
+    paths = [tmp_path / f"{number}.log" for number in range(200)]
+    for path in paths:
+        path.write_bytes(path.name.encode() * 9 + b"\n")
+    rig = make_rig(tmp_path / "*.log", max_open_files=16)
+    rig.poll()
+    for _ in range(3):
+        for path in paths:
+            append(path, path.name.encode() * 20 + b"\n")
+        rig.poll()
+    assert len(rig.os.paths) <= 16
+    assert all(rig.texts(path) == [path.read_bytes()] for path in paths)
+
+
+def test_the_process_has_no_descriptors_left(make_rig, append, kinds, tmp_path):
+    """EMFILE gives up the files read least recently and goes on; nobody is told, nothing is lost."""
+    paths = [tmp_path / f"{number}.log" for number in range(40)]
+    for path in paths:
+        path.write_bytes(path.name.encode() * 9 + b"\n")
+    rig = make_rig(tmp_path / "*.log")
+    rig.os.limit = 10
+    rig.poll()
+    for path in paths:
+        append(path, path.name.encode() * 20 + b"\n")
+    rig.settle(2)
+    assert "Unreadable" not in kinds(rig.messages)
+    assert all(rig.texts(path) == [path.read_bytes()] for path in paths)
+
+
+def test_rotation_of_a_file_whose_descriptor_was_given_up(make_rig, append, tmp_path):
+    """The old file is found under its new name by its inode and read to its end."""
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_bytes(text(0, 4))
+    other.write_bytes(text(50, 51))
+    rig = make_rig(tmp_path / "*.log", max_open_files=1)
+    rig.poll()
+    append(log, LINES[4])
+    log.rename(tmp_path / "a.log.1")
+    log.write_bytes(text(10, 12))
+    rig.settle()
+    assert rig.texts(log) == [text(0, 5), text(10, 12)]
+    assert rig.texts(other) == [text(50, 51)]
+
+
+def test_truncation_of_a_file_whose_descriptor_was_given_up(make_rig, tmp_path):
+    """Reopening compares head and tail, so a file made anew under the same inode is found out."""
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_bytes(text(0, 4))
+    other.write_bytes(text(50, 51))
+    rig = make_rig(tmp_path / "*.log", max_open_files=1)
+    rig.poll()
+    log.write_bytes(text(10, 30))
+    rig.settle()
+    assert rig.texts(log) == [text(0, 4), text(10, 30)]
+
+
+def test_errors_are_counted_by_name(make_rig, log):
+    """The statistics tell which errors the mount gave, unreadable directories included."""
+    rig = make_rig(log, log.parent / "*.txt")
+    rig.os.fail(errno.EIO, "stat", "scandir")
+    rig.settle(12)
+    scanned = [message for message in rig.messages if isinstance(message, Scanned)]
+    assert sum(message.errors.get("EIO", 0) for message in scanned) > 3

@@ -1,0 +1,287 @@
+"""The threads: real files, real time outs on the queue, and what happens when a mount or the loop stands still."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import queue
+import threading
+
+import pytest
+from watchdog.observers import Observer
+
+from monitor.follow.follower import Follower, read_once
+from monitor.follow.marker import Marker
+from monitor.follow.messages import CaughtUp, Data, Opened, Scanned, Unreadable
+from monitor.follow.mounts import Mount, Mounts
+from monitor.follow.os_layer import OsLayer
+from monitor.follow.patterns import Watch
+from monitor.follow.settings import FollowSettings
+from monitor.follow.waker import Alarm, Waker
+
+SECONDS = 10  # that no test needs
+
+
+@pytest.fixture
+def start():
+    """Starts a follower and stops it at the end."""
+    followers = []
+
+    def make(*patterns, resume=None, size=32, local=True, os_layer=None, mounts=None, **settings):
+        messages = queue.Queue(size)
+        table = Mounts([Mount("/", "ext4" if local else "nfs")])
+        follower = Follower(
+            [Watch(str(pattern)) for pattern in patterns],
+            resume or {},
+            messages,
+            settings=FollowSettings(**settings),
+            os_layer=os_layer,
+            mounts=mounts or (lambda: table),
+        )
+        follower.start()
+        followers.append(follower)
+        return follower, messages
+
+    yield make
+    for follower in followers:
+        follower.stop(SECONDS)
+
+
+def until(messages, kind):
+    """The next message of this kind; fails the test if there is none in time."""
+    while True:
+        message = messages.get(timeout=SECONDS)
+        if isinstance(message, kind):
+            return message
+
+
+def test_woken_by_watchdog(start, append, tmp_path):
+    """On a local mount an append is delivered long before the next poll, and so is a new file."""
+    log = tmp_path / "a.log"
+    log.write_text("one\n")
+    follower, messages = start(
+        tmp_path / "*.log", poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0
+    )
+    until(messages, CaughtUp)
+    assert follower.status()[0].mode == "inotify"
+    append(log, b"two\n")
+    assert until(messages, Data).data == b"two\n"
+    (tmp_path / "b.log").write_text("three\n")
+    assert until(messages, Data).data == b"three\n"
+    assert follower.alive
+
+
+def test_polled_on_a_network_mount(start, append, tmp_path):
+    """Where inotify sees nothing it is not used, and the poll finds the change."""
+    log = tmp_path / "a.log"
+    log.write_text("one\n")
+    follower, messages = start(log, local=False, poll_interval=0.02)
+    assert until(messages, Scanned).mode == "poll"
+    until(messages, CaughtUp)
+    append(log, b"two\n")
+    assert until(messages, Data).data == b"two\n"
+    assert follower.stop(SECONDS)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("follow")]
+
+
+def test_wake_looks_at_everything(start, append, tmp_path):
+    """`wake` reads what no event told of."""
+    log = tmp_path / "a.log"
+    log.write_text("one\n")
+    follower, messages = start(log, local=False, poll_interval=1000.0, idle_interval=1000.0)
+    until(messages, CaughtUp)
+    append(log, b"two\n")
+    follower.wake()
+    assert until(messages, Data).data == b"two\n"
+
+
+def test_full_queue_holds_the_reader_back(start, tmp_path):
+    """The loop takes messages when it can; nothing is lost meanwhile, and stopping does not wait for it."""
+    log = tmp_path / "a.log"
+    text = b"".join(b"%d\n" % number for number in range(1000))
+    log.write_bytes(text)
+    follower, messages = start(log, size=1, read_bytes=100)
+    got = []
+    while len(b"".join(got)) < 2000:
+        message = messages.get(timeout=SECONDS)
+        if isinstance(message, Data):
+            got.append(message.data)
+            assert messages.qsize() <= 1
+    assert b"".join(got) == text[: len(b"".join(got))]
+    assert follower.stop(SECONDS)
+
+
+class Hanging(OsLayer):
+    """A mount whose server does not answer: calls below `root` return only when released."""
+
+    def __init__(self, root):
+        self.root = str(root)
+        self.entered = threading.Event()
+        self.released = threading.Event()
+
+    def stat(self, path):
+        """Hangs."""
+        self._hang(path)
+        return super().stat(path)
+
+    def realpath(self, path):
+        """Hangs."""
+        self._hang(path)
+        return super().realpath(path)
+
+    def scandir(self, path):
+        """Hangs."""
+        self._hang(path)
+        return super().scandir(path)
+
+    def _hang(self, path):
+        if path.startswith(self.root):
+            self.entered.set()
+            self.released.wait(SECONDS * 3)
+
+
+def test_hung_mount_blocks_its_own_thread_only(start, append, tmp_path):
+    """Other mounts are read, status is answered and stopping returns while one mount hangs for ever."""
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.log").write_text(f"{name}\n")
+    system = Hanging(tmp_path / "bad")
+    table = Mounts([Mount("/", "ext4"), Mount(f"{tmp_path}/bad", "nfs"), Mount(f"{tmp_path}/good", "nfs")])
+    follower, messages = start(
+        tmp_path / "**/*.log", os_layer=system, mounts=lambda: table, resolve_seconds=0.01, poll_interval=0.02
+    )
+    assert until(messages, Data).data == b"good\n"
+    assert system.entered.wait(SECONDS)
+    append(tmp_path / "good" / "a.log", b"more\n")
+    assert until(messages, Data).data == b"more\n"
+    hung = next(status for status in follower.status() if status.mount.endswith("bad"))
+    assert hung.alive
+    assert hung.busy_seconds > 0
+    assert follower.alive
+    assert not follower.stop(0.05)
+    system.released.set()
+    assert follower.stop(SECONDS)
+
+
+def test_mount_that_appears_later(start, tmp_path):
+    """A mount point that comes up under a pattern gets a reader of its own."""
+    (tmp_path / "auto").mkdir()
+    (tmp_path / "auto" / "a.log").write_text("late\n")
+    tables = [Mounts([Mount("/", "ext4")]), Mounts([Mount("/", "ext4"), Mount(f"{tmp_path}/auto", "nfs")])]
+    follower, messages = start(
+        tmp_path / "*/*.log", mounts=lambda: tables.pop(0) if len(tables) > 1 else tables[0], discovery_interval=0.02
+    )
+    scans = {until(messages, Scanned).mount for _ in range(20)}
+    assert scans == {"/", f"{tmp_path}/auto"}
+    assert {status.mount for status in follower.status()} == scans
+
+
+def test_resume_through_the_follower(start, append, tmp_path):
+    """Positions reach the reader of their mount."""
+    log = tmp_path / "a.log"
+    log.write_text("text that is long enough to prove that it is the same file\n")
+    opened = next(message for message in read_once([Watch(str(log))]) if isinstance(message, Opened))
+    marker = Marker()
+    marker.feed(opened)
+    marker.feed(Data(str(log), 0, log.read_bytes(), 0.0, 0.0, 0))
+    append(log, b"more\n")
+    _, messages = start(log, resume={str(log): marker.position(marker.fed_to)})
+    assert until(messages, Opened).resumed
+    assert until(messages, Data).data == b"more\n"
+
+
+def test_read_once(append, kinds, tmp_path):
+    """Every file to its end, in turns of one block, then the end: no thread, no wait."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.log").write_bytes(name.encode() * 25)
+    messages = list(read_once([Watch(f"{tmp_path}/*.log")], settings=FollowSettings(read_bytes=10)))
+    data = [message.data for message in messages if isinstance(message, Data)]
+    assert data == [b"a" * 10, b"b" * 10] * 2 + [b"a" * 5, b"b" * 5]
+    assert kinds(messages).count("CaughtUp") == 2
+    assert kinds(messages)[0] == "Scanned"
+
+
+def test_read_once_tells_what_cannot_be_read(tmp_path):
+    """A path that was given and is absent, or is no file, is told; a pattern without a match is not."""
+    os.mkfifo(tmp_path / "fifo")
+    watches = [Watch(str(tmp_path / name)) for name in ("absent", "fifo", "*.log")]
+    told = {message.source: message.errno for message in read_once(watches) if isinstance(message, Unreadable)}
+    assert told == {str(tmp_path / "absent"): errno.ENOENT, str(tmp_path / "fifo"): None}
+
+
+def test_read_once_of_an_unreadable_file(tmp_path):
+    """One failure is enough where nothing is tried again."""
+
+    class Denied(OsLayer):
+        def open(self, path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    (tmp_path / "a").write_text("x")
+    messages = list(read_once([Watch(str(tmp_path))], os_layer=Denied()))
+    assert [message.errno for message in messages if isinstance(message, Unreadable)] == [errno.EACCES]
+
+
+def test_waker_that_cannot_start(monkeypatch, tmp_path):
+    """No inotify instance left: a note, no exception, and nothing watched."""
+
+    def fail(self, *args, **options):
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+    monkeypatch.setattr(Observer, "schedule", fail)
+    waker = Waker(Alarm())
+    waker.watch([str(tmp_path)])
+    assert not waker.alive
+    assert "inotify instance limit" in waker.note
+    waker.stop()
+
+
+def test_waker_whose_thread_died(tmp_path):
+    """A dead observer is noticed and replaced at the next walk."""
+    waker = Waker(Alarm())
+    waker.watch([str(tmp_path)])
+    assert waker.alive
+    waker._observer.stop()
+    waker._observer.join(SECONDS)
+    assert not waker.alive
+    waker.watch([str(tmp_path)])
+    assert waker.alive
+    assert waker.note == "the watching thread died"
+    waker.stop()
+
+
+def test_waker_on_a_directory_made_anew(tmp_path):
+    """A directory that was removed and made again is watched again."""
+    alarm = Alarm()
+    waker = Waker(alarm)
+    directory = tmp_path / "d"
+    directory.mkdir()
+    waker.watch([str(directory), str(tmp_path / "absent")])
+    directory.rmdir()
+    (tmp_path / "keep the inode").mkdir()
+    directory.mkdir()
+    waker.watch([str(directory)])
+    alarm.take()
+    (directory / "x").write_text("x")
+    assert alarm.wait(SECONDS)
+    assert str(directory / "x") in alarm.take()[0]
+    waker.stop()
+
+
+def test_alarm_with_too_many_names():
+    """Beyond a bound every file is looked at instead of each name being kept."""
+    alarm = Alarm()
+    for number in range(5000):
+        alarm.ring(f"/{number}")
+    hints, everything = alarm.take()
+    assert len(hints) <= 1024
+    assert everything
+    assert alarm.take() == (set(), False)
+    assert not alarm.wait(0)
+
+
+def test_messages_are_plain_values():
+    """Nothing mutable and no handle crosses to the loop."""
+    opened = Opened("s", "/s", None, 0, 0.0, False)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        opened.size = 1

@@ -1,0 +1,214 @@
+"""Holes, reserved blocks, the Marker, pacing: the pure parts."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.follow.identity import HEAD_BYTES, TAIL_BYTES, Content, digest
+from monitor.follow.marker import Marker
+from monitor.follow.messages import Data, Former, Opened, Restarted
+from monitor.follow.pacing import Pacing
+from monitor.follow.reading import first_unfilled, text_end
+from monitor.follow.settings import FollowSettings
+from monitor.follow.textual import looks_binary
+
+
+def test_trailing_nuls_wait(make_rig, append, tmp_path):
+    """Reserved blocks at the end are read when they are overwritten in place, not before."""
+    log = tmp_path / "log"
+    log.write_bytes(b"one\n" + bytes(5000))
+    rig = make_rig(log)
+    rig.settle(2)
+    assert rig.text(log) == b"one\n"
+    with log.open("r+b") as file:
+        file.seek(4)
+        file.write(b"two\n")
+    rig.settle(2)
+    assert rig.text(log) == b"one\ntwo\n"
+
+
+def test_nuls_before_text_are_passed_on(make_rig, tmp_path):
+    """A hole that a writer without O_APPEND left after copytruncate stays in the offsets."""
+    log = tmp_path / "log"
+    log.write_bytes(b"one\n" * 100)
+    rig = make_rig(log)
+    rig.poll()
+    os.truncate(log, 0)
+    rig.poll()
+    with log.open("r+b") as file:
+        file.seek(400)
+        file.write(b"two\n")
+    rig.settle(2)
+    assert rig.texts(log) == [b"one\n" * 100, bytes(400) + b"two\n"]
+    assert rig.positions()[str(log)].head_bytes == 0
+
+
+def test_sparse_ten_gigabytes(make_rig, tmp_path):
+    """A hole costs a few calls whatever its size, and the offset jumps over it."""
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.write(b"before\n")
+        file.seek(10 << 30)
+        file.write(b"after\n")
+    rig = make_rig(log)
+    data = [message for message in rig.poll() if isinstance(message, Data)]
+    assert [bytes(one.data).strip(b"\0") for one in data] == [b"before\n", b"after\n"]
+    assert data[1].offset + len(data[1].data) == (10 << 30) + 6
+    assert rig.os.calls["pread"] < 20
+    marker = Marker()
+    for message in rig.messages:
+        if isinstance(message, Opened | Data):
+            marker.feed(message)
+    assert marker.position((10 << 30) + 6).tail_bytes == 6
+    again = make_rig(log, resume={str(log): marker.position((10 << 30) + 6)})
+    assert again.poll()[0].resumed
+
+
+def test_real_zeros_are_looked_through_in_slices(make_rig, tmp_path):
+    """Megabytes of written zeros are skipped, a few blocks a pass."""
+    log = tmp_path / "log"
+    log.write_bytes(b"before\n" + bytes(40_000) + b"after\n")
+    rig = make_rig(log, read_bytes=1000)
+    rig.poll()
+    assert rig.text(log) == b"before\n" + bytes(40_000) + b"after\n"
+
+
+def test_pages_that_have_not_arrived_are_waited_for(make_rig, tmp_path):
+    """On a network mount NULs up to a page boundary may be filled: the bytes arrive in order, none is lost."""
+    page = b"x" * 4095 + b"\n"
+    log = tmp_path / "log"
+    log.write_bytes(page + bytes(4096) + page)
+    rig = make_rig(log, file_system="lustre")
+    rig.settle(1)
+    assert rig.text(log) == page
+    log.write_bytes(page * 3)
+    rig.settle(1)
+    assert rig.text(log) == page * 3
+
+
+def test_a_hole_that_stays_is_passed(make_rig, kinds, tmp_path):
+    """After two seconds a page of NULs is a fact; until then the source has not caught up."""
+    page = b"x" * 4095 + b"\n"
+    log = tmp_path / "log"
+    log.write_bytes(page + bytes(4096) + page)
+    rig = make_rig(log, file_system="lustre")
+    assert kinds(rig.settle(1)) == ["Opened", "Data"]
+    assert kinds(rig.settle(2)) == ["Data", "CaughtUp"]
+    assert rig.text(log) == page + bytes(4096) + page
+
+
+def test_first_unfilled():
+    """Only a run of NULs that ends where a page of the file ends may be filled later."""
+    assert first_unfilled(b"ab\0\0cd", 6, 4092) == 2
+    assert first_unfilled(b"ab\0\0cd", 6, 4093) == 6
+    assert first_unfilled(b"a\0b\0\0\0cd", 8, 4090) == 3
+    assert text_end(b"ab\0c\0\0") == 4
+    assert text_end(bytes(9)) == 0
+
+
+@given(st.lists(st.binary(min_size=1, max_size=400), min_size=1, max_size=30), st.data())
+def test_marker_agrees_with_the_follower(chunks, data):
+    """In any chunking, the position of a recent line end carries the hashes that a reader of the file computes."""
+    text = b"".join(chunks)
+    marker = Marker()
+    marker.feed(Opened("s", "/s", None, 0, 0.0, False, device=1, inode=2))
+    offset = 0
+    ends = [0]
+    for chunk in chunks:
+        marker.feed(Data("s", offset, chunk, 0.0, 0.0, 0))
+        offset += len(chunk)
+        last = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        if last:
+            ends.append(offset - len(chunk) + last)
+    place = data.draw(st.sampled_from([ends[-1], offset]))
+    position = marker.position(place)
+    content = Content(1, 2)
+    if place:
+        content.take(0, text[:place])
+    assert (position.offset, position.device, position.inode) == (place, 1, 2)
+    assert position.tail_hash == digest(content.tail)
+    assert position.tail_bytes == len(content.tail) <= TAIL_BYTES
+    assert position.head_hash == digest(content.head)
+    assert position.head_bytes == len(content.head) <= HEAD_BYTES
+
+
+def test_marker_far_back_keeps_the_offset():
+    """An offset that the Marker no longer has the bytes of is still exact; its proof is only weaker."""
+    marker = Marker()
+    marker.feed(Opened("s", "/s", None, 0, 0.0, False))
+    marker.feed(Data("s", 0, b"line\n" + b"x" * 100_000, 0.0, 0.0, 0))
+    assert marker.position(5).tail_bytes == 5
+    assert marker.position(50_000).tail_bytes == 0
+    assert marker.position(50_000).head_bytes == HEAD_BYTES
+    assert marker.fed_to == 100_005
+
+
+def test_marker_over_a_resume_and_a_rotation():
+    """The head goes on growing after a resume, and files left behind are listed, the last eight."""
+    marker = Marker()
+    marker.feed(Opened("s", "/s", None, 0, 0.0, True, offset=4, device=1, inode=2, head=b"abc\n", tail=b"abc\n"))
+    marker.feed(Data("s", 4, b"def\n", 0.0, 0.0, 0))
+    assert marker.position(8).head_hash == digest(b"abc\ndef\n")
+    assert marker.position(8).tail_hash == digest(b"abc\ndef\n")
+    for inode in range(10):
+        marker.feed(Restarted("s", "rotated", "", 1, inode, former=Former(1, inode, 0, "", 0, 0, "")))
+    assert [former.inode for former in marker.position(0).former] == list(range(2, 10))
+    assert marker.position(0).inode == 9
+
+
+def test_marker_over_a_hole():
+    """A hole ends head and tail: neither proves what may still be filled."""
+    marker = Marker()
+    marker.feed(Opened("s", "/s", None, 0, 0.0, False))
+    marker.feed(Data("s", 0, b"abc\n", 0.0, 0.0, 0))
+    marker.feed(Data("s", 5000, b"def\n", 0.0, 0.0, 0))
+    assert marker.position(5004).tail_hash == digest(b"def\n")
+    assert marker.position(5004).head_hash == digest(b"abc\n")
+
+
+@pytest.mark.parametrize(("quiet", "pause"), [(0, 0.5), (10, 0.5), (100, 5.0), (200, 10.0), (1e6, 10.0)])
+def test_pause_grows_with_silence(quiet, pause):
+    """A silent file is looked at every twentieth of its silence, every ten seconds at the least."""
+    pacing = Pacing(FollowSettings())
+    assert pacing.pause(1e7, quiet_since=1e7 - quiet, soon=False, spread_seconds=0.0) == pytest.approx(pause)
+    assert pacing.pause(1e7, quiet_since=1e7 - quiet, soon=True, spread_seconds=99.0) == 0.5
+
+
+def test_failures_double_the_pause():
+    """Tries at what cannot be read become rare, and stay bounded however long it lasts."""
+    pacing = Pacing(FollowSettings())
+    assert [pacing.after_failure(n) for n in (1, 2, 3, 7, 10**9)] == [0.5, 1.0, 2.0, 30.0, 30.0]
+
+
+def test_idle_files_stay_within_the_budget(make_rig, tmp_path):
+    """1,000 files silent for an hour cost no more looks than the budget, while an active one is looked at in time."""
+    for number in range(1000):
+        (tmp_path / f"{number}.log").write_text("x\n")
+    active = tmp_path / "0.log"
+    rig = make_rig(tmp_path / "*.log", stats_per_second=20.0)
+    rig.clock.set_wall(active.stat().st_mtime + 3600)
+    rig.poll()
+    rig.settle(2)
+    for _ in range(300):
+        rig.poll(0.5, all_files=False)
+    rig.os.calls.clear()
+    for step in range(200):
+        if step % 20 == 0:
+            with active.open("a") as file:
+                file.write("y\n")
+        rig.poll(0.5, all_files=False)
+    assert rig.os.calls["stat"] <= 20 * 100 * 1.3 + 200
+    assert rig.text(active) == b"x\n" + b"y\n" * 10
+
+
+def test_looks_binary():
+    """Terminal control and holes are text; other control characters and known magic numbers are not."""
+    assert not looks_binary(b"")
+    assert not looks_binary(bytes(100) + b"\x1b[31mred\x1b[0m\r\n\t\b")
+    assert not looks_binary("naïve café ✓\n".encode() + b"\xff\xfe")
+    assert looks_binary(b"PK\x03\x04text")
+    assert looks_binary(b"\x80\x02\x05\x01\x03" * 20)

@@ -1,0 +1,286 @@
+"""A restart goes on where the state file says, if the file proves it, and anew if not."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+
+from monitor.follow.messages import Gone, Opened, Position
+
+LINES = [b"%06d iteration line with enough text to be no accident\n" % number for number in range(200)]
+
+
+def text(start, stop):
+    """Some of the lines."""
+    return b"".join(LINES[start:stop])
+
+
+@pytest.fixture
+def log(tmp_path):
+    """The path of the log."""
+    path = tmp_path / "logs" / "main.log"
+    path.parent.mkdir()
+    path.write_bytes(text(0, 30))
+    return path
+
+
+def stored(positions):
+    """Through the state file's encoding and back."""
+    return msgspec.json.decode(msgspec.json.encode(positions), type=dict[str, Position])
+
+
+def test_grown_while_down(make_rig, append, log):
+    """Only what was written since is delivered."""
+    first = make_rig(log)
+    first.poll()
+    append(log, text(30, 33) + b"half")
+    second = make_rig(log, resume=stored(first.positions()))
+    opened = second.poll()[0]
+    assert isinstance(opened, Opened)
+    assert opened.resumed
+    assert opened.offset == opened.position.offset == len(text(0, 30))
+    assert second.text(log) == text(30, 33) + b"half"
+
+
+def test_unfinished_line_is_read_again(make_rig, append, log):
+    """The offset is that of the last whole line, so a line cut by the restart comes whole."""
+    append(log, b"half")
+    first = make_rig(log)
+    first.poll()
+    append(log, b" a line\n")
+    second = make_rig(log, resume=stored(first.positions()))
+    second.poll()
+    assert second.text(log) == b"half a line\n"
+
+
+@pytest.mark.parametrize("inode_kept", [True, False])
+@pytest.mark.parametrize("end", [60, 30, 10])
+def test_replaced_while_down(make_rig, log, inode_kept, end):
+    """Another text under the same name is read from its start, whatever its size and inode."""
+    first = make_rig(log)
+    first.poll()
+    positions = stored(first.positions())
+    if not inode_kept:
+        other = log.with_name("other")
+        other.write_bytes(b"")
+        log.unlink()
+        other.rename(log)
+    log.write_bytes(text(100, 100 + end))
+    second = make_rig(log, resume=positions)
+    opened = second.poll()[0]
+    assert isinstance(opened, Opened)
+    assert not opened.resumed
+    assert opened.position is None
+    assert opened.proof
+    assert second.texts(log) == [text(100, 100 + end)]
+
+
+def test_same_head_other_tail(make_rig, log):
+    """The same banner does not prove a position: the bytes before the offset do."""
+    first = make_rig(log)
+    first.poll()
+    log.write_bytes(text(0, 25) + text(100, 150))
+    second = make_rig(log, resume=stored(first.positions()))
+    assert not second.poll()[0].resumed
+    assert second.texts(log) == [text(0, 25) + text(100, 150)]
+
+
+def test_truncated_on_a_network_mount_needs_a_second_look(make_rig, kinds, log):
+    """Right after a start a network client's short size is not believed either."""
+    first = make_rig(log)
+    first.poll()
+    whole = log.read_bytes()
+    log.write_bytes(whole[:100])
+    second = make_rig(log, resume=stored(first.positions()), file_system="nfs")
+    assert kinds(second.settle(2)) == []
+    log.write_bytes(whole + LINES[30])
+    second.settle(2)
+    assert second.texts(log) == [LINES[30]]
+
+
+def test_rotated_while_down(make_rig, append, kinds, log):
+    """The rest of the old file is found beside the new one and read first."""
+    first = make_rig(log)
+    first.poll()
+    append(log, text(30, 32))
+    log.rename(log.with_name("main.log.1"))
+    log.write_bytes(text(100, 110))
+    second = make_rig(log, resume=stored(first.positions()))
+    messages = second.settle()
+    assert kinds(messages)[:2] == ["Opened", "Data"]
+    assert messages[0].resumed
+    assert second.texts(log) == [text(30, 32), text(100, 110)]
+
+
+def test_rotated_while_down_and_both_names_match(make_rig, append, log):
+    """A pattern that matches the rotated name as well changes nothing: the path that had the file finishes it."""
+    pattern = str(log) + "*"
+    first = make_rig(pattern)
+    first.poll()
+    append(log, text(30, 32))
+    log.rename(log.with_name("main.log.1"))
+    log.write_bytes(text(100, 110))
+    second = make_rig(pattern, resume=stored(first.positions()))
+    second.settle(20)
+    assert second.texts(log) == [text(30, 32), text(100, 110)]
+    assert second.texts(str(log) + ".1") == []
+
+
+def test_renamed_while_down_and_nothing_in_its_place(make_rig, append, kinds, log):
+    """A pattern no longer shows the name, yet its rest is read; then it is gone when it stays away."""
+    first = make_rig(log.parent / "main.*")
+    first.poll()
+    append(log, text(30, 32))
+    log.rename(log.with_name("final"))
+    second = make_rig(log.parent / "main.*", resume=stored(first.positions()))
+    assert kinds(second.settle(310)) == ["Opened", "Data", "CaughtUp", "Gone"]
+    assert second.texts(log) == [text(30, 32)]
+
+
+def test_deleted_while_down(make_rig, kinds, log):
+    """A source of the state file whose path was deleted is told as gone, once; made anew it is read from its start."""
+    first = make_rig(log)
+    first.poll()
+    log.unlink()
+    second = make_rig(log, resume=stored(first.positions()))
+    assert kinds(second.settle(30)) == ["Gone"]
+    log.write_bytes(text(100, 103))
+    assert kinds(second.poll()) == ["Opened", "Data", "CaughtUp"]
+    assert second.texts(log) == [text(100, 103)]
+
+
+def test_not_there_because_the_mount_is_not(make_rig, kinds, log):
+    """A source of the state file in a directory that cannot be seen is not gone."""
+    first = make_rig(log)
+    first.poll()
+    log.parent.rename(log.parent.parent / "away")
+    second = make_rig(log, resume=stored(first.positions()))
+    assert kinds(second.settle(60)) == ["Unreadable"]
+    (log.parent.parent / "away").rename(log.parent)
+    assert kinds(second.settle(1)) == ["Opened", "CaughtUp", "Readable"]
+
+
+def test_another_device_number_after_a_reboot(make_rig, append, log):
+    """Device numbers may change with a reboot; head and tail prove the position."""
+    first = make_rig(log)
+    first.poll()
+    changed = {
+        key: msgspec.convert({**msgspec.to_builtins(position), "device": position.device + 7}, Position)
+        for key, position in first.positions().items()
+    }
+    append(log, LINES[30])
+    second = make_rig(log, resume=changed)
+    assert second.poll()[0].resumed
+    assert second.text(log) == LINES[30]
+
+
+def test_short_text_does_not_prove_against_another_inode(make_rig, log):
+    """A few bytes agree by chance: with another inode the file counts as new."""
+    log.write_bytes(b"start\n")
+    first = make_rig(log)
+    first.poll()
+    other = log.with_name("other")
+    other.write_bytes(b"start\nmore\n")
+    os.replace(other, log)
+    second = make_rig(log, resume=stored(first.positions()))
+    opened = second.poll()[0]
+    assert not opened.resumed
+    assert "inode" in opened.proof
+    assert second.texts(log) == [b"start\nmore\n"]
+
+
+def test_left_files_are_remembered(make_rig, append, log):
+    """A rotated file that was read under its old name is not read again after a restart; what is added to it is."""
+    pattern = str(log) + "*"
+    first = make_rig(log)
+    first.poll()
+    log.rename(log.with_name("main.log.1"))
+    log.write_bytes(text(100, 110))
+    first.settle()
+    second = make_rig(pattern, resume=stored(first.positions()))
+    second.settle(3)
+    assert second.texts(str(log) + ".1") == []
+    append(log.with_name("main.log.1"), LINES[30])
+    messages = second.settle(12)
+    assert second.texts(str(log) + ".1") == [LINES[30]]
+    opened = next(message for message in messages if isinstance(message, Opened))
+    assert opened.offset == len(text(0, 30))
+    assert not opened.resumed
+
+
+def test_position_for_a_source_that_nobody_follows(make_rig, kinds, log, tmp_path):
+    """A position that no pattern covers any more says nothing and holds nothing back."""
+    first = make_rig(log)
+    first.poll()
+    link = tmp_path / "link.log"
+    os.link(log, link)
+    second = make_rig(link, resume=stored(first.positions()))
+    assert kinds(second.settle(30)) == ["Opened", "Data", "CaughtUp"]
+    assert second.texts(link) == [text(0, 30)]
+    assert not any(isinstance(message, Gone) for message in second.messages)
+
+
+def test_numbered_files_moved_up_while_down(make_rig, append, log):
+    """Each file is finished by the source that had it, although every name now shows another's file."""
+    numbered = log.with_name("main.log.1")
+    log.rename(numbered)
+    log.write_bytes(text(50, 80))
+    pattern = str(log) + "*"
+    first = make_rig(pattern)
+    first.poll()
+    append(numbered, LINES[30])
+    append(log, LINES[80])
+    numbered.rename(log.with_name("main.log.2"))
+    log.rename(numbered)
+    log.write_bytes(text(100, 103))
+    for order in (1, -1):
+        positions = dict(sorted(stored(first.positions()).items())[::order])
+        second = make_rig(pattern, resume=positions)
+        second.settle(30)
+        assert second.texts(log) == [LINES[80], text(100, 103)]
+        assert second.texts(numbered) == [LINES[30]]
+        assert second.texts(log.with_name("main.log.2")) == []
+
+
+def test_same_tail_other_head(make_rig, log):
+    """The bytes before the offset alone do not prove a position."""
+    first = make_rig(log)
+    first.poll()
+    log.write_bytes(b"X" + text(0, 31)[1:])
+    second = make_rig(log, resume=stored(first.positions()))
+    assert "first" in second.poll()[0].proof
+
+
+def test_inode_of_a_deleted_file_is_used_again(make_rig, tmp_path):
+    """A file known to be deleted is not continued under another name, even if the new one begins like it."""
+    old, new = tmp_path / "a.log", tmp_path / "b.log"
+    old.write_bytes(b"start\n")
+    rig = make_rig(tmp_path / "*.log")
+    rig.poll()
+    inode = old.stat().st_ino
+    old.unlink()
+    rig.settle(4)
+    new.write_bytes(b"start\nmore\n")
+    rig.os.doctor = lambda found: os.stat_result((*found[:1], inode, *found[2:])) if found.st_size == 11 else found
+    rig.settle(12)
+    assert rig.texts(new) == [b"start\nmore\n"]
+
+
+def test_unreadable_at_the_start_keeps_its_claim(make_rig, append, log):
+    """A file that its source cannot resume yet is not read from the start under the name it was moved to meanwhile."""
+    numbered = log.with_name("main.log.1")
+    first = make_rig(str(log) + "*")
+    first.poll()
+    append(log, LINES[30])
+    log.rename(numbered)
+    log.write_bytes(text(100, 103))
+    second = make_rig(str(log) + "*", resume=stored(first.positions()))
+    second.os.faults["stat"] = lambda path: OSError(5, "I/O error") if path == str(log) else None
+    second.settle(20)
+    assert second.texts(numbered) == []
+    second.os.heal()
+    second.settle(40)
+    assert second.texts(log) == [LINES[30], text(100, 103)]
+    assert second.texts(numbered) == []

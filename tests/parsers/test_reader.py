@@ -1,0 +1,135 @@
+"""A source's reader: chunking, resuming, numbering, never raising."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parsers.events import ArgumentsDumped, IterationLogged, LineDiscarded, LogEvent, TracebackSeen
+from parsers.reader import SourceReader
+
+LOG = (
+    b"+ export CUDA_LAUNCH_BLOCKING=1\n"
+    b"------------------------ arguments ------------------------\n"
+    b"  num_layers ...................................... 24\n"
+    b"WARNING: another rank speaks\n"
+    b"  hidden_size ..................................... 2048\n"
+    b"-------------------- end of arguments ---------------------\r\n"
+    b"\x1b[92m[OKAY]\x1b[0m\n"
+    b" iteration        1/     100 | elapsed time per iteration (ms): 250.0 | lm loss: 1.0E+01 | loss scale: 1.0 |\n"
+    b"Traceback (most recent call last):\n"
+    b'  File "pretrain.py", line 3, in <module>\n'
+    b"ValueError: caught\n"
+    b"\r 10%|#         | 1/10 [00:01<00:09,  1.00s/it]\r{'loss': 2.5, 'learning_rate': 1e-05, 'epoch': 0.1}\n"
+    b" iteration        2/     100 | elapsed time per iteration (ms): 251.0 | lm loss: 9.9E+00 | loss scale: 1.0 |\n"
+    b"steps: 3 loss: 9.8 iter time (s): 0.250 samples/sec: 32.0\n"
+)
+fragments = st.sampled_from(
+    [
+        *LOG.splitlines(keepends=True),
+        b" iteration 5/ 10 |",
+        b"iteration 5/10 | : | lm loss: nan | grad norm: inf | | |\n",
+        b"[default3]: [2026-04-15 11:25:00.541769] ",
+        b"9: ",
+        b"{'loss': '",
+        b"\xff\xfe\0\0",
+        b"memory (MB) | allocated: 1e999",
+        b"[Rank 5] (after 20 iterations) memory (MB) | allocated: 5.5 | reserved: ",
+        b"Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE",
+        b"Root Cause (first observed failure):\n[0]:\n  exitcode  : 99999999999 (pid: 1)\n  traceback : x\n",
+        b"step=99999999999999999999999, skipped=1, lr=[nan]",
+        b"\r",
+        b"\n",
+    ]
+)
+hostile = st.lists(st.one_of(fragments, st.binary(max_size=30)), max_size=25).map(b"".join)
+
+
+def read(chunks: list[bytes]) -> list[LogEvent]:
+    """The events of a source that ends after the last chunk."""
+    reader = SourceReader()
+    return [*(entry for chunk in chunks for entry in reader.feed(chunk)), *reader.flush()]
+
+
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    """The data in pieces."""
+    bounds = [0, *sorted(min(point, len(data)) for point in cuts), len(data)]
+    return [data[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def test_the_sample_gives_its_events() -> None:
+    """The kinds and physical lines of a log with several-line facts, colours and carriage returns."""
+    assert [(entry.line, entry.event.kind) for entry in read([LOG])] == [
+        (1, "environment"),
+        (6, "arguments"),
+        (8, "iteration"),
+        (11, "traceback"),
+        (12, "trainer_progress"),
+        (12, "trainer_log"),
+        (13, "iteration"),
+        (14, "engine_step"),
+    ]
+
+
+@given(st.lists(st.integers(0, len(LOG)), max_size=12))
+def test_any_chunking_gives_the_same_events(cuts: list[int]) -> None:
+    """Wherever the bytes are cut, the events are those of the whole."""
+    assert read(cut(LOG, cuts)) == read([LOG])
+
+
+@given(hostile, st.lists(st.integers(0, 2000), max_size=6))
+def test_any_bytes_give_events_and_never_raise(data: bytes, cuts: list[int]) -> None:
+    """Whatever the bytes and the cuts: no exception, and the same events."""
+    assert repr(read(cut(data, cuts))) == repr(read([data]))  # repr: nan is not equal to itself
+
+
+@given(st.one_of(hostile, st.just(LOG)), st.integers(0, 2000))
+def test_a_resume_goes_on_where_it_was(data: bytes, point: int) -> None:
+    """Saved at any cut, written as JSON, restored, fed from the saved offset: nothing lost, nothing doubled."""
+    first = SourceReader()
+    events = first.feed(data[:point])
+    saved = json.loads(json.dumps(first.save()))
+    second = SourceReader()
+    second.restore(saved)
+    events += second.feed(data[saved["offset"] :]) + second.flush()
+    assert repr(events) == repr(read([data]))
+
+
+def test_only_lines_with_an_anchor_are_decoded() -> None:
+    """Noise gives nothing and is counted."""
+    reader = SourceReader()
+    assert reader.feed(b"NCCL INFO something\n" * 1000) == []
+    assert (reader.lines, reader.matched_lines) == (1000, 0)
+
+
+def test_over_long_lines_are_told_once() -> None:
+    """A line above the bound is an event, and the next line is read."""
+    reader = SourceReader(max_line_bytes=100)  # the iteration line below is longer, too
+    events = reader.feed(b"x" * 1000 + b"\n") + reader.feed(LOG.splitlines(keepends=True)[7])
+    assert [type(entry.event) for entry in events] == [LineDiscarded, LineDiscarded]
+    assert reader.feed(b"\nsteps: 3 loss: 9.8 iter time (s): 0.250 samples/sec: 32.0\n")[-1].event.kind == "engine_step"
+
+
+def test_interleaved_tracebacks_each_give_one_event() -> None:
+    """Two ranks' tracebacks mixed line by line are two."""
+    log = (
+        b'Traceback (most recent call last):\nTraceback (most recent call last):\n  File "a.py", line 1, in x\n'
+        b"  File \"a.py\", line 1, in x\nValueError: one\nKeyError: 'two'\nRuntimeError: not in a traceback\n"
+    )
+    found = [entry.event for entry in read([log]) if isinstance(entry.event, TracebackSeen)]
+    assert [(event.exception, event.message) for event in found] == [("ValueError", "one"), ("KeyError", "'two'")]
+
+
+def test_an_unfinished_dump_is_not_complete() -> None:
+    """A log that ends inside the arguments gives what was there."""
+    (entry,) = read([b"---------- arguments ----------\n  num_layers .... 24\n"])
+    assert isinstance(entry.event, ArgumentsDumped)
+    assert (entry.event.values, entry.event.complete) == ({"num_layers": "24"}, False)
+
+
+def test_a_last_line_without_an_end_counts_at_the_end() -> None:
+    """A finished file whose last line lacks its newline loses nothing."""
+    (entry,) = read([LOG.splitlines(keepends=True)[7].rstrip(b"\n")])
+    assert isinstance(entry.event, IterationLogged)
