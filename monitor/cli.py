@@ -16,7 +16,7 @@ from monitor.commands.simulate import simulate
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="megatron-monitor")
 def main() -> None:
-    """Tail Megatron-DeepSpeed training logs, tell hangs, export Prometheus metrics.
+    r"""Tail Megatron-DeepSpeed training logs, tell hangs, export Prometheus metrics.
 
     \b
     Start here:

@@ -9,7 +9,7 @@ import logging
 import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from monitor import __version__
 from monitor.config import Config, run_name
@@ -235,7 +235,7 @@ class Core:
     def _scanned(self, message: Scanned, _now: float) -> None:
         self.counts.set("stats_total", message.stats)
 
-    _HANDLERS: dict[type, Callable[[Core, Any, float], None]] = {
+    _HANDLERS: ClassVar[dict[type, Callable[[Core, Any, float], None]]] = {
         Opened: _opened,
         Data: _data,
         Restarted: _restarted,

@@ -42,7 +42,7 @@ def line_end(data: bytes, start: int, has_cr: bool) -> int:
 
 
 def next_line(data: bytes, end: int) -> int:
-    """Index of the first byte behind the line end at `end`: `\\r\\n` is one line end."""
+    r"""Index of the first byte behind the line end at `end`: `\r\n` is one line end."""
     return end + (2 if data.startswith(b"\r\n", end) else 1)
 
 

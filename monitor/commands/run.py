@@ -23,7 +23,7 @@ from monitor.once import metrics_page
 def run(
     paths: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], listen: str | None, once: bool
 ) -> None:
-    """Follow training logs, judge the runs, serve the metrics and the page.
+    r"""Follow training logs, judge the runs, serve the metrics and the page.
 
     \b
     Examples:

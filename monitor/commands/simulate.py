@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ def simulate(
     kinds: tuple[str, ...], dialect: str, iterations: int, seconds_per_iteration: float | None, seed: int,
     speed: float | None, output: Path | None,
 ) -> None:  # fmt: skip
-    """Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
+    r"""Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
 
     \b
     Examples:
@@ -57,5 +58,5 @@ def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: 
         if at and not at.isdigit():
             raise click.BadParameter(f"{at!r} is no iteration", param_hint="--fault")
         faults.append(Fault(kind=name, at=int(at) if at else iterations // 2))
-    extra = {} if seconds is None else {"seconds_per_iteration": seconds}
-    return Scenario(dialect=dialect, iterations=iterations, seed=seed, faults=tuple(faults), **extra)
+    scenario = Scenario(dialect=dialect, iterations=iterations, seed=seed, faults=tuple(faults))
+    return scenario if seconds is None else replace(scenario, seconds_per_iteration=seconds)

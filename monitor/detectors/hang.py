@@ -63,7 +63,12 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
     gaps = state.gaps.get(phase)
     longest = gaps.longest if gaps else None
     if phase == "evaluating":
-        return _evaluating(state, settings, longest)
+        allowed = _evaluating(state, settings, longest)
+        if state.evaluation_sets is None and state.memo.get("validations_since"):
+            # the first evaluation: nobody knows which set is the last, and an iteration comes after it
+            training = _training(state, settings)
+            return training if training.seconds > allowed.seconds else allowed
+        return allowed
     if phase == "saving":
         if longest is not None:
             seconds = max(settings.minimum, settings.saving_factor * longest)

@@ -27,7 +27,7 @@ from monitor.run.iterations import (
     fold_trainer_progress,
     gap_of,
 )
-from monitor.run.phases import ENDED, PROGRESS
+from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
 from monitor.run.state import Memory, RunState
 from parsers.events import (
     ArgumentsDumped,
@@ -90,13 +90,26 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         count_failure(state)
     kind = event.kind
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[state.phase] or kind == "custom_progress"):
-        _note_progress(state, before, at, live)
+        _note_progress(state, _gap_phase(before, kind), at, live)
 
 
-def _note_progress(state: RunState, phase: str, at: float, live: bool) -> None:
+def _gap_phase(before: Phase, kind: str) -> Phase | None:
+    """Of which phase the gap that ends with this event is an example; None if of none.
+
+    The way from the last validation or a save to the next iteration belongs to neither phase.
+    """
+    if kind in EVALUATION:
+        return "evaluating"
+    if kind in STEP:
+        return before if before not in ("evaluating", "saving") else None
+    return before
+
+
+def _note_progress(state: RunState, phase: Phase | None, at: float, live: bool) -> None:
     """The run has moved. Live, the gap that ends now is an example of a good one, unless it was judged a hang."""
     last = state.progress_at
-    if live and last is not None and state.live and not state.hung and phase not in ENDED and at > last:
+    learnable = phase is not None and phase not in ENDED and not state.hung
+    if live and last is not None and state.live and learnable and phase is not None and at > last:
         gap = at - last
         gap_of(state, phase).add(gap)
         expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)

@@ -1,4 +1,4 @@
-"""Peak dense TFLOP/s of GPUs in 16 bit, from the vendors' data sheets, by the name that a log tells. Unknown is None."""
+"""Peak dense TFLOP/s of GPUs in 16 bit, from the vendors' data sheets, by the name that a log tells."""
 
 from __future__ import annotations
 

@@ -23,6 +23,9 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     if state.copies.is_copy(event, source, attempt.number):
         state.copies.moved(source, event.iteration, attempt.number)
         return False
+    if state.driver == "engine":  # the engine reports a step before the loop does: it was the same training
+        state.iterations_total -= attempt.iterations
+        attempt.iterations, attempt.last_iteration = 0, None
     if attempt.last_iteration is not None and event.iteration <= attempt.last_iteration:
         cursor = state.copies.cursors.get(source)
         if cursor is not None and cursor.last_iteration is not None and event.iteration > cursor.last_iteration:
@@ -102,7 +105,7 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
     state.highest_iteration = max(iteration, state.highest_iteration or 0)
     state.last_iteration_at = at
     state.overhead_until, state.timed_overhead, state.impure = None, 0.0, False
-    state.memo.pop("validations_since", None)
+    state.evaluation_sets = int(state.memo.pop("validations_since", 0)) or state.evaluation_sets
     set_phase(state, _phase_after(state, iteration), at)
 
 

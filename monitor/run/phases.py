@@ -67,21 +67,21 @@ _SETUP = frozenset(
         "software",
     }
 )
-_STEP = frozenset({"iteration", "engine_step", "trainer_log", "trainer_progress", "overflow", "iterations_skipped"})
-_EVALUATION = frozenset({"evaluation_progress", "validation"})
+STEP = frozenset({"iteration", "engine_step", "trainer_log", "trainer_progress", "overflow", "iterations_skipped"})
+EVALUATION = frozenset({"evaluation_progress", "validation"})
 _SAVE = frozenset(
     {"checkpoint_save_started", "checkpoint_file", "checkpoint_saved", "checkpoint_save_scheduled", "memory"}
 )
 
 PROGRESS: dict[Phase, frozenset[str]] = {
-    "starting": _SETUP | _STEP,
-    "loading": _SETUP | _STEP,
-    "first_iteration": _SETUP | _STEP | _EVALUATION | _SAVE,
-    "training": _STEP | _EVALUATION | _SAVE - {"memory"},
-    "evaluating": _STEP | _EVALUATION | _SAVE - {"memory"},
-    "saving": _STEP | _EVALUATION | _SAVE,
-    "exiting": _STEP | _EVALUATION | _SAVE | {"process_exit", "exit"},
-    "finished": _STEP,
-    "crashed": _STEP,
+    "starting": _SETUP | STEP,
+    "loading": _SETUP | STEP,
+    "first_iteration": _SETUP | STEP | EVALUATION | _SAVE,
+    "training": STEP | EVALUATION | _SAVE - {"memory"},
+    "evaluating": STEP | EVALUATION | _SAVE - {"memory"},
+    "saving": STEP | EVALUATION | _SAVE,
+    "exiting": STEP | EVALUATION | _SAVE | {"process_exit", "exit"},
+    "finished": STEP,
+    "crashed": STEP,
 }
 """A custom pattern of kind `progress` counts in every phase."""

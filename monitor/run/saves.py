@@ -55,7 +55,8 @@ def on_validation(state: RunState, event: ValidationLogged, _source: str, at: fl
     _overhead(state, at)
     state.memo["validations_since"] = int(state.memo.get("validations_since", 0)) + 1
     if state.phase not in ENDED:
-        set_phase(state, "exiting" if _training_done(state) else "evaluating", at)
+        last_set = state.evaluation_sets is not None and state.memo["validations_since"] >= state.evaluation_sets
+        set_phase(state, "exiting" if _training_done(state) else "training" if last_set else "evaluating", at)
     return True
 
 

@@ -184,6 +184,8 @@ class RunState:
     """An evaluation or save happened since the last iteration line."""
     last_iteration_at: float | None = None
     evaluation_interval: int | None = None
+    evaluation_sets: int | None = None
+    """Validation results in the last whole evaluation: after so many the loop goes on."""
     productive_seconds: float = 0.0
     seconds_since_checkpoint: float = 0.0
     log_clock_first: float | None = None

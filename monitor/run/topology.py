@@ -123,6 +123,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "moe_ffn_hidden_size": ("moe_ffn_hidden_size",),
     "mtp_layers": ("mtp_num_layers",),
 }  # fmt: skip
+_PRECISIONS = (
+    ("bfloat16", "bf16"), ("bf16", "bf16"), ("fp16", "fp16"), ("float16", "fp16"), ("half", "fp16"),
+    ("float32", "fp32"), ("fp32", "fp32"),
+)  # fmt: skip
 _MAY_BE_ZERO = frozenset({"zero_stage", "eval_iters"})
 
 
@@ -273,8 +277,7 @@ def _dtype(values: dict[str, str]) -> str | None:
     if fp16 == "True" or fp16.startswith("{'fp16': True") or "'enabled': True" in fp16:
         return "fp16"
     precision = values.get("precision") or values.get("params_dtype", "")
-    for word, name in (("bfloat16", "bf16"), ("fp16", "fp16"), ("float16", "fp16"), ("half", "fp16"), ("float32", "fp32"),
-                       ("fp32", "fp32")):  # fmt: skip
+    for word, name in _PRECISIONS:
         if word in precision:
             return name
     return "fp32" if _flag(values, "bf16") is False and fp16 == "False" else None

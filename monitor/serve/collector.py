@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -32,11 +33,9 @@ class SnapshotCollector(Collector):
         """Every family of the catalogue that has a sample."""
         snapshot = self._snapshot()
         for row in CATALOGUE:
-            yield from self._guarded(lambda row=row: _run_family(row.name, row.kind, row.help, row.labels, snapshot))  # type: ignore[misc]
+            yield from self._guarded(partial(_run_family, row.name, row.kind, row.help, row.labels, snapshot))
         for own in MONITOR_CATALOGUE:
-            yield from self._guarded(
-                lambda own=own: _monitor_family(own.name, own.kind, own.help, own.labels, snapshot)
-            )  # type: ignore[misc]
+            yield from self._guarded(partial(_monitor_family, own.name, own.kind, own.help, own.labels, snapshot))
 
     def _guarded(self, build: Callable[[], Metric]) -> Iterator[Metric]:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -181,7 +181,7 @@ def _learning_rate(scenario: Scenario, run: _Run) -> float:
     return 6e-05 * warm * (0.55 + 0.45 * math.cos(math.pi * run.iteration / scenario.iterations))
 
 
-def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emission]:
+def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[Emission, None, bool]:
     """Evaluation and saving after an iteration, where their intervals fall. True if the log ends inside."""
     kinds = {fault.kind for fault in active}
     if scenario.eval_interval and run.iteration % scenario.eval_interval == 0:
@@ -208,7 +208,7 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[E
     return False
 
 
-def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Iterator[Emission]:
+def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Generator[Emission, None, bool]:
     """The fault begins. True if the log ends with it."""
     kind = fault.kind
     truth = {"fault": kind, "iteration": run.iteration, "at": run.at}
@@ -274,8 +274,12 @@ def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any])
 
 def _finish(scenario: Scenario, run: _Run) -> Iterator[Emission]:
     if scenario.dialect == "hf-trainer":
-        text = f"{{'train_runtime': {run.at:.4f}, 'train_samples_per_second': 1.116, 'train_steps_per_second': 0.009, 'epoch': 1.0}}\n"
+        text = (
+            f"{{'train_runtime': {run.at:.4f}, 'train_samples_per_second': 1.116, 'train_steps_per_second': 0.009, "
+            "'epoch': 1.0}\n"
+        )
     else:
         time = lines.stamp(scenario, run.at)
-        text = f"[after training is done] datetime: {time} \n[exiting program at iteration {run.iteration}] datetime: {time} \n"
+        done = f"[after training is done] datetime: {time} \n"
+        text = f"{done}[exiting program at iteration {run.iteration}] datetime: {time} \n"
     yield Emission(run.at, text)

@@ -78,10 +78,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def begin(*arguments: str, listen: str = "127.0.0.1:0") -> RunningDaemon:
         command = [sys.executable, "-m", "monitor", "run", "--listen", listen, *arguments]
         environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1"}
-        log = (tmp_path / f"daemon-{len(running)}.log").open("w+")
-        process = subprocess.Popen(command, stderr=log, stdout=log, text=True, env=environment)
+        log = tmp_path / f"daemon-{len(running)}.log"
+        with log.open("w") as stream:
+            process = subprocess.Popen(command, stderr=stream, stdout=stream, text=True, env=environment)
         running.append(process)
-        return RunningDaemon(process, _address(process, Path(log.name)))
+        return RunningDaemon(process, _address(process, log))
 
     yield begin
     for process in running:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,9 +40,8 @@ def naive(data: bytes, bound: int = 50) -> list[tuple[int, bytes | int]]:
     """What the lines of the whole are."""
     out: list[tuple[int, bytes | int]] = []
     for number, physical in enumerate(data.replace(b"\0", b"").split(b"\n"), 1):
-        for text in physical.split(b"\r"):
-            if text:
-                out.append((number, text if len(text) <= bound else len(text)))
+        texts = [text for text in physical.split(b"\r") if text]
+        out.extend((number, text if len(text) <= bound else len(text)) for text in texts)
     return out
 
 
@@ -48,7 +49,7 @@ def naive(data: bytes, bound: int = 50) -> list[tuple[int, bytes | int]]:
 def test_any_chunking_gives_the_same_lines(data: bytes, cuts: list[int]) -> None:
     """Bytes cut anywhere give what a naive reader of the whole gives."""
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    chunks = [data[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    chunks = [data[a:b] for a, b in itertools.pairwise(bounds)]
     assert lines_of(chunks) == naive(data)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 from hypothesis import given
@@ -56,7 +57,7 @@ def read(chunks: list[bytes]) -> list[LogEvent]:
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     """The data in pieces."""
     bounds = [0, *sorted(min(point, len(data)) for point in cuts), len(data)]
-    return [data[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def test_the_sample_gives_its_events() -> None:
