@@ -34,10 +34,19 @@ from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_
 from monitor.pages import page_of
 from monitor.run import derived
 from monitor.run.ends import settle
-from monitor.run.fold import fold
+from monitor.run.fold import fold, log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from parsers.events import LineDiscarded, LogEvent, Malformed
+from parsers.events import (
+    FailureSeen,
+    LineDiscarded,
+    LogEvent,
+    Malformed,
+    ProcessExited,
+    ProcessTerminated,
+    TracebackSeen,
+    WatchdogTimedOut,
+)
 from parsers.reader import SourceReader
 from parsers.scan import Rule
 
@@ -58,6 +67,8 @@ class Source:
     mtime: float = 0.0
     counted: tuple[int, int] = (0, 0)
     told_untrained: bool = False
+    drives: bool = False
+    """It holds lines of the training loop, not only of what surrounds it."""
 
 
 @dataclass(slots=True)
@@ -68,6 +79,9 @@ class Run:
     book: IncidentBook = field(default_factory=IncidentBook)
     history: bool = False
     """The log was already dead when it was first seen."""
+    deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
+    """Ends and failures from files that hold no training loop (a job's `.err`), until the loop's file is read."""
+    backlog_at: float = 0.0
     dirty: bool = True
     shown: RunSnapshot | None = None
     shown_state: str = ""
@@ -101,6 +115,8 @@ class Saved:
     counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
 
 
+_SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
+_SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
 _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
@@ -193,6 +209,10 @@ class Core:
         if self._catching_up(source.run):
             return
         run.dirty = True
+        self._weigh_history(run, now)
+
+    def _weigh_history(self, run: Run, now: float) -> None:
+        """A log that was dead when first seen is history; one that may still move is watched from now on."""
         if not run.state.live and run.state.progress_at is not None:
             allowed = hang.budget(run.state, self._hang).seconds
             run.history = now - run.state.progress_at > allowed or run.state.phase in ENDED
@@ -252,7 +272,12 @@ class Core:
         """Judge every run against the clock."""
         out: list[Transition] = []
         for name, run in list(self.runs.items()):
-            if not run.state.proven or self._catching_up(name):
+            if self._catching_up(name):
+                continue
+            if run.deferred and now - run.backlog_at >= _SETTLED:
+                self._fold_deferred(run)
+                self._weigh_history(run, now)
+            if not run.state.proven:
                 continue
             if settle(run.state, now, self._hang.exiting):
                 run.dirty = True
@@ -345,11 +370,28 @@ class Core:
                 self.counts.add("malformed_lines_total", event.rule)
             elif isinstance(event, LineDiscarded):
                 self.counts.add("lines_total", "too_long")
+            if isinstance(event, _SURROUNDING) and not source.caught_up and not source.drives:
+                run.deferred.append((entry, source.name, at))
+                continue
+            source.drives = source.drives or event.proves_training
             before = state.progress_at
             fold(state, entry, source.name, at, source.caught_up)
             if state.progress_at != before and source.caught_up:
                 run.history = False  # it moves: no history any more
+        if not source.caught_up:
+            run.backlog_at = now
         state.read_at = now
+        run.dirty = True
+
+    @staticmethod
+    def _fold_deferred(run: Run) -> None:
+        """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
+        last = run.state.log_clock_last
+        for entry, source, at in run.deferred:
+            logged = log_clock(entry.event.logged_at)
+            if last is None or logged is None or logged >= last:
+                fold(run.state, entry, source, at, False)
+        run.deferred.clear()
         run.dirty = True
 
     def _count_lines(self, source: Source) -> None:
@@ -378,6 +420,9 @@ class Core:
         """No more will come: what the sources end with counts."""
         for source in self.sources.values():
             self._fold_all(source, source.reader.flush(), source.mtime, now)
+        for run in self.runs.values():
+            self._fold_deferred(run)
+            self._weigh_history(run, now)
 
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""

@@ -14,7 +14,7 @@ from parsers.megatron import iterations
 from parsers.scan import Line, Rule
 
 # ` iteration=       3/  100000 | consumed_samples=...`
-_START = re.compile(r"(?<![A-Za-z_.])iteration=[ ]{0,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
+_START = re.compile(r"iteration=[ ]{0,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
 
 # Its names where they are more than Megatron's with underscores for blanks. It prints two TFLOPs: NVIDIA's formula
 # (`[LM]`, the model's own work) and DeepSpeed's; the first is the field's, the second stays under its name.

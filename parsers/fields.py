@@ -93,6 +93,11 @@ def seconds(value: float | None, unit: str) -> float | None:
     return value * {"s": 1.0, "min": 60.0, "h": 3600.0}.get(unit, 1.0)
 
 
+def milliseconds(text: str) -> float | None:
+    """The milliseconds that `text` begins with, as seconds."""
+    return seconds(number(text), "ms")
+
+
 def byte_size(text: str, default_unit: str = "b") -> int | None:
     """`12.50 MiB`, `8.61GB`, or a bare number in `default_unit`, as bytes."""
     match = _BYTES.match(text)

@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parsers.events import Event, IterationLogged, Malformed
-from parsers.fields import NUMBER, integer, name_and_value, number, seconds, teraflops
+from parsers.fields import NUMBER, integer, milliseconds, name_and_value, number, seconds, teraflops
 from parsers.scan import Line, Rule
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
-_START = re.compile(
-    r"(?<![A-Za-z_])iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|", re.IGNORECASE
-)
+_START = re.compile(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
 # `iteration time: 4.125 s samples/sec: 3.8`: a fork's two fields in one piece
 _SEVERAL = re.compile(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)
 _TIME_UNIT = re.compile(r"\s(ms|s|min|h)$")
@@ -34,10 +32,6 @@ _MAX_TEXT = 200
 
 _Convert = Callable[[str], Any]
 _Split = Callable[[str], tuple[str, str] | None]
-
-
-def _milliseconds(text: str) -> float | None:
-    return seconds(number(text), "ms")
 
 
 def _duration(text: str) -> float | None:
@@ -58,7 +52,7 @@ def _ratio(text: str) -> float | None:
 FIELDS: dict[str, tuple[str, _Convert]] = {
     "consumed samples": ("consumed_samples", integer),
     "consumed tokens": ("consumed_tokens", integer),
-    "elapsed time per iteration (ms)": ("seconds_per_iteration", _milliseconds),
+    "elapsed time per iteration (ms)": ("seconds_per_iteration", milliseconds),
     "elapsed time per iteration (s)": ("seconds_per_iteration", number),
     "iteration time": ("seconds_per_iteration", _duration),
     "learning rate": ("learning_rate", number),
@@ -125,8 +119,10 @@ class _Fields:
     @property
     def dialect(self) -> str:
         """Which program prints such names."""
-        names = self.names
-        return next((dialect for name, dialect in _DIALECTS.items() if name in names), "megatron-lm")
+        for name, dialect in _DIALECTS.items():
+            if name in self.names:
+                return dialect
+        return "megatron-lm"
 
     def take(self, name: str, text: str, closed: bool = True) -> bool:
         """Read one field; False if it is none of ours. Without its closing bar a value may be cut in the middle."""
@@ -183,10 +179,20 @@ def _is_whole(text: str, attribute: str, convert: _Convert) -> bool:
 def read_fields(body: str, split: _Split) -> _Fields:
     """The `|`-separated fields of one line. What another writer glued behind gives only fields that we know."""
     found = _Fields()
+    values, names = found.values, found.names
     pieces = body.split("|", _MAX_FIELDS)
     last = len(pieces) - 1
     foreign = False
     for index, piece in enumerate(pieces):
+        name, separator, text = piece.rpartition(": ")
+        name = name.strip()
+        known = FIELDS.get(name)
+        if known is not None and separator and index < last and known[0] not in values:
+            value = known[1](text.strip())
+            if value is not None:  # the usual path: one look-up and one conversion a field
+                values[known[0]] = value
+                names.add(name)
+                continue
         pair = split(piece)
         if pair is None:
             foreign = True
@@ -208,10 +214,11 @@ def read_fields(body: str, split: _Split) -> _Fields:
 def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str | None = None) -> Iterator[Event]:
     """Every iteration line that stands in the line; text before and after it is tolerated."""
     text = line.text
-    matches = list(start.finditer(text))
+    matches = [match for match in start.finditer(text) if not (match.start() and _is_word(text[match.start() - 1]))]
     if not matches:
         return
-    leads = [_lead(text, floor, match.start()) for floor, match in zip([0, *_ends(matches)], matches, strict=False)]
+    floors = [0, *(match.end() for match in matches)]
+    leads = [_lead(text, floor, match.start()) for floor, match in zip(floors, matches, strict=False)]
     before = text[: leads[0]].strip()
     if before.startswith("+ ") or "....." in before:  # the shell's trace of a command, or a value in an arguments dump
         return
@@ -231,8 +238,9 @@ def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str |
             yield Malformed(rule=f"{dialect or 'megatron'}.iteration", text=text.strip()[:500], **line.origin)
 
 
-def _ends(matches: list[re.Match[str]]) -> list[int]:
-    return [match.end() for match in matches]
+def _is_word(character: str) -> bool:
+    """`my_iteration 5/ 10` and `args.iteration=5/10` are none of the training loop's."""
+    return character.isalpha() or character in "_."
 
 
 def _lead(text: str, floor: int, start: int) -> int:

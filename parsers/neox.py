@@ -1,8 +1,7 @@
 """EleutherAI gpt-neox (megatron/logging.py, training_log): samples/sec before the iteration, flops with a unit.
 
 ` samples/sec: 206.693 | iteration        1/     512 | elapsed time per iteration (ms): 2477.1 | ... | lm_loss: 1E+01 |`
-The fields and the loop are Megatron's: megatron.py reads the line, its `_lead` finds the part before the iteration. What
-is gpt-neox's alone stands here.
+The fields and the loop are Megatron's: megatron.py reads that line. What is gpt-neox's alone stands here.
 """
 
 from __future__ import annotations

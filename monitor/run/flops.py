@@ -1,215 +1,294 @@
-"""TFLOP/s per GPU by the formulas of the field, each named, none mixed with another.
+"""TFLOP/s per GPU by the formulas of the field, each under its name, none mixed with another.
 
-B batch, s sequence, l layers, h hidden, V padded vocabulary, W GPUs, t seconds per iteration. Formulas with a factor F
-count recomputed activations (F = 4 with full checkpointing, else 3): hardware FLOPs. NVIDIA's never count them.
+In: a run's `Topology`, seconds per iteration, samples per iteration, tokens per sample. Out: TFLOP/s per GPU, or FLOPs.
+Law: every formula is what its program computes, faults included, so that a printed number can be found again; an input
+that is not known gives None. A flag that the arguments do not have (GLU, grouped queries) is off: that program lacks it.
+
+B batch, s sequence, l layers, h hidden, V padded vocabulary, f width of the MLP, q and k widths of the query and the key
+projection, W ranks, t seconds. F counts matrix passes: 3 (forward, two backward), 4 with all activations recomputed.
+The seeds', BigScience's, Microsoft's and gpt-neox's numbers are hardware FLOPs, NVIDIA's are model FLOPs: never compare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 
+from monitor.run.sizes import Sizes, expert_width, parameters, sizes_of
 from monitor.run.topology import Topology
 
 Formula = Callable[[Topology, float, int, int], float | None]
 
 
-def _factor(topology: Topology) -> int:
-    return 3 if topology.activation_checkpointing in ("none", "selective") else 4
+def passes(topology: Topology) -> int | None:
+    """F. Selective recomputation is not in it: those programs know all or nothing."""
+    kind = topology.activation_checkpointing
+    return None if kind is None else 4 if kind == "full" else 3
 
 
-def bigscience(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """BigScience PR 251 (ae6277f5): 24 F B s l h^2 (1 + s/6h + V/16lh) / (t W); 32 instead of 24 with GLU."""
-    flops = bigscience_flops(topology, batch, sequence, _factor(topology))
-    return _rate(flops, topology, seconds)
+def rate(flops: float | None, topology: Topology, seconds: float) -> float | None:
+    """FLOPs of one iteration as TFLOP/s per GPU."""
+    world = topology.world_size
+    return flops / (seconds * world * 1e12) if flops is not None and world and seconds > 0 else None
 
 
-def bigscience_flops(topology: Topology, batch: int, sequence: int, factor: int) -> float | None:
-    """FLOPs of one iteration by PR 251."""
-    layers, hidden, vocab = topology.layers, topology.hidden_size, topology.padded_vocab_size
-    if not layers or not hidden or not vocab:
+def seed(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+    """BigScience's notes of 2021: 2 F P s B / (t W), P all parameters as told, else worked out from the sizes."""
+    factor, counted = passes(topology), parameters(topology)
+    count = topology.parameters or (counted[0] if counted else None)
+    if not factor or not count:
         return None
-    coefficient = 32 if topology.glu else 24
-    shape = 1 + sequence / (6 * hidden) + vocab / (16 * layers * hidden)
-    return coefficient * factor * batch * sequence * layers * hidden**2 * shape
+    return rate(2 * factor * count * sequence * batch, topology, seconds)
 
 
 def megatron_deepspeed_2021(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """What BigScience logged before PR 251: non-embedding parameters of the last rank x TP x PP, 2 F P s B / (t W).
+    """BigScience's log before PR 251: 2 F P s B / (t W), P the last rank's parameters outside the embedding x TP x PP.
 
-    P = TP PP [(l/PP)(12h^2/TP + 7h/TP + 6h) + 4h].
+    Biases and norms that are not sharded count TP times: P = TP PP [(l/PP)((12h^2 + 7h)/TP + 6h) + 4h] where f = 4h.
     """
-    layers, hidden = topology.layers, topology.hidden_size
-    tensor, pipeline = topology.tensor_parallel_size or 1, topology.pipeline_parallel_size or 1
-    if not layers or not hidden:
+    sizes, factor = sizes_of(topology), passes(topology)
+    tensor, pipeline = topology.tensor_parallel_size, topology.pipeline_parallel_size
+    if sizes is None or not factor or not tensor or not pipeline:
         return None
-    per_layer = 12 * hidden**2 / tensor + 7 * hidden / tensor + 6 * hidden
-    parameters = tensor * pipeline * (layers / pipeline * per_layer + 4 * hidden)
-    return _rate(2 * _factor(topology) * parameters * sequence * batch, topology, seconds)
+    hidden = sizes.hidden
+    sharded = 4 * hidden**2 + sizes.matrices * hidden * sizes.ffn + 3 * hidden + (sizes.matrices - 1) * sizes.ffn
+    count = sizes.layers * (sharded + 6 * hidden * tensor) + 4 * hidden * tensor * pipeline
+    return rate(2 * factor * count * sequence * batch, topology, seconds)
+
+
+def effective_tera_flops(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+    """Megatron-DeepSpeed's flops_calculator (`Effective Tera Flops per GPU`): 8 P s B / (t W), checkpointing or not.
+
+    It divides by the time of the whole log interval, so it is that much too small where the interval is above 1.
+    """
+    count, interval = topology.parameters, topology.log_interval
+    if not count or not interval:
+        return None
+    return rate(8 * count * sequence * batch, topology, seconds * interval)
+
+
+def bigscience(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+    """BigScience since PR 251 (ae6277f5, 2022-02): 24 F B s l h^2 (1 + s/6h + V/16lh) / (t W), 32 for 24 with GLU.
+
+    The vocabulary's share is right for F = 4 only: logits are never recomputed.
+    """
+    return _narayanan(topology, seconds, batch, sequence, 32 if topology.glu else 24, lambda _factor: 16)
+
+
+def bigscience_true_vocabulary(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+    """The same with V/12lh where F = 3: what the logits truly cost without checkpointing."""
+    return _narayanan(topology, seconds, batch, sequence, 32 if topology.glu else 24, lambda factor: 4 * factor)
+
+
+def _narayanan(
+    topology: Topology,
+    seconds: float,
+    batch: int,
+    sequence: int,
+    coefficient: int,
+    divisor: Callable[[int], int],
+) -> float | None:
+    """Narayanan et al. 2021 (arXiv 2104.04473), equation 3; the MLP is 4h wide whatever the arguments say."""
+    factor, layers, hidden, vocab = (
+        passes(topology), topology.layers, topology.hidden_size, topology.padded_vocab_size,
+    )  # fmt: skip
+    if not factor or not layers or not hidden or not vocab:
+        return None
+    shape = 1 + sequence / (6 * hidden) + vocab / (divisor(factor) * layers * hidden)
+    return rate(coefficient * factor * batch * sequence * layers * hidden**2 * shape, topology, seconds)
 
 
 def microsoft(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """Microsoft's throughput_calculator as it is, integer division and all: `2 // g` drops the KV projections."""
-    return _microsoft(topology, seconds, batch, sequence, lambda groups: 2 // groups)
+    """Microsoft's throughput_calculator as it stands: `2 // (n // kv_heads)` is 0 above 2, so keys and values are lost.
+
+    Forward MACs B s [l ((2 + share) h^2 + 2hs + m f h topk) + V h], m = 3 with SwiGLU else 2; x 2 x (3, +1 when fully
+    recomputed; selective adds the s^2 term). No causal halving.
+    """
+    return _throughput_calculator(topology, seconds, batch, sequence, lambda groups: 2 // groups)
 
 
 def microsoft_corrected(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """The same with 2 / g."""
-    return _microsoft(topology, seconds, batch, sequence, lambda groups: 2 / groups)
+    """The same with 2 / (n // kv_heads)."""
+    return _throughput_calculator(topology, seconds, batch, sequence, lambda groups: 2 / groups)
 
 
-def _microsoft(
+def _throughput_calculator(
     topology: Topology, seconds: float, batch: int, sequence: int, share: Callable[[int], float]
 ) -> float | None:
-    layers, hidden, vocab, heads = (
-        topology.layers, topology.hidden_size, topology.padded_vocab_size, topology.attention_heads,
-    )  # fmt: skip
-    if not layers or not hidden or not vocab or not heads:
+    sizes, vocab, recomputed = sizes_of(topology), topology.padded_vocab_size, topology.activation_checkpointing
+    if sizes is None or not vocab or recomputed is None:
         return None
-    groups = heads // (topology.query_groups or heads)
-    ffn = topology.ffn_hidden_size or 4 * hidden
-    matrices = 3 if topology.glu else 2
-    top_k = topology.moe_top_k if topology.experts and topology.experts > 1 and topology.moe_top_k else 1
-    attention = batch * layers * (1 + share(groups) + 1) * hidden**2 * sequence
-    core = batch * layers * 2 * hidden * sequence**2
-    mlp = batch * layers * matrices * ffn * hidden * sequence * top_k
-    logits = batch * vocab * hidden * sequence
-    forward = attention + core + mlp + logits
-    again = forward if topology.activation_checkpointing == "full" else 0.0
-    again = core if topology.activation_checkpointing == "selective" else again
-    return _rate(2 * (3 * forward + again), topology, seconds)
+    hidden, many = sizes.hidden, topology.experts is not None and topology.experts > 1
+    experts = topology.moe_top_k if many else 1
+    if not experts:
+        return None
+    projections = (1 + share(sizes.query // sizes.key) + 1) * hidden**2
+    core, mlp = 2 * hidden * sequence, sizes.matrices * sizes.ffn * hidden * experts
+    forward = sizes.layers * (projections + core + mlp) + vocab * hidden
+    again = {"full": forward, "selective": sizes.layers * core}.get(recomputed, 0)
+    return rate(2 * (3 * forward + again) * batch * sequence, topology, seconds)
 
 
 def megatron_lm_2023(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """NVIDIA 2023-11: 60 B s l h^2 (1 + G/5n + s/5h + V/10lh); MLP fixed at 4h."""
-    layers, hidden, vocab, heads = (
-        topology.layers, topology.hidden_size, topology.padded_vocab_size, topology.attention_heads,
-    )  # fmt: skip
-    if not layers or not hidden or not vocab or not heads:
+    """Megatron-LM from 2023-11: 60 B s l h^2 (1 + G/5n + s/5h + V/10lh); the MLP is 4h wide without GLU, always."""
+    sizes, vocab = sizes_of(topology), topology.padded_vocab_size
+    if sizes is None or not vocab:
         return None
-    groups = topology.query_groups or heads
-    shape = 1 + groups / (5 * heads) + sequence / (5 * hidden) + vocab / (10 * layers * hidden)
-    return _rate(60 * batch * sequence * layers * hidden**2 * shape, topology, seconds)
+    layers, hidden = sizes.layers, sizes.hidden
+    shape = 1 + sizes.key / sizes.query / 5 + sequence / (5 * hidden) + vocab / (10 * layers * hidden)
+    return rate(60 * batch * sequence * layers * hidden**2 * shape, topology, seconds)
 
 
 def megatron_lm_2024(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """NVIDIA 2024: 12 B s l h^2 [(1 + G/n + s/h) q/h + (f/h) topk (1.5 with SwiGLU) + V/2lh], q = kv_channels n."""
-    return _rate(megatron_lm_2024_flops(topology, batch, sequence), topology, seconds)
-
-
-def megatron_lm_2024_flops(topology: Topology, batch: int, sequence: int) -> float | None:
-    """FLOPs of one iteration: model FLOPs, nothing recomputed, no causal halving."""
-    layers, hidden, vocab, heads = (
-        topology.layers, topology.hidden_size, topology.padded_vocab_size, topology.attention_heads,
-    )  # fmt: skip
-    if not layers or not hidden or not vocab or not heads:
+    """Megatron-LM from 2024: 12 B s l h^2 [(1 + G/n + s/h) q/h + (f/h) topk (1.5 with SwiGLU) + V/2lh]."""
+    sizes, width, vocab = sizes_of(topology), expert_width(topology), topology.padded_vocab_size
+    if sizes is None or not width or not vocab:
         return None
-    groups = topology.query_groups or heads
-    query = (topology.kv_channels or hidden // heads) * heads
-    ffn = topology.ffn_hidden_size or 4 * hidden
-    top_k = topology.moe_top_k if topology.experts and topology.experts > 1 and topology.moe_top_k else 1
-    attention = (1 + groups / heads + sequence / hidden) * query / hidden
-    mlp = ffn / hidden * top_k * (1.5 if topology.glu else 1.0)
-    return 12 * batch * sequence * layers * hidden**2 * (attention + mlp + vocab / (2 * layers * hidden))
+    hidden = sizes.hidden
+    attention = (1 + sizes.key / sizes.query + sequence / hidden) * sizes.query / hidden
+    mlp = width / hidden * sizes.matrices / 2
+    shape = attention + mlp + vocab / (2 * sizes.layers * hidden)
+    return rate(12 * batch * sequence * sizes.layers * hidden**2 * shape, topology, seconds)
 
 
 def megatron_lm_2026(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """NVIDIA 2026, dense: causal-halved core, B s [6hfml + 6(h(q+2k)+qh)l + 6hV] + 6 B s^2 q l."""
-    layers, hidden, vocab, heads = (
-        topology.layers, topology.hidden_size, topology.padded_vocab_size, topology.attention_heads,
-    )  # fmt: skip
-    if not layers or not hidden or not vocab or not heads or (topology.experts or 0) > 1:
+    """Megatron-LM from 2025: causal-halved core, B s [6hfml + 6(h(q + 2k) + qh)l + 6hV] + 6 B s^2 q l.
+
+    MoE puts topk f_moe in place of f, MTP adds its layers, 6(3h + 2h^2) and one logit each. The risk left: a model with
+    some dense layers, shared experts, latent, linear or hybrid attention, or packed sequences prints another number.
+    """
+    sizes, width, vocab = sizes_of(topology), expert_width(topology), topology.padded_vocab_size
+    if sizes is None or not width or not vocab:
         return None
-    channels = topology.kv_channels or hidden // heads
-    query, key = channels * heads, channels * (topology.query_groups or heads)
-    ffn = topology.ffn_hidden_size or 4 * hidden
-    matrices = 3 if topology.glu else 2
-    linear = 6 * hidden * ffn * matrices * layers + 6 * (hidden * (query + 2 * key) + query * hidden) * layers
-    flops = batch * sequence * (linear + 6 * hidden * vocab) + batch * sequence**2 * 6 * query * layers
-    return _rate(flops, topology, seconds)
+    hidden, query, extra = sizes.hidden, sizes.query, topology.mtp_layers or 0
+    layers = sizes.layers + extra
+    linear = 6 * layers * (hidden * width * sizes.matrices + _projections(sizes))
+    linear += 6 * extra * (3 * hidden + 2 * hidden**2) + 6 * hidden * vocab * (extra + 1)
+    return rate(batch * sequence * (linear + sequence * 6 * query * layers), topology, seconds)
 
 
-def gpt_neox_bracket(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """gpt-neox 2023-09-27 to 2023-12-06: a misplaced bracket loses the vocabulary (5f364017)."""
-    layers, hidden = topology.layers, topology.hidden_size
-    if not layers or not hidden:
-        return None
-    flops = 24 * _factor(topology) * batch * sequence * layers * hidden**2 * (1 + sequence / (6 * hidden))
-    return _rate(flops, topology, seconds)
+def _projections(sizes: Sizes) -> int:
+    """MACs per token of one layer's query, key, value and output projections."""
+    return sizes.hidden * (sizes.query + 2 * sizes.key) + sizes.query * sizes.hidden
 
 
-def gpt_neox_2023(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """gpt-neox before 2023-09-27: B s (6P + 60 s h l)."""
+def gpt_neox_2021(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+    """gpt-neox until 2023-09-27: B s (6P + 60 s h l) / (t W), P all parameters as told."""
     layers, hidden, count = topology.layers, topology.hidden_size, topology.parameters
     if not layers or not hidden or not count:
         return None
-    return _rate(batch * sequence * (6 * count + 60 * sequence * hidden * layers), topology, seconds)
+    return rate(batch * sequence * (6 * count + 60 * sequence * hidden * layers), topology, seconds)
+
+
+def gpt_neox_bracket(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+    """gpt-neox from 2023-09-27 (5f364017) to 2023-12-06: a misplaced bracket loses the vocabulary."""
+    factor, layers, hidden, vocab = (
+        passes(topology), topology.layers, topology.hidden_size, topology.padded_vocab_size,
+    )  # fmt: skip
+    if not factor or not layers or not hidden or not vocab:
+        return None
+    flops = 24 * factor * batch * sequence * layers * hidden**2 * (1 + sequence / (6 * hidden))
+    return rate(flops + vocab / (16 * layers * hidden), topology, seconds)
+
+
+def gpt_neox(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+    """gpt-neox since 2023-12-06 (050f560e): PR 251's, which counts no GLU here."""
+    return _narayanan(topology, seconds, batch, sequence, 24, lambda _factor: 16)
 
 
 FORMULAS: dict[str, Formula] = {
     "bigscience": bigscience,
     "megatron_deepspeed_2021": megatron_deepspeed_2021,
     "microsoft": microsoft,
-    "microsoft_corrected": microsoft_corrected,
     "megatron_lm_2026": megatron_lm_2026,
     "megatron_lm_2024": megatron_lm_2024,
     "megatron_lm_2023": megatron_lm_2023,
+    "gpt_neox": gpt_neox,
     "gpt_neox_bracket": gpt_neox_bracket,
-    "gpt_neox_2023": gpt_neox_2023,
+    "gpt_neox_2021": gpt_neox_2021,
+    "seed": seed,
+    "bigscience_true_vocabulary": bigscience_true_vocabulary,
+    "microsoft_corrected": microsoft_corrected,
+    "effective_tera_flops": effective_tera_flops,
 }
-_OF_DIALECT = {
-    "bigscience": ("bigscience",),
-    "microsoft": ("microsoft",),
-    "argonne": ("microsoft",),
-    "megatron-lm": ("megatron_lm_2026", "megatron_lm_2024"),
-    "primus": ("megatron_lm_2024",),
-    "gpt-neox": ("bigscience",),
+"""The order in which a printed number is explained: what programs print, then corrections that none prints."""
+
+# The formula of each program's newest version first: that is the one to use as long as no printed number tells more.
+# Megatron-LM and Primus (a fork of 2025) halve the causal core since 2025; a log does not tell its version.
+_OF_DIALECT: dict[str, tuple[str, ...]] = {
+    "bigscience": ("bigscience", "megatron_deepspeed_2021"),
+    "microsoft": ("microsoft", "bigscience"),
+    "argonne": ("microsoft", "bigscience"),
+    "megatron-lm": ("megatron_lm_2026", "megatron_lm_2024", "megatron_lm_2023"),
+    "primus": ("megatron_lm_2026", "megatron_lm_2024"),
+    "gpt-neox": ("gpt_neox", "gpt_neox_bracket", "gpt_neox_2021"),
 }
-
-
-def _rate(flops: float | None, topology: Topology, seconds: float) -> float | None:
-    world = topology.world_size
-    return flops / (seconds * world * 1e12) if flops is not None and world and seconds > 0 else None
 
 
 def computed_tflops(
-    topology: Topology, seconds: float, batch_size: int | None, sequence_length: int | None, dialect: str | None,
+    topology: Topology,
+    seconds: float,
+    batch_size: int | None,
+    sequence_length: int | None,
+    dialect: str | None,
     formula: str | None = None,
-) -> tuple[str, float] | None:  # fmt: skip
-    """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the one that the dialect prints."""
+) -> tuple[str, float] | None:
+    """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the dialect's newest, else PR 251."""
     if not batch_size or not sequence_length:
         return None
-    names = ((formula,) if formula else ()) + _OF_DIALECT.get(dialect or "", ("bigscience",))
-    for name in names:
-        value = FORMULAS[name](topology, seconds, batch_size, sequence_length) if name in FORMULAS else None
-        if value is not None:
-            return name, value
+    for name in (formula, _OF_DIALECT.get(dialect or "", ("bigscience",))[0]):
+        if name in FORMULAS:
+            value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
+            if value is not None:
+                return name, value
     return None
 
 
 def explain_printed(
     printed: float, topology: Topology, seconds: float, batch_size: int | None, sequence_length: int | None
 ) -> str | None:
-    """The formula whose value is the printed one, to print precision or 0.02 %; None if there is none."""
-    if not batch_size or not sequence_length:
+    """The formula that gives the printed TFLOP/s per GPU, those of the run's own program first; None if none does."""
+    if not batch_size or not sequence_length or not 0 < printed < float("inf"):
         return None
-    digits = len(repr(printed).partition(".")[2])
-    tolerance = max(10.0**-digits, 2e-4 * printed)
-    for name, formula in FORMULAS.items():
-        value = formula(topology, seconds, batch_size, sequence_length)
-        if value is not None and abs(value - printed) <= tolerance:
+    own = _OF_DIALECT.get(topology.dialect or "", ())
+    for name in (*own, *(other for other in FORMULAS if other not in own)):
+        value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
+        if value is not None and prints_as(value, printed):
             return name
     return None
 
 
+def prints_as(value: float, printed: float) -> bool:
+    """Does `value` show as `printed`: rounded, cut off, or 0.02 % apart, which the printed seconds' own rounding makes?"""
+    exponent = Decimal(repr(printed)).as_tuple().exponent
+    unit = 10.0 ** int(exponent) if isinstance(exponent, int) else 0.0
+    near = 2e-4 * printed
+    return printed - max(unit / 2, near) <= value <= printed + max(unit, near)
+
+
 def model_flops_per_iteration(topology: Topology, batch: int, sequence: int) -> float | None:
-    """Model FLOPs, nothing recomputed: for MFU. The exact shape where heads are known, else PR 251 with F = 3."""
-    exact = megatron_lm_2024_flops(topology, batch, sequence)
-    return exact if exact is not None else bigscience_flops(topology, batch, sequence, 3)
+    """FLOPs that the model needs, nothing recomputed, the core not halved: for MFU as PaLM defines it."""
+    parts = _forward(topology, sequence)
+    return 3 * batch * sequence * sum(parts) if parts else None
 
 
 def hardware_flops_per_iteration(topology: Topology, batch: int, sequence: int) -> float | None:
-    """Hardware FLOPs: the forward pass again where activations are recomputed; for HFU."""
-    model = model_flops_per_iteration(topology, batch, sequence)
-    if model is None:
+    """FLOPs with what is recomputed: all layers once more ("full", never the logits) or the core ("selective")."""
+    parts, recomputed = _forward(topology, sequence), topology.activation_checkpointing
+    if not parts or recomputed is None:
         return None
-    return model * 4 / 3 if topology.activation_checkpointing == "full" else model
+    linear, core, _logits = parts
+    again = {"full": linear + core, "selective": core}.get(recomputed, 0)
+    return batch * sequence * (3 * sum(parts) + again)
+
+
+def _forward(topology: Topology, sequence: int) -> tuple[int, int, int] | None:
+    """FLOPs per token of one forward pass: (the layers' matrices, their attention core, the logits)."""
+    sizes, width, vocab = sizes_of(topology), expert_width(topology), topology.padded_vocab_size
+    if sizes is None or not width or not vocab:
+        return None
+    extra = topology.mtp_layers or 0
+    layers = sizes.layers + extra
+    linear = 2 * layers * (_projections(sizes) + sizes.hidden * width * sizes.matrices)
+    linear += 2 * extra * 2 * sizes.hidden**2
+    return linear, 4 * layers * sizes.query * sequence, 2 * sizes.hidden * vocab * (extra + 1)

@@ -120,11 +120,19 @@ def _note_progress(state: RunState, phase: Phase | None, at: float, live: bool) 
     state.hung = False
 
 
-def _read_log_clock(state: RunState, text: str) -> None:
+def log_clock(text: str | None) -> float | None:
+    """A printed time as Unix seconds of the local zone: programs print none, so only differences are ever used."""
+    if text is None:
+        return None
     try:
-        # Local time without a zone, as the programs print it: only differences are ever used.
-        moment = datetime.fromisoformat(text).timestamp()
-    except ValueError:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_log_clock(state: RunState, text: str) -> None:
+    moment = log_clock(text)
+    if moment is None:
         return
     if state.log_clock_first is None:
         state.log_clock_first = moment

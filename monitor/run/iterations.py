@@ -13,6 +13,7 @@ from monitor.run.phases import Phase
 from monitor.run.state import RunState, Validation
 from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, TrainerProgressed
 
+_LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
 _BURST_RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back
 _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence before it explains the silence
 
@@ -52,8 +53,8 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
             event.tflops,
             state.topology,
             event.seconds_per_iteration or state.pure_seconds,
-            event.global_batch_size,
-            event.sequence_length,
+            state.latest.global_batch_size,
+            state.latest.sequence_length,
         )
     return True
 
@@ -116,8 +117,10 @@ def _interval(state: RunState, iteration: int) -> int:
         every = state.topology.log_interval or 1
         return every if every > 1 and iteration % every == 0 else 1
     delta = iteration - last
-    usual = state.log_interval
-    return usual if usual is not None and delta > 2 * usual else max(delta, 1)
+    usual = state.log_interval or state.topology.log_interval
+    if usual is None:
+        return delta if delta <= _LONGEST_INTERVAL else 1
+    return usual if delta > 2 * usual else max(delta, 1)
 
 
 def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool) -> None:

@@ -22,7 +22,7 @@ body{font:15px/1.45 system-ui,sans-serif;margin:1.2rem auto;max-width:78rem;padd
 h1{font-size:1.25rem;margin:.2rem 0} h2{font-size:1.05rem;margin:1.4rem 0 .4rem} small,.soft{color:var(--soft)}
 table{border-collapse:collapse;width:100%} th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:top}
 th{font-weight:600;color:var(--soft)} th:first-child,td:first-child,td.l,th.l{text-align:left} .scroll{overflow-x:auto}
-.hung,.crashed,.critical{color:var(--bad);font-weight:600} .late,.warning,.lost{color:var(--warn);font-weight:600} .training,.finished{color:var(--good)}
+.hung,.crashed,span.critical{color:var(--bad);font-weight:600} .late,span.warning,.lost{color:var(--warn);font-weight:600} .training,.finished{color:var(--good)}
 .incident{border:1px solid var(--line);border-left:.35rem solid var(--bad);background:var(--box);padding:.6rem .8rem;margin:.6rem 0}
 .incident.warning{border-left-color:var(--warn)} .incident.resolved{border-left-color:var(--good)}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:.82rem;margin:.4rem 0 0} progress{width:6rem;vertical-align:middle}

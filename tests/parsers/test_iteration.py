@@ -92,7 +92,8 @@ FORMS = {
     "NVIDIA 2025, mixture of experts": (
         "12: [default3]: [2026-02-03 04:05:06.789012] iteration       33/   60000 | consumed samples:        33792 |"
         " skipped samples:            8 | elapsed time per iteration (ms): 6024.7 |"
-        " throughput per GPU (TFLOP/s/GPU): 180.7 | energy per GPU (J/iter/GPU): 3100.5 | power per GPU (W/GPU): 514.6 |"
+        " throughput per GPU (TFLOP/s/GPU): 180.7 | energy per GPU (J/iter/GPU): 3100.5 |"
+        " power per GPU (W/GPU): 514.6 |"
         " learning rate: 3.000000E-04 | decoupled learning rate: 6.000000E-04 | global batch size:  1024 |"
         " lm loss: 4.500000E+00 | load_balancing_loss: 1.015625E+00 | z_loss: 2.500000E-02 | mtp_1 loss: 5.000000E+00 |"
         " loss scale: 1.0 | grad norm: 0.750 | num zeros: 1299 | number of skipped iterations:   0 |"
