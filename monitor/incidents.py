@@ -90,6 +90,10 @@ def judge(
             unknown.discard(kind)
             continue
         known = book.open.get(kind)
+        if known is not None and verdict.since is not None and verdict.since > known.since:
+            # the trouble had ended and began anew between two ticks
+            out.append(_transition(state, "resolved", _ended(book.open.pop(kind)), now))
+            known = None
         if known is None:
             book.open[kind] = _opened(state, verdict, now)
             book.counts[kind] = book.counts.get(kind, 0) + (not verdict.quiet)
@@ -106,14 +110,18 @@ def judge(
             known.told_at = now
             out.append(_transition(state, "firing", known, now))
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
-        ended = book.open.pop(kind)
+        ended = _ended(book.open.pop(kind))
         inhibited = any(other in firing or other in book.open for other in INHIBITED_BY.get(kind, ()))
         ended.quiet = ended.quiet or inhibited
-        ended.summary = f"resolved: {ended.summary}"
         out.append(_transition(state, "resolved", ended, now))
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
+
+
+def _ended(incident: Incident) -> Incident:
+    incident.summary = f"resolved: {incident.summary}"
+    return incident
 
 
 def _opened(state: RunState, verdict: Verdict, now: float) -> Incident:

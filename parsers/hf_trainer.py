@@ -14,6 +14,7 @@ from parsers.events import Event, TrainerLogged, TrainerProgressed, TrainerSetti
 from parsers.fields import GIB, number
 from parsers.scan import Line, Rule
 
+_MAX_BARS = 4000  # of a line: the last bars tell where the training is
 _MAX_DICT = 8000
 # `{'loss': 1.921, 'learning_rate': 4e-08, 'epoch': 0.0}` at the end of the segment
 _DICT = re.compile(r"\{'(?:[^{}]{1,8000})\}")
@@ -106,7 +107,7 @@ def _whole(text: str) -> int | None:
 
 def read_bar(line: Line) -> Iterator[Event]:
     """Bars in iterations; bytes, examples and files are not ours."""
-    for match in _BAR.finditer(line.text):
+    for match in _BAR.finditer(line.text[-_MAX_BARS:]):
         rate = number(match["rate"]) if match["rate"] != "?" else None
         pace = None if not rate else rate if match["unit"] == "s/it" else round(1 / rate, 9)
         yield TrainerProgressed(

@@ -26,6 +26,8 @@ _WHOLE = re.compile(r"[-+]?\d+\.\d+(?:E[-+]\d\d+)?(?:%|[KMGTPE]?FLOPS)?|[-+]?(?:
 # `sop loss`, `load_balancing_loss`, `loss mse`, but `lm loss value` belongs to validation and `loss scale` is none
 _LOSS = re.compile(r"(?:^|[ _-])loss$|^loss[ _](?!scale)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z\[][\w .,()/%*+#<>=\[\]-]{0,79}")
+# `+ grep 'iteration 5/ 10 |...`: the shell's trace of a command; `  log_format ........ iteration 5/ 10 |`: an argument
+_ECHO = re.compile(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
 
 _MAX_FIELDS = 100  # the longest real line has 20; the bound keeps a hostile line's event small
 _MAX_TEXT = 200
@@ -220,7 +222,7 @@ def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str |
     floors = [0, *(match.end() for match in matches)]
     leads = [_lead(text, floor, match.start()) for floor, match in zip(floors, matches, strict=False)]
     before = text[: leads[0]].strip()
-    if before.startswith("+ ") or "....." in before:  # the shell's trace of a command, or a value in an arguments dump
+    if _ECHO.match(before):
         return
     for match, lead, end in zip(matches, leads, [*leads[1:], len(text)], strict=True):
         found = read_fields(text[lead : match.start()] + text[match.end() : end], split)

@@ -79,9 +79,10 @@ _EVALUATING = re.compile(r"Evaluating iter (\d{1,9})/(\d{1,9})")
 # ` validation loss at iteration 50 | lm loss value: 8.889540E+00 | lm loss PPL: 7.255679E+03 | `
 # ` validation loss at iteration 500 on 160-sample draw from validation set | ...`
 _VALIDATION = re.compile(
-    r"(?P<set>[\w/.:-]{1,120}(?:[ ][\w/.:-]{1,60}){0,4}?)?[ ]?\bloss at "
-    r"(?:iteration[ ]{1,12}(?P<iteration>\d{1,12})|the end of training)(?P<rest>[^|]{0,200})\|"
+    r"loss at (?:iteration[ ]{1,12}(?P<iteration>\d{1,12})|the end of training)(?P<rest>[^|]{0,200})\|"
 )
+# What stands before: `validation`, `valid`, or the name of one set among several, of at most five words
+_SET = re.compile(r"([\w/.:-]{1,120}(?:[ ][\w/.:-]{1,60}){0,4})[ ]?$")
 _DRAW = re.compile(r"on[ ]{1,4}(\d{1,12})-sample draw from (\S{1,40}) set")
 _FOR = re.compile(r"for (\S{1,60}) data")
 
@@ -199,7 +200,8 @@ def read_validation(line: Line) -> Iterator[Event]:
         return
     rest = match["rest"] or ""
     draw, data = _DRAW.search(rest), _FOR.search(rest)
-    named = (match["set"] or "validation").strip()
+    before = _SET.search(text[max(0, match.start() - 200) : match.start()].lstrip("-| "))
+    named = before[1].strip() if before else "validation"
     named = "validation" if named in ("valid", "validation", "") else named
     suffix = draw[2] if draw else data[1] if data else None
     if suffix and suffix not in ("validation", "val"):

@@ -20,7 +20,7 @@ class HangSettings:
     """Thresholds, each with its reason."""
 
     factor: float = 3.0
-    """Budget over the expected gap: steady iterations vary by under 1 %, twice the gap still happens on data hiccups."""
+    """Budget over the expected gap: steady iterations vary by under 1 %, hiccups of twice the gap happen."""
     minimum: Seconds = 60.0
     """No budget is shorter: a page for a minute's silence of a fast run would be noise."""
     starting: Seconds = 1800.0

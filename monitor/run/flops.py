@@ -2,11 +2,11 @@
 
 In: a run's `Topology`, seconds per iteration, samples per iteration, tokens per sample. Out: TFLOP/s per GPU, or FLOPs.
 Law: every formula is what its program computes, faults included, so that a printed number can be found again; an input
-that is not known gives None. A flag that the arguments do not have (GLU, grouped queries) is off: that program lacks it.
+that is not known gives None. A flag that the arguments do not have (GLU, grouped queries) is off: the program lacks it.
 
-B batch, s sequence, l layers, h hidden, V padded vocabulary, f width of the MLP, q and k widths of the query and the key
-projection, W ranks, t seconds. F counts matrix passes: 3 (forward, two backward), 4 with all activations recomputed.
-The seeds', BigScience's, Microsoft's and gpt-neox's numbers are hardware FLOPs, NVIDIA's are model FLOPs: never compare.
+B batch, s sequence, l layers, h hidden, V padded vocabulary, f width of the MLP, n heads, G query groups, q and k
+widths of the query and key projections, W ranks, t seconds, F passes: 3 (forward, two backward), 4 with recomputation.
+NVIDIA's and gpt-neox's first formula count model FLOPs, the others hardware FLOPs: never compare one with the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 
-from monitor.run.sizes import Sizes, expert_width, parameters, sizes_of
+from monitor.run.sizes import Sizes, expert_width, sizes_of
+from monitor.run.sizes import parameters as parameters
 from monitor.run.topology import Topology
 
 Formula = Callable[[Topology, float, int, int], float | None]
@@ -259,11 +260,14 @@ def explain_printed(
 
 
 def prints_as(value: float, printed: float) -> bool:
-    """Does `value` show as `printed`: rounded, cut off, or 0.02 % apart, which the printed seconds' own rounding makes?"""
+    """Does `value` show as `printed`: rounded or cut off, give or take 0.02 % for the seconds' own rounding?
+
+    Python drops a last 0, so `43.0` and `43.00` both count as exact to 0.1.
+    """
     exponent = Decimal(repr(printed)).as_tuple().exponent
-    unit = 10.0 ** int(exponent) if isinstance(exponent, int) else 0.0
+    unit = 10.0**exponent if isinstance(exponent, int) else 0.0
     near = 2e-4 * printed
-    return printed - max(unit / 2, near) <= value <= printed + max(unit, near)
+    return printed - unit / 2 - near <= value <= printed + unit + near
 
 
 def model_flops_per_iteration(topology: Topology, batch: int, sequence: int) -> float | None:

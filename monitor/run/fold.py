@@ -58,6 +58,7 @@ from parsers.events import (
     ProcessTerminated,
     ProgramExited,
     SoftwareSeen,
+    ThroughputReported,
     TimersReported,
     TopologyLogged,
     TracebackSeen,
@@ -193,6 +194,12 @@ def _on_scale_exhausted(
     )
 
 
+def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> bool:
+    if event.tflops is not None:
+        state.latest.tflops = event.tflops
+    return False
+
+
 def _on_custom_value(state: RunState, event: CustomValueLogged, *_rest: Any) -> bool:
     state.custom_values[event.name] = event.value
     return False
@@ -226,6 +233,7 @@ _HANDLERS: dict[type[Event], _Handler] = {
     MemoryReported: _on_memory,
     TimersReported: _on_timers,
     OverflowSkipped: _on_overflow,
+    ThroughputReported: _on_throughput,
     LossScaleExhausted: _on_scale_exhausted,
     FailureSeen: lambda s, e, _src, at, _l, text: fold_failure(s, e, at, text),
     WatchdogTimedOut: lambda s, e, _src, at, _l, text: fold_watchdog(s, e, at, text),

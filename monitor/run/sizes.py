@@ -1,6 +1,6 @@
 """The sizes of a standard GPT that FLOPs and parameter counts need, and its parameter count. Pure.
 
-In: a run's `Topology`. Out: counts, or None where one of them is not known. A flag that the arguments do not have is off.
+In: a run's `Topology`. Out: counts, or None where one is not known. A flag that the arguments do not have is off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Sizes:
 
 
 def sizes_of(topology: Topology) -> Sizes | None:
-    """Widths as Megatron's arguments fill them in: the MLP 4h (not with GLU), channels h / n, as many groups as heads."""
+    """Widths as Megatron fills its arguments in: the MLP 4h (not with GLU), channels h / n, as many groups as heads."""
     layers, hidden, heads = topology.layers, topology.hidden_size, topology.attention_heads
     ffn = topology.ffn_hidden_size
     if not layers or not hidden:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Histogram, Kind, Snapshot, clean_label
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Histogram, Kind, Sample, Snapshot, clean_label
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +56,13 @@ def _new_family(name: str, kind: Kind, documentation: str, labels: list[str]) ->
     return GaugeMetricFamily(name, documentation, labels=labels)
 
 
+def _add(family: Metric, before: list[str], sample: Sample, labels: tuple[str, ...]) -> None:
+    """The library pairs labels and values as far as they go: one too many would vanish without a word."""
+    if len(sample.labels) != len(labels):
+        raise ValueError(f"{family.name}: {len(sample.labels)} values for the labels {labels}")
+    family.add_metric([*before, *sample.labels], float(sample.value))  # type: ignore[attr-defined]
+
+
 def _run_family(name: str, kind: Kind, documentation: str, labels: tuple[str, ...], snapshot: Snapshot) -> Metric:
     family = _new_family(name, kind, documentation, ["run", *labels])
     for run in snapshot.runs:
@@ -65,14 +72,14 @@ def _run_family(name: str, kind: Kind, documentation: str, labels: tuple[str, ..
             family.add_metric([label], list(samples.buckets), samples.sum)  # type: ignore[attr-defined]
             continue
         for sample in samples or ():
-            family.add_metric([label, *sample.labels], sample.value)  # type: ignore[attr-defined]
+            _add(family, [label], sample, labels)
     return family
 
 
 def _monitor_family(name: str, kind: Kind, documentation: str, labels: tuple[str, ...], snapshot: Snapshot) -> Metric:
     family = _new_family(name, kind, documentation, list(labels))
     for sample in snapshot.monitor.get(name, ()):
-        family.add_metric(list(sample.labels), sample.value)  # type: ignore[attr-defined]
+        _add(family, [], sample, labels)
     return family
 
 

@@ -92,6 +92,10 @@ def _row(page: dict[str, Any], now: float) -> str:
     )
 
 
+def _severity(name: str) -> str:
+    return f"<span class={escape(name)}>{escape(name)}</span>"
+
+
 def _incident(incident: dict[str, Any], now: float) -> str:
     evidence = incident.get("evidence", {})
     facts = "".join(
@@ -102,7 +106,7 @@ def _incident(incident: dict[str, Any], now: float) -> str:
     line = f"<pre>{escape(evidence['last_line'])}</pre>" if evidence.get("last_line") else ""
     return (
         f"<div class='incident {escape(incident['severity'])}'><b>{escape(incident['run'])}: "
-        f"{escape(incident['incident'])}</b> <span class={escape(incident['severity'])}>{escape(incident['severity'])}</span>"
+        f"{escape(incident['incident'])}</b> {_severity(incident['severity'])}"
         f" <small>since {_instant(incident['since'])} ({duration(now - incident['since'])})</small>"
         f"<div>{escape(incident['summary'])}</div><dl>{facts}</dl>{line}</div>"
     )
@@ -114,8 +118,8 @@ def render_index(snapshot: Snapshot, now: float) -> str:
     incidents = [incident for run in snapshot.runs for incident in run.page["incidents"]]
     open_ones = "".join(_incident(incident, now) for incident in incidents) or "<p class=soft>No open incident.</p>"
     empty = (
-        "<p>No training run seen yet. Files are followed as they appear; a file that holds no training line makes no run."
-        " <a href=metrics>/metrics</a> tells what is read.</p>"
+        "<p>No training run seen yet. Files are followed as they appear; a file without a training line makes no run. "
+        "<a href=metrics>/metrics</a> tells what is read.</p>"
     )
     heads = (
         "<th class=l>Run<th class=l>State<th>Iteration<th>s/iteration <small>/ normal</small><th>Samples/s<th>TFLOPs"

@@ -134,3 +134,71 @@ def test_a_last_line_without_an_end_counts_at_the_end() -> None:
     """A finished file whose last line lacks its newline loses nothing."""
     (entry,) = read([LOG.splitlines(keepends=True)[7].rstrip(b"\n")])
     assert isinstance(entry.event, IterationLogged)
+
+
+def test_windows_line_ends_change_nothing() -> None:
+    r"""A file with `\r\n` gives the events of the same file with `\n`, several-line facts included."""
+    unix = LOG.replace(b"\r\n", b"\n")
+    windows = unix.replace(b"\n", b"\r\n")
+    expected = [(entry.line, entry.event) for entry in read([unix])]
+    for chunks in ([windows], cut(windows, list(range(0, len(windows), 3)))):
+        assert [(entry.line, entry.event) for entry in read(chunks)] == expected
+
+
+@given(hostile, st.lists(st.integers(0, 2000), max_size=6))
+def test_line_numbers_are_those_of_an_editor(data: bytes, cuts: list[int]) -> None:
+    """A line stands at its physical number whatever the noise before it, and the counts do not depend on the cuts."""
+    data += b"\n"
+    known = b" iteration 77/ 99 | lm loss: 7.7E+00 |"
+    log = data + known + b"\n" + data + known + b"\n"
+    expected = [number for number, line in enumerate(log.split(b"\n"), 1) if line == known]
+    found = [
+        entry.line
+        for entry in read(cut(log, cuts))
+        if isinstance(entry.event, IterationLogged) and entry.event.iteration == 77
+    ]
+    assert found == expected
+    counts = []
+    for chunks in ([log], cut(log, cuts)):
+        reader = SourceReader()
+        for chunk in chunks:
+            reader.feed(chunk)
+        counts.append((reader.lines, reader.matched_lines, reader.consumed_bytes))
+    assert counts[0] == counts[1]
+    assert counts[0][0] == log.count(b"\n")
+
+
+def test_resume_between_return_and_newline() -> None:
+    r"""A save between `\r` and `\n` neither adds a line nor loses its number."""
+    line = LOG.splitlines(keepends=True)[7].rstrip(b"\n") + b"\r\n"
+    first = SourceReader()
+    assert [entry.line for entry in first.feed(line[:-1])] == [1]
+    second = SourceReader()
+    second.restore(json.loads(json.dumps(first.save())))
+    assert [entry.line for entry in second.feed(b"\n" + line)] == [2]
+    assert (second.lines, second.matched_lines) == (2, 2)
+
+
+def test_a_saved_fact_of_another_version_is_let_go() -> None:
+    """A gatherer that is gone or has other fields now does not stop the resume."""
+    saved = SourceReader().save()
+    reader = SourceReader()
+    reader.feed(b"---------- arguments ----------\n  num_layers .... 24\n")
+    ((name, fields),) = reader.save()["open"]
+    for open_facts in ([["gone", {}]], [[name, {**fields, "gone": 1}]]):
+        again = SourceReader()
+        again.restore({**saved, "open": open_facts})
+        assert again.flush() == []
+
+
+def test_skipped_bytes_count() -> None:
+    """A hole that nobody reads moves the offset, and a resume starts before the line that it stands in."""
+    reader = SourceReader()
+    reader.feed(b"one\n")
+    reader.skip(100)
+    assert reader.consumed_bytes == 104
+    reader.feed(b"two")
+    reader.skip(10)
+    assert reader.consumed_bytes == 104
+    reader.feed(b"\n")
+    assert reader.consumed_bytes == 118

@@ -1,0 +1,120 @@
+"""The commands as users call them: standard output, standard error, exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from monitor.cli import main
+
+LINE = " iteration        7/     100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 | grad norm: nan |"
+
+
+def invoke(*arguments: str, stdin: str | None = None) -> Result:
+    """Run the program."""
+    return CliRunner().invoke(main, list(arguments), input=stdin, catch_exceptions=False)
+
+
+def test_parse_gives_one_object_a_line(tmp_path: Path) -> None:
+    """Kind, source, line, run and the fields; absent values are left out."""
+    log = tmp_path / "train.log"
+    log.write_text(f"noise\n{LINE}\n")
+    result = invoke("parse", "--json", str(log))
+    (event,) = [json.loads(text) for text in result.stdout.splitlines()]
+    assert (event["event"], event["source"], event["line"], event["run"]) == ("iteration", str(log), 2, "train")
+    assert (event["iteration"], event["seconds_per_iteration"], event["lm_loss"]) == (7, 0.25, 2.5)
+    assert event["grad_norm"] != event["grad_norm"]
+    assert "consumed_samples" not in event
+    assert "losses" not in event
+
+
+def test_parse_reads_standard_input_and_directories(tmp_path: Path) -> None:
+    """`-` is standard input; a directory is all logs below it; a missing file fails and the others go on."""
+    assert json.loads(invoke("parse", "--json", "-", stdin=LINE + "\n").stdout)["iteration"] == 7
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.log").write_text(LINE + "\n")
+    result = invoke("parse", "--json", str(tmp_path / "none.log"), str(tmp_path))
+    assert result.exit_code == 1
+    assert "none.log" in result.stderr
+    assert json.loads(result.stdout)["run"] == "deep/a"
+
+
+def test_parse_knows_the_sites_own_patterns(tmp_path: Path) -> None:
+    """A pattern of the configuration gives a value, progress or a failure."""
+    log = tmp_path / "train.log"
+    log.write_text("my sensor 42.5 C\nheartbeat\nBOOM\n")
+    patterns = (
+        "patterns=[{name: sensor, match: 'sensor (?P<value>[0-9.]+)', kind: value}, "
+        "{name: beat, match: heartbeat, kind: progress}, {name: boom, match: BOOM, kind: failure, failure: ecc}]"
+    )
+    result = invoke("parse", "--json", "--set", patterns, str(log))
+    found = [json.loads(text) for text in result.stdout.splitlines()]
+    assert [event["event"] for event in found] == ["custom_value", "custom_progress", "failure"]
+    assert (found[0]["value"], found[2]["failure"], found[2]["pattern"]) == (42.5, "ecc", "boom")
+
+
+def test_explain_says_what_read_a_line_and_why_none_did() -> None:
+    """The rule and its event, the prefixes, or the reason."""
+    found = invoke("explain", "9: [default3]:" + LINE).stdout
+    assert '"task": 9' in found
+    assert '"iteration": 7' in found
+    assert "no literal" in invoke("explain", "hello world").stdout
+    assert "none of them knows" in invoke("explain", "the last iteration was good").stdout
+    assert invoke("explain", stdin=LINE + "\nhello\n").stdout.count("\n") == 2
+
+
+def test_check_config_lists_every_error(tmp_path: Path) -> None:
+    """Exit 2 and each path with a suggestion; exit 0 for a good file."""
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("listne: 1.2.3.4:1\ndetectors: {hang: {factr: 2}}\n")
+    result = invoke("check-config", str(bad))
+    assert result.exit_code == 2
+    assert "listne" in result.stderr
+    assert 'detectors.hang.factr: unknown key (did you mean "factor"?)' in result.stderr
+    good = Path(__file__).parents[2] / "config.yaml"
+    assert invoke("check-config", str(good)).exit_code == 0
+
+
+def test_run_without_anything_to_follow_is_wrong_usage() -> None:
+    """Exit 2 and a sentence that says what to give."""
+    result = invoke("run")
+    assert result.exit_code == 2
+    assert "PATH" in result.stderr
+
+
+def test_run_once_prints_the_page_and_says_what_is_no_training(tmp_path: Path) -> None:
+    """The metrics on standard output; files that hold none on standard error."""
+    (tmp_path / "train.log").write_text(LINE + "\n")
+    (tmp_path / "notes.log").write_text("hello\n")
+    result = invoke("run", "--once", str(tmp_path / "*.log"))
+    assert result.exit_code == 0
+    assert 'megatron_iteration{run="train"} 7.0' in result.stdout
+    assert "notes.log: no training line" in result.stderr
+    assert 'run="notes"' not in result.stdout
+
+
+def test_run_once_twice_is_the_same(tmp_path: Path) -> None:
+    """A replay of a finished log is byte-identical."""
+    (tmp_path / "train.log").write_text(LINE + "\n")
+    assert invoke("run", "--once", str(tmp_path)).stdout == invoke("run", "--once", str(tmp_path)).stdout
+
+
+def test_simulate_writes_a_log(tmp_path: Path) -> None:
+    """A fault by name, half way or at an iteration; an unknown one is wrong usage."""
+    log = tmp_path / "x.log"
+    assert invoke("simulate", "--iterations", "30", "--fault", "crash_oom@20", "-o", str(log)).exit_code == 0
+    assert "out of memory" in log.read_text()
+    result = invoke("simulate", "--fault", "nonsense")
+    assert result.exit_code == 2
+    assert "hang_evaluation" in result.stderr
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_every_command_has_help(command: str) -> None:
+    """`--help` says what it does."""
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert len(result.stdout) > 150

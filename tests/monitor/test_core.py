@@ -1,0 +1,178 @@
+"""The core between follower and pages: backlog, history, siblings, loss, expiry, resume. Time is an argument."""
+
+from __future__ import annotations
+
+import msgspec
+
+from monitor.config import Watch, default_config
+from monitor.core import Core
+from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
+from monitor.metrics import Histogram, Sample
+from monitor.store import decode, encode
+
+NOW = 1_700_000_000.0
+
+
+def line(number: int, total: int = 1000, seconds: float = 10.0) -> bytes:
+    """An iteration line."""
+    return (
+        f" iteration {number:8d}/{total:8d} | elapsed time per iteration (ms): {seconds * 1000:.1f} | "
+        f"lm loss: {3 - number / 1000:.6E} | grad norm: {number / 7:.3f} |\n"
+    ).encode()
+
+
+def core_for(*paths: str) -> Core:
+    """A core that follows these paths."""
+    return Core(msgspec.structs.replace(default_config(), runs=(Watch(paths=paths or ("/l/*",)),)))
+
+
+def opened(path: str, mtime: float = NOW) -> Opened:
+    """A file is found."""
+    return Opened(path, path, None, 0, mtime, False)
+
+
+def data(path: str, text: bytes, offset: int = 0, mtime: float = NOW, at: float = NOW) -> Data:
+    """Bytes of it."""
+    return Data(path, offset, text, mtime, at, 0)
+
+
+def state_of(core: Core, now: float) -> dict[str, str]:
+    """Run -> state, as shown."""
+    return {run.run: str(run.page["state"]) for run in core.snapshot(now).runs}
+
+
+def test_a_half_read_run_is_not_shown() -> None:
+    """While the backlog is read nothing is served and nobody is told; then it is all there."""
+    core = core_for()
+    core.handle(opened("/l/a.log"), NOW)
+    core.handle(data("/l/a.log", line(1) + line(2)), NOW)
+    assert core.snapshot(NOW).runs == ()
+    assert not core.snapshot(NOW).ready
+    core.handle(CaughtUp("/l/a.log", NOW), NOW)
+    assert state_of(core, NOW) == {"a": "training"}
+    assert core.snapshot(NOW).ready
+
+
+def test_a_dead_log_is_history() -> None:
+    """Last written a day ago: shown as lost, no incident, not even a late one; until it moves."""
+    core = core_for()
+    old = NOW - 86400
+    for message in (opened("/l/a.log", old), data("/l/a.log", line(1) + line(2), mtime=old), CaughtUp("/l/a.log", NOW)):
+        core.handle(message, NOW)
+    assert core.tick(NOW) == []
+    assert state_of(core, NOW) == {"a": "lost"}
+    core.handle(data("/l/a.log", line(3), offset=len(line(1)) * 2, at=NOW + 5), NOW + 5)
+    assert state_of(core, NOW + 5) == {"a": "training"}
+    assert [item.incident for item in core.tick(NOW + 5 + 600)] == ["hang"]
+
+
+def test_a_file_without_training_makes_no_run() -> None:
+    """No series for a log that is no training log."""
+    core = core_for()
+    for message in (opened("/l/a.log"), data("/l/a.log", b"hello\n" * 10), CaughtUp("/l/a.log", NOW)):
+        core.handle(message, NOW)
+    assert core.snapshot(NOW).runs == ()
+
+
+def test_errors_file_read_first_does_not_restart_the_run() -> None:
+    """`.err` stands before `.out` in the directory: its end comes after the loop's lines, as one crash."""
+    core = core_for()
+    watchdog = (
+        b"[rank3]:[E1 ProcessGroupNCCL.cpp:1] [Rank 1] Watchdog caught collective operation timeout: "
+        b"WorkNCCL(SeqNum=1, OpType=BROADCAST, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+    )
+    for message in (
+        opened("/l/a.err"), data("/l/a.err", watchdog), CaughtUp("/l/a.err", NOW),
+        opened("/l/a.out"), data("/l/a.out", line(1) + line(2) + line(3)), CaughtUp("/l/a.out", NOW),
+    ):  # fmt: skip
+        core.handle(message, NOW)
+    core.tick(NOW + 2)
+    (run,) = core.snapshot(NOW + 2).runs
+    assert (run.page["state"], run.page["iteration"], run.page["restarts"]) == ("crashed", 3, 0)
+    assert run.samples["megatron_failures_total"] == (Sample(("nccl",), 1.0),)
+
+
+def test_an_unreadable_source_is_lost_and_comes_back() -> None:
+    """The hang of a run that cannot be observed is unknown; its loss is an incident; the others go on."""
+    core = core_for()
+    for path in ("/l/a.log", "/l/b.log"):
+        for message in (opened(path), data(path, line(1) + line(2) + line(3)), CaughtUp(path, NOW)):
+            core.handle(message, NOW)
+    core.tick(NOW)
+    core.handle(Unreadable("/l/a.log", 5, "EIO: Input/output error", NOW + 1), NOW + 1)
+    told = core.tick(NOW + 1000)
+    assert {(item.run, item.incident) for item in told if not item.quiet} == {("a", "source_lost"), ("b", "hang")}
+    assert state_of(core, NOW + 1000)["a"] == "lost"
+    core.handle(Readable("/l/a.log", NOW + 1001), NOW + 1001)
+    assert ("a", "source_lost", "resolved") in [(i.run, i.incident, i.status) for i in core.tick(NOW + 1001)]
+
+
+def test_rotation_ends_the_last_line_and_truncation_does_not() -> None:
+    """A rotated file's last line without an end counts; what a truncation cut is gone."""
+    for reason, expected in (("rotated", 2), ("truncated", 1)):
+        core = core_for()
+        core.handle(opened("/l/a.log"), NOW)
+        core.handle(data("/l/a.log", line(1) + line(2).rstrip(b"\n")), NOW)
+        core.handle(Restarted("/l/a.log", reason, "inode"), NOW)  # type: ignore[arg-type]
+        assert core.runs["a"].state.latest.iteration == expected
+
+
+def test_finished_runs_leave_after_a_while() -> None:
+    """A run's series end some time after the run does."""
+    core = core_for()
+    text = line(1) + b"[exiting program at iteration 1] datetime: 2026-01-01 00:00:00 \n"
+    for message in (opened("/l/a.log"), data("/l/a.log", text), CaughtUp("/l/a.log", NOW)):
+        core.handle(message, NOW)
+    core.tick(NOW + 60)
+    assert state_of(core, NOW + 60) == {"a": "finished"}
+    core.tick(NOW + core.config.run_retention + 1)
+    assert core.snapshot(NOW).runs == ()
+
+
+def test_a_deleted_log_of_a_live_run_is_lost() -> None:
+    """A log that vanishes under a training can no longer be judged."""
+    core = core_for()
+    for message in (
+        opened("/l/a.log"),
+        CaughtUp("/l/a.log", NOW),
+        data("/l/a.log", line(1) + line(2)),
+        Gone("/l/a.log", NOW),
+    ):
+        core.handle(message, NOW)
+    assert "source_lost" in {item.incident for item in core.tick(NOW + 1)}
+
+
+def test_a_restart_of_the_daemon_goes_on() -> None:
+    """Resumed at the saved offset: totals, progress and incidents are those before, nothing is told twice."""
+    core = core_for()
+    text = line(1) + line(2) + line(3)
+    for message in (opened("/l/a.log"), CaughtUp("/l/a.log", NOW), data("/l/a.log", text + line(4)[:20])):
+        core.handle(message, NOW)
+    assert len(core.tick(NOW + 600)) == 1
+    saved = decode(encode(core.save(NOW + 600)), type(core.save(NOW)))
+    again = core_for()
+    positions = again.restore(saved)
+    position = positions["/l/a.log"]
+    assert position.offset == len(text)
+    again.handle(Opened("/l/a.log", "/l/a.log", position, 500, NOW, True, offset=position.offset), NOW + 700)
+    again.handle(data("/l/a.log", line(4), offset=position.offset, mtime=NOW + 650, at=NOW + 700), NOW + 700)
+    again.handle(CaughtUp("/l/a.log", NOW + 700), NOW + 700)
+    told = [(item.incident, item.status) for item in again.tick(NOW + 700) if not item.quiet]
+    assert told == [("hang", "resolved")]  # it moved at 650, and is late again by now, which nobody is told
+    (run,) = again.snapshot(NOW + 700).runs
+    assert run.samples["megatron_iterations_total"] == (Sample((), 4.0),)
+    assert run.samples["megatron_incidents_total"] == (Sample(("hang",), 1.0),)
+    durations = run.samples["megatron_iteration_duration_seconds"]
+    assert isinstance(durations, Histogram)
+    assert durations.buckets[-1][1] == 3.0
+
+
+def test_saved_sources_that_were_not_seen_are_kept() -> None:
+    """A mount that is down at the start costs no state."""
+    core = core_for()
+    core.handle(opened("/l/a.log"), NOW)
+    core.handle(data("/l/a.log", line(1)), NOW)
+    again = core_for()
+    again.restore(core.save(NOW))
+    assert set(again.save(NOW + 60).sources) == {"/l/a.log"}
+    assert set(again.save(NOW + 60).runs) == {"a"}
