@@ -10,6 +10,7 @@ from parsers import (
     deepspeed,
     deepspeed_report,
     environment,
+    gpu,
     hf_trainer,
     launchers,
     megatron,
@@ -41,6 +42,7 @@ SPEAKERS = (
     system,
     environment,
     deepspeed_report,
+    gpu,
 )
 
 RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)

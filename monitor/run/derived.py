@@ -54,7 +54,9 @@ def peak_tflops(state: RunState, configured: float | None) -> float | None:
     if configured is not None:
         return configured
     name = state.topology.gpu_name
-    return gpus.peak_tflops(name, state.topology.dtype) if name else None
+    peak = gpus.peak_tflops(name, state.topology.dtype) if name else None
+    # a module of two dies (MI250X) is two ranks
+    return peak / gpus.ranks_per_module(name) if name and peak is not None else None
 
 
 def utilisation(state: RunState, configured_peak: float | None) -> tuple[float | None, float | None]:

@@ -39,7 +39,7 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
         state.log_interval = None
     state.copies.remember(event, source, attempt.number)
     state.copies.moved(source, event.iteration, attempt.number)
-    state.dialect = event.dialect
+    state.dialect = state.topology.dialect = event.dialect
     if event.train_iterations is not None:
         state.train_iterations = event.train_iterations
     _take_values(state, event)

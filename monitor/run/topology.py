@@ -189,6 +189,8 @@ def _from_arguments(values: dict[str, str]) -> dict[str, Any]:
 
 def _from_setting(name: str, value: float | str) -> dict[str, Any]:
     if isinstance(value, str):
+        if name == "gpu_name":
+            return {"gpu_name": value}
         return {"dtype": name} if name in ("fp16", "bf16") and value == "True" else {}
     if name == "parameters_billions":
         return {"parameters": round(value * 1e9)}

@@ -113,6 +113,12 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [
     ("n1:12:34 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ib0", [{"name": "NCCL_SOCKET_IFNAME", "value": "ib0"}]),
     ("[2023-10-19 23:07:45,931] [INFO] [runner.py:1:main] cmd = pdsh -S -w h1,h2 export NCCL_DEBUG=INFO; export WANDB_API_KEY=xyz; cd /x;",
      [{"event": "milestone", "milestone": "launched"}]),
+    ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2022-03-24T21:42:11 DUE TO TASK FAILURE ***",
+     [{"event": "failure", "failure": "killed", "consequence": True}]),
+    # --- GPU names ---
+    ("GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5c1e2f3a-0000)", [{"name": "gpu_name", "value": "NVIDIA A100-SXM4-80GB"}]),
+    ("|   0  NVIDIA H100 80GB HBM3          On  | 00000000:07:00.0 Off |                    0 |", [{"value": "NVIDIA H100 80GB HBM3"}]),
+    ("_CudaDeviceProperties(name='NVIDIA H200', major=9, minor=0)", [{"name": "gpu_name", "value": "NVIDIA H200"}]),
     # --- DeepSpeed ---
     ("steps: 1 loss: 11.0643 iter time (s): 2.474 samples/sec: 206.954",
      [{"event": "engine_step", "form": "steps", "step": 1, "loss": 11.0643, "seconds_per_step": 2.474, "samples_per_second": 206.954}]),
@@ -181,8 +187,8 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [
      [{"failure": "node_failure"}]),
     ("slurmstepd: error: *** JOB 1839551 ON nid006149 CANCELLED AT 2026-04-12T21:18:22 ***", [{"failure": "killed"}]),
     ("srun: error: nid006913: task 0: Exited with exit code 1", [{"event": "process_exit", "exit_code": 1, "node": "nid006913", "tasks": "0"}]),
-    ("srun: error: nid006270: tasks 37,39: Segmentation fault", [{"event": "process_exit", "tasks": "37,39"}, {"failure": "segfault"}]),
-    ("srun: error: nid0: tasks 0-1,3: Terminated", [{"event": "process_exit"}, {"failure": "killed", "consequence": True}]),
+    ("srun: error: nid006270: tasks 37,39: Segmentation fault", [{"failure": "segfault"}, {"event": "process_exit", "tasks": "37,39"}]),
+    ("srun: error: nid0: tasks 0-1,3: Terminated", [{"failure": "killed", "consequence": True}, {"event": "process_exit"}]),
     ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup. Some of your processes may have been killed.",
      [{"failure": "host_oom"}]),
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=11300781.0. Some of the step tasks have been OOM Killed.", [{"failure": "host_oom"}]),
@@ -281,6 +287,19 @@ def test_a_sigterm_victim_is_a_consequence() -> None:
     """A block whose first failure is SIGTERM names a victim."""
     block = "Root Cause (first observed failure):\n  exitcode  : -15 (pid: 1)\n  traceback : Signal 15 (SIGTERM) received by PID 1"
     assert [event["consequence"] for event in events(block)] == [True]
+
+
+def test_a_finalizers_traceback_is_no_failure() -> None:
+    """Python reports what it ignored in the same form; the next real traceback is told."""
+    text = """Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "loader.py", line 1510, in __del__
+    self._shutdown_workers()
+AttributeError: 'NoneType' object has no attribute 'python_exit_status'
+Traceback (most recent call last):
+  File "pretrain_gpt.py", line 3, in <module>
+ValueError: real"""
+    assert [(event["event"], event["exception"]) for event in events(text)] == [("traceback", "ValueError")]
 
 
 def test_arguments_survive_what_stands_between() -> None:
