@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from monitor.clock import Clock, SystemClock
-from monitor.config import Config, host_and_port
+from monitor.config import Config, Web, host_and_port
 from monitor.core import Core, Saved
 from monitor.follow.follower import Follower
 from monitor.follow.messages import Message, Position
@@ -68,6 +68,8 @@ class Daemon:
 
     def start(self) -> None:
         """Bind, take the state directory, resume, begin to follow. Raises StartError."""
+        if self.config.web != Web():
+            raise StartError("web: TLS and basic auth are not served yet; remove web: and listen on loopback")
         host, port = host_and_port(self.config.listen)
         try:
             self._server = HttpServer(host, port, App(lambda: self._snapshot, self.clock))
@@ -104,6 +106,8 @@ class Daemon:
     def turn(self, wait: float) -> None:
         """One turn: take what came, judge, show, save."""
         self._take(wait)
+        if self._follower is not None and not self._follower.alive:
+            raise RuntimeError("a reader thread has ended: its traceback stands above")  # a bug: start anew
         began = self.clock.monotonic()
         now = self.clock.wall()
         for transition in self.core.tick(now):

@@ -115,6 +115,7 @@ def _incident(incident: dict[str, Any], now: float) -> str:
 def render_index(snapshot: Snapshot, now: float) -> str:
     """All runs and their open incidents."""
     rows = "".join(_row(run.page, now) for run in snapshot.runs)
+    count = f"{len(snapshot.runs)} run{'' if len(snapshot.runs) == 1 else 's'}"
     incidents = [incident for run in snapshot.runs for incident in run.page["incidents"]]
     open_ones = "".join(_incident(incident, now) for incident in incidents) or "<p class=soft>No open incident.</p>"
     empty = (
@@ -129,7 +130,7 @@ def render_index(snapshot: Snapshot, now: float) -> str:
     state = "" if snapshot.ready else " <span class=warning>reading the backlog</span>"
     return _document(
         "megatron-monitor",
-        f"<h1>megatron-monitor{state}</h1><p class=soft>{len(snapshot.runs)} runs at {_instant(snapshot.at)} · "
+        f"<h1>megatron-monitor{state}</h1><p class=soft>{count} at {_instant(snapshot.at)} · "
         f"<a href=metrics>/metrics</a> · <a href=api/v1/runs>runs</a> · <a href=api/v1/incidents>incidents</a></p>"
         f"{table}<h2>Open incidents</h2>{open_ones}",
     )
