@@ -15,6 +15,7 @@ from parsers.scan import Gatherer, Line, Rule
 
 _MAX_PENDING = 10_000
 _TRACEBACK_LINES = 400  # after a header in which an exception line is looked for: many ranks interleave
+_IGNORED_LINES = 60
 _SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 # `CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total capacity; ...)`
 # 2.1 on: `GPU 0 has a total capacty of 23.65 GiB of which ...` (misspelt), `total capacity` since 2.2
@@ -119,10 +120,36 @@ class TracebackGatherer:
         return []
 
 
+@dataclass(slots=True)
+class IgnoredGatherer:
+    """`Exception ignored in: <function ...>` and what follows it: Python's clean-up complained, nothing ended."""
+
+    lines: int = 0
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """Swallow the traceback, to its exception line."""
+        self.lines += 1
+        text = line.text
+        if self.lines == 1 and not _is_header(line):
+            return [], False, True
+        over = self.lines > _IGNORED_LINES or bool(not text.startswith(" ") and _EXCEPTION.match(text.strip()))
+        return [], text.startswith(" ") or over or self.lines == 1, over
+
+    def close(self) -> list[Event]:
+        """Nothing is told."""
+        return []
+
+
 def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
     """The first traceback of a group."""
     if _is_header(line):
         yield TracebackGatherer()
+
+
+def open_ignored(line: Line) -> Iterator[Event | Gatherer]:
+    """Python's word for an exception in a finalizer."""
+    if line.text.strip().startswith("Exception ignored in"):
+        yield IgnoredGatherer()
 
 
 def read_signal(line: Line) -> Iterator[Event]:
@@ -146,7 +173,8 @@ RULES: tuple[Rule, ...] = (
         ),
         read_cuda,
     ),
+    Rule("pytorch.ignored", (b"Exception ignored in",), open_ignored),
     Rule("pytorch.traceback", (b"Traceback (most recent call last):",), open_traceback),
     Rule("pytorch.signal", (b"Signal 15 (SIGTERM)",), read_signal),
 )
-GATHERERS = {"pytorch.traceback": TracebackGatherer}
+GATHERERS = {"pytorch.traceback": TracebackGatherer, "pytorch.ignored": IgnoredGatherer}

@@ -22,6 +22,7 @@ _REASONS: tuple[tuple[str, Failure], ...] = (
     ("PREEMPTION", "preempted"),
     ("NODE FAILURE", "node_failure"),
 )
+_FOLLOWS = "TASK FAILURE"  # of srun -K: the task's own end stands on another line
 # `srun: error: nid006913: task 0: Exited with exit code 1`, `srun: error: nid0: tasks 37,39: Killed`
 _TASK = re.compile(r"srun: error: ([\w.\[\],-]{1,200}): tasks? ([\d,-]{1,400}): (.{1,120})$")
 _EXIT_CODE = re.compile(r"Exited with exit code (\d{1,4})")
@@ -49,6 +50,7 @@ def read_cancelled(line: Line) -> Iterator[Event]:
     yield FailureSeen(
         failure=failure,
         message=f"Slurm cancelled {match[1].lower()} {match[2]}{why}",
+        consequence=_FOLLOWS in reason,
         # without a reason it is scancel, or follows from another end: another line may say which
         **{**line.origin, "node": match[3], "logged_at": match[4]},
     )
@@ -64,19 +66,19 @@ def read_task(line: Line) -> Iterator[Event]:
     code = _EXIT_CODE.search(how)
     if code:
         value = int(code[1])
-        yield ProcessExited(exit_code=value, tasks=tasks, **origin)
         if value > 128:
             message = f"task {tasks} on {node} exited with code {value}"
             yield FailureSeen(
                 failure=failure_of(value), message=message, exit_code=value, consequence=value == 143, **origin
             )
+        yield ProcessExited(exit_code=value, tasks=tasks, **origin)
         return
     for state, (kind, consequence) in _STATES.items():
         if how.startswith(state):
-            yield ProcessExited(tasks=tasks, **origin)
             yield FailureSeen(
                 failure=kind, message=f"task {tasks} on {node}: {state}", consequence=consequence, **origin
             )
+            yield ProcessExited(tasks=tasks, **origin)
             return
 
 
