@@ -14,6 +14,7 @@ from monitor.config import Config
 from monitor.detectors import DETECTORS, Detector
 from monitor.detectors.verdict import Verdict
 from monitor.incidents import IncidentBook, Transition, judge
+from monitor.run.ends import settle
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import Event, LogEvent
@@ -35,6 +36,7 @@ class Judge:
 
     def __init__(self, config: Config) -> None:
         self._repeat_interval = config.repeat_interval
+        self._exiting: float = config.detectors.hang.exiting
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
         self._detectors: list[tuple[str, Detector, Any]] = [
             (name, detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
@@ -68,6 +70,7 @@ class Judge:
 
     def judge(self, run: Judged, now: float) -> list[Transition]:
         """Ask every detector, bring the book up to date, and say what changed."""
+        settle(run.state, now, self._exiting)
         transitions = judge(run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold)
         hung = run.book.open.get("hang")
         run.state.hung = hung is not None and hung.severity == "critical"

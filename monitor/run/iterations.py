@@ -132,7 +132,7 @@ def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool)
     batch_size = state.latest.global_batch_size
     if first:  # warm-up and compilation: shown, never learned from
         return
-    state.step_seconds = pure
+    state.step_seconds = None if state.impure else pure
     state.pace.add(pure, batch_size, delta)
     baseline = state.pace.baseline
     if baseline is not None:
