@@ -23,7 +23,11 @@ from monitor.run.state import RunState
 from monitor.run.units import Ratio
 
 _NAME = "slowdown"
+_ALIKE_THREE = 0.15  # spread of three residuals over their median: steps keep within a few scales, hiccups do not
+_ALIKE = 0.25  # the same for four and more, the farthest left out
+_LASTING = 12  # iterations, all but two of them slow, that are told however uneven they are
 _SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
+_FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch
 _SEGMENTS = 40  # launches remembered
 _NODES_NAMED = 8
@@ -35,8 +39,8 @@ class SlowdownSettings:
 
     threshold: Ratio = 0.02
     """Smaller shifts are not told: runs of the same job differ by under 1 %, one slow GPU of 384 cost 5.6 %."""
-    sum_limit: float = 12.0
-    """h of the CUSUM, in scales: 0 false alarms in 10,000 iterations at 0.4 % noise, 0.6 at 2 %."""
+    sum_limit: float = 11.0
+    """h of the CUSUM, in scales: at 2 % noise under 1 false alarm in 10,000 iterations."""
     warm_up: int = 3
     """First iterations of a launch that say nothing: compilation, caches; up to 35 % slow in the record."""
     drift: Ratio = 0.04
@@ -119,7 +123,7 @@ def on_step(state: RunState, settings: SlowdownSettings) -> bool:
         while len(memory.tracks) > _TRACKS:
             del memory.tracks[next(iter(memory.tracks))]
     known = track.learned
-    track.add(math.log(seconds), iteration, 2 * settings.sum_limit)
+    track.add(math.log(seconds), iteration, _FULL * settings.sum_limit)
     if not track.learned:
         return changed
     if not known:
@@ -177,22 +181,30 @@ def _needed(scale: float, threshold: float) -> int:
 
 def _shifted(track: Level, count: int, settings: SlowdownSettings) -> float | None:
     """The size of a shift that is sure, in logarithms; None if there is none."""
-    recent = track.recent
+    recent, scale = track.recent, track.scale
     if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does
-        last = recent[-3:]
-        low, high = min(last), max(last)
-        far = max(4 * settings.threshold, 6 * track.scale)
-        alike = high - low <= max(4 * track.scale, 0.25 * abs(low + high) / 2)
-        if alike and low > far:
-            return sorted(last)[1]
-    if track.up < settings.sum_limit and track.down < settings.sum_limit:
+        last = sorted(recent[-3:])
+        far = max(4 * settings.threshold, 6 * scale)
+        if last[0] > far and last[2] - last[0] <= max(4 * scale, _ALIKE_THREE * last[1]):
+            return last[1]
+    up = track.up >= settings.sum_limit
+    if not up and track.down < settings.sum_limit:
         return None
     middle = track.confirmed(count)
     # A step of just the threshold shows a median on either side of it: four fifths of it are enough.
-    least = max(0.8 * math.log1p(settings.threshold), track.scale)
-    if middle is None or abs(middle) < least or (middle > 0) != (track.up >= settings.sum_limit):
+    least = max(0.8 * math.log1p(settings.threshold), scale)
+    if middle is None or abs(middle) < least or (middle > 0) != up:
+        return None
+    lasting = sum(residual / middle > 0.5 for residual in recent[-_LASTING:]) >= _LASTING - 2
+    if not lasting and not _alike(recent[-count:], middle, scale):
         return None
     return middle
+
+
+def _alike(residuals: list[float], middle: float, scale: float) -> bool:
+    """Whether they lie together as at a new level. A burst of hiccups is slow too, but each by another amount."""
+    near = sorted(residuals, key=lambda residual: abs(residual - middle))[:-1]
+    return max(near) - min(near) <= max(4 * scale, _ALIKE * abs(middle))
 
 
 def _take_shift(memory: Memory, track: Level, iteration: int, at: float, size: float, reason: str) -> None:

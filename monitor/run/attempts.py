@@ -87,6 +87,7 @@ def _note_end(state: RunState, at: float) -> None:
             checkpoint=state.checkpoints.last_iteration,
             planned=planned,
             nodes=suspects[:_NODES_KEPT],
+            culprit=bool((failure and failure.node) or state.watchdog_nodes),
         )
     )
     del state.ends[:-_ENDS_KEPT]

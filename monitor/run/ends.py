@@ -62,6 +62,8 @@ def _crash(state: RunState, at: float) -> None:
     if state.phase == "finished":
         return  # a worker that segfaults after a clean end changes nothing
     state.attempt.failures += 1
+    if state.attempt.first_failure_at is None:
+        state.attempt.first_failure_at = at
     if state.phase != "crashed":
         set_phase(state, "crashed", at)
 
@@ -125,6 +127,7 @@ def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: st
 
 def fold_process_terminated(state: RunState, _event: ProcessTerminated, at: float, _text: str) -> bool:
     """A launcher ended the other processes: the run is over, whatever the reason was."""
+    state.attempt.processes_terminated += 1
     if state.phase not in ENDED and state.failure is not None:
         _crash(state, at)
     return False

@@ -55,8 +55,9 @@ class Attempt:
     nodes: dict[str, int] = field(default_factory=dict)
     """Names of nodes that stand before its lines -> lines seen, at most nodes.MOST of them."""
     processes_ended: int = 0
+    processes_terminated: int = 0
     failures: int = 0
-    last_failure_at: float | None = None
+    first_failure_at: float | None = None
     highest_before: int | None = None
     """The highest iteration that any launch before this one had reached."""
 
@@ -93,6 +94,8 @@ class AttemptEnd:
     planned: bool
     nodes: list[str] = field(default_factory=list)
     """The nodes that failed, or that the launch ran on where no line names the one."""
+    culprit: bool = False
+    """`nodes` are those that failed."""
 
 
 @dataclass(slots=True)
