@@ -6,6 +6,7 @@ healthy iterations cost a million small updates and hardly a judgement.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,8 +35,8 @@ class Judged:
 class Judge:
     """The detectors with their settings. Holds nothing of any run."""
 
-    def __init__(self, config: Config) -> None:
-        self._repeat_interval = config.repeat_interval
+    def __init__(self, config: Config, *, repeats: bool = True) -> None:
+        self._repeat_interval = config.repeat_interval if repeats else math.inf
         self._exiting: float = config.detectors.hang.exiting
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
         self._detectors: list[tuple[str, Detector, Any]] = [

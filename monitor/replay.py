@@ -24,7 +24,6 @@ from parsers.events import EngineStepLogged, Event, IterationLogged, LogEvent, T
 
 _LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
 _EPSILON = 1e-6
-_AFTER_END = 10.0  # seconds watched after the last line: what only waits for its followers is still said, no silence
 _SAMPLE = 4096  # iterations kept for the summary's medians, thinned evenly as the run grows
 
 
@@ -134,10 +133,12 @@ class Replay:
         if state.iterations_total != before:
             self._sample(state)
 
-    def finish(self) -> Iterator[Transition]:
-        """The log has ended. A run that had not ended by then is left as it is: nobody knows what became of it."""
-        yield from self._pass(self.now + _AFTER_END)
-        yield from self._judge.judge(self.run, self.now + _AFTER_END)
+    def finish(self, after: float) -> Iterator[Transition]:
+        """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then, nobody
+        knows.
+        """
+        yield from self._pass(self.now + after)
+        yield from self._judge.judge(self.run, self.now + after)
 
     def _pass(self, until: float) -> Iterator[Transition]:
         """Time passes without an event: each deadline on the way is judged at its instant."""
@@ -192,7 +193,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def replay(
-    judge: Judge, name: str, sources: dict[str, Iterable[LogEvent]]
+    judge: Judge, name: str, sources: dict[str, Iterable[LogEvent]], after: float = 10.0
 ) -> Iterator[tuple[Replay, Transition | None]]:
     """Every transition of one run with the replay that gave it; last, once, with None when all is said."""
     player = Replay(judge, name)
@@ -200,7 +201,7 @@ def replay(
     for at, entry, source in heapq.merge(*streams, key=lambda item: item[0]):
         for transition in player.play(at, entry, source):
             yield player, transition
-    for transition in player.finish():
+    for transition in player.finish(after):
         yield player, transition
     yield player, None
 

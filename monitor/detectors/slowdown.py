@@ -22,15 +22,16 @@ from monitor.run.nodes import nodes_of
 from monitor.run.state import RunState
 from monitor.run.units import Ratio
 
-_NAME = "slowdown"
-_ALIKE_THREE = 0.15  # spread of three residuals over their median: steps keep within a few scales, hiccups do not
+NAME = "slowdown"
+_ALIKE_THREE = 0.25  # spread of three residuals over their median: steps keep within a few scales, hiccups do not
 _ALIKE = 0.25  # the same for four and more, the farthest left out
+_BACK = 6  # iterations near the old level that resolve an incident
 _LASTING = 12  # iterations, all but two of them slow, that are told however uneven they are
 _SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
 _FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch
 _SEGMENTS = 40  # launches remembered
-_NODES_NAMED = 8
+_NODESNAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def layout_of(state: RunState) -> str:
 
 def on_step(state: RunState, settings: SlowdownSettings) -> bool:
     """Take the step's pure time; True if the verdict may have changed."""
-    memory = recall(state, _NAME, Memory)
+    memory = recall(state, NAME, Memory)
     changed = False
     if memory.attempt != state.attempt.number:
         memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
@@ -148,9 +149,9 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
     shift = memory.shift
     count = _needed(track.scale, settings.threshold)
     if shift is not None and not shift.unsure and shift.reason != "drift":
-        recent = track.tail(count)
+        recent = track.tail(max(_BACK, count))
         middle = sorted(recent)[len(recent) // 2]
-        if len(recent) >= count and iteration > shift.told_at and middle - shift.base < (shift.level - shift.base) / 2:
+        if iteration - shift.told_at >= len(recent) >= _BACK and middle - shift.base < (shift.level - shift.base) / 2:
             _settle(memory, track, shift.base)
             return True
     if memory.faster is not None and iteration - memory.faster.onset > 50:
@@ -285,14 +286,14 @@ def _renew_segment(memory: Memory, track: Level) -> None:
 
 def check(state: RunState, now: float, settings: SlowdownSettings) -> Verdict:  # noqa: ARG001
     """Firing while a slower level stands; information when the run became faster."""
-    memory = recall(state, _NAME, Memory)
+    memory = recall(state, NAME, Memory)
     if memory.shift is not None:
         if memory.shift.unsure:
-            return Verdict(_NAME, "unknown")
+            return Verdict(NAME, "unknown")
         return _slower(state, memory, memory.shift, settings)
     if memory.faster is not None:
         return _faster(state, memory.faster)
-    return Verdict(_NAME)
+    return Verdict(NAME)
 
 
 def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSettings) -> Verdict:
@@ -324,7 +325,7 @@ def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSet
         parts.append(_nodes_of(memory))
     parts.append("look for one slow GPU or node (clocks, ECC, network); exclude it at the next restart")
     return Verdict(
-        _NAME,
+        NAME,
         "firing",
         severity="critical" if ratio >= 1 + settings.critical else "warning",
         summary="; ".join(part for part in parts if part),
@@ -344,16 +345,16 @@ def _nodes_of(memory: Memory) -> str:
     new, gone = sorted(after - before), sorted(before - after)
     words = []
     if new:
-        words.append("new nodes: " + ", ".join(new[:_NODES_NAMED]) + (" ..." if len(new) > _NODES_NAMED else ""))
+        words.append("new nodes: " + ", ".join(new[:_NODESNAMED]) + (" ..." if len(new) > _NODESNAMED else ""))
     if gone:
-        words.append("gone: " + ", ".join(gone[:_NODES_NAMED]) + (" ..." if len(gone) > _NODES_NAMED else ""))
+        words.append("gone: " + ", ".join(gone[:_NODESNAMED]) + (" ..." if len(gone) > _NODESNAMED else ""))
     return ", ".join(words)
 
 
 def _faster(state: RunState, shift: Shift) -> Verdict:
     base, level = math.exp(shift.base), math.exp(shift.level)
     return Verdict(
-        _NAME,
+        NAME,
         "firing",
         severity="info",
         summary=f"iterations take {100 * (1 - level / base):.1f} % less time since iteration {shift.onset}: "

@@ -47,6 +47,11 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
         _crash(state, at)
         return False
     known = state.failure
+    if known is not None and not known.fatal and known.failure == record.failure and record.exit_code is not None:
+        # the launcher's word for what a traceback has told better
+        known.fatal, known.exit_code, known.at = True, record.exit_code, at
+        _crash(state, at)
+        return False
     if known is None or not known.fatal or known.consequence or _more_telling(known, record):
         state.failure = record
     _crash(state, at)
