@@ -39,10 +39,12 @@ def play(timed: Iterable[tuple[float, str]], after: float = 0.0, config: str = "
     """Texts at their instants in seconds, then `after` seconds of silence."""
     reader, player = SourceReader(), Replay(Judge(load(config), repeats=False), "run")
     told: list[Transition] = []
+    at = 0.0
     for at, text in timed:
+        told.extend(player.pass_until(at))
         for entry in reader.feed(text.encode()):
             told.extend(player.play(at, entry, "log"))
-    told.extend(player.finish(after))
+    told.extend(player.finish(after + at - player.now))
     return Played(told, player.run.state)
 
 

@@ -48,7 +48,7 @@ def test_advice_in_a_traceback_is_no_setting() -> None:
 
 @pytest.mark.parametrize(("seconds", "told"), [(120.0, False), (150.0, True)])
 def test_a_cold_start_is_compared_with_known_machines(seconds: float, told: bool) -> None:
-    """The seeds hold this layout at 123.69 s; 21 % slower than the same one from the start is told, as information only."""
+    """The seeds hold this layout at 123.69 s; 21 % slower from the start on is told, as information only."""
     sizes = {"layers": 72, "hidden": 14336, "tp": 8, "pp": 12, "micro_batch_size": 4, "heads": 64}
     played = play(texts(Scenario(iterations=60, seconds_per_iteration=seconds, save_interval=0, **sizes)))  # type: ignore[arg-type]
     found = [item for item in played.told if item.incident == "launch_blocking"]
