@@ -36,13 +36,13 @@ _Convert = Callable[[str], Any]
 _Split = Callable[[str], tuple[str, str] | None]
 
 
-def _duration(text: str) -> float | None:
+def duration(text: str) -> float | None:
     """`4.125 s`: the unit stands beside the value; without one it is not guessed."""
     unit = _TIME_UNIT.search(text)
     return seconds(number(text), unit[1]) if unit else None
 
 
-def _ratio(text: str) -> float | None:
+def ratio(text: str) -> float | None:
     """`35.8%` as 0.358. A bare number above 1 cannot be a ratio and is not guessed at."""
     value = number(text)
     if value is not None and text.endswith("%"):
@@ -56,7 +56,7 @@ FIELDS: dict[str, tuple[str, _Convert]] = {
     "consumed tokens": ("consumed_tokens", integer),
     "elapsed time per iteration (ms)": ("seconds_per_iteration", milliseconds),
     "elapsed time per iteration (s)": ("seconds_per_iteration", number),
-    "iteration time": ("seconds_per_iteration", _duration),
+    "iteration time": ("seconds_per_iteration", duration),
     "learning rate": ("learning_rate", number),
     "global batch size": ("global_batch_size", integer),
     "gloabl batch size": ("global_batch_size", integer),  # so printed by Ascend's fork
@@ -83,8 +83,8 @@ FIELDS: dict[str, tuple[str, _Convert]] = {
     "approx flops per GPU": ("tflops", teraflops),
     "actual seqlen": ("sequence_length", integer),
     "curriculum seqlen": ("sequence_length", integer),
-    "MFU": ("mfu", _ratio),
-    "HFU": ("hfu", _ratio),
+    "MFU": ("mfu", ratio),
+    "HFU": ("hfu", ratio),
 }
 # Spelt in another case or with underscores it is the same field.
 _ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.items()}

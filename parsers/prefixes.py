@@ -61,9 +61,7 @@ _PREFIX = re.compile(
 )
 
 # Names that look like `word1:` and are no hosts.
-_NOT_HOSTS = frozenset(
-    {"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"}
-)
+NOT_HOSTS = frozenset({"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"})
 
 
 @dataclass(slots=True)
@@ -114,7 +112,7 @@ def _matches(text: str) -> Iterator[re.Match[str]]:
     position = 0
     for _ in range(_MAX_NESTING):
         match = _PREFIX.match(text, position)
-        if not match or match.end() == position or match["host"] in _NOT_HOSTS or match["word_host"] in _NOT_HOSTS:
+        if not match or match.end() == position or match["host"] in NOT_HOSTS or match["word_host"] in NOT_HOSTS:
             return
         yield match
         position = match.end()
@@ -131,11 +129,6 @@ def prefix_spans(text: str) -> dict[str, tuple[int, int]]:
             if match[group] is not None:
                 out[_TELLS.get(group) or group.rpartition("_")[2]] = match.span(group)
     return out
-
-
-def host(text: str) -> str | None:
-    """The name, if it may be a host's."""
-    return text if text not in _NOT_HOSTS else None
 
 
 def _take(prefix: Prefix, match: re.Match[str]) -> None:

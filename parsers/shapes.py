@@ -1,58 +1,62 @@
 """Iteration lines that differ in their digits alone: read one with care, the next ones by its plan.
 
-A line's shape is the line with every digit as `0`: lines of one shape have their numbers at the same places. A plan says
-which slice is which field. It is made beside the careful reading, and used only after it gave the same event as that
-reading for the line itself and for two lines with other digits. What a plan cannot say is read with care each time.
+A line's shape is the line with every digit as `0`: lines of one shape have their numbers at the same places. A plan cuts
+these places out, writes them into the JSON text of the event, and has msgspec read that: two calls a line. It is used
+only after it gave the same event as the careful reading for the line itself and for two lines with other digits.
+Whatever a plan cannot say (NaN, zeros in front, a number beyond its type) is read with care each time.
 """
 
 from __future__ import annotations
 
-import itertools
-import struct
+import json
+import re
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from parsers import argonne, megatron
 from parsers.events import Event, IterationLogged
-from parsers.fields import integer, milliseconds, number
-from parsers.megatron import Span
-from parsers.prefixes import host, iso_time, prefix_spans, segments
+from parsers.fields import LEADING_NUMBER, integer, milliseconds, number, teraflops
+from parsers.megatron import Span, duration, kept, ratio
+from parsers.prefixes import NOT_HOSTS, iso_time, prefix_spans, segments
 
 Answer: TypeAlias = list[tuple[str, Event]]
 """(rule, event) of everything that a line says."""
-_FromBytes: TypeAlias = Callable[[bytes], Any]
+_Cut: TypeAlias = tuple[int, int]
 
 _SPANS = {"megatron.iteration": megatron.spans, "argonne.iteration": argonne.spans}
 _SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 _OTHER_DIGITS = [bytes.maketrans(b"0123456789", digits) for digits in (b"1234567891", b"3141592653")]
+_HOST_SHAPES = {name.encode().translate(_SHAPE) for name in NOT_HOSTS}
 _MAX_SHAPES = 2000  # a run has some ten to a hundred, of 1 kB each
 _MAX_BYTES = 4000  # the longest real iteration line has 700
-_MAX_DIGITS = 18  # more and `integer` may say that it is no number of a training
+_MAX_TEXT = 200  # of an unknown field's value
+_JSON_NUMBER = re.compile(r"-?\d{1,17}(?:\.\d{1,17})?(?:[eE][-+]\d\d)?")
+_SMALL = re.compile(r"\d{1,6}(?:\.\d{1,6})?")  # divided by 1000 and rounded to 12 places it is exactly the decimal
+_SAFE = re.compile(r"[ !#-\[\]-~]*")  # stands in a JSON string as it is
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?")
+_COMPACT_TIME = re.compile(r"\d{8} \d\d:\d\d:\d\d")
+_HOMES = ("values", "losses", "extra")
+
+_decode = msgspec.json.Decoder(IterationLogged).decode
 
 
 class Plan(NamedTuple):
-    """How to read the lines of one shape: slices, converters and names in the order of the line."""
+    """How to read the lines of one shape."""
 
     rule: str
     cut: Callable[[bytes], tuple[bytes, ...]]
-    convert: tuple[_FromBytes, ...]
-    names: tuple[str, ...]
-    homes: tuple[str, ...]
-    """Empty if all are attributes of the event; else `values`, `losses` or `extra` for each."""
-    dialect: str
+    template: bytes
 
     def read(self, raw: bytes) -> IterationLogged | None:
-        """The event of a line of this shape; None if a value is none after all (an MFU of 35)."""
-        values = [convert(text) for convert, text in zip(self.convert, self.cut(raw), strict=False)]
-        if None in values:
+        """The event of a line of this shape; None if the careful reading must be asked."""
+        try:
+            return _decode(self.template % self.cut(raw))
+        except msgspec.DecodeError:  # a zero in front, or too large a number
             return None
-        if not self.homes:
-            return IterationLogged(dialect=self.dialect, **dict(zip(self.names, values, strict=False)))
-        found: dict[str, dict[str, Any]] = {"values": {}, "losses": {}, "extra": {}}
-        for home, name, value in zip(self.homes, self.names, values, strict=True):
-            found[home][name] = value
-        attributes = found.pop("values")
-        return IterationLogged(dialect=self.dialect, **attributes, **found)
 
 
 class Shapes:
@@ -86,7 +90,7 @@ class Shapes:
 
 def _proved(raw: bytes, answer: Answer, read: Callable[[bytes], Answer]) -> Plan | None:
     plan = _planned(raw, *answer[0])
-    if plan is None or not _agrees(plan, raw, answer):
+    if plan is None or plan.read(raw) is None or not _agrees(plan, raw, answer):
         return None
     others = [raw.translate(digits) for digits in _OTHER_DIGITS]
     return plan if all(_agrees(plan, other, read(other)) for other in others) else None
@@ -94,7 +98,7 @@ def _proved(raw: bytes, answer: Answer, read: Callable[[bytes], Answer]) -> Plan
 
 def _agrees(plan: Plan, raw: bytes, answer: Answer) -> bool:
     event = plan.read(raw)
-    if event is None:  # then the careful reading is asked
+    if event is None:
         return True
     return [(plan.rule, repr(event))] == [(rule, repr(item)) for rule, item in answer]  # repr knows 1 from 1.0
 
@@ -106,24 +110,22 @@ def _planned(raw: bytes, rule: str, event: Event) -> Plan | None:
     fields = _SPANS[rule](text)
     if fields is None or segments(text) != [text]:
         return None
-    spans = sorted([*_origin(text), *fields], key=lambda span: span.start)
-    if any(later.start < earlier.end for earlier, later in itertools.pairwise(spans)):
-        return None
-    if any(any(map(str.isdigit, span.name)) for span in spans):  # the name would change with the digits
-        return None
-    layout, place = "", 0
-    for span in spans:
-        layout += f"{span.start - place}x{span.end - span.start}s"
-        place = span.end
-    homes = tuple(span.home for span in spans)
-    return Plan(
-        rule=rule,
-        cut=struct.Struct(f"={layout}{len(raw) - place}x").unpack,
-        convert=tuple(_from_bytes(span.convert, text[span.start : span.end]) for span in spans),
-        names=tuple(span.name for span in spans),
-        homes=() if set(homes) == {"values"} else homes,
-        dialect=event.dialect,
-    )
+    members: dict[str, list[str]] = {"values": [f'"dialect":{_quoted(event.dialect)}'], "losses": [], "extra": []}
+    places: list[slice] = []
+    for span in sorted([*_origin(text), *fields], key=lambda span: _HOMES.index(span.home)):
+        written = _written(span.convert, text[span.start : span.end])
+        if written is None or any(map(str.isdigit, span.name)):  # a name that would change with the digits
+            return None
+        value = "".join(literal if isinstance(literal, str) else "%b" for literal in written)
+        members[span.home].append(f"{_quoted(span.name)}:{value}")
+        cuts = [cut for cut in written if not isinstance(cut, str)]
+        places.extend(slice(span.start + start, span.start + end) for start, end in cuts)
+    whole = [*members["values"], *(f'"{home}":{{{",".join(members[home])}}}' for home in ("losses", "extra"))]
+    return Plan(rule, itemgetter(*places), ("{" + ",".join(whole) + "}").encode())
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text).replace("%", "%%")
 
 
 def _origin(text: str) -> list[Span]:
@@ -136,23 +138,53 @@ def _origin(text: str) -> list[Span]:
     if rank is not None:
         out.append(Span("values", "rank", int, *rank))
     if "host" in told:
-        out.append(Span("values", "node", host, *told["host"]))
+        out.append(Span("values", "node", str, *told["host"]))
     return out
 
 
-def _from_bytes(convert: Callable[[str], Any], sample: str) -> _FromBytes:
-    """The converter for bytes of the sample's shape: the shortest way where it gives the same."""
-    if convert is integer and sample.isdigit() and len(sample) <= _MAX_DIGITS:
-        return int
-    if convert in (number, milliseconds, megatron.kept):
-        try:
-            float(sample)
-        except ValueError:
-            pass
-        else:
-            return _milliseconds if convert is milliseconds else float
-    return lambda raw: convert(raw.decode())
+def _written(convert: Callable[[str], Any], sample: str) -> list[str | _Cut] | None:
+    """How what `convert` gives for the sample stands in JSON: literal text and cuts of the sample."""
+    if convert is iso_time:
+        return _time(sample)
+    if convert is str or (convert is kept and not _is_number(sample)):
+        unsure = sample.encode().translate(_SHAPE) in _HOST_SHAPES or len(sample) > _MAX_TEXT
+        return ['"', (0, len(sample)), '"'] if _SAFE.fullmatch(sample) and not unsure else None
+    found = LEADING_NUMBER.match(sample)
+    if found is None:
+        return None
+    cut, rest = found.span(1), sample[found.end() :]
+    digits = found[1]
+    if convert in (int, integer):
+        return [cut] if digits.isdigit() and not rest and len(digits) <= 17 else None
+    if not _JSON_NUMBER.fullmatch(digits):
+        return None
+    if (
+        convert in (number, kept)
+        or (convert is teraflops and rest == "TFLOPS")
+        or (convert is duration and rest == " s")
+    ):
+        return [cut]
+    if not _SMALL.fullmatch(digits):
+        return None
+    if convert is milliseconds or (convert is duration and rest == " ms"):
+        return [cut, "e-3"]
+    return [cut, "e-2"] if convert is ratio and rest == "%" else None
 
 
-def _milliseconds(raw: bytes) -> float:
-    return round(float(raw) / 1e3, 12)  # as fields.seconds does
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _time(sample: str) -> list[str | _Cut] | None:
+    """As prefixes.iso_time writes it."""
+    if _COMPACT_TIME.fullmatch(sample):
+        return ['"', (0, 4), "-", (4, 6), "-", (6, 8), "T", (9, 17), '"']
+    if not _TIME.fullmatch(sample):
+        return None
+    if len(sample) > 19 and sample[19] == ",":
+        return ['"', (0, 10), "T", (11, 19), ".", (20, len(sample)), '"']
+    return ['"', (0, 10), "T", (11, len(sample)), '"']
