@@ -1,7 +1,7 @@
 """Where literals stand in a block: many literals in one pass. Each engine gives the same hits.
 
-Hyperscan (an optional compiled library, `pip install megatron-monitor[fast]`) looks for all of them at memory speed.
-Without it, `remembered` pays for what is new alone: most lines of a log are others with other numbers.
+Hyperscan (a compiled library, there where it has wheels) looks for all of them at memory speed. Without it,
+`remembered` pays for what is new alone: most lines of a log are others with other numbers.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def remembered(literals: Sequence[bytes]) -> Search:
 def compiled(literals: Sequence[bytes]) -> Search | None:
     """Hyperscan's pass; None where it is not installed or does not run on this processor."""
     try:
-        import hyperscan  # an optional dependency
+        import hyperscan
     except ImportError:
         return None
     try:

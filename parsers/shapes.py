@@ -1,8 +1,8 @@
 """Iteration lines that differ in their digits alone: read one with care, the next ones by its plan.
 
-A line's shape is the line with every digit as `0`: lines of one shape have their numbers at the same places. A plan cuts
-these places out, writes them into the JSON text of the event, and has msgspec read that: two calls a line. It is used
-only after it gave the same event as the careful reading for the line itself and for two lines with other digits.
+A line's shape is the line with every digit as `0`: lines of one shape have their numbers at the same places. A plan
+cuts these places out, writes them into the JSON text of the event, and has msgspec read that: two calls a line. It is
+used only after it gave the same event as the careful reading for the line itself and for two lines with other digits.
 Whatever a plan cannot say (NaN, zeros in front, a number beyond its type) is read with care each time.
 """
 
