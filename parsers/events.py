@@ -45,7 +45,7 @@ Milestone = Literal[
 ExitReason = Literal["finished", "iterations", "duration", "signal", "kill_switch", "unknown"]
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One fact. `rank` is global where the log tells it; `logged_at` is ISO 8601 as printed, zone only if printed."""
 
     kind: ClassVar[str] = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from monitor.cli import main
+from monitor.cli import COMMANDS, main
 
 LINE = " iteration        7/     100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 | grad norm: nan |"
 
@@ -112,7 +112,7 @@ def test_simulate_writes_a_log(tmp_path: Path) -> None:
     assert "hang_evaluation" in result.stderr
 
 
-@pytest.mark.parametrize("command", sorted(main.commands))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help(command: str) -> None:
     """`--help` says what it does."""
     result = invoke(command, "--help")
