@@ -29,8 +29,8 @@ def metrics_table() -> str:
 def commands_table() -> str:
     """Every command with the first sentence of its help."""
     rows = ["| command | does |", "| --- | --- |"]
-    for name in sorted(COMMANDS):
-        rows.append(f"| `megatron-monitor {name}` | {(command(name).help or '').split('.')[0].strip()} |")
+    helps = {name: command(name).help or "" for name in sorted(COMMANDS)}
+    rows += [f"| `megatron-monitor {name}` | {text.split('.')[0].strip()} |" for name, text in helps.items()]
     return "\n".join(rows)
 
 

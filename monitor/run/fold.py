@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from monitor.run import saves, setup
@@ -143,6 +144,20 @@ def log_clock(text: str | None) -> float | None:
     """
     if text is None:
         return None
+    if len(text) == 26 and text[19] == "." and text.isascii() and text[17:19].isdigit() and text[20:].isdigit():
+        minute, second = _minute(text[:17]), float(text[17:])  # most lines share their minute with the one before
+        if minute is not None and second < 60.0:
+            return minute + second
+    return _moment(text)
+
+
+@lru_cache(maxsize=64)
+def _minute(text: str) -> float | None:
+    """The Unix seconds of `2026-03-27T15:42:`."""
+    return _moment(text + "00")
+
+
+def _moment(text: str) -> float | None:
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
