@@ -6,7 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.detectors import hang, source_lost
+from monitor.detectors import (
+    divergence,
+    hang,
+    loss_scale_collapse,
+    loss_spike,
+    nan_loss,
+    overflow_storm,
+    signals,
+    source_lost,
+)
 from monitor.detectors.verdict import Verdict
 from monitor.run.state import RunState
 from parsers.events import Event
@@ -32,6 +41,37 @@ class Detector:
 
 DETECTORS: dict[str, Detector] = {
     "hang": Detector(hang.check, hang.HangSettings, deadline=hang.next_change),
+    "loss_spike": Detector(
+        loss_spike.check,
+        loss_spike.LossSpikeSettings,
+        on_step=loss_spike.on_step,
+        on_event=loss_spike.on_event,
+        listens=signals.LISTENS,
+    ),
+    "divergence": Detector(
+        divergence.check,
+        divergence.DivergenceSettings,
+        on_step=divergence.on_step,
+        on_event=divergence.on_event,
+        listens=signals.LISTENS,
+    ),
+    "nan_loss": Detector(
+        nan_loss.check, nan_loss.NanLossSettings, on_event=nan_loss.on_event, listens=nan_loss.LISTENS
+    ),
+    "loss_scale_collapse": Detector(
+        loss_scale_collapse.check,
+        loss_scale_collapse.LossScaleCollapseSettings,
+        on_step=loss_scale_collapse.on_step,
+        on_event=loss_scale_collapse.on_event,
+        listens=loss_scale_collapse.LISTENS,
+    ),
+    "overflow_storm": Detector(
+        overflow_storm.check,
+        overflow_storm.OverflowStormSettings,
+        on_step=overflow_storm.on_step,
+        on_event=overflow_storm.on_event,
+        listens=overflow_storm.LISTENS,
+    ),
     "source_lost": Detector(source_lost.check, source_lost.SourceLostSettings),
 }
 DETECTOR_SETTINGS: dict[str, type] = {name: detector.settings for name, detector in DETECTORS.items()}

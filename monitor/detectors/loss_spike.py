@@ -1,0 +1,383 @@
+"""Loss spike, with a life: spike, recovering, rising, not recovered; the bump after a resume told apart.
+
+Loss and grad norm are judged as logarithms against the median of the last lines of the same training. A line is
+abnormal that exceeds a floor, many spreads, and what the run has shown before by half again: loss noise has heavy
+tails that no number of standard deviations covers. While a spike is open nothing is learned, so it cannot widen its
+own window. Most spikes recover by themselves (BLOOM's of 2022-04-12 in 30 iterations): they are information. Only one
+that does not come back is told to people.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from monitor.detectors.memory import recall
+from monitor.detectors.signals import Signal, advice, of_event, of_step, percent, rollback
+from monitor.detectors.verdict import Severity, Verdict
+from monitor.detectors.window import Window, median
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+from monitor.run.units import Factor, Ratio
+from parsers.events import Event
+
+_WINDOW = 128  # lines of the present normal: what OLMo-core takes; long enough for quartiles, short enough to follow
+_MINIMUM = 64  # lines before anything is judged
+_DECAY = 0.9995  # of the largest healthy excess, a line: remembered for some 2,000 lines
+_BARS_EVERY = 8  # lines between two looks at spread and bars
+_LEVEL_EVERY, _LEVELS = 32, 256  # lines between two marks of the level, marks kept: what a resume is compared with
+_LOSS_SPREAD, _NORM_SPREAD = 0.004, 0.05
+"""Least spreads: bf16 losses take few distinct values (steps of 0.4 to 0.8 %), so a window's own may be 0."""
+_RECENT = 50  # lines whose median says whether the loss has come back (training-monitors.md, 3.4)
+_CLIMB = 10  # lines: two such stretches are compared
+_CLOSED_BY = 3  # normal lines in a row that end a spike
+_SETTLED_NORM = 30  # lines after which a grad norm that stays high beside a normal loss is the new normal
+
+
+@dataclass(frozen=True, slots=True)
+class LossSpikeSettings:
+    """Thresholds, each with its reason."""
+
+    loss_floor: Ratio = 0.08
+    """A smaller jump of the loss is no spike, however quiet the run was: spikes on record begin at 10 to 18 %."""
+    norm_floor: Factor = 4.0
+    """Times the normal grad norm: single steps of two to three times are common in health; BLOOM's had 3.9, 9.9, 66."""
+    spreads: Factor = 10.0
+    """Robust standard deviations: OLMo-core's 6 assume a normal distribution, batches are heavier-tailed."""
+    record_factor: Factor = 1.5
+    """Times the largest excess that this run has shown in health: the tail is learned, not assumed."""
+    recovered: Ratio = 0.02
+    """Within this of the normal before (or three spreads) the loss has come back."""
+    patience: int = 200
+    """Iterations that a spike may take to come back before people are told: spikes on record took 30 to 500."""
+    critical: Ratio = 0.5
+    """Not recovered and this much above normal: everything computed since is lost work."""
+    resume_lines: int = 10
+    """Lines after a restart in which an excess is a bump of the resume, not a spike."""
+    resume_bump: Ratio = 0.05
+    """Median excess over the loss before the restart that makes a bump: optimizer state or data order was lost."""
+
+
+@dataclass(slots=True)
+class Spike:
+    """An open spike; logarithms against the frozen normal."""
+
+    onset: int
+    since: float
+    kind: str = "spike"
+    stage: str = "spike"
+    by: str = "loss"
+    loss_base: float | None = None
+    norm_base: float | None = None
+    loss_band: float = 0.0
+    norm_band: float = 0.0
+    loss: float | None = None
+    norm: float | None = None
+    loss_peak: float = 0.0
+    norm_peak: float = 0.0
+    lines: int = 0
+    normal_lines: int = 0
+    recent: list[float] = field(default_factory=list)
+    samples_before: int | None = None
+    checkpoint: int | None = None
+
+
+@dataclass(slots=True)
+class SpikeMemory:
+    """What is normal now, and the spike that is open."""
+
+    attempt: int = 0
+    loss: Window = field(default_factory=Window)
+    norm: Window = field(default_factory=Window)
+    loss_record: float = 0.0
+    norm_record: float = 0.0
+    loss_bar: float = math.inf
+    norm_bar: float = math.inf
+    lines: int = 0
+    samples: int | None = None
+    seen: tuple[int, float] | None = None
+    levels: list[tuple[int, float]] = field(default_factory=list)
+    resume_left: int = 0
+    resume_level: float | None = None
+    resume_excess: list[float] = field(default_factory=list)
+    spike: Spike | None = None
+
+
+def on_step(state: RunState, settings: LossSpikeSettings) -> bool:
+    """See the training loop's own line."""
+    signal = of_step(state)
+    return signal is not None and _observe(state, signal, settings)
+
+
+def on_event(state: RunState, event: Event, settings: LossSpikeSettings) -> bool:
+    """See a report of HF Trainer or of a lone engine; every node may print the same one."""
+    signal = of_event(state, event)
+    if signal is None or signal.loss is None:
+        return False
+    memory = recall(state, "loss_spike", SpikeMemory)
+    key = (state.latest.iteration or 0, signal.loss)
+    if key == memory.seen:
+        return False
+    memory.seen = key
+    return _observe(state, signal, settings)
+
+
+def _observe(state: RunState, signal: Signal, settings: LossSpikeSettings) -> bool:
+    memory = recall(state, "loss_spike", SpikeMemory)
+    changed = memory.attempt != state.attempt.number and _resume(memory, state, settings)
+    loss = math.log(signal.loss) if signal.loss is not None and 0 < signal.loss < math.inf else None
+    # 0.000 is not computed, -1 neither, and a norm that is no number is another detector's
+    norm = math.log(signal.grad_norm) if signal.grad_norm is not None and 0 < signal.grad_norm < math.inf else None
+    if memory.spike is not None:
+        return _live(memory, memory.spike, state, loss, norm, settings) or changed
+    iteration = state.latest.iteration or 0
+    known = len(memory.loss.values) >= _MINIMUM
+    loss_excess = loss - memory.loss.median if loss is not None and known else 0.0
+    norm_known = len(memory.norm.values) >= _MINIMUM and memory.norm_bar < math.inf
+    norm_excess = norm - memory.norm.median if norm is not None and norm_known else 0.0
+    if memory.resume_left:
+        kind = _bump(memory, loss, loss_excess, settings)
+        if kind:
+            _open(memory, state, kind, loss, norm, settings)
+            return True
+    elif loss_excess > memory.loss_bar or norm_excess > memory.norm_bar:
+        _open(memory, state, "spike", loss, norm, settings)
+        return True
+    _learn(memory, iteration, loss, norm, loss_excess, norm_excess, settings)
+    memory.samples = state.latest.consumed_samples
+    return changed
+
+
+def _learn(
+    memory: SpikeMemory,
+    iteration: int,
+    loss: float | None,
+    norm: float | None,
+    loss_excess: float,
+    norm_excess: float,
+    settings: LossSpikeSettings,
+) -> None:
+    memory.lines += 1
+    if loss is not None:
+        memory.loss.add(loss, iteration, _WINDOW)
+        memory.loss_record = max(loss_excess, memory.loss_record * _DECAY)
+    if norm is not None:
+        memory.norm.add(norm, iteration, _WINDOW)
+        memory.norm_record = max(norm_excess, memory.norm_record * _DECAY)
+    if memory.lines % _BARS_EVERY == 0:
+        _set_bars(memory, settings)
+        if memory.lines % _LEVEL_EVERY == 0 and len(memory.loss.values) >= _MINIMUM // 4:
+            memory.levels.append((iteration, median(memory.loss.values[-_LEVEL_EVERY:])))
+            if len(memory.levels) > _LEVELS:
+                del memory.levels[::2]  # the past gets coarser, it is never forgotten
+
+
+def _set_bars(memory: SpikeMemory, settings: LossSpikeSettings) -> None:
+    memory.loss_bar = memory.norm_bar = math.inf
+    if len(memory.loss.values) >= _MINIMUM:
+        spread = max(memory.loss.spread, _LOSS_SPREAD)
+        memory.loss_bar = max(
+            math.log1p(settings.loss_floor), settings.spreads * spread, settings.record_factor * memory.loss_record
+        )
+    if len(memory.norm.values) >= _MINIMUM and memory.norm.spread > 0:  # a constant is not computed: no evidence
+        spread = max(memory.norm.spread, _NORM_SPREAD)
+        memory.norm_bar = max(
+            math.log(settings.norm_floor), settings.spreads * spread, settings.record_factor * memory.norm_record
+        )
+
+
+def _open(
+    memory: SpikeMemory,
+    state: RunState,
+    kind: str,
+    loss: float | None,
+    norm: float | None,
+    settings: LossSpikeSettings,
+) -> None:
+    base = memory.resume_level if kind == "resume_bump" else memory.loss.median if memory.loss.values else None
+    norm_known = memory.norm_bar < math.inf
+    by_loss = loss is not None and base is not None and loss - base > math.log1p(settings.recovered)
+    memory.spike = spike = Spike(
+        onset=state.latest.iteration or 0,
+        since=state.last_iteration_at if state.last_iteration_at is not None else state.updated_at,
+        kind=kind,
+        by="loss" if by_loss else "grad norm",
+        loss_base=base,
+        norm_base=memory.norm.median if norm_known else None,
+        loss_band=max(math.log1p(settings.recovered), 3 * (memory.loss.spread if memory.loss.values else 0.0)),
+        norm_band=max(math.log(3.0), 4 * memory.norm.spread) if norm_known else math.inf,
+        samples_before=memory.samples,
+        checkpoint=state.checkpoints.last_iteration,
+    )
+    memory.resume_left = 0
+    _measure(spike, loss, norm)
+
+
+def _measure(spike: Spike, loss: float | None, norm: float | None) -> tuple[float | None, float | None]:
+    """(excess of the loss, of the grad norm) of a line of an open spike."""
+    spike.lines += 1
+    spike.loss, spike.norm = loss, norm
+    loss_excess = loss - spike.loss_base if loss is not None and spike.loss_base is not None else None
+    norm_excess = norm - spike.norm_base if norm is not None and spike.norm_base is not None else None
+    spike.loss_peak = max(spike.loss_peak, loss_excess or 0.0)
+    spike.norm_peak = max(spike.norm_peak, norm_excess or 0.0)
+    if loss_excess is not None:
+        spike.recent.append(loss_excess)
+        del spike.recent[:-_RECENT]
+    return loss_excess, norm_excess
+
+
+def _live(
+    memory: SpikeMemory,
+    spike: Spike,
+    state: RunState,
+    loss: float | None,
+    norm: float | None,
+    settings: LossSpikeSettings,
+) -> bool:
+    """One more line of an open spike. Whether its stage changed."""
+    loss_excess, norm_excess = _measure(spike, loss, norm)
+    if loss_excess is None:
+        spike.normal_lines = 0
+        return False  # the loss is gone: another detector's finding
+    low = loss_excess <= spike.loss_band
+    calm = norm_excess is None or norm_excess <= spike.norm_band or spike.lines >= _SETTLED_NORM
+    spike.normal_lines = spike.normal_lines + 1 if low and calm else 0
+    if spike.normal_lines >= _CLOSED_BY:
+        if norm_excess is not None and norm_excess > spike.norm_band:
+            memory.norm, memory.norm_bar = Window(), math.inf
+        memory.spike = None
+        return True
+    before = spike.stage
+    past_patience = (state.latest.iteration or 0) - spike.onset >= settings.patience
+    recent = spike.recent
+    if past_patience and median(recent) > spike.loss_band:
+        spike.stage = "not recovered"
+        if spike.lines >= 1000 and median(recent) < math.log1p(settings.loss_floor):
+            # a level that has stood for a thousand lines, below what a spike is: other data, another schedule
+            memory.spike, memory.loss, memory.norm = None, Window(), Window()
+            memory.loss_bar = memory.norm_bar = math.inf
+            return True
+    elif spike.stage != "not recovered":
+        climbing = (
+            spike.lines >= 2 * _CLIMB
+            and len(recent) >= 2 * _CLIMB
+            and median(recent[-_CLIMB:]) > max(median(recent[-2 * _CLIMB : -_CLIMB]), math.log1p(settings.loss_floor))
+        )
+        if climbing:
+            spike.stage = "rising"
+        elif loss_excess < 0.7 * spike.loss_peak or (spike.by != "loss" and (norm_excess or 0) < spike.norm_peak):
+            spike.stage = "recovering"
+        elif spike.stage != "rising":
+            spike.stage = "spike"
+    return spike.stage != before
+
+
+def _resume(memory: SpikeMemory, state: RunState, settings: LossSpikeSettings) -> bool:
+    """A new launch: what it will compute again is forgotten, an open spike is history. Whether one was open."""
+    iteration = state.latest.iteration or 0
+    was_open = memory.spike is not None
+    memory.attempt = state.attempt.number
+    memory.spike = None
+    memory.loss.before(iteration)
+    memory.norm.before(iteration)
+    memory.levels = [level for level in memory.levels if level[0] < iteration]
+    memory.resume_left, memory.resume_excess = 0, []
+    memory.resume_level = None
+    if len(memory.loss.values) >= _MINIMUM // 4:
+        memory.resume_level = median(memory.loss.values[-_LEVEL_EVERY:])
+    elif memory.levels:
+        memory.resume_level = memory.levels[-1][1]
+    if memory.resume_level is not None:
+        memory.resume_left = settings.resume_lines
+    _set_bars(memory, settings)
+    return was_open
+
+
+def _bump(memory: SpikeMemory, loss: float | None, excess: float, settings: LossSpikeSettings) -> str:
+    """The kind of incident that the first lines after a restart make; empty while they are normal."""
+    memory.resume_left -= 1
+    if loss is None or memory.resume_level is None:
+        return ""
+    over = memory.resume_excess
+    over.append(loss - memory.resume_level)
+    spread = max(memory.loss.spread if memory.loss.values else 0.0, _LOSS_SPREAD)
+    bar = max(math.log1p(settings.resume_bump), 4 * spread, memory.loss_record)
+    sudden = excess > memory.loss_bar and over[-1] > bar
+    return "resume_bump" if sudden or (len(over) >= 3 and median(over) > bar) else ""
+
+
+def check(state: RunState, now: float, settings: LossSpikeSettings) -> Verdict:  # noqa: ARG001
+    """Information while a spike may still come back by itself, a warning when it rises on or has not come back."""
+    if state.lost:
+        return Verdict("loss_spike", "unknown")
+    memory = recall(state, "loss_spike", SpikeMemory)
+    spike = memory.spike
+    if spike is None or memory.attempt != state.attempt.number:
+        return Verdict("loss_spike")
+    if state.phase in ENDED:
+        return Verdict("loss_spike", "unknown")  # nobody trains: what stood stands
+    facts = rollback(state, spike.onset, spike.samples_before, spike.checkpoint)
+    level = median(spike.recent) if spike.recent else 0.0
+    severity: Severity = "info"
+    if spike.stage in ("not recovered", "rising"):
+        severity = "critical" if spike.stage == "not recovered" and level > math.log1p(settings.critical) else "warning"
+    evidence = {
+        "class": spike.kind,
+        "stage": spike.stage,
+        "first_seen_in": spike.by,
+        "lines": spike.lines,
+        **{name: float(f"{math.exp(value):.6g}") for name, value in _figures(spike)},
+        **facts,
+    }
+    return Verdict(
+        "loss_spike",
+        "firing",
+        severity=severity,
+        summary=_summary(spike, facts, settings),
+        onset_iteration=spike.onset,
+        since=spike.since,
+        evidence=evidence,
+    )
+
+
+def _figures(spike: Spike) -> list[tuple[str, float]]:
+    named = (
+        ("lm_loss", spike.loss),
+        ("normal_lm_loss", spike.loss_base),
+        ("peak_lm_loss", None if spike.loss_base is None else spike.loss_base + spike.loss_peak),
+        ("grad_norm", spike.norm),
+        ("normal_grad_norm", spike.norm_base),
+        ("peak_grad_norm", None if spike.norm_base is None else spike.norm_base + spike.norm_peak),
+    )
+    return [(name, value) for name, value in named if value is not None]
+
+
+def _summary(spike: Spike, facts: dict[str, object], settings: LossSpikeSettings) -> str:
+    parts = []
+    if spike.loss is not None and spike.loss_base is not None:
+        parts.append(
+            f"lm loss {math.exp(spike.loss):.4g}, normal {math.exp(spike.loss_base):.4g} "
+            f"({percent(spike.loss - spike.loss_base)})"
+        )
+    if spike.norm is not None and spike.norm_base is not None and spike.norm_peak > spike.norm_band:
+        parts.append(f"grad norm {math.exp(spike.norm):.4g}, normal {math.exp(spike.norm_base):.4g}")
+    figures = "; ".join(parts)
+    if spike.stage == "not recovered":
+        return f"loss not back since the {_NAMES[spike.kind]} of iteration {spike.onset}: {figures}; {advice(facts)}"
+    if spike.stage == "rising":
+        return (
+            f"loss still rising since the {_NAMES[spike.kind]} of iteration {spike.onset}: {figures}; {advice(facts)}"
+        )
+    if spike.kind == "resume_bump":
+        return (
+            f"loss bump after the restart at iteration {spike.onset}: {figures}; if it stays, check that optimizer "
+            "state, learning rate and data order were restored"
+        )
+    return (
+        f"{spike.by} spike since iteration {spike.onset}: {figures}; most come back by themselves, look again at "
+        f"iteration {spike.onset + settings.patience}"
+    )
+
+
+_NAMES = {"spike": "spike", "resume_bump": "restart"}
