@@ -20,6 +20,7 @@ from monitor.run.units import Factor, Ratio
 from parsers.events import Event
 
 _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
+_STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
 _LEARNED = 8  # blocks before anything is judged
 
 
@@ -27,7 +28,7 @@ _LEARNED = 8  # blocks before anything is judged
 class DivergenceSettings:
     """Thresholds, each with its reason."""
 
-    rise: Ratio = 0.025
+    rise: Ratio = 0.03
     """Least rise over the lowest block: below it lie changes of the data that every long run has."""
     spreads: Factor = 6.0
     """Times what the run's own blocks differ by: at 2 % noise the median of 25 lines is good to 1 %."""
@@ -114,8 +115,11 @@ def _judge(memory: DivergenceMemory, state: RunState, settings: DivergenceSettin
         elif risen < math.log1p(settings.critical) and min(levels) > memory.rise.base:
             memory.rise.base = min(levels)  # a level that has stood for as long as we remember is the new normal
         return True
-    if len(levels) < _LEARNED or any(levels[-n] <= levels[-n - 1] for n in range(1, _RISES + 1)):
+    if len(levels) < _LEARNED:
         return False
+    rises = [levels[-n] - levels[-n - 1] for n in range(1, _RISES + 1)]
+    if min(rises) <= _STEADY * max(rises):
+        return False  # falls among them, or a single step: other data has another level
     changes = Window()
     for later, earlier in zip(levels[1:], levels, strict=False):
         changes.add(later - earlier, 0, settings.blocks)

@@ -19,7 +19,7 @@ from monitor.run.state import RunState
 from parsers.events import Event, LossScaleExhausted, OverflowSkipped
 
 LISTENS: tuple[type[Event], ...] = (OverflowSkipped, LossScaleExhausted)
-_BLOCKS = 8  # blocks of the slow decline that are remembered
+_BLOCKS = 16  # blocks of the slow decline that are remembered
 _DYNAMIC = 16.0  # a launch that never had this scale was never far from the minimum: it did not fall there
 _SHORT, _LONG = 10, 50  # iterations within which halvings are counted
 
@@ -37,8 +37,8 @@ class LossScaleCollapseSettings:
     """The smallest scale of Megatron and DeepSpeed by default; at twice that there is one step left."""
     calm: int = 100
     """Iterations without a further fall that end the incident: doubling again takes thousands, it is not waited for."""
-    block: int = 1000
-    """Iterations whose median tells a slow decline: the usual window after which a scale doubles."""
+    block: int = 500
+    """Iterations whose median tells a slow decline: half the window after which a scale doubles."""
     decline: float = 3.0
     """Halvings between such medians: a 104B run sank 8-fold over 2,300 iterations before it broke."""
 

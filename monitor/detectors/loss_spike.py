@@ -40,12 +40,17 @@ class LossSpikeSettings:
 
     loss_floor: Ratio = 0.08
     """A smaller jump of the loss is no spike, however quiet the run was: spikes on record begin at 10 to 18 %."""
-    norm_floor: Factor = 4.0
-    """Times the normal grad norm: single steps of two to three times are common in health; BLOOM's had 3.9, 9.9, 66."""
-    spreads: Factor = 10.0
-    """Robust standard deviations: OLMo-core's 6 assume a normal distribution, batches are heavier-tailed."""
-    record_factor: Factor = 1.5
+    norm_floor: Factor = 12.0
+    """Times the normal grad norm in a single line: a public run has one of 6.7 without any trace in the loss."""
+    norm_floor_twice: Factor = 4.0
+    """The same in two lines in a row, or beside a high loss: BLOOM's spike began with 3.9, 9.9, 66 times."""
+    spreads: Factor = 12.0
+    """Robust standard deviations in a single line: OLMo-core's 6 assume a normal distribution, batches are
+    heavier-tailed."""
+    record_factor: Factor = 1.75
     """Times the largest excess that this run has shown in health: the tail is learned, not assumed."""
+    twice: Ratio = 0.6
+    """Of these bars for two lines in a row of which the second is no lower: noise falls back, a spike does not."""
     recovered: Ratio = 0.02
     """Within this of the normal before (or three spreads) the loss has come back."""
     patience: int = 200
@@ -93,6 +98,10 @@ class SpikeMemory:
     norm_record: float = 0.0
     loss_bar: float = math.inf
     norm_bar: float = math.inf
+    norm_bar_twice: float = math.inf
+    high_loss: float = 0.0
+    """Excess of the line before, if it was above the lower bar."""
+    high_norm: float = 0.0
     lines: int = 0
     samples: int | None = None
     seen: tuple[int, float] | None = None
@@ -136,16 +145,30 @@ def _observe(state: RunState, signal: Signal, settings: LossSpikeSettings) -> bo
     norm_known = len(memory.norm.values) >= _MINIMUM and memory.norm_bar < math.inf
     norm_excess = norm - memory.norm.median if norm is not None and norm_known else 0.0
     if memory.resume_left:
-        kind = _bump(memory, loss, loss_excess, settings)
-        if kind:
-            _open(memory, state, kind, loss, norm, settings)
+        if _bumped(memory, loss, settings):
+            _open(memory, state, "resume_bump", loss, norm, settings)
             return True
-    elif loss_excess > memory.loss_bar or norm_excess > memory.norm_bar:
+    elif _abnormal(memory, loss_excess, norm_excess, settings):
         _open(memory, state, "spike", loss, norm, settings)
         return True
     _learn(memory, iteration, loss, norm, loss_excess, norm_excess, settings)
     memory.samples = state.latest.consumed_samples
     return changed
+
+
+def _abnormal(memory: SpikeMemory, loss: float, norm: float, settings: LossSpikeSettings) -> bool:
+    """Whether this line is part of a spike. Remembers it for the next one."""
+    if loss > memory.loss_bar or norm > memory.norm_bar:
+        return True
+    high_loss = loss if loss > settings.twice * memory.loss_bar else 0.0
+    high_norm = norm if norm > memory.norm_bar_twice else 0.0
+    loss_before, norm_before = memory.high_loss, memory.high_norm
+    memory.high_loss, memory.high_norm = high_loss, high_norm
+    if not (high_loss or high_norm):
+        return False
+    if (high_loss or loss_before) and (high_norm or norm_before):
+        return True
+    return bool((loss_before and high_loss >= loss_before) or (norm_before and high_norm >= norm_before))
 
 
 def _learn(
@@ -173,7 +196,7 @@ def _learn(
 
 
 def _set_bars(memory: SpikeMemory, settings: LossSpikeSettings) -> None:
-    memory.loss_bar = memory.norm_bar = math.inf
+    memory.loss_bar = memory.norm_bar = memory.norm_bar_twice = math.inf
     if len(memory.loss.values) >= _MINIMUM:
         spread = max(memory.loss.spread, _LOSS_SPREAD)
         memory.loss_bar = max(
@@ -181,9 +204,9 @@ def _set_bars(memory: SpikeMemory, settings: LossSpikeSettings) -> None:
         )
     if len(memory.norm.values) >= _MINIMUM and memory.norm.spread > 0:  # a constant is not computed: no evidence
         spread = max(memory.norm.spread, _NORM_SPREAD)
-        memory.norm_bar = max(
-            math.log(settings.norm_floor), settings.spreads * spread, settings.record_factor * memory.norm_record
-        )
+        learned = max(settings.spreads * spread, settings.record_factor * memory.norm_record)
+        memory.norm_bar = max(math.log(settings.norm_floor), learned)
+        memory.norm_bar_twice = max(math.log(settings.norm_floor_twice), settings.twice * learned)
 
 
 def _open(
@@ -209,7 +232,7 @@ def _open(
         samples_before=memory.samples,
         checkpoint=state.checkpoints.last_iteration,
     )
-    memory.resume_left = 0
+    memory.resume_left, memory.high_loss, memory.high_norm = 0, 0.0, 0.0
     _measure(spike, loss, norm)
 
 
@@ -294,17 +317,16 @@ def _resume(memory: SpikeMemory, state: RunState, settings: LossSpikeSettings) -
     return was_open
 
 
-def _bump(memory: SpikeMemory, loss: float | None, excess: float, settings: LossSpikeSettings) -> str:
-    """The kind of incident that the first lines after a restart make; empty while they are normal."""
+def _bumped(memory: SpikeMemory, loss: float | None, settings: LossSpikeSettings) -> bool:
+    """Whether the first lines after a restart stand above where the loss was before it."""
     memory.resume_left -= 1
     if loss is None or memory.resume_level is None:
-        return ""
+        return False
     over = memory.resume_excess
     over.append(loss - memory.resume_level)
     spread = max(memory.loss.spread if memory.loss.values else 0.0, _LOSS_SPREAD)
     bar = max(math.log1p(settings.resume_bump), 4 * spread, memory.loss_record)
-    sudden = excess > memory.loss_bar and over[-1] > bar
-    return "resume_bump" if sudden or (len(over) >= 3 and median(over) > bar) else ""
+    return len(over) >= _CLOSED_BY and median(over) > bar
 
 
 def check(state: RunState, now: float, settings: LossSpikeSettings) -> Verdict:  # noqa: ARG001

@@ -1,0 +1,1 @@
+"""How soon and how surely incidents are found: `python -m benchmarks.detection.NAME`."""
