@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from monitor.detectors.memory import recall
 from monitor.detectors.signals import Signal, advice, of_event, of_step, percent, rollback
 from monitor.detectors.verdict import Verdict
-from monitor.detectors.window import Window, median
+from monitor.detectors.window import median, spread
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import Factor, Ratio
@@ -21,6 +21,7 @@ from parsers.events import Event
 
 _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
 _STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
+_STEP_NOISE = 3.0  # spreads of the changes between blocks: a larger one is a step
 _LEARNED = 8  # blocks before anything is judged
 
 
@@ -120,12 +121,13 @@ def _judge(memory: DivergenceMemory, state: RunState, settings: DivergenceSettin
     rises = [levels[-n] - levels[-n - 1] for n in range(1, _RISES + 1)]
     if min(rises) <= _STEADY * max(rises):
         return False  # falls among them, or a single step: other data has another level
-    changes = Window()
-    for later, earlier in zip(levels[1:], levels, strict=False):
-        changes.add(later - earlier, 0, settings.blocks)
-    bar = max(math.log1p(settings.rise), settings.spreads * changes.spread / math.sqrt(2))
+    changes = [later - earlier for later, earlier in zip(levels[1:], levels, strict=False)]
+    usual = spread(changes)
+    bar = max(math.log1p(settings.rise), settings.spreads * usual / math.sqrt(2))
     lowest = min(range(len(levels)), key=levels.__getitem__)
-    if levels[-1] - levels[lowest] < bar:
+    largest = max(changes[lowest:], default=0.0)
+    step = largest if largest > _STEP_NOISE * usual else 0.0  # other data has another level
+    if levels[-1] - levels[lowest] - step < bar:
         return False
     onset, base, samples, checkpoint = memory.blocks[lowest]
     at = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at

@@ -1,10 +1,11 @@
 """Loss spike, with a life: spike, recovering, rising, not recovered; the bump after a resume told apart.
 
-Loss and grad norm are judged as logarithms against the median of the last lines of the same training. A line is
-abnormal that exceeds a floor, many spreads, and what the run has shown before by half again: loss noise has heavy
-tails that no number of standard deviations covers. While a spike is open nothing is learned, so it cannot widen its
-own window. Most spikes recover by themselves (BLOOM's of 2022-04-12 in 30 iterations): they are information. Only one
-that does not come back is told to people.
+Loss and grad norm are judged as logarithms against the level of the last lines of the same training, whose fall is
+taken along (early in a training the loss falls by more in a hundred lines than a spike is high). A line is abnormal
+that exceeds a floor, many spreads, and what the run has shown before by far: loss noise has heavy tails that no number
+of standard deviations covers. While a spike is open nothing is learned, so it cannot widen its own window. Most spikes
+recover by themselves (BLOOM's of 2022-04-12 in 30 iterations): they are information. Only one that does not come back
+is told to people.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from dataclasses import dataclass, field
 from monitor.detectors.memory import recall
 from monitor.detectors.signals import Signal, advice, of_event, of_step, percent, rollback
 from monitor.detectors.verdict import Severity, Verdict
-from monitor.detectors.window import Window, median
+from monitor.detectors.window import Trace, median, spread
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import Factor, Ratio
 from parsers.events import Event
 
 _WINDOW = 128  # lines of the present normal: what OLMo-core takes; long enough for quartiles, short enough to follow
+_STRETCH = 32  # lines whose median is the level; what it lost against the stretch before is the fall
+_LAG = 8  # lines between the two values of a difference: far enough that noise has forgotten, no trend in between
 _MINIMUM = 64  # lines before anything is judged
 _DECAY = 0.9995  # of the largest healthy excess, a line: remembered for some 2,000 lines
-_BARS_EVERY = 8  # lines between two looks at spread and bars
+_BARS_EVERY = 16  # lines between two looks at spread and bars
 _LEVEL_EVERY, _LEVELS = 32, 256  # lines between two marks of the level, marks kept: what a resume is compared with
 _LOSS_SPREAD, _NORM_SPREAD = 0.004, 0.05
 """Least spreads: bf16 losses take few distinct values (steps of 0.4 to 0.8 %), so a window's own may be 0."""
@@ -44,7 +47,7 @@ class LossSpikeSettings:
     """Times the normal grad norm in a single line: a public run has one of 6.7 without any trace in the loss."""
     norm_floor_twice: Factor = 4.0
     """The same in two lines in a row, or beside a high loss: BLOOM's spike began with 3.9, 9.9, 66 times."""
-    spreads: Factor = 12.0
+    spreads: Factor = 10.0
     """Robust standard deviations in a single line: OLMo-core's 6 assume a normal distribution, batches are
     heavier-tailed."""
     record_factor: Factor = 1.75
@@ -92,8 +95,13 @@ class SpikeMemory:
     """What is normal now, and the spike that is open."""
 
     attempt: int = 0
-    loss: Window = field(default_factory=Window)
-    norm: Window = field(default_factory=Window)
+    loss: Trace = field(default_factory=Trace)
+    norm: Trace = field(default_factory=Trace)
+    loss_level: float | None = None
+    """What the next line should read; None until enough is known."""
+    norm_level: float | None = None
+    loss_spread: float = _LOSS_SPREAD
+    norm_spread: float = _NORM_SPREAD
     loss_record: float = 0.0
     norm_record: float = 0.0
     loss_bar: float = math.inf
@@ -140,10 +148,8 @@ def _observe(state: RunState, signal: Signal, settings: LossSpikeSettings) -> bo
     if memory.spike is not None:
         return _live(memory, memory.spike, state, loss, norm, settings) or changed
     iteration = state.latest.iteration or 0
-    known = len(memory.loss.values) >= _MINIMUM
-    loss_excess = loss - memory.loss.median if loss is not None and known else 0.0
-    norm_known = len(memory.norm.values) >= _MINIMUM and memory.norm_bar < math.inf
-    norm_excess = norm - memory.norm.median if norm is not None and norm_known else 0.0
+    loss_excess = loss - memory.loss_level if loss is not None and memory.loss_level is not None else 0.0
+    norm_excess = norm - memory.norm_level if norm is not None and memory.norm_level is not None else 0.0
     if memory.resume_left:
         if _bumped(memory, loss, settings):
             _open(memory, state, "resume_bump", loss, norm, settings)
@@ -196,17 +202,39 @@ def _learn(
 
 
 def _set_bars(memory: SpikeMemory, settings: LossSpikeSettings) -> None:
+    """Level, spread and bars from the lines that are known now."""
     memory.loss_bar = memory.norm_bar = memory.norm_bar_twice = math.inf
-    if len(memory.loss.values) >= _MINIMUM:
-        spread = max(memory.loss.spread, _LOSS_SPREAD)
+    memory.loss_level, own = _level(memory.loss.values)
+    if memory.loss_level is not None:
+        memory.loss_spread = max(own, _LOSS_SPREAD)
         memory.loss_bar = max(
-            math.log1p(settings.loss_floor), settings.spreads * spread, settings.record_factor * memory.loss_record
+            math.log1p(settings.loss_floor),
+            settings.spreads * memory.loss_spread,
+            settings.record_factor * memory.loss_record,
         )
-    if len(memory.norm.values) >= _MINIMUM and memory.norm.spread > 0:  # a constant is not computed: no evidence
-        spread = max(memory.norm.spread, _NORM_SPREAD)
-        learned = max(settings.spreads * spread, settings.record_factor * memory.norm_record)
+    memory.norm_level, own = _level(memory.norm.values)
+    if own == 0.0:  # a constant is not computed: no evidence
+        memory.norm_level = None
+    if memory.norm_level is not None:
+        memory.norm_spread = max(own, _NORM_SPREAD)
+        learned = max(settings.spreads * memory.norm_spread, settings.record_factor * memory.norm_record)
         memory.norm_bar = max(math.log(settings.norm_floor), learned)
         memory.norm_bar_twice = max(math.log(settings.norm_floor_twice), settings.twice * learned)
+
+
+def _level(values: list[float]) -> tuple[float | None, float]:
+    """(what the next value should be, spread around it); None where too little is known."""
+    if len(values) < _MINIMUM:
+        return None, 0.0
+    level, before = median(values[-_STRETCH:]), median(values[-2 * _STRETCH : -_STRETCH])
+    half = _STRETCH // 2
+    lately = median(values[-half:]) - median(values[-_STRETCH:-half])
+    # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
+    # down does not), a rise is not expected to.
+    level += max(min(0.0, (level - before) / 2), min(0.0, lately))
+    return level, spread([later - earlier for later, earlier in zip(values[_LAG:], values, strict=False)]) / math.sqrt(
+        2
+    )
 
 
 def _open(
@@ -217,8 +245,7 @@ def _open(
     norm: float | None,
     settings: LossSpikeSettings,
 ) -> None:
-    base = memory.resume_level if kind == "resume_bump" else memory.loss.median if memory.loss.values else None
-    norm_known = memory.norm_bar < math.inf
+    base = memory.resume_level if kind == "resume_bump" else memory.loss_level
     by_loss = loss is not None and base is not None and loss - base > math.log1p(settings.recovered)
     memory.spike = spike = Spike(
         onset=state.latest.iteration or 0,
@@ -226,9 +253,9 @@ def _open(
         kind=kind,
         by="loss" if by_loss else "grad norm",
         loss_base=base,
-        norm_base=memory.norm.median if norm_known else None,
-        loss_band=max(math.log1p(settings.recovered), 3 * (memory.loss.spread if memory.loss.values else 0.0)),
-        norm_band=max(math.log(3.0), 4 * memory.norm.spread) if norm_known else math.inf,
+        norm_base=memory.norm_level,
+        loss_band=max(math.log1p(settings.recovered), 3 * memory.loss_spread),
+        norm_band=max(math.log(3.0), 4 * memory.norm_spread),
         samples_before=memory.samples,
         checkpoint=state.checkpoints.last_iteration,
     )
@@ -268,7 +295,8 @@ def _live(
     spike.normal_lines = spike.normal_lines + 1 if low and calm else 0
     if spike.normal_lines >= _CLOSED_BY:
         if norm_excess is not None and norm_excess > spike.norm_band:
-            memory.norm, memory.norm_bar = Window(), math.inf
+            memory.norm = Trace()
+            _set_bars(memory, settings)
         memory.spike = None
         return True
     before = spike.stage
@@ -278,8 +306,8 @@ def _live(
         spike.stage = "not recovered"
         if spike.lines >= 1000 and median(recent) < math.log1p(settings.loss_floor):
             # a level that has stood for a thousand lines, below what a spike is: other data, another schedule
-            memory.spike, memory.loss, memory.norm = None, Window(), Window()
-            memory.loss_bar = memory.norm_bar = math.inf
+            memory.spike, memory.loss, memory.norm = None, Trace(), Trace()
+            _set_bars(memory, settings)
             return True
     elif spike.stage != "not recovered":
         climbing = (
@@ -324,8 +352,7 @@ def _bumped(memory: SpikeMemory, loss: float | None, settings: LossSpikeSettings
         return False
     over = memory.resume_excess
     over.append(loss - memory.resume_level)
-    spread = max(memory.loss.spread if memory.loss.values else 0.0, _LOSS_SPREAD)
-    bar = max(math.log1p(settings.resume_bump), 4 * spread, memory.loss_record)
+    bar = max(math.log1p(settings.resume_bump), 4 * memory.loss_spread, memory.loss_record)
     return len(over) >= _CLOSED_BY and median(over) > bar
 
 
