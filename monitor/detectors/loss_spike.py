@@ -150,11 +150,12 @@ def _observe(state: RunState, signal: Signal, settings: LossSpikeSettings) -> bo
     iteration = state.latest.iteration or 0
     loss_excess = loss - memory.loss_level if loss is not None and memory.loss_level is not None else 0.0
     norm_excess = norm - memory.norm_level if norm is not None and memory.norm_level is not None else 0.0
-    if memory.resume_left:
+    if memory.resume_left:  # these lines may be off: nothing is learned from them
         if _bumped(memory, loss, settings):
             _open(memory, state, "resume_bump", loss, norm, settings)
             return True
-    elif _abnormal(memory, loss_excess, norm_excess, settings):
+        return changed
+    if _abnormal(memory, loss_excess, norm_excess, settings):
         _open(memory, state, "spike", loss, norm, settings)
         return True
     _learn(memory, iteration, loss, norm, loss_excess, norm_excess, settings)
