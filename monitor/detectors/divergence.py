@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from monitor.detectors.memory import recall
-from monitor.detectors.signals import Signal, advice, of_event, of_step, percent, rollback
+from monitor.detectors.signals import advice, of_event, percent, rollback
 from monitor.detectors.verdict import Verdict
 from monitor.detectors.window import median, spread
 from monitor.run.phases import ENDED
@@ -67,8 +67,7 @@ class DivergenceMemory:
 
 def on_step(state: RunState, settings: DivergenceSettings) -> bool:
     """See the training loop's own line."""
-    signal = of_step(state)
-    return signal is not None and _observe(state, signal, settings)
+    return state.driver == "iteration" and _observe(state, state.latest.lm_loss, settings)
 
 
 def on_event(state: RunState, event: Event, settings: DivergenceSettings) -> bool:
@@ -81,10 +80,10 @@ def on_event(state: RunState, event: Event, settings: DivergenceSettings) -> boo
     if key == memory.seen:
         return False
     memory.seen = key
-    return _observe(state, signal, settings)
+    return _observe(state, signal.loss, settings)
 
 
-def _observe(state: RunState, signal: Signal, settings: DivergenceSettings) -> bool:
+def _observe(state: RunState, loss: float | None, settings: DivergenceSettings) -> bool:
     memory = recall(state, "divergence", DivergenceMemory)
     changed = False
     if memory.attempt != state.attempt.number:
@@ -93,12 +92,12 @@ def _observe(state: RunState, signal: Signal, settings: DivergenceSettings) -> b
         changed = memory.rise is not None
         memory.attempt, memory.current, memory.rise = state.attempt.number, [], None
         memory.blocks = [block for block in memory.blocks if block[0] < iteration]
-    if signal.loss is None or not 0 < signal.loss < math.inf:
+    if loss is None or not 0 < loss < math.inf:
         return changed
-    memory.current.append(math.log(signal.loss))
+    memory.current.append(loss)
     if len(memory.current) < settings.block:
         return changed
-    level, memory.current = median(memory.current), []
+    level, memory.current = math.log(median(memory.current)), []
     memory.blocks.append(
         (state.latest.iteration or 0, level, state.latest.consumed_samples, state.checkpoints.last_iteration)
     )

@@ -14,7 +14,8 @@ import math
 from dataclasses import dataclass, field
 
 from monitor.detectors.memory import recall
-from monitor.detectors.signals import Signal, advice, of_event, of_step, percent, rollback
+from monitor.detectors.signals import of_event, rollback
+from monitor.detectors.spike import Spike, figures, measure, summary
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.detectors.window import Trace, median, spread
 from monitor.run.phases import ENDED
@@ -26,12 +27,11 @@ _WINDOW = 128  # lines of the present normal: what OLMo-core takes; long enough 
 _STRETCH = 32  # lines whose median is the level; what it lost against the stretch before is the fall
 _LAG = 8  # lines between the two values of a difference: far enough that noise has forgotten, no trend in between
 _MINIMUM = 64  # lines before anything is judged
-_DECAY = 0.9995  # of the largest healthy excess, a line: remembered for some 2,000 lines
-_BARS_EVERY = 16  # lines between two looks at spread and bars
+_DECAY = 0.992  # of the largest healthy excess, at each look: remembered for some 2,000 lines
+_BARS_EVERY = 16  # lines between two looks at level, spread and bars
 _LEVEL_EVERY, _LEVELS = 32, 256  # lines between two marks of the level, marks kept: what a resume is compared with
 _LOSS_SPREAD, _NORM_SPREAD = 0.004, 0.05
 """Least spreads: bf16 losses take few distinct values (steps of 0.4 to 0.8 %), so a window's own may be 0."""
-_RECENT = 50  # lines whose median says whether the loss has come back (training-monitors.md, 3.4)
 _CLIMB = 10  # lines: two such stretches are compared
 _CLOSED_BY = 3  # normal lines in a row that end a spike
 _SETTLED_NORM = 30  # lines after which a grad norm that stays high beside a normal loss is the new normal
@@ -50,7 +50,7 @@ class LossSpikeSettings:
     spreads: Factor = 10.0
     """Robust standard deviations in a single line: OLMo-core's 6 assume a normal distribution, batches are
     heavier-tailed."""
-    record_factor: Factor = 1.75
+    record_factor: Factor = 2.0
     """Times the largest excess that this run has shown in health: the tail is learned, not assumed."""
     twice: Ratio = 0.6
     """Of these bars for two lines in a row of which the second is no lower: noise falls back, a spike does not."""
@@ -64,30 +64,6 @@ class LossSpikeSettings:
     """Lines after a restart in which an excess is a bump of the resume, not a spike."""
     resume_bump: Ratio = 0.05
     """Median excess over the loss before the restart that makes a bump: optimizer state or data order was lost."""
-
-
-@dataclass(slots=True)
-class Spike:
-    """An open spike; logarithms against the frozen normal."""
-
-    onset: int
-    since: float
-    kind: str = "spike"
-    stage: str = "spike"
-    by: str = "loss"
-    loss_base: float | None = None
-    norm_base: float | None = None
-    loss_band: float = 0.0
-    norm_band: float = 0.0
-    loss: float | None = None
-    norm: float | None = None
-    loss_peak: float = 0.0
-    norm_peak: float = 0.0
-    lines: int = 0
-    normal_lines: int = 0
-    recent: list[float] = field(default_factory=list)
-    samples_before: int | None = None
-    checkpoint: int | None = None
 
 
 @dataclass(slots=True)
@@ -107,9 +83,10 @@ class SpikeMemory:
     loss_bar: float = math.inf
     norm_bar: float = math.inf
     norm_bar_twice: float = math.inf
-    high_loss: float = 0.0
-    """Excess of the line before, if it was above the lower bar."""
-    high_norm: float = 0.0
+    loss_look: float = math.inf
+    """The lower bars, for two lines in a row."""
+    high: tuple[float, float] | None = None
+    """Excesses of the line before, if one of them was above its lower bar; 0 for the other."""
     lines: int = 0
     samples: int | None = None
     seen: tuple[int, float] | None = None
@@ -122,8 +99,10 @@ class SpikeMemory:
 
 def on_step(state: RunState, settings: LossSpikeSettings) -> bool:
     """See the training loop's own line."""
-    signal = of_step(state)
-    return signal is not None and _observe(state, signal, settings)
+    if state.driver != "iteration":
+        return False
+    latest = state.latest
+    return _observe(state, latest.lm_loss, latest.grad_norm, settings)
 
 
 def on_event(state: RunState, event: Event, settings: LossSpikeSettings) -> bool:
@@ -136,75 +115,72 @@ def on_event(state: RunState, event: Event, settings: LossSpikeSettings) -> bool
     if key == memory.seen:
         return False
     memory.seen = key
-    return _observe(state, signal, settings)
+    return _observe(state, signal.loss, signal.grad_norm, settings)
 
 
-def _observe(state: RunState, signal: Signal, settings: LossSpikeSettings) -> bool:
+def _observe(state: RunState, printed: float | None, printed_norm: float | None, settings: LossSpikeSettings) -> bool:
     memory = recall(state, "loss_spike", SpikeMemory)
     changed = memory.attempt != state.attempt.number and _resume(memory, state, settings)
-    loss = math.log(signal.loss) if signal.loss is not None and 0 < signal.loss < math.inf else None
+    loss = math.log(printed) if printed is not None and 0.0 < printed < math.inf else None
     # 0.000 is not computed, -1 neither, and a norm that is no number is another detector's
-    norm = math.log(signal.grad_norm) if signal.grad_norm is not None and 0 < signal.grad_norm < math.inf else None
+    norm = math.log(printed_norm) if printed_norm is not None and 0.0 < printed_norm < math.inf else None
     if memory.spike is not None:
         return _live(memory, memory.spike, state, loss, norm, settings) or changed
-    iteration = state.latest.iteration or 0
-    loss_excess = loss - memory.loss_level if loss is not None and memory.loss_level is not None else 0.0
-    norm_excess = norm - memory.norm_level if norm is not None and memory.norm_level is not None else 0.0
     if memory.resume_left:  # these lines may be off: nothing is learned from them
         if _bumped(memory, loss, settings):
             _open(memory, state, "resume_bump", loss, norm, settings)
             return True
         return changed
-    if _abnormal(memory, loss_excess, norm_excess, settings):
+    loss_excess = loss - memory.loss_level if loss is not None and memory.loss_level is not None else 0.0
+    norm_excess = norm - memory.norm_level if norm is not None and memory.norm_level is not None else 0.0
+    high = loss_excess > memory.loss_look or norm_excess > memory.norm_bar_twice or memory.high is not None
+    if high and _abnormal(memory, loss_excess, norm_excess):
         _open(memory, state, "spike", loss, norm, settings)
         return True
-    _learn(memory, iteration, loss, norm, loss_excess, norm_excess, settings)
+    iteration = state.latest.iteration or 0
+    if loss is not None:
+        memory.loss.values.append(loss)
+        memory.loss.stamps.append(iteration)
+        if loss_excess > memory.loss_record:
+            memory.loss_record = loss_excess
+    if norm is not None:
+        memory.norm.values.append(norm)
+        memory.norm.stamps.append(iteration)
+        if norm_excess > memory.norm_record:
+            memory.norm_record = norm_excess
     memory.samples = state.latest.consumed_samples
+    memory.lines += 1
+    if memory.lines % _BARS_EVERY == 0:
+        _set_bars(memory, settings)
+        if memory.lines % _LEVEL_EVERY == 0 and len(memory.loss.values) >= _LEVEL_EVERY:
+            memory.levels.append((iteration, median(memory.loss.values[-_LEVEL_EVERY:])))
+            if len(memory.levels) > _LEVELS:
+                del memory.levels[::2]  # the past gets coarser, it is never forgotten
     return changed
 
 
-def _abnormal(memory: SpikeMemory, loss: float, norm: float, settings: LossSpikeSettings) -> bool:
+def _abnormal(memory: SpikeMemory, loss: float, norm: float) -> bool:
     """Whether this line is part of a spike. Remembers it for the next one."""
     if loss > memory.loss_bar or norm > memory.norm_bar:
         return True
-    high_loss = loss if loss > settings.twice * memory.loss_bar else 0.0
+    high_loss = loss if loss > memory.loss_look else 0.0
     high_norm = norm if norm > memory.norm_bar_twice else 0.0
-    loss_before, norm_before = memory.high_loss, memory.high_norm
-    memory.high_loss, memory.high_norm = high_loss, high_norm
-    if not (high_loss or high_norm):
+    loss_before, norm_before = memory.high or (0.0, 0.0)
+    memory.high = (high_loss, high_norm) if high_loss or high_norm else None
+    if memory.high is None:
         return False
     if (high_loss or loss_before) and (high_norm or norm_before):
         return True
     return bool((loss_before and high_loss >= loss_before) or (norm_before and high_norm >= norm_before))
 
 
-def _learn(
-    memory: SpikeMemory,
-    iteration: int,
-    loss: float | None,
-    norm: float | None,
-    loss_excess: float,
-    norm_excess: float,
-    settings: LossSpikeSettings,
-) -> None:
-    memory.lines += 1
-    if loss is not None:
-        memory.loss.add(loss, iteration, _WINDOW)
-        memory.loss_record = max(loss_excess, memory.loss_record * _DECAY)
-    if norm is not None:
-        memory.norm.add(norm, iteration, _WINDOW)
-        memory.norm_record = max(norm_excess, memory.norm_record * _DECAY)
-    if memory.lines % _BARS_EVERY == 0:
-        _set_bars(memory, settings)
-        if memory.lines % _LEVEL_EVERY == 0 and len(memory.loss.values) >= _MINIMUM // 4:
-            memory.levels.append((iteration, median(memory.loss.values[-_LEVEL_EVERY:])))
-            if len(memory.levels) > _LEVELS:
-                del memory.levels[::2]  # the past gets coarser, it is never forgotten
-
-
 def _set_bars(memory: SpikeMemory, settings: LossSpikeSettings) -> None:
     """Level, spread and bars from the lines that are known now."""
-    memory.loss_bar = memory.norm_bar = memory.norm_bar_twice = math.inf
+    memory.loss.keep(_WINDOW)
+    memory.norm.keep(_WINDOW)
+    memory.loss_record *= _DECAY
+    memory.norm_record *= _DECAY
+    memory.loss_bar = memory.loss_look = memory.norm_bar = memory.norm_bar_twice = math.inf
     memory.loss_level, own = _level(memory.loss.values)
     if memory.loss_level is not None:
         memory.loss_spread = max(own, _LOSS_SPREAD)
@@ -213,6 +189,7 @@ def _set_bars(memory: SpikeMemory, settings: LossSpikeSettings) -> None:
             settings.spreads * memory.loss_spread,
             settings.record_factor * memory.loss_record,
         )
+        memory.loss_look = settings.twice * memory.loss_bar
     memory.norm_level, own = _level(memory.norm.values)
     if own == 0.0:  # a constant is not computed: no evidence
         memory.norm_level = None
@@ -260,22 +237,8 @@ def _open(
         samples_before=memory.samples,
         checkpoint=state.checkpoints.last_iteration,
     )
-    memory.resume_left, memory.high_loss, memory.high_norm = 0, 0.0, 0.0
-    _measure(spike, loss, norm)
-
-
-def _measure(spike: Spike, loss: float | None, norm: float | None) -> tuple[float | None, float | None]:
-    """(excess of the loss, of the grad norm) of a line of an open spike."""
-    spike.lines += 1
-    spike.loss, spike.norm = loss, norm
-    loss_excess = loss - spike.loss_base if loss is not None and spike.loss_base is not None else None
-    norm_excess = norm - spike.norm_base if norm is not None and spike.norm_base is not None else None
-    spike.loss_peak = max(spike.loss_peak, loss_excess or 0.0)
-    spike.norm_peak = max(spike.norm_peak, norm_excess or 0.0)
-    if loss_excess is not None:
-        spike.recent.append(loss_excess)
-        del spike.recent[:-_RECENT]
-    return loss_excess, norm_excess
+    memory.resume_left, memory.high = 0, None
+    measure(spike, loss, norm)
 
 
 def _live(
@@ -287,7 +250,7 @@ def _live(
     settings: LossSpikeSettings,
 ) -> bool:
     """One more line of an open spike. Whether its stage changed."""
-    loss_excess, norm_excess = _measure(spike, loss, norm)
+    loss_excess, norm_excess = measure(spike, loss, norm)
     if loss_excess is None:
         spike.normal_lines = 0
         return False  # the loss is gone: another detector's finding
@@ -377,57 +340,15 @@ def check(state: RunState, now: float, settings: LossSpikeSettings) -> Verdict: 
         "stage": spike.stage,
         "first_seen_in": spike.by,
         "lines": spike.lines,
-        **{name: float(f"{math.exp(value):.6g}") for name, value in _figures(spike)},
+        **{name: float(f"{math.exp(value):.6g}") for name, value in figures(spike)},
         **facts,
     }
     return Verdict(
         "loss_spike",
         "firing",
         severity=severity,
-        summary=_summary(spike, facts, settings),
+        summary=summary(spike, facts, settings.patience),
         onset_iteration=spike.onset,
         since=spike.since,
         evidence=evidence,
     )
-
-
-def _figures(spike: Spike) -> list[tuple[str, float]]:
-    named = (
-        ("lm_loss", spike.loss),
-        ("normal_lm_loss", spike.loss_base),
-        ("peak_lm_loss", None if spike.loss_base is None else spike.loss_base + spike.loss_peak),
-        ("grad_norm", spike.norm),
-        ("normal_grad_norm", spike.norm_base),
-        ("peak_grad_norm", None if spike.norm_base is None else spike.norm_base + spike.norm_peak),
-    )
-    return [(name, value) for name, value in named if value is not None]
-
-
-def _summary(spike: Spike, facts: dict[str, object], settings: LossSpikeSettings) -> str:
-    parts = []
-    if spike.loss is not None and spike.loss_base is not None:
-        parts.append(
-            f"lm loss {math.exp(spike.loss):.4g}, normal {math.exp(spike.loss_base):.4g} "
-            f"({percent(spike.loss - spike.loss_base)})"
-        )
-    if spike.norm is not None and spike.norm_base is not None and spike.norm_peak > spike.norm_band:
-        parts.append(f"grad norm {math.exp(spike.norm):.4g}, normal {math.exp(spike.norm_base):.4g}")
-    figures = "; ".join(parts)
-    if spike.stage == "not recovered":
-        return f"loss not back since the {_NAMES[spike.kind]} of iteration {spike.onset}: {figures}; {advice(facts)}"
-    if spike.stage == "rising":
-        return (
-            f"loss still rising since the {_NAMES[spike.kind]} of iteration {spike.onset}: {figures}; {advice(facts)}"
-        )
-    if spike.kind == "resume_bump":
-        return (
-            f"loss bump after the restart at iteration {spike.onset}: {figures}; if it stays, check that optimizer "
-            "state, learning rate and data order were restored"
-        )
-    return (
-        f"{spike.by} spike since iteration {spike.onset}: {figures}; most come back by themselves, look again at "
-        f"iteration {spike.onset + settings.patience}"
-    )
-
-
-_NAMES = {"spike": "spike", "resume_bump": "restart"}

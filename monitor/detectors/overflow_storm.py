@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from monitor.detectors.memory import recall
 from monitor.detectors.scaler import Search
-from monitor.detectors.signals import Signal, of_step
 from monitor.detectors.verdict import Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -66,15 +65,18 @@ class StormMemory:
 def on_step(state: RunState, settings: OverflowStormSettings) -> bool:
     """See each step: what it says of skipped ones, and its grad norm."""
     memory = _memory(state)
+    latest = state.latest
+    scale = latest.loss_scale
     skipped = state.skipped_iterations_total - memory.skipped_total
+    if (scale is None or scale <= 1.0) and not (skipped or memory.firing or memory.overflow_since_line):
+        return False  # without a loss scale no step is skipped
     memory.skipped_total = state.skipped_iterations_total
-    signal = of_step(state)
-    iteration = state.latest.iteration or 0
-    scale = state.latest.loss_scale
+    iteration = latest.iteration or 0
     fell = memory.scale is not None and scale is not None and scale < memory.scale
     memory.scale = scale
-    repeated = signal is not None and _norm(memory, signal, fell or memory.overflow_since_line)
-    bad = skipped > 0 or fell or memory.overflow_since_line
+    explained = fell or memory.overflow_since_line
+    repeated = state.driver == "iteration" and _norm(memory, latest.grad_norm, explained)
+    bad = skipped > 0 or explained
     memory.overflow_since_line = False
     searching = memory.search.on(state, bad)
     if not (bad or repeated or memory.firing):
@@ -111,12 +113,11 @@ def _memory(state: RunState) -> StormMemory:
     return memory
 
 
-def _norm(memory: StormMemory, signal: Signal, explained: bool) -> bool:
+def _norm(memory: StormMemory, norm: float | None, explained: bool) -> bool:
     """Whether the norm is frozen: repeated more often than one halving with its hysteresis explains.
 
     `explained`: the scale fell or an overflow was told, so that a repeat is what a skipped step prints.
     """
-    norm = signal.grad_norm
     if norm is None or not norm > 0:
         memory.repeats = 0
         memory.norm = None

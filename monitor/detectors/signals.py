@@ -1,7 +1,7 @@
 """What a step says of the model: its loss and grad norm, whoever reports them.
 
-The training loop's own line leaves them in the state before detectors see the step. HF Trainer and a lone DeepSpeed
-engine tell them in events of their own, and their steps leave the values of an older line behind.
+The training loop's own line leaves them in `state.latest` before detectors see the step (`state.driver` says so). HF
+Trainer and a lone DeepSpeed engine tell them in events of their own: after their steps older values still stand there.
 """
 
 from __future__ import annotations
@@ -19,13 +19,6 @@ class Signal(NamedTuple):
 
     loss: float | None
     grad_norm: float | None
-
-
-def of_step(state: RunState) -> Signal | None:
-    """Of the step that was just counted; None where the loop's own line did not tell it."""
-    if state.driver != "iteration":
-        return None
-    return Signal(state.latest.lm_loss, state.latest.grad_norm)
 
 
 def of_event(state: RunState, event: Event) -> Signal | None:

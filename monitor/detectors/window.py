@@ -14,12 +14,9 @@ class Trace:
     values: list[float] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
 
-    def add(self, value: float, stamp: int, size: int) -> None:
-        """Take a finite value in; of more than `size` the oldest goes."""
-        self.values.append(value)
-        self.stamps.append(stamp)
-        if len(self.values) > size:
-            del self.values[0], self.stamps[0]
+    def keep(self, size: int) -> None:
+        """Let the oldest go. Called now and then: values are appended plainly, which is what a million steps pay."""
+        del self.values[:-size], self.stamps[:-size]
 
     def before(self, stamp: int) -> None:
         """Forget what came at `stamp` or later: a restart went back behind it."""
