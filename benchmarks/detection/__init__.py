@@ -1,1 +1,1 @@
-"""How soon and how surely incidents are found: `python -m benchmarks.detection.NAME`."""
+"""How well the detectors judge: synthetic trainings with known faults, development seeds apart from final seeds."""

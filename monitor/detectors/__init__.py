@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from monitor.detectors import (
+    crash,
+    crash_loop,
+    crash_without_exit,
     divergence,
     hang,
+    launch_blocking,
     loss_scale_collapse,
     loss_spike,
     nan_loss,
     overflow_storm,
     signals,
+    slowdown,
     source_lost,
 )
 from monitor.detectors.verdict import Verdict
@@ -41,6 +46,15 @@ class Detector:
 
 DETECTORS: dict[str, Detector] = {
     "hang": Detector(hang.check, hang.HangSettings, deadline=hang.next_change),
+    "slowdown": Detector(slowdown.check, slowdown.SlowdownSettings, on_step=slowdown.on_step),
+    "launch_blocking": Detector(
+        launch_blocking.check, launch_blocking.LaunchBlockingSettings, on_step=launch_blocking.on_step
+    ),
+    "crash": Detector(crash.check, crash.CrashSettings, deadline=crash.next_change),
+    "crash_without_exit": Detector(
+        crash_without_exit.check, crash_without_exit.CrashWithoutExitSettings, deadline=crash_without_exit.next_change
+    ),
+    "crash_loop": Detector(crash_loop.check, crash_loop.CrashLoopSettings),
     "loss_spike": Detector(
         loss_spike.check,
         loss_spike.LossSpikeSettings,
