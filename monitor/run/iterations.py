@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from monitor.run import flops
 from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
+from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
 from monitor.run.state import RunState, Validation
@@ -48,6 +49,7 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     if event.dialect == "megatron-lm" and event.logged_at is not None:
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
     count_step(state, event.iteration, event.seconds_per_iteration, at, live)
+    observe_iteration(state.observed, event, state.attempt.number, state.latest.sequence_length)
     if event.tflops is not None and state.tflops_formula is None and state.pure_seconds is not None:
         state.tflops_formula = flops.explain_printed(
             event.tflops,
