@@ -49,7 +49,8 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     if event.dialect == "megatron-lm" and event.logged_at is not None:
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
     count_step(state, event.iteration, event.seconds_per_iteration, at, live)
-    observe_iteration(state.observed, event, state.attempt.number, state.latest.sequence_length)
+    latest = state.latest
+    observe_iteration(state.observed, event, state.attempt.number, latest.global_batch_size, latest.sequence_length)
     if event.tflops is not None and state.tflops_formula is None and state.pure_seconds is not None:
         state.tflops_formula = flops.explain_printed(
             event.tflops,

@@ -35,8 +35,10 @@ class Observed:
     """Rank -> most bytes that it reported."""
 
 
-def observe_iteration(seen: Observed, event: IterationLogged, attempt: int, tokens_per_sample: int | None) -> None:
-    """An iteration line that counted."""
+def observe_iteration(
+    seen: Observed, event: IterationLogged, attempt: int, batch_size: int | None, tokens_per_sample: int | None
+) -> None:
+    """An iteration line that counted; batch and tokens as the line says them, else as the arguments do."""
     if seen.attempt != attempt:
         seen.attempt, seen.iteration, seen.samples, seen.batch = attempt, None, None, None
         seen.counted = seen.miscounted = 0
@@ -58,9 +60,9 @@ def observe_iteration(seen: Observed, event: IterationLogged, attempt: int, toke
         elif event.samples_per_second is not None:
             seen.rates.append(event.samples_per_second * seconds / batch)
             del seen.rates[:-_KEPT]
-        if event.tflops is not None and tokens_per_sample and event.tflops > 0:
-            seen.tflops.append((event.tflops, seconds, batch, tokens_per_sample))
-            del seen.tflops[:-_KEPT]
+    if event.tflops is not None and event.tflops > 0 and seconds and batch_size and tokens_per_sample:
+        seen.tflops.append((event.tflops, seconds, batch_size, tokens_per_sample))
+        del seen.tflops[:-_KEPT]
     seen.batch = batch
 
 
