@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.detectors import hang, source_lost
+from monitor.detectors import (
+    checkpoint_failed,
+    checkpoint_overdue,
+    configuration,
+    hang,
+    memory_pressure,
+    resume_discontinuity,
+    source_lost,
+)
 from monitor.detectors.verdict import Verdict
 from monitor.run.state import RunState
 from parsers.events import Event
@@ -33,5 +41,40 @@ class Detector:
 DETECTORS: dict[str, Detector] = {
     "hang": Detector(hang.check, hang.HangSettings, deadline=hang.next_change),
     "source_lost": Detector(source_lost.check, source_lost.SourceLostSettings),
+    "configuration": Detector(
+        configuration.check,
+        configuration.ConfigurationSettings,
+        on_step=configuration.on_step,
+        on_event=configuration.on_event,
+        listens=configuration.LISTENS,
+    ),
+    "resume_discontinuity": Detector(
+        resume_discontinuity.check,
+        resume_discontinuity.ResumeSettings,
+        on_step=resume_discontinuity.on_step,
+        on_event=resume_discontinuity.on_event,
+        listens=resume_discontinuity.LISTENS,
+    ),
+    "checkpoint_failed": Detector(
+        checkpoint_failed.check,
+        checkpoint_failed.CheckpointFailedSettings,
+        on_step=checkpoint_failed.on_step,
+        on_event=checkpoint_failed.on_event,
+        listens=checkpoint_failed.LISTENS,
+    ),
+    "checkpoint_overdue": Detector(
+        checkpoint_overdue.check,
+        checkpoint_overdue.CheckpointOverdueSettings,
+        on_step=checkpoint_overdue.on_step,
+        on_event=checkpoint_overdue.on_event,
+        listens=checkpoint_overdue.LISTENS,
+    ),
+    "memory_pressure": Detector(
+        memory_pressure.check,
+        memory_pressure.MemoryPressureSettings,
+        on_step=memory_pressure.on_step,
+        on_event=memory_pressure.on_event,
+        listens=memory_pressure.LISTENS,
+    ),
 }
 DETECTOR_SETTINGS: dict[str, type] = {name: detector.settings for name, detector in DETECTORS.items()}

@@ -81,6 +81,8 @@ class Topology:
     low_precision: bool | None = None
     fused_softmax: bool | None = None
     flash: bool | None = None
+    saves: bool | None = None
+    """The arguments say where to save."""
     names: list[str] = field(default_factory=list)
     """What the arguments call the run: where it saves, its name on dashboards."""
     schedule: str | None = None

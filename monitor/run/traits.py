@@ -42,7 +42,7 @@ _SCHEDULE = (
     "lr", "min_lr", "lr_decay_style", "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens", "lr_warmup_iters",
     "lr_warmup_samples", "lr_warmup_tokens", "lr_warmup_fraction", "lr_wsd_decay_iters", "lr_wsd_decay_samples",
     "train_iters", "train_samples", "train_tokens", "override_lr_scheduler", "override_opt_param_scheduler", "finetune",
-    "data_path", "train_data_path", "rampup_batch_size", "global_batch_size", "optimizer", "scheduler",
+    "rampup_batch_size", "global_batch_size", "optimizer", "scheduler",
 )  # fmt: skip
 """Arguments that a person changes to begin a new phase on purpose."""
 
@@ -76,6 +76,7 @@ def from_arguments(values: dict[str, str]) -> dict[str, Any]:
         "fused_softmax": {"True": True, "False": False}.get(values.get("masked_softmax_fusion", "")),
         "flash": _on(values, "use_flash_attn") or _on(values, "use_flash_attn_v2") or values.get("transformer_impl")
         == "transformer_engine" or _on(values, "use_mcore_models") or _on(values, "use_flash_attn_triton"),
+        "saves": _on(values, "save"),
         "names": [values[name] for name in _NAMES if values.get(name, "None") not in ("None", "")][:8],
         "schedule": ";".join(f"{name}={values[name][:200]}" for name in _SCHEDULE if name in values),
     }  # fmt: skip
