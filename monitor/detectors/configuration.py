@@ -85,6 +85,8 @@ def _audit(state: RunState, memory: Memory, settings: ConfigurationSettings) -> 
     worst = max((RANK[finding.severity] for finding in new), default=-1)
     if not findings:
         memory.told, memory.news_at = 0, None
+    elif memory.told and not RANK[findings[0].severity]:  # what was told is mended, hints are left
+        memory.told, memory.news_at = 0, state.updated_at
     elif memory.news_at is None or worst >= max(memory.told, 1):
         memory.told, memory.news_at = max(worst, memory.told), state.updated_at
     return True

@@ -19,10 +19,14 @@ from monitor.run.audit.stages import stages
 from monitor.run.state import RunState
 
 __all__ = ["RANK", "Finding", "audit"]
-_CHECKS = (layout, model, counters, figures, stages, kernels)
+_OF_ARGUMENTS = (layout, model, kernels)
+_OF_LINES = (counters, figures, stages)
 
 
 def audit(state: RunState) -> list[Finding]:
     """Every inconsistency that the log shows so far, the worst first."""
-    found = [finding for check in _CHECKS for finding in check(state)]
+    # the lines of the last launch say nothing of this one's arguments
+    lined = state.observed.attempt == state.attempt.number
+    checks = (*_OF_ARGUMENTS, *_OF_LINES) if lined else _OF_ARGUMENTS
+    found = [finding for check in checks for finding in check(state)]
     return sorted(found, key=lambda finding: (-RANK[finding.severity], finding.check))

@@ -81,7 +81,8 @@ def _printed(state: RunState) -> Iterator[Finding]:
     for name in candidates:
         for factor, severity, cause in _RATIOS:
             off = max(abs(told / value / factor - 1) for value, told in known[name])
-            if off <= _NEAR and (best is None or off < best[0]):
+            fits = off <= _NEAR or all(prints_as(value * factor, told) for value, told in known[name])
+            if fits and (best is None or off < best[0]):
                 best = (off, factor, severity, cause, name)
     if best is not None:
         _, factor, severity, cause, name = best
