@@ -29,6 +29,8 @@ LISTENS = (
 )  # fmt: skip
 TELLS_SUCCESS = frozenset({"bigscience", "microsoft", "argonne", "megatron-lm", "primus"})
 """Programs that print a line for each save that succeeded."""
+_OF_THE_SAVE = frozenset({"disk_full", "python_exception", "unknown"})
+"""Failures that a save itself can meet; others come from outside."""
 _PENDING = 8  # saves under way that are kept
 
 
@@ -92,8 +94,8 @@ def on_event(state: RunState, event: Event, settings: CheckpointFailedSettings) 
     if isinstance(event, CheckpointSaved):
         return _completed(state, memory, event.iteration)
     if isinstance(event, FailureSeen):
-        if event.consequence or not event.fatal:
-            return False
+        if event.consequence or not event.fatal or event.failure not in _OF_THE_SAVE:
+            return False  # the run ends, the save with it: `check` sees that
         message = event.message
     elif isinstance(event, TracebackSeen) and state.failure is not None:  # a bystander's leaves no record
         message = f"{event.exception}: {event.message}" if event.message else event.exception

@@ -68,7 +68,8 @@ def arguments(**changes: Any) -> str:
     """Megatron's dump: BLOOM's arguments with changes; None leaves one out."""
     values = {name: value for name, value in {**_MEGATRON, **changes}.items() if value is not None}
     body = "".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}\n" for name, value in sorted(values.items()))
-    return f"------------------------ arguments ------------------------\n{body}-------------------- end of arguments ---------------------\n"
+    head, foot = f"{'-' * 24} arguments {'-' * 24}\n", f"{'-' * 20} end of arguments {'-' * 21}\n"
+    return head + body + foot
 
 
 def line(
@@ -87,10 +88,12 @@ def line(
     printed = batch / seconds if rates is None else rates
     shown = f"TFLOPs: {149.02 if tflops is None else tflops:.2f} |"
     return (
-        f" iteration {iteration:8d}/{total:8d} | consumed samples: {consumed:12d} | consumed tokens: {consumed * 2048:12d} | "
-        f"elapsed time per iteration (s): {seconds:.2f} | learning rate: {rate:.3E} | global batch size: {batch:5d} | "
+        f" iteration {iteration:8d}/{total:8d} | consumed samples: {consumed:12d} | "
+        f"consumed tokens: {consumed * 2048:12d} | elapsed time per iteration (s): {seconds:.2f} | "
+        f"learning rate: {rate:.3E} | global batch size: {batch:5d} | "
         f"lm loss: {2.5 + 1 / iteration:.6E} | grad norm: {0.2 + (iteration % 7) / 100:.3f} | num zeros: 0.0 | "
-        f"number of skipped iterations:   0 | number of nan iterations:   0 | samples per second: {printed:.3f} | {shown}\n"
+        "number of skipped iterations:   0 | number of nan iterations:   0 | "
+        f"samples per second: {printed:.3f} | {shown}\n"
     )
 
 

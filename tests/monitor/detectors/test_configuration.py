@@ -8,7 +8,7 @@ import pytest
 from monitor.detectors import configuration
 from monitor.detectors.configuration import ConfigurationSettings, Memory
 from monitor.run.audit import Finding, audit
-from monitor.simulate import Scenario
+from monitor.simulate import Fault, Scenario
 from tests.monitor.detectors.replaying import Replaying, arguments, line, lines
 
 
@@ -366,3 +366,12 @@ def test_simulated_runs_are_silent(dialect: str) -> None:
     run = Replaying("bloom-176B").play(scenario)
     kinds = ("configuration", "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure")
     assert run.loud(*kinds) == []
+
+
+@pytest.mark.parametrize(("fault", "check"), [("wrong_topology", "K02"), ("wrong_size", "K07")])
+def test_simulated_faults(fault: str, check: str) -> None:
+    """`simulate --fault wrong_topology` and `wrong_size`: told before the first iteration."""
+    told = Replaying().play(Scenario(iterations=20, faults=(Fault(fault, 1),))).firing("configuration")
+    assert told is not None
+    assert told.summary.startswith(check)
+    assert told.iteration is None

@@ -233,3 +233,11 @@ def test_the_past_is_thin_and_true() -> None:
     assert past.samples_at(99_999) == pytest.approx(512 * 99_999)
     again = msgspec.convert(msgspec.json.decode(msgspec.json.encode(Memory(past=past))), Memory)
     assert again.past == past
+
+
+def test_the_simulated_schedule_restart() -> None:
+    """`simulate --fault lr_restart`: the first line after the restart."""
+    scenario = Scenario(iterations=200, save_interval=50, faults=(Fault("lr_restart", 120),))
+    told = Replaying().play(scenario).firing(KIND)
+    assert told is not None
+    assert (told.severity, told.onset_iteration, told.iteration) == ("critical", 101, 101)
