@@ -171,6 +171,8 @@ def _leak(series: Series, least: float, room: float | None, settings: MemoryPres
 def check(state: RunState, now: float, settings: MemoryPressureSettings) -> Verdict:  # noqa: ARG001
     """Fires near the limit, and while a leak is seen: urgent by the time that is left."""
     memory = recall(state, "memory_pressure", Memory)
+    if state.phase == "finished":
+        return Verdict("memory_pressure")
     near = _near(state, memory, settings) if state.attempt.iterations else []
     severities: list[Severity] = ["warning"] * len(near)
     texts = [text for _, text, _ in near]

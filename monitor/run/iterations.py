@@ -15,6 +15,7 @@ from monitor.run.state import RunState, Validation
 from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, TrainerProgressed
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
+_EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 _BURST_RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back
 _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence before it explains the silence
 
@@ -51,15 +52,24 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     count_step(state, event.iteration, event.seconds_per_iteration, at, live)
     latest = state.latest
     observe_iteration(state.observed, event, state.attempt.number, latest.global_batch_size, latest.sequence_length)
-    if event.tflops is not None and state.tflops_formula is None and state.pure_seconds is not None:
-        state.tflops_formula = flops.explain_printed(
-            event.tflops,
-            state.topology,
-            event.seconds_per_iteration or state.pure_seconds,
-            state.latest.global_batch_size,
-            state.latest.sequence_length,
-        )
+    _explain(state, event)
     return True
+
+
+def _explain(state: RunState, event: IterationLogged) -> None:
+    """Which formula printed these TFLOPs? All of them take half a millisecond: asked of a launch's first lines only."""
+    if event.tflops is None or state.tflops_formula is not None or state.pure_seconds is None:
+        return
+    if state.observed.unexplained >= _EXPLANATIONS:
+        return
+    state.tflops_formula = flops.explain_printed(
+        event.tflops,
+        state.topology,
+        event.seconds_per_iteration or state.pure_seconds,
+        state.latest.global_batch_size,
+        state.latest.sequence_length,
+    )
+    state.observed.unexplained += state.tflops_formula is None
 
 
 def _take_values(state: RunState, event: IterationLogged) -> None:

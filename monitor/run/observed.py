@@ -31,6 +31,8 @@ class Observed:
     """Printed samples per second over batch size by time, of the last lines at one batch size."""
     tflops: list[tuple[float, float, int, int]] = field(default_factory=list)
     """(printed TFLOP/s per GPU, seconds per iteration, batch size, tokens per sample) of the last lines."""
+    unexplained: int = 0
+    """Lines whose printed TFLOPs no formula gave: after a few of them the search ends."""
     rank_bytes: dict[str, int] = field(default_factory=dict)
     """Rank -> most bytes that it reported."""
 
@@ -41,7 +43,7 @@ def observe_iteration(
     """An iteration line that counted; batch and tokens as the line says them, else as the arguments do."""
     if seen.attempt != attempt:
         seen.attempt, seen.iteration, seen.samples, seen.batch = attempt, None, None, None
-        seen.counted = seen.miscounted = 0
+        seen.counted = seen.miscounted = seen.unexplained = 0
         seen.rates, seen.tflops, seen.rank_bytes = [], [], {}
     batch, samples, seconds = event.global_batch_size, event.consumed_samples, event.seconds_per_iteration
     if batch and samples is not None:

@@ -18,11 +18,13 @@ _STRICT = frozenset({"megatron-lm", "primus"})
 def layout(state: RunState) -> Iterator[Finding]:
     """All checks of the layout."""
     topology = state.topology
-    for check in (_world, _nodes, _batch, _slip, _tensor):
+    for check in (_world, _nodes, _slip, _tensor):
         yield from check(topology)
     engine = topology.zero_stage is not None or any("deepspeed" in name.lower() for name in state.software)
     yield from _layers(topology, topology.dialect in _STRICT and not engine)
-    yield from _ramp(state)
+    if state.attempt.iterations or "data_parallel_size" in topology.told:  # during a set-up half of it is known
+        yield from _batch(topology)
+        yield from _ramp(state)
 
 
 def _world(topology: Topology) -> Iterator[Finding]:
