@@ -24,7 +24,7 @@ HINTS: dict[str, set[str]] = {
     "bigscience/meg_gpt2_base_n8_dp1_tp4_pp8-1809562.out": {"K27"},
     "neox/70M_512step.out": {"K08"},
 }
-"""All that the audit finds in them, each checked by hand: bubbles of 43 and 64 %, the formula with the misplaced bracket,
+"""All that the audit finds in them, checked by hand: bubbles of 43 and 64 %, the formula with the misplaced bracket,
 22.7 GiB at the end stages of 16 where those between take 19.5.
 """
 
