@@ -128,7 +128,9 @@ def _usual(memory: Memory) -> int | None:
 def check(state: RunState, now: float, settings: CheckpointOverdueSettings) -> Verdict:  # noqa: ARG001
     """Fires until the next save is whole."""
     memory = recall(state, "checkpoint_overdue", Memory)
-    limit = _limit(state, memory, settings) if state.phase not in ENDED and state.phase != "saving" else None
+    if state.phase == "saving":
+        return Verdict("checkpoint_overdue", "unknown")  # perhaps it ends now
+    limit = _limit(state, memory, settings) if state.phase not in ENDED else None
     if limit is None or memory.last is None or state.latest.iteration is None:
         return Verdict("checkpoint_overdue")
     told, words = limit

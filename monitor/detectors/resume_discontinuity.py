@@ -16,9 +16,9 @@ from monitor.detectors.verdict import Severity, Verdict
 from monitor.run.past import Past
 from monitor.run.state import RunState
 from monitor.run.units import Ratio, Seconds
-from parsers.events import Event, IterationsSkipped
+from parsers.events import EngineStepLogged, Event, IterationsSkipped, TrainerLogged
 
-LISTENS = (IterationsSkipped,)
+LISTENS = (IterationsSkipped, EngineStepLogged, TrainerLogged)
 _SLOPES = 3.0  # schedule steps that skipped (overflowed) iterations may shift the learning rate by
 _RANK = {"info": 0, "warning": 1, "critical": 2}
 
@@ -33,6 +33,10 @@ class ResumeSettings:
     """Of the consumed samples, beyond two batches: counters are exact, a log may lack a line."""
     stands: Seconds = 6 * 3600.0
     """How long it is shown: what nobody mended in six hours was meant."""
+
+
+_Found = tuple[str, Severity, str, dict[str, Any]]
+"""What does not go on: (what, severity, text, evidence)."""
 
 
 @dataclass(slots=True)
@@ -51,14 +55,34 @@ class Memory:
     found_iteration: int | None = None
     expected_rate: float | None = None
     """Of the first line after the restart, while the second may still put it right."""
+    deliberate: bool = False
+    """The last restart came with another plan."""
+    rate_awaited: bool = False
+    """The launch has begun, its first learning rate has not been printed."""
 
 
-def on_event(state: RunState, event: Event, settings: ResumeSettings) -> bool:  # noqa: ARG001
-    """A range that is skipped on purpose makes a jump legal."""
-    memory = recall(state, "resume_discontinuity", Memory)
+def on_event(state: RunState, event: Event, settings: ResumeSettings) -> bool:
+    """A range that is skipped on purpose makes a jump legal. A step of DeepSpeed or the Trainer has its learning rate in
+    a line of its own, which not every step prints.
+    """
+    memory, latest = recall(state, "resume_discontinuity", Memory), state.latest
     if isinstance(event, IterationsSkipped):
         memory.skipped_to = max(event.last, memory.skipped_to or 0)
-    return False
+        return False
+    rate = event.learning_rate if isinstance(event, EngineStepLogged | TrainerLogged) else None
+    if rate is None or latest.iteration is None or state.driver == "iteration":
+        return False
+    changed = False
+    if memory.rate_awaited and memory.attempt == state.attempt.number:
+        memory.rate_awaited = False
+        past = memory.older or memory.past
+        jump = latest.iteration - past.iterations[-1] if past.iterations else 0
+        if past.iterations and jump <= 2 * past.interval:
+            changed = _take(
+                state, memory, list(_rate(state, past, latest.iteration, max(past.interval, jump), settings))
+            )
+    memory.past.add(latest.iteration, rate, latest.global_batch_size, latest.consumed_samples)
+    return changed
 
 
 def on_step(state: RunState, settings: ResumeSettings) -> bool:
@@ -72,7 +96,8 @@ def on_step(state: RunState, settings: ResumeSettings) -> bool:
         changed = _resumed(state, memory, iteration, settings)
     elif memory.found:
         changed = _later(state, memory, settings)
-    memory.past.add(iteration, latest.learning_rate, latest.global_batch_size, latest.consumed_samples)
+    if state.driver == "iteration":
+        memory.past.add(iteration, latest.learning_rate, latest.global_batch_size, latest.consumed_samples)
     if memory.schedule is None:
         memory.schedule, memory.total = state.topology.schedule, state.train_iterations
     return changed
@@ -93,15 +118,10 @@ def _resumed(state: RunState, memory: Memory, iteration: int, settings: ResumeSe
     pasts = [past for past in (memory.past, memory.older) if past is not None and past.iterations]
     compared = [(_compare(state, memory, past, iteration, settings), past) for past in pasts]
     found, past = min(compared, key=lambda pair: len(pair[0]), default=([], memory.past))
-    deliberate = memory.schedule != state.topology.schedule or memory.total != state.train_iterations
-    memory.found = []
-    for what, severity, text, evidence in found:
-        level = "info" if deliberate else severity
-        memory.found.append({"what": what, "severity": level, "text": text, **evidence})
-        if what == "learning rate":
-            memory.expected_rate = float(evidence["expected_learning_rate"])
+    memory.deliberate = memory.schedule != state.topology.schedule or memory.total != state.train_iterations
+    memory.found, memory.rate_awaited = [], state.driver != "iteration"
+    _take(state, memory, found)
     if found:
-        memory.found_at, memory.found_iteration = state.updated_at, iteration
         memory.older, memory.past = past, Past()
     elif past.iterations and iteration <= past.iterations[0]:
         memory.older, memory.past = None, Past()
@@ -112,11 +132,18 @@ def _resumed(state: RunState, memory: Memory, iteration: int, settings: ResumeSe
     return had or bool(found)
 
 
-_Found = tuple[str, Severity, str, dict[str, Any]]
+def _take(state: RunState, memory: Memory, found: list[_Found]) -> bool:
+    for what, severity, text, evidence in found:
+        level = "info" if memory.deliberate else severity
+        memory.found.append({"what": what, "severity": level, "text": text, **evidence})
+        memory.found_at, memory.found_iteration = state.updated_at, state.latest.iteration
+        if what == "learning rate":
+            memory.expected_rate = float(evidence["expected_learning_rate"])
+    return bool(found)
 
 
 def _compare(state: RunState, memory: Memory, past: Past, iteration: int, settings: ResumeSettings) -> list[_Found]:
-    """What does not go on: (what, severity, text, evidence)."""
+    """All that does not go on from this past."""
     last, every, jump = past.iterations[-1], past.interval, iteration - past.iterations[-1]
     if jump > 2 * every:
         # Lines were lost, or iterations: what the schedule should be now is not known.
@@ -129,7 +156,8 @@ def _compare(state: RunState, memory: Memory, past: Past, iteration: int, settin
     if saved is not None and iteration + every <= saved <= last and iteration <= every:
         text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
         found.append(("iteration", "warning", text, {"iteration": iteration, "last_checkpoint": saved}))
-    found += _rate(state, past, iteration, max(every, jump), settings)
+    if state.driver == "iteration":
+        found += _rate(state, past, iteration, max(every, jump), settings)
     batch, before = state.latest.global_batch_size, past.batches_at(iteration)
     grows = state.topology.rampup is not None and before is not None and (batch or 0) > before[1]
     if batch and before and not before[0] <= batch <= before[1] and not grows:

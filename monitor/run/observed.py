@@ -6,6 +6,7 @@ Law: bounded, plain values, a few microseconds a line. Lines that count once (co
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf, isfinite
 
 from parsers.events import IterationLogged, MemoryReported
 
@@ -46,6 +47,8 @@ def observe_iteration(
         seen.counted = seen.miscounted = seen.unexplained = 0
         seen.rates, seen.tflops, seen.rank_bytes = [], [], {}
     batch, samples, seconds = event.global_batch_size, event.consumed_samples, event.seconds_per_iteration
+    if seconds is not None and not 0 < seconds < inf:
+        seconds = None
     if batch and samples is not None:
         if seen.samples is not None and seen.iteration is not None and seen.batch:
             steps, grown = event.iteration - seen.iteration, samples - seen.samples
@@ -59,11 +62,12 @@ def observe_iteration(
     if batch and seconds:
         if batch != seen.batch:
             seen.rates = []
-        elif event.samples_per_second is not None:
+        elif event.samples_per_second is not None and isfinite(event.samples_per_second):
             seen.rates.append(event.samples_per_second * seconds / batch)
             del seen.rates[:-_KEPT]
-    if event.tflops is not None and event.tflops > 0 and seconds and batch_size and tokens_per_sample:
-        seen.tflops.append((event.tflops, seconds, batch_size, tokens_per_sample))
+    tflops = event.tflops
+    if tflops is not None and 0 < tflops < inf and seconds and batch_size and tokens_per_sample:
+        seen.tflops.append((tflops, seconds, batch_size, tokens_per_sample))
         del seen.tflops[:-_KEPT]
     seen.batch = batch
 

@@ -99,6 +99,8 @@ def set_up(scenario: Scenario, first_iteration: int) -> list[tuple[float, str]]:
                       f"  Total train batch size (w. parallel, distributed & accumulation) = {scenario.global_batch_size}\n"
                       f"  Total optimization steps = {steps}\n")]  # fmt: skip
     out = []
+    if {fault.kind for fault in scenario.faults} & {"memory_growth", "memory_leak"}:
+        out.append((0.0, f"GPU 0: {scenario.gpu} (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"))
     if scenario.launch_blocking is not None:
         out.append((0.0, f"+ export CUDA_LAUNCH_BLOCKING={scenario.launch_blocking}\n"))
     out += [

@@ -11,6 +11,7 @@ from monitor.run.topology import Topology
 _NEAR_POWER = 0.03  # 1048 is 2.3 % from 1024
 _SMALLEST_SLIP = 256  # below, every number is near a power of two
 _WASTE = 0.10  # of the pipeline's time that an uneven split may cost before it is worth a word
+_SIZES = 100_000  # steps of a ramp that are looked at one by one
 _STRICT = frozenset({"megatron-lm", "primus"})
 """Programs that refuse layers that do not divide; DeepSpeed's pipeline spreads any number."""
 
@@ -155,7 +156,7 @@ def _ramp(state: RunState) -> Iterator[Finding]:
     if topology.rampup is None or not (micro and data and end) or topology.flexible_batch or topology.other_parallelism:
         return
     start, increment, samples = topology.rampup
-    if start <= 0 or increment <= 0 or start >= end:
+    if start <= 0 or increment <= 0 or start >= end or (end - start) // increment > _SIZES:
         return
     evidence = {"start": start, "increment": increment, "global_batch_size": end, "step": micro * data}
     if (end - start) % increment:

@@ -52,7 +52,7 @@ def begun(last: int = 450, save: int = 400) -> Replaying:
     """A run that saved at `save` and was seen until `last`."""
     run = Replaying()
     run.say(arguments(train_iters=TOTAL))
-    trained(run, 1, save)
+    run.say("".join(line(at, rate=schedule(at), total=TOTAL) for at in range(1, save + 1)), 105.0 * save)
     run.say(saved(save))
     trained(run, save + 1, last)
     return run
@@ -241,3 +241,28 @@ def test_the_simulated_schedule_restart() -> None:
     told = Replaying().play(scenario).firing(KIND)
     assert told is not None
     assert (told.severity, told.onset_iteration, told.iteration) == ("critical", 101, 101)
+
+
+def engine(step: int, rate: float) -> str:
+    """The DeepSpeed engine without Megatron: the throughput line comes before or after the one with the rate."""
+    return (
+        f"[2026-01-01 00:00:00,000] [INFO] [timer.py:199:stop] epoch=0/micro_step={step}/global_step={step}, "
+        "RunningAvgSamplesPerSec=10.0, CurrSamplesPerSec=10.0, MemAllocated=3.96GB, MaxMemAllocated=22.95GB\n"
+        f"[2026-01-01 00:00:00,100] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped=0, lr=[{rate!r}], "
+        "mom=[(0.9, 0.95)]\n"
+    )
+
+
+@pytest.mark.parametrize(("shift", "fires"), [(0, False), (100, True)])
+def test_deepspeed_alone(shift: int, fires: bool) -> None:
+    """The rate stands in a line of its own, every ten steps; during warm-up a stale one would look wrong."""
+    run = Replaying()
+    for step in range(10, 151, 10):
+        run.say(engine(step, schedule(step)), 10.0)
+    run.say("RuntimeError: CUDA error: unknown error\n")
+    for step in range(110, 201, 10):
+        run.say(engine(step, schedule(step - shift)), 10.0)
+    told = run.firing(KIND)
+    assert (told is not None) is fires
+    if told is not None:
+        assert (told.severity, told.onset_iteration) == ("critical", 110)
