@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from monitor.detectors import (
+    checkpoint_failed,
+    checkpoint_overdue,
+    configuration,
     crash,
     crash_loop,
     crash_without_exit,
@@ -15,8 +18,10 @@ from monitor.detectors import (
     launch_blocking,
     loss_scale_collapse,
     loss_spike,
+    memory_pressure,
     nan_loss,
     overflow_storm,
+    resume_discontinuity,
     signals,
     slowdown,
     source_lost,
@@ -87,5 +92,40 @@ DETECTORS: dict[str, Detector] = {
         listens=overflow_storm.LISTENS,
     ),
     "source_lost": Detector(source_lost.check, source_lost.SourceLostSettings),
+    "configuration": Detector(
+        configuration.check,
+        configuration.ConfigurationSettings,
+        on_step=configuration.on_step,
+        on_event=configuration.on_event,
+        listens=configuration.LISTENS,
+    ),
+    "resume_discontinuity": Detector(
+        resume_discontinuity.check,
+        resume_discontinuity.ResumeSettings,
+        on_step=resume_discontinuity.on_step,
+        on_event=resume_discontinuity.on_event,
+        listens=resume_discontinuity.LISTENS,
+    ),
+    "checkpoint_failed": Detector(
+        checkpoint_failed.check,
+        checkpoint_failed.CheckpointFailedSettings,
+        on_step=checkpoint_failed.on_step,
+        on_event=checkpoint_failed.on_event,
+        listens=checkpoint_failed.LISTENS,
+    ),
+    "checkpoint_overdue": Detector(
+        checkpoint_overdue.check,
+        checkpoint_overdue.CheckpointOverdueSettings,
+        on_step=checkpoint_overdue.on_step,
+        on_event=checkpoint_overdue.on_event,
+        listens=checkpoint_overdue.LISTENS,
+    ),
+    "memory_pressure": Detector(
+        memory_pressure.check,
+        memory_pressure.MemoryPressureSettings,
+        on_step=memory_pressure.on_step,
+        on_event=memory_pressure.on_event,
+        listens=memory_pressure.LISTENS,
+    ),
 }
 DETECTOR_SETTINGS: dict[str, type] = {name: detector.settings for name, detector in DETECTORS.items()}

@@ -226,6 +226,11 @@ _OF_DIALECT: dict[str, tuple[str, ...]] = {
 }
 
 
+def formulas_of(dialect: str | None) -> tuple[str, ...]:
+    """The formulas that a program has printed by, its newest first; empty for a program that is not known."""
+    return _OF_DIALECT.get(dialect or "", ())
+
+
 def computed_tflops(
     topology: Topology,
     seconds: float,
@@ -251,7 +256,7 @@ def explain_printed(
     """The formula that gives the printed TFLOP/s per GPU, those of the run's own program first; None if none does."""
     if not batch_size or not sequence_length or not 0 < printed < float("inf"):
         return None
-    own = _OF_DIALECT.get(topology.dialect or "", ())
+    own = formulas_of(topology.dialect)
     for name in (*own, *(other for other in FORMULAS if other not in own)):
         value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
         if value is not None and prints_as(value, printed):

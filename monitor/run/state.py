@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.run.copies import Copies
+from monitor.run.observed import Observed
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
 from monitor.run.topology import Topology
@@ -233,6 +234,8 @@ class RunState:
     watchdog_nodes: list[str] = field(default_factory=list)
     buffering: Buffering = field(default_factory=Buffering)
     copies: Copies = field(default_factory=Copies)
+    observed: Observed = field(default_factory=Observed)
+    """What the consistency checks need (monitor/run/audit/)."""
     last_line: str = ""
     """The last iteration line, as evidence."""
     trainer_total: int | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from monitor.run import flops
+from monitor.run.sizes import parameters
 from monitor.run.topology import Topology
 from monitor.simulate.scenario import Scenario
 
@@ -53,15 +54,17 @@ def stamp(scenario: Scenario, at: float, form: str = "%Y-%m-%d %H:%M:%S") -> str
 
 def arguments(scenario: Scenario, first_iteration: int) -> str:
     """The arguments dump, with everything that follows from the scenario."""
+    wrong = {fault.kind for fault in scenario.faults}
+    named = parameters(topology_of(scenario))
     values: dict[str, object] = {
         "adam_beta1": 0.9,
         "adam_beta2": 0.95,
         "bf16": not scenario.fp16,
         "checkpoint_activations": True,
-        "data_parallel_size": scenario.dp,
+        "data_parallel_size": 2 * scenario.dp if "wrong_topology" in wrong else scenario.dp,
         "eval_interval": scenario.eval_interval or 1_000_000_000,
         "eval_iters": 1 if scenario.eval_interval else 0,
-        "ffn_hidden_size": 4 * scenario.hidden,
+        "ffn_hidden_size": (5 * scenario.hidden // 4) if "wrong_size" in wrong else 4 * scenario.hidden,
         "fp16": scenario.fp16,
         "global_batch_size": scenario.global_batch_size,
         "hidden_size": scenario.hidden,
@@ -74,8 +77,10 @@ def arguments(scenario: Scenario, first_iteration: int) -> str:
         "padded_vocab_size": scenario.vocab,
         "pipeline_model_parallel_size": scenario.pp,
         "rampup_batch_size": [str(part) for part in scenario.rampup] if scenario.rampup else None,
+        "save": f"/ckpt/gpt-{named[0] / 1e9:.3g}B" if named and "wrong_size" in wrong else "/ckpt",
         "save_interval": scenario.save_interval,
         "seq_length": scenario.sequence_length,
+        "swiglu": False,
         "tensor_model_parallel_size": scenario.tp,
         "train_iters": scenario.iterations,
         "world_size": scenario.world_size,
@@ -94,6 +99,8 @@ def set_up(scenario: Scenario, first_iteration: int) -> list[tuple[float, str]]:
                       f"  Total train batch size (w. parallel, distributed & accumulation) = {scenario.global_batch_size}\n"
                       f"  Total optimization steps = {steps}\n")]  # fmt: skip
     out = []
+    if {fault.kind for fault in scenario.faults} & {"memory_growth", "memory_leak"}:
+        out.append((0.0, f"GPU 0: {scenario.gpu} (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"))
     if scenario.launch_blocking is not None:
         out.append((0.0, f"+ export CUDA_LAUNCH_BLOCKING={scenario.launch_blocking}\n"))
     out += [

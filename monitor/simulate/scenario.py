@@ -52,6 +52,12 @@ FAULTS: dict[str, str] = {
     "checkpoint_failed": "the next save meets a full disk",
     "resume_discontinuity": "a restart after which the learning rate jumps",
     "memory_growth": "the memory reports grow towards the device's size",
+    "memory_leak": "a report an iteration, each a little larger than the last",
+    "lr_restart": "a restart after which the learning rate schedule begins from scratch",
+    "save_unfinished": "from here on saves begin and nobody tells that they ended; training goes on",
+    "saves_stop": "from here on nothing is saved",
+    "wrong_topology": "the arguments name a data parallel size that does not make the world size (from the start)",
+    "wrong_size": "the MLP is left at a smaller model's width while the run keeps its name (from the start)",
     "launch_blocking": "a restart with CUDA_LAUNCH_BLOCKING=1, slower by `factor`",
     "kill_switch": "a clean exit on request",
 }
