@@ -1,0 +1,157 @@
+"""`flops`: TFLOP/s per GPU by every formula of the field, with the inputs shown; `flops plan`: the ramp-up planner."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from monitor.reports import calculator, planner
+from monitor.reports.calculator import Question
+from monitor.reports.ramp import Ramp
+from monitor.run import gpus
+from monitor.run.topology import Topology
+
+_POSITIVE = click.IntRange(1)
+_ABOVE = click.FloatRange(0, min_open=True)
+
+
+class _Billions(click.ParamType[int]):
+    """`104B`, `1.3B`, `350M`, or a plain count."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The count of parameters."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().upper()
+        scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:], 0.0)
+        try:
+            number = float(text[:-1] if scale else text) * (scale or 1.0)
+        except ValueError:
+            number = 0.0
+        if not 1 <= number < 1e18:
+            self.fail(f"{value!r} is no size; write 104B, 350M or 104e9", param, ctx)
+        return round(number)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--layers", type=_POSITIVE, help="Transformer layers.")
+@click.option("--hidden", type=_POSITIVE, help="Hidden size.")
+@click.option("--ffn", type=_POSITIVE, help="Width of the MLP; 4 x hidden if not given.")
+@click.option("--heads", type=_POSITIVE, help="Attention heads.")
+@click.option("--query-groups", type=_POSITIVE, help="Key and value heads, where fewer than heads.")
+@click.option("--kv-channels", type=_POSITIVE, help="Width of a head; hidden / heads if not given.")
+@click.option("--vocab", type=_POSITIVE, help="Vocabulary; padded to a multiple of --divisible-by x TP.")
+@click.option("--padded-vocab", type=_POSITIVE, help="Vocabulary as padded.")
+@click.option("--divisible-by", type=_POSITIVE, default=128, show_default=True, help="Megatron's padding.")
+@click.option("--seq", "sequence", type=_POSITIVE, help="Tokens per sample.")
+@click.option("--gbs", "batch", type=_POSITIVE, help="Global batch size, samples.")
+@click.option("--mbs", type=_POSITIVE, help="Micro batch size, samples.")
+@click.option("--seconds", type=_ABOVE, help="Seconds per iteration.")
+@click.option("--gpus", "world", type=_POSITIVE, help="GPUs; TP x PP x DP if not given.")
+@click.option("--tp", type=_POSITIVE, help="Tensor parallel size.")
+@click.option("--pp", type=_POSITIVE, help="Pipeline parallel size.")
+@click.option("--dp", type=_POSITIVE, help="Data parallel size.")
+@click.option("--checkpointing", type=click.Choice(["full", "selective", "none"]), default="full", show_default=True,
+              help="Activations computed again.")  # fmt: skip
+@click.option("--glu", is_flag=True, help="SwiGLU or another gated MLP.")
+@click.option("--experts", type=_POSITIVE, help="Experts of a layer.")
+@click.option("--top-k", type=_POSITIVE, help="Experts that a token passes.")
+@click.option("--expert-ffn", type=_POSITIVE, help="Width of an expert's MLP.")
+@click.option("--mtp-layers", type=_POSITIVE, help="Multi-token prediction layers.")
+@click.option("--size", type=_Billions(), help="Parameters as told, e.g. 104B: the seed formula's.")
+@click.option("--gpu", help="GPU by name, e.g. 'A100-SXM4-80GB': its peak gives MFU.")
+@click.option("--dtype", type=click.Choice(["fp16", "bf16"]), help="Which of the GPU's peaks.")
+@click.option("--peak", type=_ABOVE, help="Peak of one GPU in TFLOP/s, instead of --gpu.")
+@click.option("--printed", type=_ABOVE, help="A figure that a log or table prints: which formula is it?")
+@click.option("--iterations", type=_POSITIVE, help="Iterations of the whole training: days.")
+@click.option("--tokens", type=_Billions(), help="Tokens of the whole training, e.g. 400B: days.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@click.pass_context
+def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
+    r"""Compute TFLOP/s per GPU by every formula of the field from sizes and seconds, inputs shown, and MFU.
+
+    \b
+    Examples:
+      megatron-monitor flops --layers 72 --hidden 14336 --padded-vocab 250880 --seq 2048 --gbs 2048 \
+          --gpus 384 --tp 8 --pp 12 --seconds 143.31 --gpu A100-SXM4-80GB
+      megatron-monitor flops --size 104B --seq 2048 --gbs 2048 --gpus 128 --seconds 633 --printed 43.0
+      megatron-monitor flops plan --gbs 2048 --rampup 32 32 10000000 --tp 8 --pp 12 --gpus 384
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if all(value in (None, False) for name, value in options.items() if name not in ("checkpointing", "divisible_by")):
+        click.echo(ctx.get_help())
+        return
+    answer = calculator.answer(_question(options))
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        click.echo(calculator.text(answer))
+    sys.exit(0 if any(row["tflops"] is not None for row in answer["formulas"]) or answer["parameters"] else 1)
+
+
+def _question(given: dict[str, Any]) -> Question:
+    tp, pp, dp = given["tp"], given["pp"], given["dp"]
+    world = given["world"] or ((tp or 1) * (pp or 1) * dp if dp else None)
+    replica = (tp or 1) * (pp or 1)
+    if dp is None and world and world % replica == 0:
+        dp = world // replica
+    padded = given["padded_vocab"]
+    if padded is None and given["vocab"]:
+        multiple = given["divisible_by"] * (tp or 1)
+        padded = -(-given["vocab"] // multiple) * multiple
+    if given["gpu"] and given["peak"] is None and gpus.peak_tflops(given["gpu"], given["dtype"]) is None:
+        raise click.BadParameter(
+            f"no peak is known for {given['gpu']!r}{' in ' + given['dtype'] if given['dtype'] else ''}; give --peak",
+            param_hint="--gpu",
+        )
+    topology = Topology(
+        world_size=world, tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=dp,
+        micro_batch_size=given["mbs"], global_batch_size=given["batch"], layers=given["layers"],
+        hidden_size=given["hidden"], ffn_hidden_size=given["ffn"], attention_heads=given["heads"],
+        query_groups=given["query_groups"], kv_channels=given["kv_channels"], sequence_length=given["sequence"],
+        padded_vocab_size=padded, activation_checkpointing=given["checkpointing"], glu=given["glu"],
+        experts=given["experts"], moe_top_k=given["top_k"], moe_ffn_hidden_size=given["expert_ffn"],
+        mtp_layers=given["mtp_layers"], parameters=given["size"], gpu_name=given["gpu"], dtype=given["dtype"],
+        log_interval=1,
+    )  # fmt: skip
+    return Question(
+        topology, given["seconds"], given["batch"], given["sequence"], given["peak"], given["printed"],
+        given["iterations"], given["tokens"],
+    )  # fmt: skip
+
+
+@flops.command()
+@click.option("--gbs", "batch", type=_POSITIVE, required=True, help="Global batch size at the ramp's end.")
+@click.option("--rampup", type=(int, int, int), metavar="START INCREMENT SAMPLES", help="--rampup-batch-size.")
+@click.option("--tp", type=_POSITIVE, default=1, show_default=True, help="Tensor parallel size.")
+@click.option("--pp", type=_POSITIVE, default=1, show_default=True, help="Pipeline parallel size.")
+@click.option("--mbs", type=_POSITIVE, help="Only this micro batch size.")
+@click.option("--dp", type=_POSITIVE, help="Check this data parallel size (with --mbs).")
+@click.option("--gpus", "world", type=_POSITIVE, help="GPUs at hand; no bound if not given.")
+@click.option("--gpus-per-node", type=_POSITIVE, default=8, show_default=True, help="GPUs of a node.")
+@click.option("--layers", type=_POSITIVE, help="Layers: must be a multiple of PP.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+def plan(
+    batch: int, rampup: tuple[int, int, int] | None, tp: int, pp: int, mbs: int | None, dp: int | None,
+    world: int | None, gpus_per_node: int, layers: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    r"""Plan a batch size ramp-up: which MBS, DP and nodes fit every batch size, and the most GPUs each can feed.
+
+    \b
+    Examples:
+      megatron-monitor flops plan --gbs 2048 --rampup 32 32 10000000 --tp 8 --pp 12 --gpus 384
+      megatron-monitor flops plan --gbs 2048 --rampup 32 32 10000000 --mbs 8 --dp 8      is it valid? exit 1 if not
+    """
+    try:
+        ramp = Ramp(batch, *rampup) if rampup else Ramp(batch)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--rampup") from error
+    answer = planner.answer(ramp, tp, pp, gpus_per_node, gpus=world, micro_batch=mbs, data_parallel=dp, layers=layers)
+    click.echo(json.dumps(answer, indent=2) if as_json else planner.text(answer))
+    sys.exit(1 if answer["problems"] else 0)
