@@ -21,7 +21,7 @@ _INPUTS = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The inputs: seconds per iteration, samples, tokens per sample, a GPU's peak in TFLOP/s, a printed figure, a goal."""
+    """The inputs: seconds per iteration, samples, tokens per sample, GPU peak in TFLOP/s, a printed figure, a goal."""
 
     topology: Topology
     seconds: float | None = None
