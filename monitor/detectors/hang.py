@@ -133,6 +133,17 @@ def deadline(state: RunState, settings: HangSettings) -> float | None:
     return state.progress_at + budget(state, settings).seconds
 
 
+def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
+    """When silence becomes late, then a hang; None when neither is ahead."""
+    if not watched(state) or state.progress_at is None:
+        return None
+    allowed = budget(state, settings)
+    for after in (allowed.late_after, allowed.seconds):
+        if state.progress_at + after > now:
+            return state.progress_at + after
+    return None
+
+
 def check(state: RunState, now: float, settings: HangSettings) -> Verdict:
     """Late after half the budget (quiet warning), hung after it (critical)."""
     if state.lost:

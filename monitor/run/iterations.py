@@ -91,6 +91,7 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
         first_of_attempt(state, iteration)
     else:
         state.log_interval = delta
+    state.step_seconds = None
     attempt.last_iteration = state.latest.iteration = iteration
     attempt.iterations += delta
     state.iterations_total += delta
@@ -131,6 +132,7 @@ def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool)
     batch_size = state.latest.global_batch_size
     if first:  # warm-up and compilation: shown, never learned from
         return
+    state.step_seconds = pure
     state.pace.add(pure, batch_size, delta)
     baseline = state.pace.baseline
     if baseline is not None:

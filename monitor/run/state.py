@@ -170,6 +170,8 @@ class RunState:
     pace: Pace = field(default_factory=Pace)
     pure_seconds: float | None = None
     """Seconds of the last iteration, evaluation and saving taken out."""
+    step_seconds: float | None = None
+    """The same of this very step; None where it cannot be told: the first of a launch, an evaluation within."""
     log_interval: int | None = None
     """Iterations between the last two lines."""
     gaps: dict[str, Intervals] = field(default_factory=dict)
@@ -207,4 +209,6 @@ class RunState:
     phase_history: list[tuple[float, str]] = field(default_factory=list)
     """The last phase changes, for the page."""
     memo: dict[str, Any] = field(default_factory=dict)
-    """Detectors' own memory, by detector name."""
+    """What the fold remembers from one event to the next, by name."""
+    memory_of: dict[str, Any] = field(default_factory=dict)
+    """Detectors' own memories, by detector name (monitor/detectors/memory.py)."""
