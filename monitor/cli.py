@@ -10,6 +10,7 @@ from monitor.commands.demo import demo
 from monitor.commands.explain import explain
 from monitor.commands.flops import flops
 from monitor.commands.parse import parse
+from monitor.commands.report import report
 from monitor.commands.run import run
 from monitor.commands.simulate import simulate
 
@@ -27,5 +28,5 @@ def main() -> None:
     """
 
 
-for command in (run, demo, simulate, parse, explain, flops, check_config):
+for command in (run, demo, simulate, parse, explain, report, flops, check_config):
     main.add_command(command)

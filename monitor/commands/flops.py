@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from monitor.commands.sizes import Count
 from monitor.reports import calculator, planner
 from monitor.reports.calculator import Question
 from monitor.reports.ramp import Ramp
@@ -16,26 +17,6 @@ from monitor.run.topology import Topology
 
 _POSITIVE = click.IntRange(1)
 _ABOVE = click.FloatRange(0, min_open=True)
-
-
-class _Billions(click.ParamType[int]):
-    """`104B`, `1.3B`, `350M`, or a plain count."""
-
-    name = "SIZE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The count of parameters."""
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().upper()
-        scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:], 0.0)
-        try:
-            number = float(text[:-1] if scale else text) * (scale or 1.0)
-        except ValueError:
-            number = 0.0
-        if not 1 <= number < 1e18:
-            self.fail(f"{value!r} is no size; write 104B, 350M or 104e9", param, ctx)
-        return round(number)
 
 
 @click.group(invoke_without_command=True)
@@ -63,13 +44,13 @@ class _Billions(click.ParamType[int]):
 @click.option("--top-k", type=_POSITIVE, help="Experts that a token passes.")
 @click.option("--expert-ffn", type=_POSITIVE, help="Width of an expert's MLP.")
 @click.option("--mtp-layers", type=_POSITIVE, help="Multi-token prediction layers.")
-@click.option("--size", type=_Billions(), help="Parameters as told, e.g. 104B: the seed formula's.")
+@click.option("--size", type=Count(), help="Parameters as told, e.g. 104B: the seed formula's.")
 @click.option("--gpu", help="GPU by name, e.g. 'A100-SXM4-80GB': its peak gives MFU.")
 @click.option("--dtype", type=click.Choice(["fp16", "bf16"]), help="Which of the GPU's peaks.")
 @click.option("--peak", type=_ABOVE, help="Peak of one GPU in TFLOP/s, instead of --gpu.")
 @click.option("--printed", type=_ABOVE, help="A figure that a log or table prints: which formula is it?")
 @click.option("--iterations", type=_POSITIVE, help="Iterations of the whole training: days.")
-@click.option("--tokens", type=_Billions(), help="Tokens of the whole training, e.g. 400B: days.")
+@click.option("--tokens", type=Count(), help="Tokens of the whole training, e.g. 400B: days.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.pass_context
 def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from monitor.run.flops import FORMULAS, prints_as
+from monitor.run.flops import FORMULAS, OF_DIALECT, prints_as
 from monitor.run.topology import Topology
 
-# What programs and notes print; the corrected variants explain nothing more.
-_ASKED = ("bigscience", "megatron_deepspeed_2021", "microsoft", "megatron_lm_2026", "megatron_lm_2024", "seed")
 _SLIPS = {1024: 1048, 1048: 1024}
 """Batch sizes mistyped in BigScience's notes."""
 
@@ -38,15 +36,23 @@ def nearest(printed: float, topology: Topology, seconds: float, batch: int, sequ
     """(formula, TFLOP/s per GPU) that comes closest to the printed figure with the inputs as they are."""
     found = [
         (name, value)
-        for name in _ASKED
+        for name in _asked(topology)
         if (value := FORMULAS[name](topology, seconds, batch, sequence)) is not None and value > 0
     ]
     return min(found, key=lambda item: abs(item[1] - printed), default=None)
 
 
+def _asked(topology: Topology) -> tuple[str, ...]:
+    """The run's own program's formulas and the notes' rule: of many formulas with many inputs, some fits by chance."""
+    return (
+        *OF_DIALECT.get(topology.dialect or "", ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")),
+        "seed",
+    )
+
+
 def _fitting(printed: float, inputs: _Inputs) -> list[str]:
     """The first formula that gives the printed figure with these inputs, as a list of at most one."""
-    for name in _ASKED:
+    for name in _asked(inputs[0]):
         value = FORMULAS[name](*inputs)
         if value is not None and prints_as(value, printed):
             return [name]

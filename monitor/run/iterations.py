@@ -133,6 +133,7 @@ def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool)
     if first:  # warm-up and compilation: shown, never learned from
         return
     state.step_seconds = pure
+    state.steady.add(batch_size, pure, state.latest.tflops if state.driver == "iteration" and pure == elapsed else None)
     state.pace.add(pure, batch_size, delta)
     baseline = state.pace.baseline
     if baseline is not None:
