@@ -10,6 +10,7 @@ from monitor.commands.demo import demo
 from monitor.commands.explain import explain
 from monitor.commands.flops import flops
 from monitor.commands.parse import parse
+from monitor.commands.replay import replay_command
 from monitor.commands.report import report
 from monitor.commands.run import run
 from monitor.commands.simulate import simulate
@@ -28,5 +29,5 @@ def main() -> None:
     """
 
 
-for command in (run, demo, simulate, parse, explain, report, flops, check_config):
+for command in (run, demo, replay_command, report, flops, simulate, parse, explain, check_config):
     main.add_command(command)
