@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from monitor import __version__
+from monitor.commands.backfill import backfill
 from monitor.commands.check_config import check_config
 from monitor.commands.demo import demo
 from monitor.commands.explain import explain
@@ -29,5 +30,5 @@ def main() -> None:
     """
 
 
-for command in (run, demo, replay_command, report, flops, simulate, parse, explain, check_config):
+for command in (run, demo, replay_command, report, flops, backfill, simulate, parse, explain, check_config):
     main.add_command(command)
