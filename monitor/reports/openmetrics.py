@@ -1,7 +1,7 @@
-"""Samples with time stamps as OpenMetrics text: each family once, each series together, as the format demands.
+"""Samples with time stamps as OpenMetrics text: each family once, each label set together, as the format demands.
 
-History comes in the order of time, the text goes out in the order of series: so points wait in one file a series, and
-memory does not grow with the log.
+History comes in the order of time, the text goes out in the order of label sets: so lines wait in a file
+each, and memory does not grow with the log.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
-from monitor.metrics import CATALOGUE, Histogram, Metric, Sample, clean_label
+from monitor.metrics import CATALOGUE, Histogram, Sample, clean_label
 
-_BUFFERED = 512  # points of one series kept in memory
+_BUFFERED = 512  # points of one label set kept in memory
 
 _Labels = tuple[tuple[str, str], ...]
 
@@ -24,7 +24,7 @@ class Spool:
     def __init__(self, directory: Path, extra: Mapping[str, str] | None = None) -> None:
         self._directory = directory
         self._extra: _Labels = tuple((name, clean_label(value)) for name, value in (extra or {}).items())
-        self._series: dict[str, dict[tuple[str, _Labels], _Points]] = {}
+        self._groups: dict[str, dict[_Labels, _Lines]] = {}
         self.points = 0
         self.first: float | None = None
         self.last: float | None = None
@@ -37,67 +37,73 @@ class Spool:
             found = samples.get(metric.name)
             if found is None:
                 continue
-            for suffix, labels, value in _flat(metric, found):
-                own = (*self._extra, ("run", clean_label(run)), *labels)
-                self._put(metric.name, (suffix, own), at, value)
+            before: _Labels = (*self._extra, ("run", clean_label(run)))
+            if isinstance(found, Histogram):
+                self._lines(metric.name, before).add(_histogram(metric.name, before, found, at))
+                self.points += len(found.buckets) + 2
+                continue
+            for sample in found:
+                labels = (*before, *zip(metric.labels, sample.labels, strict=True))
+                self._lines(metric.name, labels).add(_line(metric.name, labels, sample.value, at))
+                self.points += 1
 
-    def _put(self, family: str, key: tuple[str, _Labels], at: float, value: float) -> None:
-        series = self._series.setdefault(family, {})
-        points = series.get(key)
-        if points is None:
-            number = sum(len(known) for known in self._series.values())
-            points = series[key] = _Points(self._directory / f"{number}.points")
-        points.add(at, value)
-        self.points += 1
+    def _lines(self, family: str, labels: _Labels) -> _Lines:
+        groups = self._groups.setdefault(family, {})
+        lines = groups.get(labels)
+        if lines is None:
+            number = sum(len(known) for known in self._groups.values())
+            lines = groups[labels] = _Lines(self._directory / f"{number}.lines")
+        return lines
 
     def write(self, out: IO[str]) -> None:
         """The whole text, in the catalogue's order."""
         for metric in CATALOGUE:
-            series = self._series.get(metric.name)
-            if not series:
+            groups = self._groups.get(metric.name)
+            if not groups:
                 continue
             # the family of a counter is named without _total, its samples with it
             family = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
             out.write(f"# HELP {family} {_escaped(metric.help)}\n# TYPE {family} {metric.kind}\n")
-            for (suffix, labels), points in series.items():
-                name = metric.name + suffix
-                pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels)
-                for line in points.lines():
-                    out.write(f"{name}{{{pairs}}} {line}")
+            for lines in groups.values():
+                out.writelines(lines.all())
         out.write("# EOF\n")
 
 
-class _Points:
-    """`value timestamp` lines of one series, older ones on the disk."""
+class _Lines:
+    """The lines of one label set in the order of time, older ones on the disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._buffer: list[str] = []
 
-    def add(self, at: float, value: float) -> None:
-        self._buffer.append(f"{_number(value)} {at:.3f}\n")
+    def add(self, text: str) -> None:
+        self._buffer.append(text)
         if len(self._buffer) >= _BUFFERED:
-            with self._path.open("a", encoding="ascii") as stream:
+            with self._path.open("a", encoding="utf-8") as stream:
                 stream.writelines(self._buffer)
             self._buffer.clear()
 
-    def lines(self) -> Iterable[str]:
+    def all(self) -> Iterable[str]:
         if self._path.exists():
-            with self._path.open(encoding="ascii") as stream:
+            with self._path.open(encoding="utf-8") as stream:
                 yield from stream
         yield from self._buffer
 
 
-def _flat(metric: Metric, found: tuple[Sample, ...] | Histogram) -> Iterable[tuple[str, _Labels, float]]:
-    """(suffix, labels, value) of each series."""
-    if isinstance(found, Histogram):
-        for bound, count in found.buckets:
-            yield "_bucket", (("le", bound),), count
-        yield "_count", (), found.buckets[-1][1]
-        yield "_sum", (), found.sum
-        return
-    for sample in found:
-        yield "", tuple(zip(metric.labels, sample.labels, strict=True)), sample.value
+def _histogram(name: str, labels: _Labels, found: Histogram, at: float) -> str:
+    """All lines of one point: a histogram's buckets of one instant stand together."""
+    return "".join(
+        [
+            *(_line(f"{name}_bucket", (*labels, ("le", bound)), count, at) for bound, count in found.buckets),
+            _line(f"{name}_count", labels, found.buckets[-1][1], at),
+            _line(f"{name}_sum", labels, found.sum, at),
+        ]
+    )
+
+
+def _line(name: str, labels: _Labels, value: float, at: float) -> str:
+    pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+    return f"{name}{{{pairs}}} {_number(value)} {at:.3f}\n"
 
 
 def _number(value: float) -> str:
