@@ -7,6 +7,7 @@ import click
 from monitor import __version__
 from monitor.commands.backfill import backfill
 from monitor.commands.check_config import check_config
+from monitor.commands.compare import compare
 from monitor.commands.demo import demo
 from monitor.commands.explain import explain
 from monitor.commands.flops import flops
@@ -30,5 +31,5 @@ def main() -> None:
     """
 
 
-for command in (run, demo, replay_command, report, flops, backfill, simulate, parse, explain, check_config):
+for command in (run, demo, replay_command, report, compare, flops, backfill, simulate, parse, explain, check_config):
     main.add_command(command)

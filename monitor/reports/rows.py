@@ -92,11 +92,14 @@ class Row:
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     trace: Tally | None = None
+    steady: list[float] = field(default_factory=list)
+    """Seconds of steady iterations in their order, evenly thinned."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; what is unknown is left out, the plots' traces too."""
         values = asdict(self)
         values.pop("trace")
+        values.pop("steady")
         return {name: value for name, value in values.items() if value is not None and value not in ([], {})}
 
 
@@ -169,6 +172,7 @@ def _pace(row: Row, state: RunState, steady: AtSize | None) -> list[str]:
         row.seconds_per_iteration = steady.seconds.median
         row.seconds_low, row.seconds_high = steady.seconds.quantile(0.1), steady.seconds.quantile(0.9)
         row.steady_iterations = steady.seconds.seen
+        row.steady = list(steady.seconds.values)
         planned = state.topology.global_batch_size
         if planned and row.global_batch_size and row.global_batch_size != planned and state.topology.rampup:
             return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from monitor.run.fold import log_clock
 from monitor.run.state import RunState
-from parsers.events import EngineStepLogged, IterationLogged, LogEvent, TrainerLogged
+from parsers.events import ArgumentsDumped, EngineStepLogged, IterationLogged, LogEvent, TrainerLogged
 
 _POINTS = 600  # buckets of a trace: about one a pixel column of a plot
 
@@ -50,6 +50,8 @@ class Tally:
     loss: Trace = field(default_factory=Trace)
     iterations_seen: int = 0
     last_iteration_clock: float | None = None
+    arguments: dict[str, str] = field(default_factory=dict)
+    """The last arguments dump."""
 
 
 class Tallies:
@@ -61,6 +63,8 @@ class Tallies:
     def look(self, state: RunState, entry: LogEvent, _at: float) -> None:
         """See an event that was just folded."""
         event = entry.event
+        if isinstance(event, ArgumentsDumped):
+            self.of.setdefault(state.name, Tally()).arguments.update(event.values)
         if not isinstance(event, IterationLogged | EngineStepLogged | TrainerLogged):
             return
         tally = self.of.setdefault(state.name, Tally())

@@ -52,9 +52,16 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     folder = tmp_path_factory.mktemp("history")
     with (folder / "tuning.log").open("wb") as stream:
         write(SCENARIO, stream)
-    command = [sys.executable, "-m", "monitor", "backfill", str(folder / "tuning.log"), "-o", str(folder / "history.om"),
-               "--step", "30s", "--label", "job=megatron"]  # fmt: skip
-    subprocess.run(command, check=True, timeout=60, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "monitor",
+        "backfill",
+        str(folder / "tuning.log"),
+        "-o",
+        str(folder / "history.om"),
+    ]
+    subprocess.run([*command, "--step", "30s", "--label", "job=megatron"], check=True, timeout=60, capture_output=True)
     blocks = folder / "data"
     promtool, server = shutil.which("promtool"), shutil.which("prometheus")
     assert promtool is not None
