@@ -53,13 +53,15 @@ def benchmark(
     """Sort, group, and find the baseline by its run name; LookupError where it names no run, or several."""
     ordered = sorted(rows, key=lambda row: (_last(SORTS[sort](row)), row.run))
     base = _find(ordered, baseline) if baseline is not None else None
-    groups: dict[str, list[Row]] = {}
+    groups: dict[Any, list[Row]] = {}
     for row in ordered:
-        value = GROUPS[group](row) if group else ""
-        groups.setdefault("" if value is None else str(value), []).append(row)
+        groups.setdefault(GROUPS[group](row) if group else "", []).append(row)
+    named = [(str(value), groups[value]) for value in sorted(value for value in groups if value is not None)]
+    if None in groups:
+        named.append(("unknown", groups[None]))
     measured = [row for row in ordered if row.seconds_per_iteration is not None]
     days = any(row.days is not None for row in rows)
-    return Benchmark(ordered, list(groups.items()), base, warnings(measured), days)
+    return Benchmark(ordered, named, base, warnings(measured), days)
 
 
 def _last(value: float | str | None) -> tuple[bool, float | str]:

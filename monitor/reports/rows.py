@@ -120,6 +120,8 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     _memory(row, state)
     row.environment, row.software = dict(state.environment), dict(state.software)
     row.sources = list(state.sources)
+    if row.tflops_source == "computed" and row.tflops_formula:
+        notes.append(f"TFLOPs computed by {row.tflops_formula}")
     if state.restarts:
         notes.append(f"{state.restarts} restart{'s' if state.restarts > 1 else ''}")
     found = findings(state, measured)
