@@ -13,9 +13,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from monitor.backfill import UndatedError, history
+from monitor.backfill import Moment, Reading, UndatedError, history
 from monitor.commands.files import files_of
 from monitor.commands.parse import events_of
+from monitor.commands.reading import spooled
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
@@ -86,40 +87,54 @@ def backfill(
       megatron-monitor backfill /logs/tr11 -o history.om --timezone Europe/Paris --label job=megatron
       promtool tsdb create-blocks-from openmetrics history.om /var/lib/prometheus
       megatron-monitor backfill old.log --start 2022-03-11T11:42:00 -o history.om     a log without times
+
+    A Prometheus deletes what is older than its retention time, backfilled or not.
     """
-    config = configured(config_file, overrides, paths)
     extra = dict(_label(text) for text in labels)
     began = _instant(start, zone) if start is not None else None
-    runs: dict[str, dict[str, Callable[[], Iterator[LogEvent]]]] = {}
-    for path in files_of(paths):
-        if path == "-":
-            raise click.BadParameter("a log is read twice: name a file", param_hint="PATH")
-        name = run_name(absolute(path), absolute(path), config.runs)
-        runs.setdefault(name, {})[path] = partial(_read, path, config)
-    failed = False
-    with tempfile.TemporaryDirectory(prefix="megatron-monitor-") as folder:
+    with spooled(paths) as files, tempfile.TemporaryDirectory(prefix="megatron-monitor-") as folder:
+        config = configured(config_file, overrides, files)
         spool = Spool(Path(folder), extra)
-        for name, sources in runs.items():
-            try:
-                shown = 0
-                for moment in history(config, Judge(config), name, sources, step, zone, began):
-                    spool.add(name, moment.at, moment.samples)
-                    shown += 1
-                if not shown:
-                    click.echo(f"{name}: no training line", err=True)
-            except UndatedError:
-                click.echo(f"{name}: no line prints a time; give --start", err=True)
-                failed = True
-            except OSError as error:
-                click.echo(f"{error.filename or name}: {error.strerror or error}", err=True)
-                failed = True
+        complete = [
+            _fill(spool, config, name, sources, partial(history, step=step, zone=zone, start=began))
+            for name, sources in _runs(files, config).items()
+        ]
         if output is None:
             spool.write(sys.stdout)
         else:
             with output.open("w", encoding="utf-8") as stream:
                 spool.write(stream)
-        _sum_up(spool)
-    sys.exit(1 if failed or not spool.points else 0)
+    _sum_up(spool)
+    sys.exit(0 if all(complete) and spool.points else 1)
+
+
+def _runs(paths: tuple[str, ...], config: Config) -> dict[str, dict[str, Reading]]:
+    """The sources of each run, in the order in which the runs are named."""
+    runs: dict[str, dict[str, Reading]] = {}
+    for path in files_of(paths):
+        name = run_name(absolute(path), absolute(path), config.runs)
+        runs.setdefault(name, {})[path] = partial(_read, path, config)
+    return runs
+
+
+def _fill(
+    spool: Spool, config: Config, name: str, sources: dict[str, Reading], past: Callable[..., Iterator[Moment]]
+) -> bool:
+    """One run's history into the spool; False, and said, where it cannot be read or dated."""
+    shown = 0
+    try:
+        for moment in past(config, Judge(config), name, sources):
+            spool.add(name, moment.at, moment.samples)
+            shown += 1
+    except UndatedError:
+        click.echo(f"{name}: no line prints a time; give --start", err=True)
+        return False
+    except OSError as error:
+        click.echo(f"{error.filename or name}: {error.strerror or error}", err=True)
+        return False
+    if not shown:
+        click.echo(f"{name}: no training line", err=True)
+    return True
 
 
 def _sum_up(spool: Spool) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from monitor.commands.reading import rows_of
-from monitor.commands.settings import config_option, configured, set_option
+from monitor.commands.reading import only_run
+from monitor.commands.settings import config_option, set_option
 from monitor.reports import comparison
-from monitor.reports.rows import Options, Row
 
 
 @click.command()
@@ -28,20 +27,8 @@ def compare(a: str, b: str, as_json: bool, config_file: Path | None, overrides: 
     Example:
       megatron-monitor compare /logs/monday.log /logs/tuesday.log
     """
-    one, other = (_row(path, config_file, overrides) for path in (a, b))
+    one, other = (only_run(path, config_file, overrides)[1] for path in (a, b))
     if one.run == other.run:
         one.run, other.run = a, b
     found = comparison.compare(one, other)
     click.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else comparison.text(found))
-
-
-def _row(path: str, config_file: Path | None, overrides: tuple[str, ...]) -> Row:
-    """The only run of the path."""
-    config = configured(config_file, overrides, (path,))
-    rows, problems = rows_of(config, Options(config.gpu_peak_tflops))
-    if len(rows) == 1:
-        return rows[0]
-    for told in problems:
-        click.echo(told, err=True)
-    names = ", ".join(row.run for row in rows) or "none"
-    raise click.ClickException(f"{path} holds {len(rows)} runs: {names}; one is needed")

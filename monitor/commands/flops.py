@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from monitor.commands.reading import only_run
 from monitor.commands.sizes import Count
 from monitor.reports import calculator, planner
 from monitor.reports.calculator import Question
@@ -20,6 +22,7 @@ _ABOVE = click.FloatRange(0, min_open=True)
 
 
 @click.group(invoke_without_command=True)
+@click.option("--log", "source", metavar="PATH", help="Take what is not given here from this log.")
 @click.option("--layers", type=_POSITIVE, help="Transformer layers.")
 @click.option("--hidden", type=_POSITIVE, help="Hidden size.")
 @click.option("--ffn", type=_POSITIVE, help="Width of the MLP; 4 x hidden if not given.")
@@ -37,8 +40,8 @@ _ABOVE = click.FloatRange(0, min_open=True)
 @click.option("--tp", type=_POSITIVE, help="Tensor parallel size.")
 @click.option("--pp", type=_POSITIVE, help="Pipeline parallel size.")
 @click.option("--dp", type=_POSITIVE, help="Data parallel size.")
-@click.option("--checkpointing", type=click.Choice(["full", "selective", "none"]), default="full", show_default=True,
-              help="Activations computed again.")  # fmt: skip
+@click.option("--checkpointing", type=click.Choice(["full", "selective", "none"]),
+              help="Activations computed again; full if neither this nor a log tells.")  # fmt: skip
 @click.option("--glu", is_flag=True, help="SwiGLU or another gated MLP.")
 @click.option("--experts", type=_POSITIVE, help="Experts of a layer.")
 @click.option("--top-k", type=_POSITIVE, help="Experts that a token passes.")
@@ -61,11 +64,12 @@ def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
       megatron-monitor flops --layers 72 --hidden 14336 --padded-vocab 250880 --seq 2048 --gbs 2048 \
           --gpus 384 --tp 8 --pp 12 --seconds 143.31 --gpu A100-SXM4-80GB
       megatron-monitor flops --size 104B --seq 2048 --gbs 2048 --gpus 128 --seconds 633 --printed 43.0
+      megatron-monitor flops --log train.log --gpu 'H100 80GB HBM3'
       megatron-monitor flops plan --gbs 2048 --rampup 32 32 10000000 --tp 8 --pp 12 --gpus 384
     """
     if ctx.invoked_subcommand is not None:
         return
-    if all(value in (None, False) for name, value in options.items() if name not in ("checkpointing", "divisible_by")):
+    if all(value in (None, False) for name, value in options.items() if name != "divisible_by"):
         click.echo(ctx.get_help())
         return
     answer = calculator.answer(_question(options))
@@ -77,34 +81,59 @@ def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
 
 
 def _question(given: dict[str, Any]) -> Question:
-    tp, pp, dp = given["tp"], given["pp"], given["dp"]
-    world = given["world"] or ((tp or 1) * (pp or 1) * dp if dp else None)
-    replica = (tp or 1) * (pp or 1)
-    if dp is None and world and world % replica == 0:
-        dp = world // replica
-    padded = given["padded_vocab"]
-    if padded is None and given["vocab"]:
-        multiple = given["divisible_by"] * (tp or 1)
-        padded = -(-given["vocab"] // multiple) * multiple
-    if given["gpu"] and given["peak"] is None and gpus.peak_tflops(given["gpu"], given["dtype"]) is None:
+    base, seconds, batch, sequence, printed = Topology(), None, None, None, None
+    if given["source"]:
+        state, row = only_run(given["source"], None, ())
+        base, seconds, batch = state.topology, row.seconds_per_iteration, row.global_batch_size
+        sequence, printed = row.sequence_length, row.tflops if row.tflops_source == "log" else None
+    told = {name: given[option] for name, option in _OF_TOPOLOGY.items() if given[option] not in (None, False)}
+    if told.keys() & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:
+        told.setdefault("data_parallel_size", None)  # the log's belongs to the log's own layout
+    if "data_parallel_size" in told and told["data_parallel_size"] and "world_size" not in told:
+        told["world_size"] = None
+    topology = _completed(replace(base, **told), given)
+    name, dtype = topology.gpu_name, topology.dtype
+    if given["gpu"] and given["peak"] is None and gpus.peak_tflops(given["gpu"], dtype) is None:
         raise click.BadParameter(
-            f"no peak is known for {given['gpu']!r}{' in ' + given['dtype'] if given['dtype'] else ''}; give --peak",
-            param_hint="--gpu",
+            f"no peak is known for {name!r}{' in ' + dtype if dtype else ''}; give --peak", param_hint="--gpu"
         )
-    topology = Topology(
-        world_size=world, tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=dp,
-        micro_batch_size=given["mbs"], global_batch_size=given["batch"], layers=given["layers"],
-        hidden_size=given["hidden"], ffn_hidden_size=given["ffn"], attention_heads=given["heads"],
-        query_groups=given["query_groups"], kv_channels=given["kv_channels"], sequence_length=given["sequence"],
-        padded_vocab_size=padded, activation_checkpointing=given["checkpointing"], glu=given["glu"],
-        experts=given["experts"], moe_top_k=given["top_k"], moe_ffn_hidden_size=given["expert_ffn"],
-        mtp_layers=given["mtp_layers"], parameters=given["size"], gpu_name=given["gpu"], dtype=given["dtype"],
-        log_interval=1,
-    )  # fmt: skip
+    changed = bool(told) or given["seconds"] is not None
     return Question(
-        topology, given["seconds"], given["batch"], given["sequence"], given["peak"], given["printed"],
-        given["iterations"], given["tokens"],
+        topology, given["seconds"] or seconds, given["batch"] or batch, given["sequence"] or sequence, given["peak"],
+        given["printed"] or (None if changed else printed), given["iterations"], given["tokens"],
     )  # fmt: skip
+
+
+_OF_TOPOLOGY = {
+    "world_size": "world", "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
+    "micro_batch_size": "mbs", "global_batch_size": "batch", "layers": "layers", "hidden_size": "hidden",
+    "ffn_hidden_size": "ffn", "attention_heads": "heads", "query_groups": "query_groups", "kv_channels": "kv_channels",
+    "sequence_length": "sequence", "padded_vocab_size": "padded_vocab", "activation_checkpointing": "checkpointing",
+    "glu": "glu", "experts": "experts", "moe_top_k": "top_k", "moe_ffn_hidden_size": "expert_ffn",
+    "mtp_layers": "mtp_layers", "parameters": "size", "gpu_name": "gpu", "dtype": "dtype",
+}  # fmt: skip
+
+
+def _completed(topology: Topology, given: dict[str, Any]) -> Topology:
+    """What follows from the sizes: ranks or layout, the padding, full recomputation."""
+    replica = (topology.tensor_parallel_size or 1) * (topology.pipeline_parallel_size or 1)
+    replica *= topology.context_parallel_size or 1
+    world, data, padded = topology.world_size, topology.data_parallel_size, topology.padded_vocab_size
+    if world is None and data is not None:
+        world = replica * data
+    elif data is None and world is not None and world % replica == 0:
+        data = world // replica
+    if given["padded_vocab"] is None and given["vocab"]:
+        multiple = given["divisible_by"] * (topology.tensor_parallel_size or 1)
+        padded = -(-given["vocab"] // multiple) * multiple
+    return replace(
+        topology,
+        world_size=world,
+        data_parallel_size=data,
+        padded_vocab_size=padded,
+        activation_checkpointing=topology.activation_checkpointing or "full",
+        log_interval=topology.log_interval or 1,
+    )
 
 
 @flops.command()

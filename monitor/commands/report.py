@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from monitor.commands.reading import rows_of
+from monitor.commands.reading import runs_of, spooled
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.commands.sizes import Count
 from monitor.reports import html, text
@@ -41,7 +41,9 @@ def report(
     iterations: int | None, tokens: int | None, formula: str | None, peak: float | None, gpus_per_node: int | None,
     at_hand: int | None, extra: bool, config_file: Path | None, overrides: tuple[str, ...],
 ) -> None:  # fmt: skip
-    r"""Make the benchmark table of PATH (files, directories, globs): medians over steady iterations, one row a run.
+    r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
+
+    PATH may be files, directories, globs, or - for standard input. A run's name is its file's.
 
     \b
     Examples:
@@ -49,9 +51,11 @@ def report(
       megatron-monitor report /logs/tuning --baseline tp8-pp12 --iterations 95367 --extra
       megatron-monitor report /logs/tuning --format html -o report.html
     """
-    config = configured(config_file, overrides, paths)
-    options = Options(peak or config.gpu_peak_tflops, gpus_per_node, at_hand, iterations, tokens, formula)
-    rows, problems = rows_of(config, options)
+    with spooled(paths) as files:
+        config = configured(config_file, overrides, files)
+        options = Options(peak or config.gpu_peak_tflops, gpus_per_node, at_hand, iterations, tokens, formula)
+        runs, problems = runs_of(config, options)
+    rows = [row for _, row in runs]
     for told in problems:
         click.echo(told, err=True)
     try:

@@ -136,13 +136,12 @@ def test_iterations_before_the_first_dated_line_are_dated_backwards(tmp_path: Pa
 
 
 def test_labels_and_what_is_refused(tmp_path: Path) -> None:
-    """A label more stands on every series; a bad one, standard input and a file of no training are told."""
+    """A label more stands on every series; a bad one and a file of no training are told."""
     log = simulated(tmp_path / "a.log")
     points = points_of(invoke(str(log), "--label", 'job=mega"tron').stdout)
     assert all(point.labels["job"] == 'mega"tron' for found in points.values() for point in found)
     assert invoke(str(log), "--label", "run=x").exit_code == 2
     assert invoke(str(log), "--label", "9=x").exit_code == 2
-    assert invoke("-").exit_code == 2
     noise = tmp_path / "noise.log"
     noise.write_text("2022-03-11 12:00:00 nothing to see\n")
     assert invoke(str(noise)).exit_code == 1
@@ -167,6 +166,14 @@ def test_each_point_of_the_histogram_is_whole(tmp_path: Path) -> None:
         counts.append(buckets[-1])
     assert counts == sorted(counts)
     assert counts[-1] == 39
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    """A pipe is read once and kept meanwhile, since a history is read twice."""
+    text = simulated(tmp_path / "a.log").read_bytes()
+    result = CliRunner().invoke(main, ["backfill", "-"], input=text, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert {point.labels["run"] for point in points_of(result.stdout)["megatron_iteration"]} == {"stdin"}
 
 
 def test_points_wait_on_the_disk(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from monitor.reports import formulas, horizon
 from monitor.run import flops
 from monitor.run.causes import wrong_input
 from monitor.run.topology import Topology
+from monitor.simulate import Scenario, write
 
 A181B = (
     "--layers", "72", "--hidden", "14336", "--padded-vocab", "250880", "--seq", "2048", "--gbs", "2048", "--gpus",
@@ -90,6 +92,27 @@ def test_needs_are_exactly_what_a_formula_cannot_do_without(name: str) -> None:
         topology = Topology(**{other: value for other, value in full.items() if other != need})
         assert flops.FORMULAS[name](topology, 1.0, 512, 2048) is None
         assert need in formulas.lacking(name, topology)
+
+
+def test_inputs_from_a_log(tmp_path: Path) -> None:
+    """What is not given comes from the log: sizes, the median time, the figure that it prints."""
+    path = tmp_path / "a.log"
+    with path.open("wb") as stream:
+        write(Scenario(iterations=20, noise=0.0), stream)
+    found = answer("--log", str(path))
+    assert found["inputs"]["layers"] == 70
+    assert found["inputs"]["seconds"] == pytest.approx(105.22)
+    assert found["printed"] == {
+        "tflops": 149.02,
+        "formula": "bigscience",
+        "causes": [],
+        "nearest": found["printed"]["nearest"],
+    }
+    doubled = answer("--log", str(path), "--gpus", "768", "--seconds", "60")
+    assert doubled["inputs"]["data_parallel_size"] == 16
+    rows = {row["formula"]: row["tflops"] for row in doubled["formulas"]}
+    assert rows["bigscience"] == pytest.approx(149.02 * 105.22 / 60 / 2, rel=1e-4)
+    assert "printed" not in doubled
 
 
 def test_plan_exit_status_and_reason() -> None:

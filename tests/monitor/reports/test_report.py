@@ -261,6 +261,15 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     assert "no training line" in result.stderr
 
 
+def test_standard_input(tmp_path: Path) -> None:
+    """`-` is a run named stdin."""
+    log(tmp_path / "a.log", noise=0.0)
+    text = (tmp_path / "a.log").read_bytes()
+    result = CliRunner().invoke(main, ["report", "-", "--format", "json"], input=text, catch_exceptions=False)
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["run"], row["seconds_per_iteration"]) == ("stdin", 105.22)
+
+
 @pytest.mark.real_logs
 @pytest.mark.parametrize(
     ("run", "seconds", "within"),
