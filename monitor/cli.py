@@ -18,6 +18,13 @@ from monitor.commands.run import run
 from monitor.commands.simulate import simulate
 
 
+def keep_examples(command: click.Command) -> None:
+    """Docstrings are raw, as ruff wants them: make their `\\b` the mark by which click leaves a paragraph unwrapped."""
+    command.help = command.help.replace("\\b\n", "\b\n") if command.help else None
+    for child in command.commands.values() if isinstance(command, click.Group) else ():
+        keep_examples(child)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="megatron-monitor")
 def main() -> None:
@@ -33,3 +40,4 @@ def main() -> None:
 
 for command in (run, demo, replay_command, report, compare, flops, backfill, simulate, parse, explain, check_config):
     main.add_command(command)
+keep_examples(main)

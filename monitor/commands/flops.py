@@ -97,7 +97,7 @@ def _question(given: dict[str, Any]) -> Question:
         raise click.BadParameter(
             f"no peak is known for {name!r}{' in ' + dtype if dtype else ''}; give --peak", param_hint="--gpu"
         )
-    changed = bool(told) or given["seconds"] is not None
+    changed = bool(told.keys() - {"gpu_name", "dtype"}) or given["seconds"] is not None
     return Question(
         topology, given["seconds"] or seconds, given["batch"] or batch, given["sequence"] or sequence, given["peak"],
         given["printed"] or (None if changed else printed), given["iterations"], given["tokens"],

@@ -17,6 +17,7 @@ from monitor.detectors import levels
 from monitor.detectors.levels import Level, level_of
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Verdict
+from monitor.detectors.words import spoken
 from monitor.run.derived import batch_size, sequence_length
 from monitor.run.nodes import nodes_of
 from monitor.run.state import RunState
@@ -318,9 +319,9 @@ def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSet
         parts.append(f"as much as {wasted:.1f} of {world} GPUs standing idle")
     last, total = state.latest.iteration, state.train_iterations
     if last is not None and total is not None and total > last:
-        hours = (total - last) * (level - base) / 3600
-        evidence["hours_added"] = round(hours, 2)
-        parts.append(f"{hours:.1f} h more until iteration {total}")
+        longer = (total - last) * (level - base)
+        evidence["hours_added"] = round(longer / 3600, 2)
+        parts.append(f"{spoken(longer)} more until iteration {total}")
     if shift.reason == "launch":
         parts.append(_nodes_of(memory))
     parts.append("look for one slow GPU or node (clocks, ECC, network); exclude it at the next restart")

@@ -100,8 +100,7 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
     state.failure = None  # whatever was seen before, the loop goes on
     if elapsed is not None:
         seconds = elapsed * delta
-        if state.highest_iteration is None or iteration > state.highest_iteration:
-            state.productive_seconds += seconds
+        state.productive_seconds += seconds  # what a restart computes again was taken off when it began
         state.seconds_since_checkpoint += seconds
         _learn(state, elapsed, delta, first, live)
     if live:
