@@ -61,7 +61,8 @@ def history(
         if due is None:
             due = at
         while due < at < float("inf"):
-            if any(True for _ in player.advance(due)) or shown is None:
+            told = list(player.pass_until(due))
+            if told or shown is None:
                 shown = _samples(config, player)
             if player.run.state.proven:
                 yield Moment(shift(due), _shifted(shown, shift))

@@ -19,7 +19,7 @@ from monitor.commands.simulate import simulate
 
 
 def keep_examples(command: click.Command) -> None:
-    """Docstrings are raw, as ruff wants them: make their `\\b` the mark by which click leaves a paragraph unwrapped."""
+    """Docstrings are raw, as ruff wants them: make the mark of an unwrapped paragraph in them what click looks for."""
     command.help = command.help.replace("\\b\n", "\b\n") if command.help else None
     for child in command.commands.values() if isinstance(command, click.Group) else ():
         keep_examples(child)

@@ -133,13 +133,6 @@ class Replay:
         if state.iterations_total != before:
             self._sample(state)
 
-    def advance(self, until: float) -> Iterator[Transition]:
-        """Time passes to `until` without an event, and the run is judged there."""
-        yield from self._pass(until)
-        if until > self.now:
-            self.now = until
-            yield from self._judge.judge(self.run, until)
-
     def finish(self, after: float) -> Iterator[Transition]:
         """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then, nobody
         knows.
