@@ -8,7 +8,7 @@ from typing import Any
 from monitor.reports.rows import Row
 
 _REPEATS = 0.05  # same configuration, more than 5 % apart (K14): network or clocks made such runs differ by up to 74 %
-_SWAPPED = 0.005
+_SWAPPED = 2e-4  # at 0.5 % sound rows of the tables look swapped too
 
 _FACTS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
     ("TFLOPs are by different formulas", lambda row: row.tflops_formula if row.tflops is not None else None),
@@ -53,9 +53,9 @@ def _names(names: list[str]) -> str:
 def configuration(row: Row) -> tuple[Any, ...] | None:
     """What must be equal for two runs to be repeats of each other; None where too little is told."""
     key = (
-        row.gpus, row.parameters, row.layers, row.hidden_size, row.data_parallel_size, row.tensor_parallel_size,
-        row.pipeline_parallel_size, row.context_parallel_size, row.micro_batch_size, row.global_batch_size,
-        row.sequence_length, row.dtype, row.zero_stage, row.activation_checkpointing,
+        row.gpus, row.parameters, row.layers, row.hidden_size, row.attention_heads, row.data_parallel_size,
+        row.tensor_parallel_size, row.pipeline_parallel_size, row.context_parallel_size, row.micro_batch_size,
+        row.global_batch_size, row.sequence_length, row.dtype, row.zero_stage, row.activation_checkpointing,
     )  # fmt: skip
     return key if row.gpus and row.global_batch_size and (row.parameters or row.layers) else None
 

@@ -13,7 +13,8 @@ from monitor.reports.rows import Row
 from monitor.reports.tables import Table, aligned
 
 _CONFIGURATION = (
-    "gpus", "nodes", "gpu", "parameters", "layers", "hidden_size", "data_parallel_size", "tensor_parallel_size",
+    "gpus", "nodes", "gpu", "parameters", "layers", "hidden_size", "attention_heads", "data_parallel_size",
+    "tensor_parallel_size",
     "pipeline_parallel_size", "context_parallel_size", "micro_batch_size", "global_batch_size", "sequence_length",
     "dtype", "zero_stage", "activation_checkpointing", "dialect",
 )  # fmt: skip

@@ -81,6 +81,7 @@ class Row:
     sequence_length: int | None = None
     layers: int | None = None
     hidden_size: int | None = None
+    attention_heads: int | None = None
     dtype: str | None = None
     zero_stage: int | None = None
     activation_checkpointing: str | None = None
@@ -143,6 +144,7 @@ def _configuration(row: Row, state: RunState, options: Options) -> None:
     row.global_batch_size = derived.batch_size(state)
     row.sequence_length = derived.sequence_length(state)
     row.layers, row.hidden_size = topology.layers, topology.hidden_size
+    row.attention_heads = topology.attention_heads
     row.dtype, row.zero_stage = topology.dtype, topology.zero_stage
     row.activation_checkpointing = topology.activation_checkpointing
     row.gpu, row.dialect = topology.gpu_name, state.dialect

@@ -27,7 +27,8 @@ _CSV = (
     "memory_bytes", "memory_ends_bytes", "memory_others_bytes", "seconds_per_iteration", "seconds_low", "seconds_high",
     "steady_iterations", "tflops", "tflops_source", "tflops_formula", "tflops_computed", "mfu", "hfu",
     "samples_per_second", "tokens_per_second", "petaflops", "pipeline_bubble", "idle_gpus", "days", "iterations",
-    "last_iteration", "train_iterations", "restarts", "dtype", "zero_stage", "activation_checkpointing", "gpu",
+    "last_iteration", "train_iterations", "restarts", "layers", "hidden_size", "attention_heads",
+    "dtype", "zero_stage", "activation_checkpointing", "gpu",
     "dialect",
 )  # fmt: skip
 

@@ -56,7 +56,7 @@ def rows_with(*verdicts: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """`report --format json` over one simulated log a row."""
     folder = tmp_path_factory.mktemp("seeds")
     faults = {"OOM": "crash_oom", "fail": "crash_python", "hang": "crash_nccl"}
@@ -66,7 +66,14 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
             write(scenario_of(row, faults=(Fault(kind, 1),) if kind else ()), stream)
     result = CliRunner().invoke(main, ["report", str(folder), "--format", "json"], catch_exceptions=False)
     assert result.exit_code == 0, result.stderr
-    return {row["run"]: row for row in json.loads(result.stdout)["rows"]}
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.fixture(scope="module")
+def table(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The rows by name."""
+    return {row["run"]: row for row in report["rows"]}
 
 
 def test_the_counts_are_those_of_the_seed_check() -> None:
@@ -179,6 +186,23 @@ def test_outcomes_have_their_words(table: dict[str, dict[str, Any]]) -> None:
         assert re.match(rf"{word} before the first iteration", table[name]["notes"][0])
         seen.add(word)
     assert seen == {"OOM", "hang", "crash"}
+
+
+def test_repeats_that_contradict_each_other_are_told(report: dict[str, Any]) -> None:
+    """E1: the row whose columns were exchanged. E36, E18, E25 and the like: one configuration, times far apart; the
+    notes themselves explain four of them (another clock, another MLP, E27's change of the machine).
+    """
+    told = report["warnings"]
+    assert [text for text in told if "exchanged" in text] == [
+        "seconds and TFLOPs look exchanged between s004-L340 and s004-L279, of the same configuration"
+    ]
+    apart = {tuple(re.findall(r"s\d{3}-L\d+|\d+%", text)) for text in told if "longer than" in text}
+    assert apart == {
+        ("s002-L89", "74%", "s002-L90"), ("s003-L51", "13%", "s003-L27"), ("s004-L329", "9%", "s004-L330"),
+        ("s002-L227", "18%", "s002-L229"), ("s003-L40", "11%", "s003-L41"), ("s001-L85", "20%", "s001-L33"),
+        ("s004-L357", "6%", "s004-L451"), ("s004-L288", "6%", "s004-L448"),
+    }  # fmt: skip
+    assert any(text.startswith("TFLOPs are by different formulas: seed (") for text in told)
 
 
 @pytest.mark.real_logs
