@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -346,14 +347,15 @@ class Core:
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
+        for kind, count in Counter(entry.event.kind for entry in entries).items():
+            self.counts.add("events_total", kind, by=count)
         for entry in entries:
             event = entry.event
-            self.counts.add("events_total", event.kind)
             if isinstance(event, Malformed):
                 self.counts.add("malformed_lines_total", event.rule)
             elif isinstance(event, LineDiscarded):
                 self.counts.add("lines_total", "too_long")
-            if isinstance(event, _SURROUNDING) and not source.caught_up and not source.drives:
+            if not source.drives and not source.caught_up and isinstance(event, _SURROUNDING):
                 run.deferred.append((entry, source.name, at))
                 continue
             source.drives = source.drives or event.proves_training

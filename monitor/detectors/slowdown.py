@@ -24,7 +24,7 @@ from monitor.run.state import RunState
 from monitor.run.units import Ratio
 
 NAME = "slowdown"
-_ALIKE_THREE = 0.25  # spread of three residuals over their median: steps keep within a few scales, hiccups do not
+_ALIKE_THREE = 6.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
 _ALIKE = 0.25  # the same for four and more, the farthest left out
 _BACK = 6  # iterations near the old level that resolve an incident
 _LASTING = 12  # iterations, all but two of them slow, that are told however uneven they are
@@ -187,7 +187,7 @@ def _shifted(track: Level, count: int, settings: SlowdownSettings) -> float | No
     if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does
         last = sorted(recent[-3:])
         far = max(4 * settings.threshold, 6 * scale)
-        if last[0] > far and last[2] - last[0] <= max(4 * scale, _ALIKE_THREE * last[1]):
+        if last[0] > far and last[2] - last[0] <= _ALIKE_THREE * scale:
             return last[1]
     up = track.up >= settings.sum_limit
     if not up and track.down < settings.sum_limit:

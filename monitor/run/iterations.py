@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from monitor.run import flops
 from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
+from monitor.run.copies import fingerprints
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
 from monitor.run.state import RunState, Validation
@@ -22,7 +23,9 @@ _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence be
 def fold_iteration(state: RunState, event: IterationLogged, source: str, at: float, live: bool) -> bool:
     """The training loop's own line."""
     attempt = state.attempt
-    if state.copies.is_copy(event, source, attempt.number):
+    prints = fingerprints(event)
+    known = state.highest_iteration is not None and event.iteration <= state.highest_iteration
+    if known and state.copies.is_copy(event, prints, source, attempt.number):
         state.copies.moved(source, event.iteration, attempt.number)
         return False
     if state.driver == "engine":  # the engine reports a step before the loop does: it was the same training
@@ -38,7 +41,7 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     if state.driver != "iteration":
         state.driver = "iteration"
         state.log_interval = None
-    state.copies.remember(event, source, attempt.number)
+    state.copies.remember(prints, source, attempt.number)
     state.copies.moved(source, event.iteration, attempt.number)
     state.dialect = state.topology.dialect = event.dialect
     if event.train_iterations is not None:

@@ -298,11 +298,12 @@ def validation(scenario: Scenario, iteration: int, index: int, loss: float) -> s
     return f"{row} {name} loss at iteration {iteration} | lm loss value: {loss:.6E} | lm loss PPL: {2.718281828**loss:.6E} | \n{row}"
 
 
-def overflow(step_scale: float, at: str) -> str:
-    """DeepSpeed's line for a skipped step."""
+def overflow(step_scale: float, at: str, kept: bool = False) -> str:
+    """DeepSpeed's line for a skipped step; `kept`: hysteresis is used up first."""
+    reduced = "but hysteresis is 2. Reducing hysteresis to 1" if kept else f"reducing to {max(step_scale / 2, 1):.0f}"
     return (
         f"[{at},000] [INFO] [stage_1_and_2.py:1651:step] [deepspeed] OVERFLOW! Rank 0 Skipping step. "
-        f"Attempted loss scale: {step_scale:.0f}, reducing to {max(step_scale / 2, 1):.0f}\n"
+        f"Attempted loss scale: {step_scale:.0f}, {reduced}\n"
     )
 
 
