@@ -13,6 +13,10 @@ COMMANDS = {
     "run": "monitor.commands.run:run",
     "demo": "monitor.commands.demo:demo",
     "replay": "monitor.commands.replay:replay_command",
+    "report": "monitor.commands.report:report",
+    "compare": "monitor.commands.compare:compare",
+    "flops": "monitor.commands.flops:flops",
+    "backfill": "monitor.commands.backfill:backfill",
     "simulate": "monitor.commands.simulate:simulate",
     "parse": "monitor.commands.parse:parse",
     "explain": "monitor.commands.explain:explain",
@@ -37,7 +41,15 @@ def command(name: str) -> click.Command:
     module, _, attribute = COMMANDS[name].partition(":")
     found = getattr(import_module(module), attribute)
     assert isinstance(found, click.Command)
+    _keep_examples(found)
     return found
+
+
+def _keep_examples(command: click.Command) -> None:
+    """Docstrings are raw, as ruff wants them: make the mark of an unwrapped paragraph in them what click looks for."""
+    command.help = command.help.replace("\\b\n", "\b\n") if command.help else None
+    for child in command.commands.values() if isinstance(command, click.Group) else ():
+        _keep_examples(child)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -51,3 +63,6 @@ def main() -> None:
       megatron-monitor run /logs/tr11/main.txt  follow a log; http://127.0.0.1:9843/ shows it
       megatron-monitor run --once LOG           read to the end, print the metrics
     """
+
+
+_keep_examples(main)

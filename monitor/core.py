@@ -119,11 +119,11 @@ _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its
 class Core:
     """Everything the daemon knows. Methods are called by one thread."""
 
-    def __init__(self, config: Config, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, config: Config, rules: Sequence[Rule] = (), judge: Judge | None = None) -> None:
         self.config = config
         self.rules = tuple(rules)
         self._hang: HangSettings = config.detectors.hang
-        self._judge = Judge(config)
+        self._judge = judge or Judge(config)
         self._told: list[Transition] = []
         self.runs: dict[str, Run] = {}
         self.sources: dict[str, Source] = {}

@@ -73,6 +73,7 @@ from parsers.events import (
     WatchdogTimedOut,
 )
 
+_RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
 # Timers whose time is evaluation or saving, as Megatron's loop names them.
 _OVERHEAD_TIMERS = frozenset({"save-checkpoint", "evaluate", "evaluate-and-print-results"})
 
@@ -194,6 +195,9 @@ def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
     memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
     memory.reserved = _larger(memory.reserved, event.reserved_bytes)
     memory.max_reserved = _larger(memory.max_reserved, event.max_reserved_bytes)
+    peak = event.max_reserved_bytes or event.max_allocated_bytes
+    if event.rank is not None and peak and (event.rank in memory.by_rank or len(memory.by_rank) < _RANKS_KEPT):
+        memory.by_rank[event.rank] = peak
     return True
 
 

@@ -151,6 +151,9 @@ def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool)
         return
     # Live, an interruption is measured by when lines arrived, to half a second: good enough for long iterations only.
     state.step_seconds = pure if not state.impure or pure * delta >= _LONG else None
+    if state.step_seconds is not None:
+        printed = state.latest.tflops if state.driver == "iteration" and pure == elapsed else None
+        state.steady.add(batch_size, pure, printed)
     state.pace.add(pure, batch_size, delta)
     baseline = state.pace.baseline
     if baseline is not None:

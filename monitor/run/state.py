@@ -13,6 +13,7 @@ from monitor.run.copies import Copies
 from monitor.run.observed import Observed
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
+from monitor.run.steady import Steady
 from monitor.run.topology import Topology
 
 
@@ -109,6 +110,8 @@ class Memory:
     max_reserved: int | None = None
     host_used: int | None = None
     host_used_ratio: float | None = None
+    by_rank: dict[int, int] = field(default_factory=dict)
+    """Rank -> max reserved, else max allocated, of the last report."""
 
 
 @dataclass(slots=True)
@@ -200,6 +203,7 @@ class RunState:
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
 
     pace: Pace = field(default_factory=Pace)
+    steady: Steady = field(default_factory=Steady)
     pure_seconds: float | None = None
     """Seconds of the last iteration, evaluation and saving taken out."""
     step_seconds: float | None = None

@@ -83,7 +83,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A training. The defaults are BLOOM's sizes with shorter intervals."""
+    """A training. The defaults are BLOOM's sizes with shorter intervals; a size of 0 is one that the log does not tell."""
 
     dialect: str = "bigscience"
     iterations: int = 500
@@ -116,6 +116,19 @@ class Scenario:
     start_seconds: float = 60.0
     fp16: bool = False
     gpu: str = "NVIDIA A100-SXM4-80GB"
+    told_dp: int | None = None
+    """Data parallel size as the log tells it, for logs whose layout does not fit; worked out if not given."""
+    checkpointing: bool = True
+    parameters: int | None = None
+    """Parameters that DeepSpeed's pipeline engine prints."""
+    printed_tflops: float | None = None
+    """TFLOPs printed at `seconds_per_iteration`, as a table keeps them; by the program's formula if not given."""
+    formula: str | None = None
+    """A formula of run/flops.py in place of the program's own."""
+    memory_mib: float | None = None
+    """Memory reserved on the middle pipeline stages; the size of a usual report if not given."""
+    end_memory_mib: float | None = None
+    """The same on the first and the last stage."""
     launch_blocking: int | None = None
     tee_prefix: str = ""
     """What the launcher puts before each line, e.g. `[default7]:`."""
@@ -127,13 +140,13 @@ class Scenario:
         """Refuse a dialect that does not exist and sizes that do not fit."""
         if self.dialect not in DIALECTS:
             raise ValueError(f"{self.dialect!r} is no dialect; there are {', '.join(sorted(DIALECTS))}")
-        if self.world_size % (self.tp * self.pp):
+        if self.told_dp is None and self.world_size % (self.tp * self.pp):
             raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
 
     @property
     def dp(self) -> int:
         """Data parallel size."""
-        return self.world_size // (self.tp * self.pp)
+        return self.told_dp or self.world_size // (self.tp * self.pp)
 
     def batch_size_at(self, samples: int) -> int:
         """Global batch size after so many samples (microbatches.py: linear steps over the ramp's samples)."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -118,3 +121,21 @@ def test_every_command_has_help(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
     assert len(result.stdout) > 150
+
+
+def test_help_keeps_its_examples_on_their_lines() -> None:
+    """Every command's help shows each example as a line of its own, and no mark of the formatter."""
+
+    def every(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            yield (*before, name)
+            if isinstance(command, click.Group):
+                yield from every(command, (*before, name))
+
+    for command in ((), *every(main)):
+        text = invoke(*command, "--help").stdout
+        assert "\\b" not in text, command
+        if "Example" in text:
+            assert re.search(r"^ +megatron-monitor .*$", text, re.MULTILINE), command
