@@ -39,6 +39,11 @@ def record(
         if last[0] == iteration and last[2] == state.attempt.number:
             history.steps.open[-1] = _row(state, last[1])
     if entered:
+        if not history.phases:
+            first = (
+                state.log_clock_first if clock is not None else (state.first_at or at) - history.zone if live else None
+            )
+            history.add_phase(first, None, "starting")
         history.add_phase(time, iteration, state.phase)
 
 

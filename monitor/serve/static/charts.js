@@ -1,0 +1,440 @@
+// Charts of a run's past with uPlot: one x axis for all, zoom by drag, buttons and keys, restarts and incidents marked.
+import { SYMBOLS, duration, instant, known, number } from "./format.js";
+import { h, setText } from "./live.js";
+
+const CHARTS = [
+  { key: "lm_loss", title: "Loss", mayLog: true },
+  { key: "validation", title: "Validation loss", mayLog: true },
+  { key: "grad_norm", title: "Grad norm", mayLog: true },
+  { key: "seconds_per_iteration", title: "Seconds per iteration", normal: true },
+  { key: "tflops", title: "TFLOPs per GPU" },
+  { key: "memory_bytes", title: "GPU memory, GiB", factor: 1 / 2 ** 30 },
+  { key: "learning_rate", title: "Learning rate" },
+  { key: "loss_scale", title: "Loss scale", log: 2 },
+  { key: "global_batch_size", title: "Batch size" },
+];
+const HEIGHT = 190;
+const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all.";
+const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
+
+// What the API has told so far; each answer brings the buckets from `start` on.
+export class Past {
+  width = 0;
+  closed = 0;
+  columns = { first_iteration: [], iteration: [], attempt: [], not_finite: [], time: [] };
+  series = {};
+
+  take(steps) {
+    if (steps.start > this.columns.iteration.length) steps.start = 0;
+    for (const [name, column] of Object.entries(this.columns)) {
+      column.length = steps.start;
+      for (const value of steps[name]) column.push(value);
+    }
+    const length = this.columns.iteration.length;
+    for (const name of new Set([...Object.keys(this.series), ...Object.keys(steps.series)])) {
+      const mine = (this.series[name] ||= { mean: [], low: [], high: [] });
+      const got = steps.series[name] || {};
+      for (const [figure, column] of Object.entries(mine)) {
+        while (column.length < steps.start) column.push(null);
+        column.length = steps.start;
+        for (const value of got[figure] || got.mean || []) column.push(value);
+        while (column.length < length) column.push(null);
+      }
+    }
+    this.width = steps.width;
+    this.closed = steps.closed;
+  }
+}
+
+// The rows in the order of the axis. By iteration, work that a restart computed again is told apart as lost.
+function ordered(past, byTime) {
+  const { iteration, first_iteration: first, time } = past.columns;
+  if (byTime) {
+    const rows = iteration.map((_, row) => row).filter((row) => time[row] !== null).sort((a, b) => time[a] - time[b]);
+    return { rows, x: rows.map((row) => time[row]), kept: () => true };
+  }
+  const kept = new Uint8Array(iteration.length);
+  let next = Infinity;
+  for (let row = iteration.length - 1; row >= 0; row -= 1) {
+    if (iteration[row] < next) {
+      kept[row] = 1;
+      next = Math.min(next, first[row]);
+    }
+  }
+  const rows = iteration.map((_, row) => row).sort((a, b) => iteration[a] - iteration[b] || a - b);
+  return { rows, x: rows.map((row) => iteration[row]), kept: (row) => kept[row] === 1 };
+}
+
+export class Charts {
+  byTime = false;
+  log = false;
+  view = null; // [min, max] of the axis; null shows all and follows
+  plots = [];
+
+  constructor(box, controls) {
+    this.box = box;
+    this.controls = controls;
+    this.past = new Past();
+    this.validation = {};
+    this.marks = [];
+    this.band = null;
+    this.buildControls();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.rebuild());
+    new ResizeObserver(() => this.resize()).observe(box);
+  }
+
+  take(answer) {
+    this.past.take(answer.steps);
+    this.validation = answer.validation;
+    this.band = answer.run.baseline_band;
+    this.marks = marksOf(answer);
+    this.timeChoice.disabled = this.past.columns.time.filter((time) => time !== null).length < 2;
+    this.draw();
+  }
+
+  // --- controls ---
+
+  buildControls() {
+    const radio = (label, byTime) => {
+      const input = h("input", { type: "radio", name: "axis" });
+      input.checked = !byTime;
+      input.addEventListener("change", () => {
+        this.byTime = byTime;
+        this.view = null;
+        this.rebuild();
+      });
+      return [input, h("label", {}, input, ` ${label}`)];
+    };
+    const [, byIteration] = radio("iteration", false);
+    const [timeChoice, byTime] = radio("time", true);
+    this.timeChoice = timeChoice;
+    const log = h("input", { type: "checkbox" });
+    log.addEventListener("change", () => {
+      this.log = log.checked;
+      this.rebuild();
+    });
+    const button = (text, label, act) => {
+      const node = h("button", { type: "button", "aria-label": label, title: label }, text);
+      node.addEventListener("click", act);
+      return node;
+    };
+    this.controls.append(
+      h("fieldset", {}, h("legend", { class: "hidden" }, "Axis"), byIteration, byTime),
+      h("label", {}, log, " log scale"),
+      h("span", { class: "buttons" },
+        button("◀", "Earlier", () => this.move(-0.5)), button("▶", "Later", () => this.move(0.5)),
+        button("−", "Zoom out", () => this.zoom(2)), button("+", "Zoom in", () => this.zoom(0.5)),
+        button("Latest", "Zoom to the latest tenth", () => this.latest()), button("All", "Show all", () => this.show(null))),
+      h("small", { class: "soft" }, `Drag over a chart to zoom. ┆ restart  ${SYMBOLS.critical} critical  ` +
+        `${SYMBOLS.warning} warning  ${SYMBOLS.info} info  ✕ NaN or Inf; shaded: lowest to highest`),
+    );
+  }
+
+  onKey(event) {
+    const acts = {
+      ArrowLeft: () => this.move(-0.25), ArrowRight: () => this.move(0.25), "+": () => this.zoom(0.5),
+      "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.show(null), Escape: () => this.show(null),
+    };
+    const act = event.ctrlKey || event.metaKey || event.altKey ? null : acts[event.key];
+    if (act) {
+      event.preventDefault();
+      act();
+    }
+  }
+
+  full() {
+    const { x } = this.order;
+    const low = x.length ? x[0] : 0, high = x.length ? x[x.length - 1] : 1;
+    return high > low ? [low, high] : [low - 1, high + 1];
+  }
+
+  show(range) {
+    const [low, high] = this.full();
+    if (range) {
+      const span = Math.min(Math.max(range[1] - range[0], (high - low) / 5000), high - low);
+      const start = Math.min(Math.max(range[0], low), high - span);
+      range = span >= (high - low) * 0.999 ? null : [start, start + span];
+    }
+    this.view = range;
+    const [min, max] = range || [low, high];
+    for (const { plot } of this.plots) plot.setScale("x", { min, max });
+  }
+
+  zoom(factor) {
+    const [min, max] = this.view || this.full();
+    const middle = (min + max) / 2, half = ((max - min) / 2) * factor;
+    this.show([middle - half, middle + half]);
+  }
+
+  move(part) {
+    const [min, max] = this.view || this.full();
+    const by = (max - min) * part;
+    this.show([min + by, max + by]);
+  }
+
+  latest() {
+    const [low, high] = this.full();
+    this.show([high - (high - low) / 10, high]);
+  }
+
+  // --- drawing ---
+
+  rebuild() {
+    for (const { plot, figure } of this.plots) {
+      plot.destroy();
+      figure.remove();
+    }
+    this.plots = [];
+    this.draw();
+  }
+
+  resize() {
+    for (const { plot, frame } of this.plots) plot.setSize({ width: frame.clientWidth, height: HEIGHT });
+  }
+
+  draw() {
+    this.order = ordered(this.past, this.byTime);
+    for (const chart of CHARTS) {
+      const data = chart.key === "validation" ? this.validationData() : this.seriesData(chart);
+      if (!data) continue;
+      const there = this.plots.find(({ key }) => key === chart.key);
+      if (there && there.plot.series.length === data.length) {
+        there.plot.setData(data, false);
+        this.describe(there, chart, data);
+      } else {
+        this.add(chart, data, there);
+      }
+    }
+    this.show(this.view);
+  }
+
+  seriesData(chart) {
+    const figures = this.past.series[chart.key];
+    if (!figures || !figures.mean.some((value) => value !== null)) return null;
+    const { rows, x, kept } = this.order, factor = chart.factor || 1;
+    // undefined: no value belongs here; null: a value is missing, which breaks the line
+    const pick = (column, mine) => rows.map((row) =>
+      kept(row) === mine ? (column[row] === null ? null : column[row] * factor) : undefined);
+    const data = [x, pick(figures.mean, true), pick(figures.high, true), pick(figures.low, true), pick(figures.mean, false)];
+    if (chart.normal) {
+      const normal = pick((this.past.series.baseline_seconds || { mean: [] }).mean.map((v) => v ?? null), true);
+      const [low, high] = this.band || [1, 1];
+      const times = (part) => normal.map((value) => (known(value) ? value * part : value));
+      data.push(normal, times(high), times(low));
+    }
+    return data;
+  }
+
+  validationData() {
+    const names = Object.keys(this.validation);
+    if (!names.length) return null;
+    const points = names.map((name) => {
+      const { iteration, time, series } = this.validation[name], losses = (series.loss || { mean: [] }).mean;
+      return new Map((this.byTime ? time : iteration).map((at, place) => [at, losses[place]]).filter(([at]) => at !== null));
+    });
+    const x = [...new Set(points.flatMap((map) => [...map.keys()]))].sort((a, b) => a - b);
+    return x.length ? [x, ...points.map((map) => x.map((at) => map.get(at)))] : null;
+  }
+
+  add(chart, data, there) {
+    const readout = h("span", { class: "readout" });
+    const frame = h("div", { class: "frame", tabindex: 0, role: "group" });
+    const figure = h("section", { class: "chart" }, h("h3", {}, chart.title, " ", readout), frame);
+    frame.addEventListener("keydown", (event) => this.onKey(event));
+    if (there) {
+      there.plot.destroy();
+      there.figure.replaceWith(figure);
+      this.plots.splice(this.plots.indexOf(there), 1);
+    } else {
+      const later = CHARTS.slice(CHARTS.indexOf(chart) + 1).map(({ key }) => key);
+      const next = this.plots.find(({ key }) => later.includes(key));
+      this.box.insertBefore(figure, next ? next.figure : null);
+    }
+    const entry = { key: chart.key, figure, frame, readout };
+    entry.plot = new uPlot(this.options(chart, data, entry), data, frame);
+    this.plots.push(entry);
+    this.plots.sort((a, b) => CHARTS.findIndex((c) => c.key === a.key) - CHARTS.findIndex((c) => c.key === b.key));
+    this.describe(entry, chart, data);
+  }
+
+  options(chart, data, entry) {
+    const css = getComputedStyle(document.documentElement), colour = (name) => css.getPropertyValue(name).trim();
+    const positive = data.slice(1).every((column) => column.every((value) => !known(value) || value > 0));
+    const log = positive && (chart.log || (this.log && chart.mayLog ? 10 : 0));
+    const axis = {
+      stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 },
+      font: "12px system-ui, sans-serif",
+    };
+    return {
+      width: this.box.firstElementChild?.clientWidth - 2 || 320, height: HEIGHT, legend: { show: false },
+      cursor: { sync: { key: "run", scales: ["x", null] }, drag: { x: true, y: false, setScale: false }, y: false },
+      scales: { x: { time: this.byTime }, y: log ? { distr: 3, log } : {} },
+      axes: [
+        { ...axis, size: 34, ...(this.byTime ? {} : { values: (_, ticks) => ticks.map(number) }) },
+        { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
+      ],
+      series: [{}, ...seriesOf(chart, data, colour, Object.keys(this.validation))],
+      bands: chart.key === "validation" ? [] : [
+        { series: [2, 3], fill: colour("--range") },
+        ...(chart.normal ? [{ series: [6, 7], fill: colour("--band") }] : []),
+      ],
+      hooks: {
+        draw: [(plot) => this.drawMarks(plot, chart, colour)],
+        setCursor: [(plot) => this.read(plot, chart, entry)],
+        setSelect: [(plot) => {
+          const { left, width } = plot.select;
+          if (width < 4) return;
+          this.show([plot.posToVal(left, "x"), plot.posToVal(left + width, "x")]);
+          plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+        }],
+        ready: [(plot) => plot.over.addEventListener("dblclick", () => this.show(null))],
+      },
+    };
+  }
+
+  drawMarks(plot, chart, colour) {
+    const { ctx } = plot, ratio = devicePixelRatio, { left, top, width, height } = plot.bbox;
+    ctx.save();
+    ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+    ctx.textAlign = "center";
+    let free = -Infinity;
+    for (const mark of this.marks) {
+      const at = this.byTime ? mark.time : mark.iteration;
+      if (!known(at)) continue;
+      const x = plot.valToPos(at, "x", true);
+      if (x < left - 1 || x > left + width + 1) continue;
+      ctx.strokeStyle = ctx.fillStyle = colour(mark.colour);
+      ctx.lineWidth = ratio;
+      ctx.setLineDash(mark.dash.map((length) => length * ratio));
+      ctx.beginPath();
+      ctx.moveTo(x, top);
+      ctx.lineTo(x, top + height);
+      ctx.stroke();
+      const half = ctx.measureText(mark.text).width / 2;
+      const text = x - half > free ? mark.text : mark.symbol;
+      ctx.fillText(text, Math.min(Math.max(x, left + half), left + width - half), top - 3 * ratio);
+      free = x + half + 4 * ratio;
+    }
+    if (chart.key === "lm_loss" || chart.key === "grad_norm") {
+      ctx.fillStyle = colour("--bad");
+      const { rows } = this.order;
+      rows.forEach((row, place) => {
+        if (this.past.columns.not_finite[row]) {
+          const x = plot.valToPos(this.order.x[place], "x", true);
+          if (x >= left && x <= left + width) ctx.fillText("✕", x, top + height - 2 * ratio);
+        }
+      });
+    }
+    ctx.restore();
+  }
+
+  read(plot, chart, entry) {
+    const place = plot.cursor.idx, data = plot.data;
+    if (place === null || place === undefined) return setText(entry.readout, entry.last || "");
+    const where = this.byTime ? instant(data[0][place]) : `iteration ${number(data[0][place])}`;
+    if (chart.key === "validation") {
+      const names = Object.keys(this.validation);
+      const losses = names.map((name, at) => [name, data[at + 1][place]]).filter(([, loss]) => known(loss));
+      return setText(entry.readout, `${where}: ${losses.map(([name, loss]) => `${name} ${number(loss)}`).join(", ")}`);
+    }
+    const [, mean, high, low, lost] = data.map((column) => column[place]);
+    const range = known(high) && high > low ? ` (${number(low)} to ${number(high)})` : "";
+    const normal = chart.normal && known(data[5][place]) ? `, normal ${number(data[5][place])}` : "";
+    const text = known(mean) ? `${number(mean)}${range}${normal}` : known(lost) ? `${number(lost)}, computed again later` : "no value";
+    return setText(entry.readout, `${where}: ${text}`);
+  }
+
+  describe(entry, chart, data) {
+    const values = data[1].filter(known);
+    const last = values.length ? number(values[values.length - 1]) : "no value";
+    entry.last = chart.key === "validation" ? Object.keys(this.validation).join(", ") : last;
+    if (entry.plot.cursor.idx === null || entry.plot.cursor.idx === undefined) setText(entry.readout, entry.last);
+    const lowest = values.reduce((a, b) => Math.min(a, b), Infinity), highest = values.reduce((a, b) => Math.max(a, b), -Infinity);
+    const label = `Chart of ${chart.title}: last ${last}, lowest ${number(lowest)}, highest ${number(highest)}. ${KEYS}`;
+    if (entry.frame.getAttribute("aria-label") !== label) entry.frame.setAttribute("aria-label", label);
+  }
+}
+
+function seriesOf(chart, data, colour, names) {
+  const line = colour("--line-1"), none = { show: false };
+  if (chart.key === "validation") {
+    return data.slice(1).map((_, at) => ({
+      label: names[at], stroke: colour(`--line-${1 + (at % 4)}`), width: 1.5, dash: DASHES[at % 4], spanGaps: true,
+      points: { show: true, size: 6 },
+    }));
+  }
+  const edge = (label) => ({ label, stroke: "transparent", width: 0, points: none });
+  const series = [
+    { label: chart.title, stroke: line, width: 1.5 }, edge("high"), edge("low"),
+    { label: "computed again later", stroke: colour("--soft"), width: 1, dash: [3, 3], points: none },
+  ];
+  if (chart.normal) {
+    series.push({ label: "normal", stroke: colour("--line-2"), width: 1.5, dash: [8, 4], points: none }, edge("above"), edge("below"));
+  }
+  return series;
+}
+
+const TONES = { critical: "--bad", warning: "--warn", info: "--soft" };
+
+function marksOf(answer) {
+  const restarts = answer.restarts.map((restart) => ({
+    iteration: restart.iteration, time: restart.time, symbol: "┆", text: "restart", colour: "--text", dash: [4, 4],
+  }));
+  const incidents = answer.incidents.filter((item) => item.status === "firing").map((item) => {
+    const symbol = SYMBOLS[item.severity] || "";
+    return {
+      iteration: item.onset_iteration ?? item.iteration, time: Date.parse(item.time) / 1000, symbol,
+      text: `${symbol} ${item.incident}`, colour: TONES[item.severity] || "--soft", dash: [],
+    };
+  });
+  // An incident that grew worse is one mark: the last word at a place stands.
+  const last = new Map([...restarts, ...incidents].map((mark) => [`${mark.iteration} ${mark.text.replace(/^\S+ /, "")}`, mark]));
+  return [...last.values()].sort((a, b) => (a.iteration ?? 0) - (b.iteration ?? 0));
+}
+
+// --- phases ---
+
+const LANES = ["starting", "loading", "first_iteration", "training", "evaluating", "saving", "exiting", "hung", "crashed", "finished"];
+const OVER = ["finished", "crashed"];
+
+// One lane a phase, so that no colour is needed to tell them apart.
+export function showPhases(box, answer, now) {
+  const { run, phases } = answer;
+  const first = phases[0];
+  if (!first) return false;
+  const times = answer.lastTime ? [answer.lastTime] : [];
+  const over = OVER.includes(run.state) || run.state === "lost";
+  const end = over ? Math.max(phases[phases.length - 1].time, ...times) : now;
+  const stretches = phases.map((phase, at) => ({
+    lane: phase.phase, from: phase.time, to: at + 1 < phases.length ? phases[at + 1].time : end,
+  }));
+  if (run.state === "hung" && known(run.progress_at)) {
+    stretches[stretches.length - 1].to = Math.max(stretches[stretches.length - 1].from, run.progress_at);
+    stretches.push({ lane: "hung", from: run.progress_at, to: end });
+  }
+  const span = Math.max(end - first.time, 1);
+  const lanes = LANES.filter((lane) => stretches.some((stretch) => stretch.lane === lane)).map((lane) => {
+    const mine = stretches.filter((stretch) => stretch.lane === lane);
+    const total = mine.reduce((sum, { from, to }) => sum + Math.max(0, to - from), 0);
+    const words = OVER.includes(lane) ? instant(mine[0].from) : `${duration(total)}${mine.length > 1 ? ` in ${mine.length} stretches` : ""}`;
+    return { lane, mine, words };
+  });
+  const rows = lanes.map(({ lane, mine, words }) => {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    for (const [name, value] of Object.entries({ viewBox: "0 0 1000 10", preserveAspectRatio: "none", "aria-hidden": "true", class: `lane ${lane}` })) {
+      svg.setAttribute(name, value);
+    }
+    for (const { from, to } of mine) {
+      const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      const x = (1000 * (from - first.time)) / span, width = Math.max((1000 * (to - from)) / span, 1.5);
+      const figures = { x: Math.min(x, 1000 - width), y: 0, width, height: 10 };
+      for (const [name, value] of Object.entries(figures)) rect.setAttribute(name, value);
+      svg.append(rect);
+    }
+    return h("tr", {}, h("th", { scope: "row" }, lane.replace("_", " ")), h("td", {}, svg), h("td", { class: "soft" }, words));
+  });
+  const table = h("table", { class: "phases" },
+    h("caption", { class: "soft" }, `${instant(first.time)} to ${instant(end)}`), h("tbody", {}, ...rows));
+  box.replaceChildren(table);
+  return true;
+}
