@@ -43,10 +43,12 @@ class Browser:
             os.close(fd)
         self._number, self._buffer = 0, b""
         self._pages: dict[str, Page] = {}
+        self._targets: list[str] = []
 
     def page(self, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
         """A new tab of that size."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._targets.append(target)
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -88,6 +90,12 @@ class Browser:
         if page is not None and "method" in message:
             page.note(message["method"], message["params"])
         return message
+
+    def close_pages(self) -> None:
+        """Close every tab: one that nobody looks at would go on asking its daemon."""
+        self._pages.clear()
+        while self._targets:
+            self.call("Target.closeTarget", targetId=self._targets.pop())
 
     def close(self) -> None:
         """End the process."""

@@ -118,6 +118,7 @@ export class Charts {
       node.addEventListener("click", act);
       return node;
     };
+    this.range = h("span", { class: "soft", id: "range" });
     this.controls.append(
       h("fieldset", {}, h("legend", { class: "hidden" }, "Axis"), byIteration, byTime),
       h("label", {}, log, " log scale"),
@@ -125,6 +126,7 @@ export class Charts {
         button("◀", "Earlier", () => this.move(-0.5)), button("▶", "Later", () => this.move(0.5)),
         button("−", "Zoom out", () => this.zoom(2)), button("+", "Zoom in", () => this.zoom(0.5)),
         button("Latest", "Zoom to the latest tenth", () => this.latest()), button("All", "Show all", () => this.show(null))),
+      this.range,
       h("small", { class: "soft" }, `Drag over a chart to zoom. ┆ restart  ${SYMBOLS.critical} critical  ` +
         `${SYMBOLS.warning} warning  ${SYMBOLS.info} info  ✕ NaN or Inf; shaded: lowest to highest`),
     );
@@ -158,6 +160,8 @@ export class Charts {
     this.view = range;
     const [min, max] = range || [low, high];
     for (const { plot } of this.plots) plot.setScale("x", { min, max });
+    const words = this.byTime ? instant : (at) => number(Math.round(at));
+    setText(this.range, this.order.x.length ? `${range ? "" : "all: "}${words(min)} to ${words(max)}` : "");
   }
 
   zoom(factor) {
