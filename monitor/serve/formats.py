@@ -35,6 +35,14 @@ def _known(value: Any) -> bool:
     return value is not None and not isinstance(value, str) and abs(value) < float("inf")
 
 
+def count(value: Any) -> str:
+    """Tokens and the like: millions, billions, trillions as M, B, T."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if _known(value) and abs(value) >= size:
+            return f"{value / size:.4g} {letter}"
+    return number(value)
+
+
 def percent(ratio: Any) -> str:
     """A ratio with one digit after the point."""
     return f"{100 * ratio:.1f} %" if _known(ratio) else DASH
@@ -82,8 +90,9 @@ def plain(name: str, value: Any) -> str:
 
 
 def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:
-    """What the pages and `top` show of a run, by key; the keys are those of LABELS."""
+    """What the pages and `top` show of a run, by key: `state`, and the keys of LABELS."""
     return {
+        "state": _state(run),
         "iteration": _progress(run),
         "eta": _eta(run, now),
         "seconds_per_iteration": _pace(run),
@@ -111,7 +120,7 @@ def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:
             f"{number(run['lost_iterations'])} iterations lost" if run.get("lost_iterations") else "",
         ),
         "effective_training_time_ratio": Figure(percent(run.get("effective_training_time_ratio"))),
-        "consumed_tokens": Figure(number(run.get("consumed_tokens"))),
+        "consumed_tokens": Figure(count(run.get("consumed_tokens"))),
     }
 
 
@@ -137,6 +146,13 @@ LABELS = {
 }
 FLEET = ("iteration", "eta", "seconds_per_iteration", "tflops", "lm_loss", "progress_at", "seconds_at_risk")
 """The columns of the fleet's table, after name and state."""
+
+
+def _state(run: dict[str, Any]) -> Figure:
+    """The state's symbol and word; beside it why it crashed, or the phase where that says more."""
+    state, phase = str(run.get("state", "")), str(run.get("phase") or "")
+    note = str(run["failure"]).partition(":")[0] if run.get("failure") else phase if phase != state else ""
+    return Figure(f"{SYMBOLS.get(state, '?')} {state}", note.replace("_", " "))
 
 
 def _progress(run: dict[str, Any]) -> Figure:

@@ -96,7 +96,7 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
         f"{page['run']} · megatron-monitor",
         root,
         "run.js",
-        f"<header><p><a href='{escape(root) or './'}'>All runs</a></p><h1>{escape(page['run'])} {_state(page)}</h1>"
+        f"<header><p><a href='{escape(root) or './'}'>All runs</a></p><h1>{escape(page['run'])} {_state(page, shown['state'])}</h1>"
         "<p class=soft><span id=summary></span> <span id=connection></span></p></header>"
         f"<main data-run='{escape(page['run'])}' data-path='{escape(run_path(page['run']))}'>"
         f"<section aria-labelledby=open id=open-section{'' if page['incidents'] else ' hidden'}><h2 id=open>Open incidents</h2>"
@@ -124,9 +124,11 @@ def _facts(page: dict[str, Any]) -> str:
     )
 
 
-def _state(page: dict[str, Any]) -> str:
-    state = str(page["state"])
-    return f"<span class='state {escape(state)}' data-k=state>{SYMBOLS.get(state, '?')} {escape(state)}</span>"
+def _state(page: dict[str, Any], figure: Figure) -> str:
+    return (
+        f"<span class='state {escape(str(page['state']))}' data-k=state>{escape(figure.text)}</span> "
+        f"<small data-n=state>{escape(figure.note)}</small>"
+    )
 
 
 def _figure(key: str, figure: Figure) -> str:
@@ -152,7 +154,7 @@ def _row(page: dict[str, Any], now: float) -> str:
     incidents = "".join(_badge(item) for item in page["incidents"])
     return (
         f"<tr data-run='{escape(page['run'])}'><th scope=row><a href='runs/{escape(run_path(page['run']))}'>"
-        f"{escape(page['run'])}</a></th><td data-label=State>{_state(page)}</td>{cells}"
+        f"{escape(page['run'])}</a></th><td data-label=State>{_state(page, shown['state'])}</td>{cells}"
         f"<td data-label='Open incidents' data-k=incidents>{incidents or '–'}</td></tr>"
     )
 

@@ -28,6 +28,13 @@ export function number(value) {
   return size >= 1000 && size < 1e15 ? Math.round(value).toLocaleString("en-US") : general(value, 4);
 }
 
+export function count(value) {
+  for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"]]) {
+    if (known(value) && Math.abs(value) >= size) return `${general(value / size, 4)} ${letter}`;
+  }
+  return number(value);
+}
+
 export function percent(ratio) {
   return known(ratio) ? `${(100 * ratio).toFixed(1)} %` : DASH;
 }
@@ -61,10 +68,11 @@ export function plain(name, value) {
   return number(value);
 }
 
-// key -> [text, note, tone]; the keys are those of formats.LABELS
+// key -> [text, note, tone]; `state` and the keys of formats.LABELS
 export function figures(run, now) {
   const losses = Object.entries(run.validation_loss || {}).map(([name, loss]) => `${name} ${number(loss)}`);
   return {
+    state: state(run),
     iteration: progress(run),
     eta: known(run.eta) ? [run.eta > now ? duration(run.eta - now) : "overdue", instant(run.eta)] : [DASH],
     seconds_per_iteration: pace(run),
@@ -85,8 +93,13 @@ export function figures(run, now) {
     ],
     restarts: [number(run.restarts), run.lost_iterations ? `${number(run.lost_iterations)} iterations lost` : ""],
     effective_training_time_ratio: [percent(run.effective_training_time_ratio)],
-    consumed_tokens: [number(run.consumed_tokens)],
+    consumed_tokens: [count(run.consumed_tokens)],
   };
+}
+
+function state(run) {
+  const phase = run.phase || "", note = run.failure ? run.failure.split(":")[0] : phase !== run.state ? phase : "";
+  return [`${SYMBOLS[run.state] || "?"} ${run.state}`, note.replaceAll("_", " ")];
 }
 
 function progress(run) {

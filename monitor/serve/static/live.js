@@ -31,13 +31,10 @@ export function showFigures(scope, run, now) {
     const value = scope.querySelector(`[data-k="${key}"]`);
     if (!value) continue;
     setText(value, text);
-    const wanted = `value ${tone}`;
+    const wanted = key === "state" ? `state ${run.state}` : `value ${tone}`;
     if (value.className !== wanted) value.className = wanted;
     setText(scope.querySelector(`[data-n="${key}"]`), note);
   }
-  const state = scope.querySelector("[data-k=state]");
-  setText(state, `${SYMBOLS[run.state] || "?"} ${run.state}`);
-  state.className = `state ${run.state}`;
   const bar = scope.querySelector("progress");
   const measured = Number.isFinite(run.iteration) && run.train_iterations > 0;
   bar.hidden = !measured;

@@ -1,6 +1,7 @@
 // The page of one run.
 import { SYMBOLS, instant, number, plain } from "./format.js";
-import { Charts, showPhases } from "./charts.js";
+import { Charts } from "./charts.js";
+import { showPhases } from "./phases.js";
 import { ROOT, h, live, setText, showFigures, showIncidents } from "./live.js";
 
 const main = document.querySelector("main");
