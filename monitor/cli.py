@@ -17,8 +17,8 @@ COMMANDS = {
     "parse": "monitor.commands.parse:parse",
     "explain": "monitor.commands.explain:explain",
     "check-config": "monitor.commands.check_config:check_config",
+    "top": "monitor.commands.top:top",
 }
-
 
 class _Commands(click.Group):
     """A group that loads a command when it is asked for."""
