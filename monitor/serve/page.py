@@ -58,8 +58,9 @@ def render_index(snapshot: Snapshot, now: float) -> str:
         "fleet.js",
         "<header><h1>megatron-monitor</h1>"
         f"<p class=soft><span id=summary>{escape(summary(snapshot))}</span> <span id=connection></span></p>"
-        "<nav aria-label=Machine-readable><a href=metrics>metrics</a> <a href=api/v1/runs>runs.json</a> "
-        "<a href=api/v1/incidents>incidents.json</a></nav></header><main>"
+        "<nav aria-label=Links><a href=metrics>metrics</a> <a href=api/v1/runs>runs.json</a> "
+        "<a href=api/v1/incidents>incidents.json</a> "
+        f"<a href='#open' id=jump{'' if incidents else ' hidden'}>{_open_count(len(incidents))}</a></nav></header><main>"
         "<p id=filter hidden><label>Show runs named <input type=search id=query autocomplete=off></label></p>"
         f"<table class=fleet{' hidden' if not snapshot.runs else ''} id=runs><caption class=hidden>Runs</caption><thead>"
         f"<tr><th scope=col>Run<th scope=col>State{heads}<th scope=col>Open incidents</tr></thead>"
@@ -70,6 +71,10 @@ def render_index(snapshot: Snapshot, now: float) -> str:
         f"{''.join(_incident(item, now, '') for item in incidents)}</div>"
         f"<p id=none class=soft{' hidden' if incidents else ''}>None.</p></section></main>",
     )
+
+
+def _open_count(count: int) -> str:
+    return f"{count} open incident{'' if count == 1 else 's'}"
 
 
 def summary(snapshot: Snapshot) -> str:
@@ -93,7 +98,7 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
     )
     past = "".join(_past(item) for item in reversed(page.get("history", [])))
     return _document(
-        f"{page['run']} · megatron-monitor",
+        f"{shown['state'].text} · {page['run']}",
         root,
         "run.js",
         f"<header><p><a href='{escape(root) or './'}'>All runs</a></p><h1>{escape(page['run'])} {_state(page, shown['state'])}</h1>"

@@ -136,6 +136,34 @@ def test_a_runs_charts_have_data_and_follow(browser: Browser, start: Start, tmp_
     assert page.problems == []
 
 
+def test_the_past_survives_a_restart_and_a_lost_state(start: Start, tmp_path: Path) -> None:
+    """Stopped, killed, or without its state file: the charts' rows are those of the log, each once."""
+    log = tmp_path / "train.log"
+    wanted: list[int] = []
+    arguments = ("--set", f"state_dir={tmp_path / 'mine'}", str(log))
+    for ending in ("stopped", "killed", "lost", "end"):
+        written = len(wanted)
+        with log.open("a") as stream:
+            stream.write("".join(line(number) for number in range(written + 1, written + 41)))
+        wanted = list(range(1, written + 41))
+        daemon = start(*arguments)
+        daemon.wait(lambda wanted=wanted, daemon=daemon: rows(daemon) == wanted)  # type: ignore[misc]
+        if ending == "stopped":
+            assert daemon.terminate() == 0
+        else:
+            daemon.kill()
+        if ending == "lost":
+            for file in (tmp_path / "mine").glob("state*"):
+                file.write_bytes(b"rubbish")
+
+
+def rows(daemon: RunningDaemon) -> list[int]:
+    """The iterations that the charts would show; each bucket holds one here."""
+    if daemon.status("/api/v1/runs/train/history") != 200:
+        return []
+    return list(json.loads(daemon.get("/api/v1/runs/train/history"))["steps"]["iteration"])
+
+
 PIXELS = """[...document.querySelectorAll('canvas')].map((canvas) => {
   const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
   let blue = 0;

@@ -48,6 +48,9 @@ function take(value, now) {
     `${value.ready ? "" : "; reading the backlog"}; ${instant(value.at)}`);
   const incidents = runs.flatMap((run) => run.incidents);
   showIncidents(incidents, now);
+  const jump = document.getElementById("jump");
+  jump.hidden = incidents.length === 0;
+  setText(jump, `${incidents.length} open incident${incidents.length === 1 ? "" : "s"}`);
   document.getElementById("none").hidden = incidents.length > 0;
   document.getElementById("empty").hidden = runs.length > 0;
   document.getElementById("filter").hidden = runs.length < 8;

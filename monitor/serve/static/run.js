@@ -18,6 +18,7 @@ function figuresAt(now) {
 function take(answer, now) {
   shown = answer;
   figuresAt(now);
+  document.title = `${SYMBOLS[answer.run.state] || "?"} ${answer.run.state} · ${answer.run.run}`;
   setText(document.getElementById("summary"), `${answer.run.phase.replace("_", " ")}; ${instant(answer.at)}`);
   showIncidents(answer.run.incidents, now);
   document.getElementById("open-section").hidden = answer.run.incidents.length === 0;
