@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 DASH = "–"
+_JOINED = "\u00a0"  # a blank at which no line breaks
 # State and severity by symbol and word, never by colour alone.
 SYMBOLS = {
     "starting": "◔", "training": "●", "evaluating": "◑", "saving": "◒", "hung": "■", "crashed": "✖",
@@ -159,12 +160,12 @@ def _progress(run: dict[str, Any]) -> Figure:
     iteration, total = run.get("iteration"), run.get("train_iterations")
     if iteration is None or not total:
         return Figure(number(iteration))
-    return Figure(number(iteration), f"of {number(total)}, {percent(iteration / total)}")
+    return Figure(number(iteration), f"of {number(total)}, {percent(iteration / total).replace(' ', _JOINED)}")
 
 
 def _eta(run: dict[str, Any], now: float) -> Figure:
     eta: Any = run.get("eta")
-    if not _known(eta):
+    if not _known(eta) or run.get("state") == "hung":
         return Figure(DASH)
     return Figure(duration(eta - now) if eta > now else "overdue", instant(eta))
 
@@ -174,7 +175,7 @@ def _pace(run: dict[str, Any]) -> Figure:
     if not _known(seconds) or not normal:
         return Figure(number(seconds))
     change = 100 * (seconds / normal - 1)
-    return Figure(number(seconds), f"normal {number(normal)}, {change:+.1f} %")
+    return Figure(number(seconds), f"normal {number(normal)}, {change:+.1f}{_JOINED}%")
 
 
 def _silence(run: dict[str, Any], now: float) -> Figure:

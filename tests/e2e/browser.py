@@ -53,9 +53,7 @@ class Browser:
         page = self._pages[session] = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
-        page.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
+        page.resize(width, height)
         page.call(
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
@@ -129,6 +127,11 @@ class Page:
             self.problems.append(str(parameters["args"]))
         elif method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """Give the tab another size; narrow ones are phones."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
 
     def open(self, address: str) -> None:
         """Go to an address and wait until it is loaded."""

@@ -85,7 +85,7 @@ def test_all_runs_and_the_open_incident(browser: Browser, hung: RunningDaemon) -
     page = opened(browser, f"http://{hung.address}/")
     page.wait("document.querySelector('tr[data-run=train] [data-k=state]').textContent === '■ hung'")
     row = page.text("tr[data-run=train]")
-    for words in ("40", "of 1,000, 4.0 %", "s ago", "of 1.0 s allowed", "no checkpoint yet", "■ hang critical"):
+    for words in ("40", "of 1,000, 4.0\u00a0%", "s ago", "of 1.0 s allowed", "no checkpoint yet", "■ hang critical"):
         assert words in row
     article = page.text("#incidents article")
     for words in ("no progress for", "budget seconds", "iteration       40/"):
@@ -237,6 +237,16 @@ def test_accessible(browser: Browser, hung: RunningDaemon, width: int, dark: boo
         assert found == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.problems == []
+
+
+def test_every_width_fits(browser: Browser, hung: RunningDaemon) -> None:
+    """From the smallest phone to a wall: nothing makes the page scroll sideways."""
+    for path in ("", "runs/train"):
+        page = opened(browser, f"http://{hung.address}/{path}")
+        for width in (320, 390, 600, 768, 900, 1000, 1100, 1200, 1300, 1350, 1500, 1920):
+            page.resize(width)
+            widest = "Math.max(...[...document.querySelectorAll('html, main, .scroll .fleet')].map((e) => e.scrollWidth))"
+            assert page.evaluate(widest) <= width, (path, width)
 
 
 def test_nothing_of_a_log_is_run(browser: Browser, start: Start, tmp_path: Path) -> None:

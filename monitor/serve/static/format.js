@@ -74,7 +74,7 @@ export function figures(run, now) {
   return {
     state: state(run),
     iteration: progress(run),
-    eta: known(run.eta) ? [run.eta > now ? duration(run.eta - now) : "overdue", instant(run.eta)] : [DASH],
+    eta: known(run.eta) && run.state !== "hung" ? [run.eta > now ? duration(run.eta - now) : "overdue", instant(run.eta)] : [DASH],
     seconds_per_iteration: pace(run),
     tflops: [number(run.tflops), known(run.mfu) ? `MFU ${percent(run.mfu)}` : ""],
     samples_per_second: [number(run.samples_per_second)],
@@ -104,14 +104,14 @@ function state(run) {
 
 function progress(run) {
   if (!known(run.iteration) || !run.train_iterations) return [number(run.iteration)];
-  return [number(run.iteration), `of ${number(run.train_iterations)}, ${percent(run.iteration / run.train_iterations)}`];
+  return [number(run.iteration), `of ${number(run.train_iterations)}, ${percent(run.iteration / run.train_iterations).replace(" ", "\u00a0")}`];
 }
 
 function pace(run) {
   const seconds = run.seconds_per_iteration, normal = run.baseline_seconds;
   if (!known(seconds) || !normal) return [number(seconds)];
   const change = 100 * (seconds / normal - 1);
-  return [number(seconds), `normal ${number(normal)}, ${change < 0 ? "" : "+"}${change.toFixed(1)} %`];
+  return [number(seconds), `normal ${number(normal)}, ${change < 0 ? "" : "+"}${change.toFixed(1)}\u00a0%`];
 }
 
 function silence(run, now) {
