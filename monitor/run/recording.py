@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from monitor.run import derived
 from monitor.run.history import Row
+from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
 
 RECORDED = frozenset({EngineStepLogged, TrainerLogged, ThroughputReported, ValidationLogged})
 """Events that may say more of an iteration already counted, or that are drawn themselves."""
+
+_BOUNDS = ENDED | {"starting"}
+"""Phases that end a stretch of training: without a time of their own they begin where the last iteration ended."""
 
 
 def record(
@@ -23,6 +27,7 @@ def record(
         lag = at - clock
         history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
     time = clock if clock is not None else at - history.zone if live else None
+    latest_known = history.steps.open[-1][1] if history.steps.open else None
     iteration = state.latest.iteration
     if stepped and iteration is not None:
         _note_restart(state, iteration, time)
@@ -31,9 +36,11 @@ def record(
         result = state.validations.get(event.dataset)
         if result is not None:
             where = event.iteration if event.iteration is not None else iteration
-            history.add_validation(event.dataset, (where, time, state.attempt.number, result.loss))
+            when = time if time is not None else latest_known
+            history.add_validation(event.dataset, (where, when, state.attempt.number, result.loss))
     elif isinstance(event, TrainerLogged) and event.eval_loss is not None:
-        history.add_validation("validation", (iteration, time, state.attempt.number, event.eval_loss))
+        when = time if time is not None else latest_known
+        history.add_validation("validation", (iteration, when, state.attempt.number, event.eval_loss))
     elif history.steps.open and (state.driver != "iteration" or isinstance(event, ThroughputReported)):
         last = history.steps.open[-1]
         if last[0] == iteration and last[2] == state.attempt.number:
@@ -44,7 +51,8 @@ def record(
                 state.log_clock_first if clock is not None else (state.first_at or at) - history.zone if live else None
             )
             history.add_phase(first, None, "starting")
-        history.add_phase(time, iteration, state.phase)
+        bounds = time is None and state.phase in _BOUNDS
+        history.add_phase(latest_known if bounds else time, iteration, state.phase)
 
 
 def _note_restart(state: RunState, iteration: int, time: float | None) -> None:

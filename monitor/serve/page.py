@@ -20,6 +20,7 @@ _UPLOT = (
     "<link rel=stylesheet href='{root}static/uplot/uPlot.min.css'>"
     "<script defer src='{root}static/uplot/uPlot.iife.min.js'></script>"
 )
+_NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
 
 
@@ -114,9 +115,9 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
         "<section aria-labelledby=past-title><h2 id=past-title>What happened</h2><div class=scroll tabindex=0 role=group "
         "aria-label='Table of what happened'><table class=past><thead><tr><th scope=col>Time<th scope=col>Incident"
         "<th scope=col>Iteration<th scope=col>Summary</tr></thead>"
-        f"<tbody id=past>{past}</tbody></table></div></section>"
+        f"<tbody id=past>{past or _NOTHING}</tbody></table></div></section>"
         f"<section aria-labelledby=known><h2 id=known>Known of this run</h2><dl class=facts>{_facts(page)}</dl></section>"
-        "<section aria-labelledby=last><h2 id=last>Last iteration line</h2>"
+        f"<section aria-labelledby=last{'' if page.get('last_line') else ' hidden'}><h2 id=last>Last iteration line</h2>"
         f"<pre data-k=last_line>{escape(page.get('last_line') or '')}</pre></section></main>",
     )
 

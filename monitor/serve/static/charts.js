@@ -1,6 +1,7 @@
 // Charts of a run's past with uPlot: one x axis for all, zoom by drag, buttons and keys, restarts and incidents marked.
 import { SYMBOLS, instant, known, number } from "./format.js";
 import { h, setText } from "./live.js";
+import { Past, ordered } from "./past.js";
 
 const CHARTS = [
   { key: "lm_loss", title: "Loss", mayLog: true },
@@ -16,54 +17,6 @@ const CHARTS = [
 const HEIGHT = 190;
 const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all.";
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
-
-// What the API has told so far; each answer brings the buckets from `start` on.
-export class Past {
-  width = 0;
-  closed = 0;
-  columns = { first_iteration: [], iteration: [], attempt: [], not_finite: [], time: [] };
-  series = {};
-
-  take(steps) {
-    if (steps.start > this.columns.iteration.length) steps.start = 0;
-    for (const [name, column] of Object.entries(this.columns)) {
-      column.length = steps.start;
-      for (const value of steps[name]) column.push(value);
-    }
-    const length = this.columns.iteration.length;
-    for (const name of new Set([...Object.keys(this.series), ...Object.keys(steps.series)])) {
-      const mine = (this.series[name] ||= { mean: [], low: [], high: [] });
-      const got = steps.series[name] || {};
-      for (const [figure, column] of Object.entries(mine)) {
-        while (column.length < steps.start) column.push(null);
-        column.length = steps.start;
-        for (const value of got[figure] || got.mean || []) column.push(value);
-        while (column.length < length) column.push(null);
-      }
-    }
-    this.width = steps.width;
-    this.closed = steps.closed;
-  }
-}
-
-// The rows in the order of the axis. By iteration, work that a restart computed again is told apart as lost.
-function ordered(past, byTime) {
-  const { iteration, first_iteration: first, time } = past.columns;
-  if (byTime) {
-    const rows = iteration.map((_, row) => row).filter((row) => time[row] !== null).sort((a, b) => time[a] - time[b]);
-    return { rows, x: rows.map((row) => time[row]), kept: () => true };
-  }
-  const kept = new Uint8Array(iteration.length);
-  let next = Infinity;
-  for (let row = iteration.length - 1; row >= 0; row -= 1) {
-    if (iteration[row] < next) {
-      kept[row] = 1;
-      next = Math.min(next, first[row]);
-    }
-  }
-  const rows = iteration.map((_, row) => row).sort((a, b) => iteration[a] - iteration[b] || a - b);
-  return { rows, x: rows.map((row) => iteration[row]), kept: (row) => kept[row] === 1 };
-}
 
 export class Charts {
   byTime = false;
@@ -220,7 +173,7 @@ export class Charts {
     const { rows, x, kept } = this.order, factor = chart.factor || 1;
     // undefined: no value belongs here; null: a value is missing, which breaks the line
     const pick = (column, mine) => rows.map((row) =>
-      kept(row) === mine ? (column[row] === null ? null : column[row] * factor) : undefined);
+      kept(row) === mine ? (known(column[row]) ? column[row] * factor : null) : undefined);
     const data = [x, pick(figures.mean, true), pick(figures.high, true), pick(figures.low, true), pick(figures.mean, false)];
     if (chart.normal) {
       const normal = pick((this.past.series.baseline_seconds || { mean: [] }).mean.map((v) => v ?? null), true);
@@ -274,9 +227,10 @@ export class Charts {
     return {
       width: this.box.firstElementChild?.clientWidth - 2 || 320, height: HEIGHT, legend: { show: false },
       cursor: { sync: { key: "run", scales: ["x", null] }, drag: { x: true, y: false, setScale: false }, y: false },
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       scales: { x: { time: this.byTime }, y: log ? { distr: 3, log } : {} },
       axes: [
-        { ...axis, size: 34, ...(this.byTime ? {} : { values: (_, ticks) => ticks.map(number) }) },
+        { ...axis, size: 34, values: this.byTime ? clockTicks : (_, ticks) => ticks.map(number) },
         { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
       ],
       series: [{}, ...seriesOf(chart, data, colour, Object.keys(this.validation))],
@@ -359,6 +313,17 @@ export class Charts {
     const label = `Chart of ${chart.title}: last ${last}, lowest ${number(lowest)}, highest ${number(highest)}. ${KEYS}`;
     if (entry.frame.getAttribute("aria-label") !== label) entry.frame.setAttribute("aria-label", label);
   }
+}
+
+// UTC, as all other times of the page; the date where a day begins and at the left.
+function clockTicks(_, ticks, __, ___, step) {
+  let day = "";
+  return ticks.map((tick) => {
+    const text = instant(tick), date = text.slice(5, 10), clock = text.slice(11, step < 60 ? 19 : 16);
+    const fresh = date !== day;
+    day = date;
+    return step >= 86400 ? date : fresh && step >= 60 ? `${date} ${clock}` : clock;
+  });
 }
 
 function seriesOf(chart, data, colour, names) {

@@ -23,6 +23,7 @@ function take(answer, now) {
   showIncidents(answer.run.incidents, now);
   document.getElementById("open-section").hidden = answer.run.incidents.length === 0;
   setText(document.querySelector("[data-k=last_line]"), answer.run.last_line || "");
+  document.querySelector("section[aria-labelledby=last]").hidden = !answer.run.last_line;
   showPast(answer);
   showFacts(answer.run);
   document.getElementById("charts-section").hidden = false;
@@ -56,7 +57,8 @@ function showPast(answer) {
   const rows = [...incidents, ...restarts].sort((a, b) => (a.time < b.time ? 1 : a.time > b.time ? -1 : 0)).map((row) =>
     h("tr", {}, h("td", {}, row.time || "–"), h("td", { class: row.kind }, row.words),
       h("td", {}, row.where === undefined || row.where === null ? "–" : String(row.where)), h("td", {}, row.summary)));
-  replaceIfNew(document.getElementById("past"), rows);
+  const nothing = h("tr", {}, h("td", { colspan: 4 }, "Nothing so far."));
+  replaceIfNew(document.getElementById("past"), rows.length ? rows : [nothing]);
 }
 
 function showFacts(run) {
