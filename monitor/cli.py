@@ -21,6 +21,7 @@ COMMANDS = {
     "parse": "monitor.commands.parse:parse",
     "explain": "monitor.commands.explain:explain",
     "check-config": "monitor.commands.check_config:check_config",
+    "top": "monitor.commands.top:top",
 }
 
 

@@ -81,6 +81,7 @@ class Run(Judged):
     dirty: bool = True
     shown: RunSnapshot | None = None
     shown_state: str = ""
+    shown_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -113,6 +114,7 @@ class Saved:
 
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
 _SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
+_AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
@@ -302,7 +304,7 @@ class Core:
             run = self.runs[name]
             if not run.state.proven or (run.shown is None and self._catching_up(name)):
                 continue
-            shown.append(self._show(run))
+            shown.append(self._show(run, now))
         self._count_sources()
         self.counts.set("runs", len(shown))
         return Snapshot(
@@ -314,14 +316,16 @@ class Core:
             loop_turned_at=now,
         )
 
-    def _show(self, run: Run) -> RunSnapshot:
+    def _show(self, run: Run, now: float) -> RunSnapshot:
         name = derived.run_state(run.state, run.history)
-        if run.shown is None or run.dirty or name != run.shown_state:
+        aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
+        if run.shown is None or run.dirty or aged or name != run.shown_state:
             state = run.state
             deadline = None if run.history or state.lost else hang.deadline(state, self._hang)
             view = View(state, run.book, name, deadline, self.config.gpu_peak_tflops)
-            run.shown = RunSnapshot(state.name, samples_of(view), page_of(view, self._hang))
-            run.shown_state, run.dirty = name, False
+            past = (state.history.frozen(), tuple(run.book.history))
+            run.shown = RunSnapshot(state.name, samples_of(view), page_of(view, self._hang), *past)
+            run.shown_state, run.shown_at, run.dirty = name, now, False
         return run.shown
 
     def _count_sources(self) -> None:

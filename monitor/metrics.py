@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from monitor.incidents import IncidentBook
+from monitor.incidents import IncidentBook, Transition
 from monitor.run import derived
+from monitor.run.history import History
 from monitor.run.pace import HISTOGRAM_BUCKETS
 from monitor.run.phases import RUN_STATES
 from monitor.run.state import RunState
@@ -258,6 +259,9 @@ class RunSnapshot:
     run: str
     samples: dict[str, tuple[Sample, ...] | Histogram]
     page: dict[str, Any]
+    history: History = field(default_factory=History)
+    """A copy that the loop no longer touches: the charts."""
+    transitions: tuple[Transition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from monitor.run.iterations import (
 from monitor.run.nodes import MOST
 from monitor.run.observed import observe_memory
 from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
+from monitor.run.recording import RECORDED, record
 from monitor.run.state import Memory, RunState
 from parsers.events import (
     ArgumentsDumped,
@@ -86,11 +87,10 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         state.updated_at = at
     if state.first_at is None:
         state.first_at = at
-    if event.logged_at is not None:
-        _read_log_clock(state, event.logged_at)
+    clock = _read_log_clock(state, event.logged_at) if event.logged_at is not None else None
     if event.node is not None:
         _note_node(state, event.node)
-    before = state.phase
+    before, counted = state.phase, state.iterations_total
     if isinstance(event, IterationLogged):
         progressed = fold_iteration(state, event, source, at, live)
         if progressed:
@@ -100,6 +100,9 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         progressed = handler(state, event, source, at, live, entry.text) if handler else True
     if state.phase == "crashed":
         count_failure(state)
+    stepped, entered = state.iterations_total != counted, state.phase != before
+    if stepped or entered or (progressed and type(event) in RECORDED):
+        record(state, event, stepped, entered, clock, at, live)
     kind = event.kind
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[state.phase] or kind == "custom_progress"):
         _note_progress(state, before, kind, at, live)
@@ -167,13 +170,14 @@ def _moment(text: str) -> float | None:
         return None
 
 
-def _read_log_clock(state: RunState, text: str) -> None:
+def _read_log_clock(state: RunState, text: str) -> float | None:
     moment = log_clock(text)
     if moment is None:
-        return
+        return None
     if state.log_clock_first is None:
         state.log_clock_first = moment
     state.log_clock_last = max(moment, state.log_clock_last or moment)
+    return moment
 
 
 # --- reports --------------------------------------------------------------------------------------------------------

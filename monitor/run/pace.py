@@ -73,6 +73,15 @@ class Pace:
         middle = len(values) // 2
         return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
 
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """What nine of ten iterations take at the current batch size, as parts of the baseline: (0.99, 1.02)."""
+        window = sorted(self.windows.get(self.last_batch_size, []))
+        if len(window) < 3:
+            return None
+        median, edge = statistics.median(window), len(window) // 20
+        return (window[edge] / median, window[-1 - edge] / median) if median > 0 else None
+
     def predicted(self) -> float | None:
         """Seconds that the next iteration should take at most on a normal day: the larger of the median and the last,
         so that a batch size that grows step by step is followed at once.

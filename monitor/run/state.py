@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.run.copies import Copies
+from monitor.run.history import History
 from monitor.run.observed import Observed
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
@@ -246,6 +247,8 @@ class RunState:
     trainer_declared: bool = False
     phase_history: list[tuple[float, str]] = field(default_factory=list)
     """The last phase changes, for the page."""
+    history: History = field(default_factory=History)
+    """What the charts draw."""
     memo: dict[str, Any] = field(default_factory=dict)
     """What the fold remembers from one event to the next, by name."""
     memory_of: dict[str, Any] = field(default_factory=dict)
