@@ -15,7 +15,19 @@ from monitor.config.naming import run_name
 from monitor.config.problems import ConfigError, ConfigProblem
 from monitor.config.relative import resolved
 from monitor.config.scalars import compiled, host_and_port
-from monitor.config.schema import Config, Follow, NotifierConfig, Pattern, TlsServer, Watch, Web, WebhookSettings
+from monitor.config.schema import (
+    Config,
+    Follow,
+    NotifierConfig,
+    OutputConfig,
+    Pattern,
+    PushgatewaySettings,
+    TextfileSettings,
+    TlsServer,
+    Watch,
+    Web,
+    WebhookSettings,
+)
 
 __all__ = [
     "Config",
@@ -23,7 +35,10 @@ __all__ = [
     "ConfigProblem",
     "Follow",
     "NotifierConfig",
+    "OutputConfig",
     "Pattern",
+    "PushgatewaySettings",
+    "TextfileSettings",
     "TlsServer",
     "Watch",
     "Web",

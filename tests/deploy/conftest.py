@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import start  # noqa: F401 - the fixture that starts the daemon
+from tests.e2e.test_daemon import training  # noqa: F401 - the fixture that writes a log
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules"
@@ -153,7 +154,7 @@ class Receiver:
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:  # noqa: N802
+            def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
                 receiver.bodies.append(json.loads(self.rfile.read(length)))
                 self.send_response(200)

@@ -1,4 +1,4 @@
-"""A training that hangs, a daemon, Prometheus, its rules, Alertmanager, a receiver: all real, in the time that the settings say."""
+"""A training that hangs, a daemon, Prometheus, its rules, Alertmanager, a receiver: in the time set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.deploy.conftest import (
     wait,
 )
 from tests.e2e.conftest import RunningDaemon, Start
-from tests.e2e.test_daemon import Writer, line, training  # noqa: F401 - a fixture
+from tests.e2e.test_daemon import Writer, line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
 
@@ -50,7 +50,7 @@ def received(receiver: Receiver, name: str, status: str, within: float) -> dict[
     return receiver.alerts(name, status)[-1]
 
 
-def watched(prometheus: Prometheus, daemon: RunningDaemon, training: Writer) -> None:  # noqa: F811
+def watched(prometheus: Prometheus, daemon: RunningDaemon, training: Writer) -> None:
     """Wait until the run is judged by its own pace, and Prometheus holds its deadline."""
     daemon.wait(lambda: training.number >= 12 and (daemon.metric("megatron_iteration") or 0) >= 12)
     held = "run:megatron_hang_deadline_timestamp_seconds:held"
@@ -60,7 +60,7 @@ def watched(prometheus: Prometheus, daemon: RunningDaemon, training: Writer) -> 
 def test_a_hang_reaches_a_person_and_so_does_its_end(
     start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
     training: Writer, tmp_path: Path,
-) -> None:  # fmt: skip  # noqa: F811
+) -> None:  # fmt: skip
     """Firing within scrape + evaluation + group_wait of the daemon's own word, resolved likewise."""
     alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
     daemon = start(*HANG, str(training.path))
@@ -87,8 +87,8 @@ def test_a_hang_reaches_a_person_and_so_does_its_end(
 def test_the_deadline_is_told_when_the_daemon_is_dead(
     start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
     training: Writer, tmp_path: Path,
-) -> None:  # fmt: skip  # noqa: F811
-    """Kill -9, then the training stops: the deadline that the daemon left behind tells it. Back again, it is resolved."""
+) -> None:  # fmt: skip
+    """Kill -9, then the training stops: the deadline left behind tells it. Back again, it is resolved."""
     alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
     listen = f"127.0.0.1:{free_port()}"
     daemon = start("--set", "detectors.hang.minimum=6s", str(training.path), listen=listen)
