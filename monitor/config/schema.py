@@ -117,7 +117,7 @@ class TextfileSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag=
     interval: PositiveSeconds = 15.0
     """Between two writes: as often as Prometheus looks."""
     labels: Mapping[scalars.Variable, str] = msgspec.field(default_factory=_nothing)
-    """Added to every sample: two daemons on one node would else write the same series, and node_exporter show neither."""
+    """Added to every sample: two daemons on one node would else write the same series twice."""
 
     def problems(self) -> _Problems:
         """What the keys say together."""

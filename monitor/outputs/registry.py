@@ -1,6 +1,6 @@
 """What an output writes: our own families of the last Snapshot, with labels of the site's.
 
-The process's own families are left out: node_exporter has process_* of its own and would show the textfile's beside them.
+The process's own families are left out: node_exporter has process_* of its own.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_a_hang_reaches_a_person_and_so_does_its_end(
     }  # fmt: skip
     assert alert["annotations"]["summary"] == "Run train hangs"
     assert f"Last iteration: {training.number}." in alert["annotations"]["description"]
-    assert alert["annotations"]["dashboard_url"].endswith("/d/megatron-run?var-run=train")
+    assert alert["annotations"]["dashboard_url"].endswith("/d/megatron-run?var-cluster=cluster-1&var-run=train")
     assert "MegatronHangDeadlinePassedWhileDown" not in prometheus.firing()
 
     going_on = Writer(training.path)
