@@ -15,6 +15,8 @@ TOOLS = {
     "prometheus": ("prometheus", "promtool", "prometheus-alertmanager", "amtool"),
     "outputs": ("prometheus-node-exporter", "prometheus-pushgateway", "victoria-metrics"),
     "shellcheck": ("shellcheck",),
+    "systemd": ("systemd-analyze",),
+    "compose": ("docker-compose",),
 }
 """Programs that the tests of a marker start; Debian's packages are listed in .ci/run."""
 
