@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 REAL_LOGS = ROOT.parent / "shared" / "logs"
 TOOLS = {
     "prometheus": ("prometheus", "promtool", "prometheus-alertmanager", "amtool"),
-    "outputs": ("prometheus-node-exporter", "prometheus-pushgateway", "victoria-metrics"),
+    "outputs": ("prometheus-node-exporter", "prometheus-pushgateway", "victoria-metrics", "vmalert"),
     "shellcheck": ("shellcheck",),
     "systemd": ("systemd-analyze",),
     "compose": ("docker-compose",),

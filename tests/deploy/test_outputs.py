@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.conftest import DEPLOY, Launch, free_port, get, wait
+from tests.deploy.conftest import DEPLOY, Launch, Receiver, StartAlertmanager, free_port, get, hastened, wait
 from tests.e2e.conftest import Start
-from tests.e2e.test_daemon import line
+from tests.e2e.test_daemon import Writer, line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.outputs]
 
@@ -91,6 +92,28 @@ def test_a_gateway_that_is_away_costs_the_daemon_nothing(start: Start, log: Path
     assert daemon.terminate() == 0
 
 
+def send_on(launch: Launch, directory: Path, agent: str, target: str, daemon: str) -> None:
+    """agent.yml as shipped, on test addresses and hastened."""
+    (directory / "targets").mkdir()
+    (directory / "targets" / "one.yml").write_text(yaml.safe_dump([{"targets": [daemon]}]))
+    config = yaml.safe_load((DEPLOY / "prometheus" / "agent.yml").read_text())
+    config["global"]["scrape_interval"] = "1s"
+    config["remote_write"][0]["url"] = f"http://{target}/api/v1/write"
+    config["remote_write"][0]["queue_config"]["batch_send_deadline"] = "500ms"
+    (directory / "agent.yml").write_text(yaml.safe_dump(config))
+    launch(
+        "prometheus", "--enable-feature=agent", f"--config.file={directory / 'agent.yml'}",
+        f"--storage.agent.path={directory / 'agent'}", f"--web.listen-address={agent}", ready=f"http://{agent}/-/ready",
+    )  # fmt: skip
+
+
+def at_victoria(target: str, expression: str) -> list[dict[str, Any]]:
+    """The samples of an instant query at VictoriaMetrics."""
+    answer = get(f"http://{target}/api/v1/query?query={expression}&nocache=1")
+    found: list[dict[str, Any]] = json.loads(answer)["data"]["result"]
+    return found
+
+
 @pytest.mark.prometheus
 def test_an_agent_sends_on_to_victoria_metrics(start: Start, launch: Launch, log: Path, tmp_path: Path) -> None:
     """agent.yml as shipped, on test addresses: found by file_sd, scraped, remote-written, queried at the target."""
@@ -100,29 +123,47 @@ def test_an_agent_sends_on_to_victoria_metrics(start: Start, launch: Launch, log
         "-search.latencyOffset=0s", "-loggerLevel=ERROR", ready=f"http://{target}/health",
     )  # fmt: skip
     daemon = start(str(log))
-    (tmp_path / "targets").mkdir()
-    (tmp_path / "targets" / "one.yml").write_text(yaml.safe_dump([{"targets": [daemon.address]}]))
-    config = yaml.safe_load((DEPLOY / "prometheus" / "agent.yml").read_text())
-    config["global"]["scrape_interval"] = "1s"
-    config["remote_write"][0]["url"] = f"http://{target}/api/v1/write"
-    (tmp_path / "agent.yml").write_text(yaml.safe_dump(config))
-    launch(
-        "prometheus", "--enable-feature=agent", f"--config.file={tmp_path / 'agent.yml'}",
-        f"--storage.agent.path={tmp_path / 'agent'}", f"--web.listen-address={agent}", ready=f"http://{agent}/-/ready",
-    )  # fmt: skip
+    send_on(launch, tmp_path, agent, target, daemon.address)
 
-    def value(expression: str) -> list[dict[str, object]]:
-        found: list[dict[str, object]] = json.loads(get(f"http://{target}/api/v1/query?query={expression}&nocache=1"))[
-            "data"
-        ]["result"]
-        return found
-
-    wait(lambda: bool(value("megatron_iteration")), 20.0, "the iteration at VictoriaMetrics")
-    (sample,) = value("megatron_iteration")
+    wait(lambda: bool(at_victoria(target, "megatron_iteration")), 20.0, "the iteration at VictoriaMetrics")
+    (sample,) = at_victoria(target, "megatron_iteration")
     assert sample["metric"] == {
         "__name__": "megatron_iteration", "cluster": "cluster-1", "instance": daemon.address,
         "job": "megatron-monitor", "run": "train",
     }  # fmt: skip
-    assert float(sample["value"][1]) == 20  # type: ignore[index]
-    assert value("megatron_iteration_duration_seconds_bucket")
-    assert not value("python_gc_objects_collected_total")
+    assert float(sample["value"][1]) == 20
+    assert at_victoria(target, "megatron_iteration_duration_seconds_bucket")
+    assert not at_victoria(target, "python_gc_objects_collected_total")
+
+
+@pytest.mark.prometheus
+def test_the_rules_run_at_victoria_metrics(
+    start: Start, launch: Launch, training: Writer, tmp_path: Path, receiver: Receiver,
+    start_alertmanager: StartAlertmanager,
+) -> None:  # fmt: skip
+    """Agent, VictoriaMetrics, vmalert with the shipped rules: a deadline that a dead daemon left is told."""
+    target, agent, vmalert = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    alertmanager = start_alertmanager(group_wait="1s", group_interval="1s")
+    launch(
+        "victoria-metrics", f"-storageDataPath={tmp_path / 'victoria'}", f"-httpListenAddr={target}",
+        "-search.latencyOffset=0s", "-loggerLevel=ERROR", ready=f"http://{target}/health",
+    )  # fmt: skip
+    daemon = start("--set", "detectors.hang.minimum=6s", str(training.path))
+    send_on(launch, tmp_path, agent, target, daemon.address)
+    (tmp_path / "rules").mkdir()
+    rules = hastened(tmp_path / "rules", MegatronHangDeadlinePassedWhileDown="1s")
+    launch(
+        "vmalert", *(f"-rule={path}" for path in rules), f"-datasource.url=http://{target}",
+        f"-remoteWrite.url=http://{target}", f"-remoteRead.url=http://{target}", f"-notifier.url=http://{alertmanager}",
+        "-evaluationInterval=1s", f"-httpListenAddr={vmalert}", ready=f"http://{vmalert}/health",
+    )  # fmt: skip
+    held = "run:megatron_hang_deadline_timestamp_seconds:held"
+    daemon.wait(lambda: training.number >= 12)
+    wait(lambda: bool(at_victoria(target, held)), 30.0, "the recorded deadline")
+    daemon.kill()
+    training.stop()
+    wait(lambda: bool(receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")), 30.0, "the deadline's alert")
+    assert not receiver.alerts("MegatronHang", "firing")
+    (alert,) = receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")[:1]
+    assert alert["labels"]["cluster"] == "cluster-1"
+    assert alert["annotations"]["summary"] == "Run train is past its hang deadline and nobody watches it"
