@@ -2,8 +2,8 @@
 
     python -m benchmarks.prometheus_scale --runs 10000 --minutes 4
 
-Real: Prometheus, the rules, the page of one simulated run (every series that it has). Made up: the page is served N times
-under other names by as many targets as there would be daemons; of its values those change that change in a training.
+Real: Prometheus, the rules, the page of one simulated run with all its series. Made up: it is served N times, under
+other names by as many targets as there would be daemons; of its values those change that change in a training.
 """
 
 from __future__ import annotations
@@ -156,6 +156,11 @@ def measure(directory: Path, addresses: list[str], minutes: float, runs: int) ->
             "alerts firing": 'count(ALERTS{alertstate="firing"}) or vector(0)',
         }.items():
             print(f"  {what:40s} {ask(expression):,.3f}")
+        rules = json.load(urllib.request.urlopen("http://127.0.0.1:19390/api/v1/rules"))["data"]["groups"]
+        every = [(rule["evaluationTime"], rule["name"]) for group in rules for rule in group["rules"]]
+        slowest = sorted(every, reverse=True)
+        for seconds, rule in slowest[:5]:
+            print(f"  {'of that ' + rule:60s} {seconds:,.3f}")
         size = sum(file.stat().st_size for file in (directory / "data" / "wal").rglob("*") if file.is_file())
         print(f"  {'write-ahead log, MiB':40s} {size / 2**20:,.1f}")
     finally:

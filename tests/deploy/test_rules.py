@@ -68,7 +68,7 @@ def test_the_rules_unit_tests_pass() -> None:
         ("runs", "megatron_incident[15m]", "megatron_incident[1m]"),
         (
             "runs",
-            "last_over_time(megatron_incident[15m]) unless on (cluster, run) megatron_run_state",
+            "last_over_time(megatron_incident[15m]) unless on (cluster, run) megatron_run_info",
             "megatron_incident",
         ),
         ("incidents", 'incident="overflow_storm"} == 1', 'incident="hang"} == 1'),
