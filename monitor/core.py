@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 from monitor import __version__
 from monitor.config import Config, run_name
-from monitor.detectors import DETECTORS, hang
+from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
-from monitor.detectors.verdict import Verdict
 from monitor.follow.marker import Marker
 from monitor.follow.messages import (
     CaughtUp,
@@ -29,12 +28,12 @@ from monitor.follow.messages import (
     Scanned,
     Unreadable,
 )
-from monitor.incidents import IncidentBook, Transition, judge
+from monitor.incidents import IncidentBook, Transition
+from monitor.judgement import Judge, Judged
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
-from monitor.run.ends import settle
-from monitor.run.fold import fold, log_clock
+from monitor.run.fold import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from parsers.events import (
@@ -72,13 +71,9 @@ class Source:
 
 
 @dataclass(slots=True)
-class Run:
-    """A run's state with its incidents and what of it was last shown."""
+class Run(Judged):
+    """A judged run, and what of it was last shown."""
 
-    state: RunState
-    book: IncidentBook = field(default_factory=IncidentBook)
-    history: bool = False
-    """The log was already dead when it was first seen."""
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
     """Ends and failures from files that hold no training loop (a job's `.err`), until the loop's file is read."""
     backlog_at: float = 0.0
@@ -127,6 +122,8 @@ class Core:
         self.config = config
         self.rules = tuple(rules)
         self._hang: HangSettings = config.detectors.hang
+        self._judge = Judge(config)
+        self._told: list[Transition] = []
         self.runs: dict[str, Run] = {}
         self.sources: dict[str, Source] = {}
         self.counts = MonitorCounts()
@@ -270,7 +267,6 @@ class Core:
 
     def tick(self, now: float) -> list[Transition]:
         """Judge every run against the clock."""
-        out: list[Transition] = []
         for name, run in list(self.runs.items()):
             if self._catching_up(name):
                 continue
@@ -279,35 +275,22 @@ class Core:
                 self._weigh_history(run, now)
             if not run.state.proven:
                 continue
-            if settle(run.state, now, self._hang.exiting):
-                run.dirty = True
-            verdicts = self._verdicts(run, now)
-            transitions = judge(run.book, run.state, verdicts, now, self.config.repeat_interval)
-            hung = run.book.open.get("hang")
-            was_hung, run.state.hung = run.state.hung, hung is not None and hung.severity == "critical"
-            if transitions or was_hung != run.state.hung:
+            before = run.state.hung, run.state.phase
+            transitions = self._judge.judge(run, now)
+            if transitions or before != (run.state.hung, run.state.phase):
                 run.dirty = self.changed = True
-                self._remember_fired(run, transitions)
-            out.extend(transitions)
+            self._told.extend(transitions)
             if self._expired(run, now):
                 del self.runs[name]
                 self.changed = True
-        return out
-
-    def _verdicts(self, run: Run, now: float) -> list[Verdict]:
-        settings = self.config.detectors
-        names = ("source_lost",) if run.history else tuple(DETECTORS)
-        return [DETECTORS[name].check(run.state, now, getattr(settings, name)) for name in names]
-
-    @staticmethod
-    def _remember_fired(run: Run, transitions: Iterable[Transition]) -> None:
-        fired = {tuple(pair) for pair in run.state.memo.get("fired", ())}
-        fired.update((item.incident, item.severity) for item in transitions)
-        run.state.memo["fired"] = [list(pair) for pair in sorted(fired)]
+        told, self._told = self._told, []
+        return told
 
     def _expired(self, run: Run, now: float) -> bool:
+        if run.history and run.book.open:
+            return False
         over = run.history or run.state.phase in ENDED
-        return over and not run.book.open and now - run.state.read_at > self.config.run_retention
+        return over and now - run.state.read_at > self.config.run_retention
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
@@ -375,7 +358,7 @@ class Core:
                 continue
             source.drives = source.drives or event.proves_training
             before = state.progress_at
-            fold(state, entry, source.name, at, source.caught_up)
+            self._told.extend(self._judge.take(run, entry, source.name, at, source.caught_up))
             if state.progress_at != before and source.caught_up:
                 run.history = False  # it moves: no history any more
         if not source.caught_up:
@@ -383,14 +366,13 @@ class Core:
         state.read_at = now
         run.dirty = True
 
-    @staticmethod
-    def _fold_deferred(run: Run) -> None:
+    def _fold_deferred(self, run: Run) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
         last = run.state.log_clock_last
         for entry, source, at in run.deferred:
             logged = log_clock(entry.event.logged_at)
             if last is None or logged is None or logged >= last:
-                fold(run.state, entry, source, at, False)
+                self._judge.take(run, entry, source, at, False)
         run.deferred.clear()
         run.dirty = True
 

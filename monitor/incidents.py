@@ -1,14 +1,17 @@
 """Verdicts in, transitions out: an incident fires, may grow worse, is told again after a while, and is resolved.
 
 Law: pure; one incident a run and kind; for each the transitions firing and resolved alternate (a firing one may repeat
-with a higher severity or after the repeat interval). An inhibited incident is closed without a word.
+with a higher severity or after the repeat interval). An inhibited incident never fires; one that fired before is
+resolved by what supersedes it, so that whoever was told hears its end. A kind with a hold
+time is pending until its trouble has stood that long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
 from monitor.detectors.verdict import Severity, Verdict
@@ -19,6 +22,7 @@ INHIBITED_BY: dict[str, tuple[str, ...]] = {
     "hang": ("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed
 }
 _HISTORY = 100
+_NO_HOLD: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +78,38 @@ class IncidentBook:
     """The incidents of one run. Everything here can be written as JSON."""
 
     open: dict[str, Incident] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
+    """Kind -> since when its trouble stands without having been told."""
     counts: dict[str, int] = field(default_factory=dict)
     history: list[Transition] = field(default_factory=list)
 
 
 def judge(
-    book: IncidentBook, state: RunState, verdicts: Iterable[Verdict], now: float, repeat_interval: float
+    book: IncidentBook,
+    state: RunState,
+    verdicts: Iterable[Verdict],
+    now: float,
+    repeat_interval: float,
+    hold: Mapping[str, float] = _NO_HOLD,
 ) -> list[Transition]:
     """Bring the book up to date with the verdicts of this tick; the transitions in the order to be told."""
+    verdicts = list(verdicts)
     firing = {verdict.incident: verdict for verdict in verdicts if verdict.status == "firing"}
     unknown = {verdict.incident for verdict in verdicts if verdict.status == "unknown"}
+    for kind in [kind for kind in book.pending if kind not in firing and kind not in unknown]:
+        del book.pending[kind]
     out: list[Transition] = []
+    for kind in [kind for kind in firing if _superseded(kind, firing, book) is not None]:
+        del firing[kind]
     for kind, verdict in firing.items():
-        if any(other in firing or other in book.open for other in INHIBITED_BY.get(kind, ())):
-            unknown.discard(kind)
-            continue
         known = book.open.get(kind)
         if known is not None and verdict.since is not None and verdict.since > known.since:
             # the trouble had ended and began anew between two ticks
             out.append(_transition(state, "resolved", _ended(book.open.pop(kind)), now))
             known = None
+        if known is None and now - book.pending.setdefault(kind, now) < hold.get(kind, 0.0):
+            continue
+        book.pending.pop(kind, None)
         if known is None:
             book.open[kind] = _opened(state, verdict, now)
             book.counts[kind] = book.counts.get(kind, 0) + (not verdict.quiet)
@@ -110,17 +126,20 @@ def judge(
             known.told_at = now
             out.append(_transition(state, "firing", known, now))
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
-        ended = _ended(book.open.pop(kind))
-        inhibited = any(other in firing or other in book.open for other in INHIBITED_BY.get(kind, ()))
-        ended.quiet = ended.quiet or inhibited
-        out.append(_transition(state, "resolved", ended, now))
+        by = _superseded(kind, firing, book)
+        out.append(_transition(state, "resolved", _ended(book.open.pop(kind), by), now))
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
 
 
-def _ended(incident: Incident) -> Incident:
-    incident.summary = f"resolved: {incident.summary}"
+def _superseded(kind: str, firing: Mapping[str, Verdict], book: IncidentBook) -> str | None:
+    """What makes an incident of this kind needless to tell; None if nothing does."""
+    return next((other for other in INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)
+
+
+def _ended(incident: Incident, by: str | None = None) -> Incident:
+    incident.summary = f"{f'superseded by {by}' if by else 'resolved'}: {incident.summary}"
     return incident
 
 

@@ -16,6 +16,9 @@ from monitor.config.problems import ConfigError, ConfigProblem
 from monitor.config.relative import resolved
 from monitor.config.scalars import compiled, host_and_port
 from monitor.config.schema import (
+    AlertmanagerSettings,
+    AppriseSettings,
+    CommandSettings,
     Config,
     Follow,
     NotifierConfig,
@@ -30,6 +33,9 @@ from monitor.config.schema import (
 )
 
 __all__ = [
+    "AlertmanagerSettings",
+    "AppriseSettings",
+    "CommandSettings",
     "Config",
     "ConfigError",
     "ConfigProblem",

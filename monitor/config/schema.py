@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from monitor.config import scalars
 from monitor.config.scalars import FilePath, Name
 from monitor.detectors import DETECTOR_SETTINGS
-from monitor.detectors.verdict import Severity
+from monitor.detectors.verdict import IncidentKind, Severity
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.units import PositiveSeconds, Seconds
 from parsers.events import Failure
@@ -28,7 +28,7 @@ _OWN_LABELS = {"run", *(label for row in CATALOGUE for label in row.labels)}
 _OWN_LABELS |= {label for own in MONITOR_CATALOGUE for label in own.labels}
 
 
-def _nothing() -> Mapping[str, Any]:
+def _nothing() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
 
@@ -78,10 +78,20 @@ class Pattern(Struct, frozen=True, kw_only=True):
             yield "match", "matches an empty line, and so every line"
 
 
-class WebhookSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
-    """A JSON object posted to an address at each transition of an incident."""
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What every notifier has: its name, and what it wants to hear of."""
 
     name: Name
+    minimum_severity: Severity = "warning"
+    runs: tuple[str, ...] = ()
+    """Globs over run names; none: every run."""
+    incidents: tuple[IncidentKind, ...] = ()
+    """Incident kinds; none: every kind."""
+
+
+class WebhookSettings(Wanted, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
+    """A JSON object posted to an address at each transition of an incident."""
+
     url: scalars.Url | None = None
     url_file: FilePath | None = None
     """The file that holds the address, read at each delivery: for addresses that are secrets."""
@@ -92,9 +102,6 @@ class WebhookSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="
     """Header -> the file that holds its value, read at each delivery: for secrets such as Authorization."""
     timeout: PositiveSeconds = 10.0
     """For each step of a delivery: to connect, to write, to read. Longer than a receiver in health ever needs."""
-    minimum_severity: Severity = "warning"
-    runs: tuple[str, ...] = ()
-    """Globs over run names; none: every run."""
 
     def problems(self) -> _Problems:
         """What the keys say together."""
@@ -104,7 +111,37 @@ class WebhookSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="
             yield "header_files", f"{header} stands in headers too"
 
 
-NotifierConfig = WebhookSettings
+class AlertmanagerSettings(WebhookSettings, frozen=True, kw_only=True, tag_field="type", tag="alertmanager"):
+    """An Alertmanager, by its API; `url` is its root, as in http://alertmanager:9093."""
+
+    keep: PositiveSeconds = 12 * 3600.0
+    """An alert that the daemon neither repeats nor resolves ends by itself after this: longer than repeat_interval."""
+
+
+class CommandSettings(Wanted, frozen=True, kw_only=True, tag_field="type", tag="command"):
+    """A program, started at each transition with the JSON object on its standard input."""
+
+    command: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """Program and arguments; no shell looks at them."""
+    timeout: PositiveSeconds = 300.0
+    """Then it is ended, with everything it started: py-spy over a hundred nodes takes minutes."""
+
+
+class AppriseSettings(Wanted, frozen=True, kw_only=True, tag_field="type", tag="apprise"):
+    """Chat, mail and pagers, by the library Apprise (`pip install megatron-monitor[apprise]`)."""
+
+    url_file: FilePath | None = None
+    """The file that holds Apprise's addresses, one a line: they are secrets."""
+    url_env: scalars.Variable | None = None
+    """The environment variable that holds them, separated by spaces."""
+
+    def problems(self) -> _Problems:
+        """What the keys say together."""
+        if (self.url_file is None) == (self.url_env is None):
+            yield "", "expected exactly one of url_file, url_env"
+
+
+NotifierConfig = WebhookSettings | AlertmanagerSettings | CommandSettings | AppriseSettings
 """The union of all kinds of notifiers, told apart by `type:`."""
 
 
@@ -230,6 +267,8 @@ class Config(Struct, frozen=True, kw_only=True):
     follow: Follow = Follow()
     repeat_interval: PositiveSeconds = 4 * 3600.0
     """An incident that still fires is told again after this: Alertmanager's default, often enough to be remembered."""
+    hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=_nothing)
+    """Incident kind -> how long its trouble must stand before it is told; none: at once."""
     run_retention: Seconds = 3600.0
     """How long a finished run's series stay: long enough for every scrape to see its end."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

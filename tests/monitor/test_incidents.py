@@ -65,15 +65,14 @@ def test_unknown_keeps_what_stood() -> None:
     assert "hang" in book.open
 
 
-def test_a_crash_silences_the_hang() -> None:
-    """The hang of a run that turns out to have crashed ends without a word of its own."""
+def test_a_crash_supersedes_the_hang() -> None:
+    """A hang that was told before the crash is resolved by it, so that no receiver keeps it."""
     book = IncidentBook()
     step(book, 1.0, firing())
-    told = step(book, 2.0, Verdict("hang"), firing(kind="crash"))
-    assert [(item.incident, item.status, item.quiet) for item in told] == [
-        ("crash", "firing", False),
-        ("hang", "resolved", True),
-    ]
+    told = step(book, 2.0, firing(), firing(kind="crash"))
+    assert [(item.incident, item.status) for item in told] == [("crash", "firing"), ("hang", "resolved")]
+    assert told[1].summary.startswith("superseded by crash: ")
+    assert step(book, 3.0, firing(), firing(kind="crash")) == []
 
 
 def test_json_has_the_public_names() -> None:
@@ -103,3 +102,18 @@ def test_firing_and_resolved_alternate(verdicts: list[str]) -> None:
             else:
                 assert open_severity is not None
                 open_severity = None
+
+
+def test_a_held_kind_is_told_after_its_hold_time() -> None:
+    """Trouble that ends before its hold time is never told; trouble that stands is told once, since its beginning."""
+    book, state = IncidentBook(), RunState(name="r")
+    firing = Verdict("slowdown", "firing", since=100.0)
+    hold = {"slowdown": 60.0}
+    assert judge(book, state, [firing], 100.0, 3600.0, hold) == []
+    assert judge(book, state, [firing], 159.0, 3600.0, hold) == []
+    assert judge(book, state, [Verdict("slowdown")], 159.5, 3600.0, hold) == []
+    assert judge(book, state, [firing], 200.0, 3600.0, hold) == []
+    told = judge(book, state, [firing], 260.0, 3600.0, hold)
+    assert [(item.status, item.time) for item in told] == [("firing", 260.0)]
+    assert book.pending == {}
+    assert book.open["slowdown"].since == 100.0
