@@ -142,6 +142,13 @@ def test_an_alert_says_what_is_needed(rule: dict[str, Any]) -> None:
         )
 
 
+def test_each_section_of_the_runbook_says_four_things() -> None:
+    """What it means, what to do, a case; and what to look at, unless what to do says it."""
+    for section in re.split(r"^### ", (DEPLOY / "runbook.md").read_text(), flags=re.MULTILINE)[1:]:
+        text = section.split("\n## ")[0]
+        assert text.count("**Means**:") == text.count("**Do**:") == text.count("**Case**:") == 1, section
+
+
 def test_the_runbook_has_no_section_without_an_alert() -> None:
     """What is not told needs no section."""
     told = {rule["annotations"]["runbook_url"].partition("#")[2] for rule in ALERTS}
