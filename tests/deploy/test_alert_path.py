@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 
 from tests.deploy.conftest import (
     DEPLOY,
+    Launch,
     Prometheus,
     Receiver,
     StartAlertmanager,
@@ -25,7 +27,7 @@ from tests.e2e.test_daemon import Writer, line
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
 
 SCRAPE = EVALUATION = GROUP_WAIT = GROUP_INTERVAL = FOR = 1.0
-SLACK = 3.0
+SLACK = 5.0
 """Seconds for what no setting names: two cores that other tests use as well."""
 HANG = ("--set", "detectors.hang.minimum=2s")
 
@@ -117,3 +119,57 @@ def test_the_deadline_is_told_when_the_daemon_is_dead(
     received(receiver, "MegatronMonitorDown", "resolved", within)
     assert not receiver.alerts("MegatronHang", "firing")
     going_on.stop()
+
+
+def test_a_run_that_ended_leaves_no_deadline(
+    start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
+    training: Writer, tmp_path: Path,
+) -> None:  # fmt: skip
+    """It finishes, then its daemon ends with it: when the deadline would have passed, nobody is told."""
+    alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
+    daemon = start("--set", "detectors.hang.minimum=4s", str(training.path))
+    prometheus = start_prometheus(scraping(tmp_path, daemon.address, alertmanager))
+    watched(prometheus, daemon, training)
+    training.stop()
+    with training.path.open("a") as stream:
+        stream.write("[after training is done] datetime: 2026-01-01 00:00:00 \n")
+        stream.write(f"[exiting program at iteration {training.number}] datetime: 2026-01-01 00:00:00 \n")
+    daemon.wait(lambda: daemon.metric("megatron_run_state", state="finished") == 1.0)
+    held = "run:megatron_hang_deadline_timestamp_seconds:held"
+    wait(lambda: not prometheus.query(held), SCRAPE + EVALUATION + SLACK, "the deadline is dropped")
+    assert daemon.terminate() == 0
+    received(receiver, "MegatronMonitorDown", "firing", SCRAPE + EVALUATION + FOR + GROUP_WAIT + SLACK)
+    wait_for_deadline = threading.Event()
+    wait_for_deadline.wait(4.0 + EVALUATION + FOR + GROUP_WAIT)
+    assert prometheus.firing() == {"MegatronMonitorDown"}
+    assert {alert["labels"]["alertname"] for body in receiver.bodies for alert in body["alerts"]} == {
+        "MegatronMonitorDown"
+    }
+
+
+@pytest.mark.outputs
+def test_the_deadline_in_a_dead_push_is_told(
+    start: Start, launch: Launch, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager,
+    receiver: Receiver, training: Writer, tmp_path: Path,
+) -> None:  # fmt: skip
+    """A Pushgateway keeps what a killed daemon pushed last: its deadline passes there, and that is told."""
+    gateway = f"127.0.0.1:{free_port()}"
+    launch("prometheus-pushgateway", f"--web.listen-address={gateway}", ready=f"http://{gateway}/-/ready")
+    alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
+    pushed = f"outputs.0={{type: pushgateway, name: p, url: 'http://{gateway}', interval: 300ms}}"
+    daemon = start("--set", pushed, "--set", "detectors.hang.minimum=4s", str(training.path))
+    config = scraping(tmp_path, gateway, alertmanager)
+    config["scrape_configs"] = [
+        {"job_name": "gateway", "honor_labels": True, "static_configs": [{"targets": [gateway]}]}
+    ]
+    for path in map(Path, config["rule_files"]):  # the grace for a daemon that is about to tell it, and `for`
+        text = path.read_text().replace("timestamp_seconds:held > 30)", "timestamp_seconds:held > 1)")
+        path.write_text(text.replace("for: 1m", "for: 1s"))
+    prometheus = start_prometheus(config)
+    watched(prometheus, daemon, training)
+    daemon.kill()
+    training.stop()
+    within = 4.0 + 1.0 + SCRAPE + EVALUATION + FOR + GROUP_WAIT + SLACK
+    alert = received(receiver, "MegatronHangDeadlinePassed", "firing", within)
+    assert alert["labels"] == {"alertname": "MegatronHangDeadlinePassed", "run": "train", "severity": "critical"}
+    assert not receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")
