@@ -11,6 +11,14 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
 REAL_LOGS = ROOT.parent / "shared" / "logs"
+TOOLS = {
+    "prometheus": ("prometheus", "promtool", "prometheus-alertmanager", "amtool"),
+    "outputs": ("prometheus-node-exporter", "prometheus-pushgateway", "victoria-metrics", "vmalert"),
+    "shellcheck": ("shellcheck",),
+    "systemd": ("systemd-analyze",),
+    "compose": ("docker-compose",),
+}
+"""Programs that the tests of a marker start; Debian's packages are listed in .ci/run."""
 
 # Derandomised, so that red means red; no deadline, so that a busy machine is no failure.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -30,5 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no real logs beside the project"))
         if item.get_closest_marker("promtool") and not shutil.which("promtool") and not required:
             item.add_marker(pytest.mark.skip(reason="promtool is not installed (Debian: prometheus)"))
+        for marker, tools in TOOLS.items():
+            missing = [tool for tool in tools if not shutil.which(tool)]
+            if item.get_closest_marker(marker) and missing and not required:
+                item.add_marker(pytest.mark.skip(reason=f"not installed: {', '.join(missing)}"))
         if item.get_closest_marker("chromium") and not shutil.which("chromium") and not required:
             item.add_marker(pytest.mark.skip(reason="chromium is not installed"))
