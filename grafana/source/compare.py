@@ -1,0 +1,208 @@
+"""*compare*: runs and topologies side by side, medians over the shown range; loss by iteration, samples or tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana_foundation_sdk.builders import common, xychart
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.models import common as shape
+from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models import xychart as xy_shape
+
+from grafana.source import queries as q
+from grafana.source.layout import DATASOURCE, Line, Section, cluster, new, place, variable
+from grafana.source.panels import (
+    EFFECTIVE_STEPS,
+    MFU_STEPS,
+    QUIET,
+    SLOW_STEPS,
+    Query,
+    bars,
+    by_name,
+    chart,
+    limits,
+    target,
+)
+from grafana.source.tables import LINK, Column, gauge_look, limit_look, rows
+
+RUN = q.MANY
+BASE = 'cluster=~"$cluster", run="$baseline"'
+NO_RUN = "Choose runs above"
+X_AXES = {
+    "iteration": "megatron_iteration",
+    "samples": "megatron_consumed_samples",
+    "tokens": "megatron_consumed_tokens",
+}
+EFFICIENCY_STEPS = ((None, "orange"), (0.8, "yellow"), (0.95, "green"))
+
+
+def over(metric: str, select: str = RUN, quantile: float = 0.5) -> str:
+    """The median (or another quantile) of a run's gauge over the shown range."""
+    return f"max by (cluster, run) (quantile_over_time({quantile}, {metric}{{{select}}}[$__range]))"
+
+
+def per_gpu(select: str = RUN) -> str:
+    """Median tokens per second and GPU."""
+    return f"{over('megatron_tokens_per_second', select)} / {q.value('megatron_world_size', select)}"
+
+
+def _table() -> Any:
+    labels = ("tp", "pp", "dp", "mbs", "layers", "hidden", "seq_len", "dtype", "zero_stage", "dialect")
+    titles = ("TP", "PP", "DP", "MBS", "Layers", "Hidden", "Sequence", "Type", "ZeRO", "Program")
+    info = Query(q.value("megatron_run_info", RUN, *labels))
+    return rows(
+        "Runs and their topologies",
+        "One row a run, medians over the shown range. Read it by columns: what differs between the fast and the slow "
+        "one? P95 far above the median is jitter. Click a run for its dashboard.",
+        [
+            info,
+            Query(q.value("megatron_world_size", RUN)),
+            Query(q.value("megatron_global_batch_size", RUN)),
+            Query(over("megatron_iteration_seconds")),
+            Query(over("megatron_iteration_seconds", quantile=0.95)),
+            Query(over("megatron_tflops_per_gpu")),
+            Query(per_gpu()),
+            Query(over("megatron_mfu_ratio")),
+            Query(q.value("megatron_effective_training_time_ratio", RUN)),
+            Query(q.value("megatron_lm_loss", RUN)),
+            Query(f"max by (cluster, run) (megatron_validation_loss{{{RUN}}})"),
+        ],
+        [
+            Column("run", "Run", look=LINK, width=190),
+            Column("cluster", "Cluster"),
+            Column("B", "GPUs", width=60),
+            *(Column(label, title, width=max(48, 12 + 9 * len(title)))
+              for label, title in zip(labels, titles, strict=True)),
+            Column("C", "GBS", width=55),
+            Column("D", "s/iteration", "none", 90, {"decimals": 2}),
+            Column("E", "P95", "none", 65, {"decimals": 2}),
+            Column("F", "TFLOP/s/GPU", "none", 100, {"decimals": 1}),
+            Column("G", "Tokens/s/GPU", "none", 105, {"decimals": 0}),
+            Column("H", "MFU", "percentunit", 100, gauge_look(MFU_STEPS)),
+            Column("I", "Effective", "percentunit", 80, limit_look(EFFECTIVE_STEPS) | {"decimals": 1}),
+            Column("J", "Loss", "none", 65, {"decimals": 3}),
+            Column("K", "Val. loss", "none", 75, {"decimals": 3}),
+        ],
+        hidden=("Value #A",),
+        empty=NO_RUN,
+        sort="TFLOP/s/GPU",
+    )  # fmt: skip
+
+
+def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y: str, lines: bool) -> Any:
+    """Points of each run by two fields. Rows of a table are parted by run; the x field comes first."""
+    panel = xychart.Panel().title(title).description(text).datasource(DATASOURCE).no_value(empty).unit("short")
+    for place_, query in enumerate(queries):
+        panel.with_target(target(query, place_))
+    many = len(queries) > 1
+    x_field, y_field = ("Value #A", "Value #B") if many else ("x", "Value")
+    if many:
+        panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
+    for name, options in (
+        ("convertFieldType", {"conversions": [{"targetField": x_field, "destinationType": "number"}], "fields": {}}),
+        ("sortBy", {"fields": {}, "sort": [{"field": x_field}]}),
+        ("organize", {"excludeByName": {"Time": True, "cluster": True},
+                      "indexByName": {x_field: 0, y_field: 1, "run": 2},
+                      "renameByName": {x_field: x, y_field: y}}),
+        ("partitionByValues", {"fields": ["run"], "keepFields": False, "naming": {"asLabels": True}}),
+    ):  # fmt: skip
+        panel.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
+    panel.mapping(xy_shape.SeriesMapping.AUTO).thresholds(limits(((None, QUIET),))).color_scheme(by_name())
+    panel.show(xy_shape.XYShowMode.LINES if lines else xy_shape.XYShowMode.POINTS).line_width(2)
+    panel.point_size(xychart.XychartFieldConfigPointSize().fixed(12))
+    panel.display_name("${__field.labels.run}" if lines else "")
+    panel.legend(
+        common.VizLegendOptions()
+        .show_legend(True)
+        .display_mode(shape.LegendDisplayMode.LIST)
+        .placement(shape.LegendPlacement.BOTTOM)
+    )
+    panel.tooltip(common.VizTooltipOptions().mode(shape.TooltipDisplayMode.SINGLE).sort(shape.SortOrder.NONE))
+    return panel
+
+
+def _loss_by_x() -> Any:
+    # count_values turns the x value into a label, so that one row of the table holds x and loss of one moment.
+    x = f"count_values by (cluster, run) (\"x\", max by (cluster, run) (${{x}}{{{RUN}}}))"
+    loss = f"{q.value('megatron_lm_loss', RUN)} * on (cluster, run) group_right () {x}"
+    panel = _plot(
+        "Loss by $x",
+        "Training loss over the x axis chosen above, not over time: runs that started at different times lie on one "
+        "another. The lower curve learns faster for the same work. Few points: show a longer range.",
+        [Query(loss, format="table")],
+        "No run tells this x axis: choose another",
+        x="${x}",
+        y="loss",
+        lines=True,
+    )
+    return panel.max_data_points(250)
+
+
+def _lines() -> list[Line]:
+    tflops = over("megatron_tflops_per_gpu")
+    return [
+        Line(10, [
+            (14, _loss_by_x()),
+            (10, chart("Loss over time", "Training loss of each chosen run (at most the 12 largest). For runs that "
+                       "began together; otherwise use the chart on the left.", "none",
+                       Query(q.largest(q.value("megatron_lm_loss", RUN), "megatron_tokens_per_second", RUN),
+                             "{{run}}"), decimals=2, empty=NO_RUN)),
+        ]),
+        Line(8, [
+            (8, bars("Seconds per iteration, median", "Lower is faster, for the same model and batch size only. At "
+                     "most 20 runs.", "s", Query(f"sort(topk(20, {over('megatron_iteration_seconds')}))", "{{run}}",
+                                                 instant=True), decimals=2)),
+            (8, bars("TFLOP/s per GPU, median", "Higher is better, also between models: the share of the GPU that is "
+                     "used. At most 20 runs.", "none",
+                     Query(f"sort_desc(topk(20, {tflops}))", "{{run}}", instant=True), decimals=1)),
+            (8, bars("Scaling efficiency against the baseline", "TFLOP/s per GPU over the baseline run's. 100 % is "
+                     "perfect scaling; below 80 % the added GPUs wait for one another: less pipeline, more data "
+                     "parallel, a larger batch.", "percentunit",
+                     Query(f"sort_desc(topk(20, {tflops} / on () group_left () max({over('megatron_tflops_per_gpu', BASE)})))",
+                           "{{run}}", instant=True), steps=EFFICIENCY_STEPS, decimals=1,
+                     empty="Choose a baseline whose TFLOP/s are known")),
+        ]),
+        Line(9, [
+            (8, _plot("Scaling: TFLOP/s per GPU by GPUs", "One point a run. A line that falls to the right is the price "
+                      "of scale; a point below its neighbours is a layout to improve.",
+                      [Query(q.value("megatron_world_size", RUN), instant=True, format="table"),
+                       Query(tflops, instant=True, format="table")],
+                      "No run tells GPUs and TFLOP/s", x="GPUs", y="TFLOP/s per GPU", lines=False)),
+            (8, chart("Tokens per second and GPU", "While the runs are alive. Compare levels, look for steps.", "short",
+                      Query(q.while_alive(q.largest(
+                          f"{q.value('megatron_tokens_per_second', RUN)} / {q.value('megatron_world_size', RUN)}",
+                          "megatron_tokens_per_second", RUN), RUN), "{{run}}"), minimum=0)),
+            (8, chart("Time over normal", "Each run against its own learned normal. One run above the dashed lines is "
+                      "its own trouble; all of them at once is the network or the file system.", "none",
+                      Query(q.while_alive(q.largest(q.value("megatron_slowdown_ratio", RUN),
+                                                    "megatron_slowdown_ratio", RUN), RUN), "{{run}}"),
+                      steps=SLOW_STEPS, decimals=2)),
+        ]),
+    ]  # fmt: skip
+
+
+def compare() -> build.Dashboard:
+    """Runs side by side."""
+    axis = (
+        build.CustomVariable("x")
+        .label("X axis of loss")
+        .values(", ".join(f"{name} : {metric}" for name, metric in X_AXES.items()))
+        .current(model.VariableOption(selected=True, text="iteration", value=X_AXES["iteration"]))
+        .multi(False)
+        .include_all(False)
+    )
+    names = 'label_values(megatron_run_state{cluster=~"$cluster"}, run)'
+    dashboard = (
+        new("megatron-compare", "Runs and topologies side by side: layout, speed, scaling, loss for the same work.")
+        .with_variable(cluster())
+        .with_variable(variable("run", "Runs", names))
+        .with_variable(variable("baseline", "Baseline", names, several=False,
+                                description="The run that scaling efficiency is measured against"))
+        .with_variable(axis)
+    )  # fmt: skip
+    return place(dashboard, [
+        Section("Topologies", [Line(9, [(24, _table())])]),
+        Section("Loss", _lines()[:1]),
+        Section("Speed and scaling", _lines()[1:]),
+    ])  # fmt: skip
