@@ -19,9 +19,10 @@ from grafana.source.panels import (
     SLOW_STEPS,
     Query,
     bars,
-    by_name,
+    palette,
     chart,
     limits,
+    override,
     target,
 )
 from grafana.source.tables import LINK, Column, gauge_look, limit_look, rows
@@ -34,7 +35,7 @@ X_AXES = {
     "samples": "megatron_consumed_samples",
     "tokens": "megatron_consumed_tokens",
 }
-EFFICIENCY_STEPS = ((None, "orange"), (0.8, "yellow"), (0.95, "green"))
+EFFICIENCY_STEPS = ((None, "orange"), (0.8, "dark-yellow"), (0.95, "green"))
 
 
 def over(metric: str, select: str = RUN, quantile: float = 0.5) -> str:
@@ -42,55 +43,56 @@ def over(metric: str, select: str = RUN, quantile: float = 0.5) -> str:
     return f"max by (cluster, run) (quantile_over_time({quantile}, {metric}{{{select}}}[$__range]))"
 
 
-def per_gpu(select: str = RUN) -> str:
-    """Median tokens per second and GPU."""
-    return f"{over('megatron_tokens_per_second', select)} / {q.value('megatron_world_size', select)}"
+def last(metric: str) -> str:
+    """The last value in the shown range: a run that has ended, or is reported no more, can be compared too."""
+    return f"max by (cluster, run) (last_over_time({metric}{{{RUN}}}[$__range]))"
 
 
 def _table() -> Any:
-    labels = ("tp", "pp", "dp", "mbs", "layers", "hidden", "seq_len", "dtype", "zero_stage", "dialect")
-    titles = ("TP", "PP", "DP", "MBS", "Layers", "Hidden", "Sequence", "Type", "ZeRO", "Program")
-    info = Query(q.value("megatron_run_info", RUN, *labels))
+    labels = {"tp": ("TP", 45), "pp": ("PP", 45), "dp": ("DP", 45), "mbs": ("MBS", 52), "layers": ("Layers", 62),
+              "hidden": ("Hidden", 68), "seq_len": ("Sequence", 76), "dtype": ("Type", 55),
+              "zero_stage": ("ZeRO", 56)}  # fmt: skip
+    info = Query(f"max by (cluster, run, {', '.join(labels)}) (last_over_time(megatron_run_info{{{RUN}}}[$__range]))")
     return rows(
         "Runs and their topologies",
         "One row a run, medians over the shown range. Read it by columns: what differs between the fast and the slow "
         "one? P95 far above the median is jitter. Click a run for its dashboard.",
         [
             info,
-            Query(q.value("megatron_world_size", RUN)),
-            Query(q.value("megatron_global_batch_size", RUN)),
+            Query(last("megatron_world_size")),
+            Query(last("megatron_global_batch_size")),
             Query(over("megatron_iteration_seconds")),
             Query(over("megatron_iteration_seconds", quantile=0.95)),
             Query(over("megatron_tflops_per_gpu")),
-            Query(per_gpu()),
+            Query(f"{over('megatron_tokens_per_second')} / {last('megatron_world_size')}"),
             Query(over("megatron_mfu_ratio")),
-            Query(q.value("megatron_effective_training_time_ratio", RUN)),
-            Query(q.value("megatron_lm_loss", RUN)),
-            Query(f"max by (cluster, run) (megatron_validation_loss{{{RUN}}})"),
+            Query(last("megatron_effective_training_time_ratio")),
+            Query(last("megatron_lm_loss")),
+            Query(last("megatron_validation_loss")),
         ],
         [
-            Column("run", "Run", look=LINK, width=190),
+            Column("run", "Run", look=LINK, width=160),
             Column("cluster", "Cluster"),
             Column("B", "GPUs", width=60),
-            *(Column(label, title, width=max(48, 12 + 9 * len(title)))
-              for label, title in zip(labels, titles, strict=True)),
+            *(Column(label, title, width=width) for label, (title, width) in labels.items()),
             Column("C", "GBS", width=55),
-            Column("D", "s/iteration", "none", 90, {"decimals": 2}),
-            Column("E", "P95", "none", 65, {"decimals": 2}),
-            Column("F", "TFLOP/s/GPU", "none", 100, {"decimals": 1}),
-            Column("G", "Tokens/s/GPU", "none", 105, {"decimals": 0}),
-            Column("H", "MFU", "percentunit", 100, gauge_look(MFU_STEPS)),
+            Column("D", "s/iteration", "none", 85, {"decimals": 2}),
+            Column("E", "P95", "none", 60, {"decimals": 2}),
+            Column("F", "TFLOP/s", "none", 80, {"decimals": 1}),
+            Column("G", "Tok/s/GPU", "none", 85, {"decimals": 0}),
+            Column("H", "MFU", "percentunit", 95, gauge_look(MFU_STEPS)),
             Column("I", "Effective", "percentunit", 80, limit_look(EFFECTIVE_STEPS) | {"decimals": 1}),
             Column("J", "Loss", "none", 65, {"decimals": 3}),
             Column("K", "Val. loss", "none", 75, {"decimals": 3}),
         ],
         hidden=("Value #A",),
         empty=NO_RUN,
-        sort="TFLOP/s/GPU",
+        sort="Run",
+        descending=False,
     )  # fmt: skip
 
 
-def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y: str, lines: bool) -> Any:
+def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y: str, axis: str, lines: bool) -> Any:
     """Points of each run by two fields. Rows of a table are parted by run; the x field comes first."""
     panel = xychart.Panel().title(title).description(text).datasource(DATASOURCE).no_value(empty).unit("short")
     for place_, query in enumerate(queries):
@@ -108,10 +110,14 @@ def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y:
         ("partitionByValues", {"fields": ["run"], "keepFields": False, "naming": {"asLabels": True}}),
     ):  # fmt: skip
         panel.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
-    panel.mapping(xy_shape.SeriesMapping.AUTO).thresholds(limits(((None, QUIET),))).color_scheme(by_name())
+    series = xychart.XYSeriesConfig().x(xychart.XychartXYSeriesConfigX().matcher(
+        xychart.MatcherConfig().id("byName").options(x)))
+    panel.series([series]).override_by_name(x, override(custom__axisLabel=axis, unit="short"))
+    panel.override_by_name(y, override(custom__axisLabel=y))
+    panel.mapping(xy_shape.SeriesMapping.AUTO).thresholds(limits(((None, QUIET),))).color_scheme(palette())
     panel.show(xy_shape.XYShowMode.LINES if lines else xy_shape.XYShowMode.POINTS).line_width(2)
     panel.point_size(xychart.XychartFieldConfigPointSize().fixed(12))
-    panel.display_name("${__field.labels.run}" if lines else "")
+    panel.display_name("${__field.labels.run}")
     panel.legend(
         common.VizLegendOptions()
         .show_legend(True)
@@ -132,8 +138,9 @@ def _loss_by_x() -> Any:
         "another. The lower curve learns faster for the same work. Few points: show a longer range.",
         [Query(loss, format="table")],
         "No run tells this x axis: choose another",
-        x="${x}",
+        x="x",
         y="loss",
+        axis="${x:text}",
         lines=True,
     )
     return panel.max_data_points(250)
@@ -160,15 +167,15 @@ def _lines() -> list[Line]:
                      "perfect scaling; below 80 % the added GPUs wait for one another: less pipeline, more data "
                      "parallel, a larger batch.", "percentunit",
                      Query(f"sort_desc(topk(20, {tflops} / on () group_left () max({over('megatron_tflops_per_gpu', BASE)})))",
-                           "{{run}}", instant=True), steps=EFFICIENCY_STEPS, decimals=1,
+                           "{{run}}", instant=True), steps=EFFICIENCY_STEPS, decimals=1, maximum=1.2,
                      empty="Choose a baseline whose TFLOP/s are known")),
         ]),
         Line(9, [
             (8, _plot("Scaling: TFLOP/s per GPU by GPUs", "One point a run. A line that falls to the right is the price "
                       "of scale; a point below its neighbours is a layout to improve.",
-                      [Query(q.value("megatron_world_size", RUN), instant=True, format="table"),
+                      [Query(last("megatron_world_size"), instant=True, format="table"),
                        Query(tflops, instant=True, format="table")],
-                      "No run tells GPUs and TFLOP/s", x="GPUs", y="TFLOP/s per GPU", lines=False)),
+                      "No run tells GPUs and TFLOP/s", x="GPUs", y="TFLOP/s per GPU", axis="GPUs", lines=False)),
             (8, chart("Tokens per second and GPU", "While the runs are alive. Compare levels, look for steps.", "short",
                       Query(q.while_alive(q.largest(
                           f"{q.value('megatron_tokens_per_second', RUN)} / {q.value('megatron_world_size', RUN)}",
@@ -202,7 +209,7 @@ def compare() -> build.Dashboard:
         .with_variable(axis)
     )  # fmt: skip
     return place(dashboard, [
-        Section("Topologies", [Line(9, [(24, _table())])]),
+        Section("Topologies", [Line(10, [(24, _table())])]),
         Section("Loss", _lines()[:1]),
         Section("Speed and scaling", _lines()[1:]),
     ])  # fmt: skip

@@ -33,37 +33,37 @@ def _figure(title: str, text: str, unit: str, expression: str, **options: Any) -
 def _now() -> list[Line]:
     return [
         Line(4, [
-            (3, _figure("Daemons up", "Daemons that Prometheus could scrape at its last try.", "none",
+            (3, _figure("Up", "Daemons that Prometheus could scrape at its last try.", "none",
                         f"count(up{{{OWN}}} == 1) or vector(0)", steps=((None, "red"), (1.0, "green")))),
-            (3, _figure("Daemons down", "Scrape targets that do not answer. Their runs are watched by nobody: start "
+            (3, _figure("Down", "Scrape targets that do not answer. Their runs are watched by nobody: start "
                         "the daemon again; it goes on where it stopped.", "none",
                         f"count(up{{{OWN}}} == 0) or vector(0)", steps=((None, "green"), (1.0, "red")),
                         background=True)),
-            (3, _figure("Runs shown", "Runs that the daemons show. Fewer than you launched: look at Files by state.",
+            (3, _figure("Runs", "Runs that the daemons show. Fewer than you launched: look at Files by state.",
                         "none", total("megatron_monitor_runs"))),
-            (3, _figure("Files not readable", "Log files that a daemon may not or cannot read. Above 0 check mounts "
+            (3, _figure("Unreadable", "Log files that a daemon may not or cannot read. Above 0 check mounts "
                         "and permissions; the error is in the chart of read errors.", "none",
                         f'sum(megatron_monitor_sources{{{OWN}, state="unreadable"}})',
-                        steps=((None, "green"), (1.0, "yellow")), background=True)),
-            (3, _figure("Bytes behind", "Written to the logs and not read yet. Megabytes that stay are a file system "
+                        steps=((None, "green"), (1.0, "dark-yellow")), background=True)),
+            (3, _figure("Behind", "Written to the logs and not read yet. Megabytes that stay are a file system "
                         "or a daemon that cannot keep up.", "bytes", total("megatron_monitor_bytes_behind"),
-                        steps=((None, "green"), (16e6, "yellow"), (256e6, "orange")))),
-            (3, _figure("Oldest turn of the loop", "Time since the slowest daemon last looked at its logs. Over 30 s it "
+                        steps=((None, "green"), (16e6, "dark-yellow"), (256e6, "orange")))),
+            (3, _figure("Loop ran", "Time since the slowest daemon last looked at its logs. Over 30 s it "
                         "is stuck: a hang would be told late.", "s",
                         f"max(time() - megatron_monitor_loop_timestamp_seconds{{{OWN}}})",
-                        steps=((None, "green"), (30.0, "yellow"), (120.0, "red")))),
-            (3, _figure("Last line read", "Time since any daemon last read anything. Long while runs train: the logs do "
+                        steps=((None, "green"), (30.0, "dark-yellow"), (120.0, "red")))),
+            (3, _figure("Last read", "Time since any daemon last read anything. Long while runs train: the logs do "
                         "not reach this machine.", "s",
                         f"time() - max(megatron_monitor_last_read_timestamp_seconds{{{OWN}}})",
-                        steps=((None, "green"), (900.0, "yellow")))),
-            (3, _figure("Configuration", "Whether the configuration in use is the one in the file. If rejected, run "
+                        steps=((None, "green"), (900.0, "dark-yellow")))),
+            (3, _figure("Config", "Whether the configuration in use is the one in the file. If rejected, run "
                         "check-config on it.", "none", f"min(megatron_monitor_config_last_reload_successful{{{OWN}}})",
                         mappings=numbers({0.0: ("rejected", "orange"), 1.0: ("in use", "green")}))),
         ]),
         Line(6, [
             (14, timeline("Daemons over time", "Green while a daemon answers Prometheus. Red, or no band, is a time in "
                           "which its runs were not watched.", Query(each("up"), "{{instance}}"),
-                          mappings=numbers(UP), empty=NO_DAEMON)),
+                          mappings=numbers(UP), empty="Nothing reported")),
             (10, _daemons()),
         ]),
     ]  # fmt: skip
@@ -116,7 +116,7 @@ def _reading() -> list[Line]:
                        "date, unreadable is blind.", "none",
                        Query(f"sum by (state) (megatron_monitor_sources{{{OWN}}})", "{{state}}"), stacked=True,
                        minimum=0, decimals=0, empty=NO_DAEMON),
-                       following="green", reading="blue", unreadable="yellow")),
+                       following="green", reading="blue", unreadable="dark-yellow")),
             (8, chart("Read errors", "Sources that could not be read, per second, by the system's error. ESTALE or EIO "
                       "is the mount, EACCES the permissions.", "short",
                       Query(f"{q.rate('megatron_monitor_io_errors_total', OWN, 'errno')} > 0", "{{errno}}"), bars=True,
@@ -146,7 +146,7 @@ def _judging() -> list[Line]:
                      "the rules are loaded.",
                      [Query('max by (severity, alertname, run, instance) '
                             '(ALERTS{alertname=~"Megatron.*", alertstate="firing"})')],
-                     [Column("severity", "Severity", width=90), Column("alertname", "Alert"), Column("run", "Run"),
+                     [Column("severity", "Severity", width=90), Column("alertname", "Alert", width=170), Column("run", "Run", width=150),
                       Column("instance", "Daemon")],
                      hidden=("Value",), empty="No alert fires, or the rules are not loaded")),
         ]),

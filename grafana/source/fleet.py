@@ -15,9 +15,10 @@ from grafana.source.tables import LINK, SEVERITY, STATE, Column, gauge_look, lim
 RUN = q.MANY
 CALM = ((None, "green"), (1.0, "red"))
 GONE = (
-    f"count(max by (cluster, run) (last_over_time(megatron_run_state{{{RUN}, state!=\"finished\"}}[$__range]) == 1)"
-    f" unless on (cluster, run) max by (cluster, run) (megatron_run_state{{{RUN}}})) or vector(0)"
+    f'(max by (cluster, run) (last_over_time(megatron_run_state{{{RUN}, state!="finished"}}[$__range]) == 1)'
+    f" unless on (cluster, run) max by (cluster, run) (megatron_run_state{{{RUN}}}))"
 )
+"""Runs seen in the shown range, not finished, that no daemon reports now."""
 
 
 def _count(states: str) -> str:
@@ -38,21 +39,21 @@ def _now() -> list[Line]:
                        Query(_count("crashed"), instant=True), steps=CALM, background=True)),
             (3, number("Not seen", "Runs whose log no daemon can read now (lost), and runs seen in the shown range that "
                        "no daemon reports any more, the finished ones left out. Above 0 you are blind there: open the "
-                       "dashboard monitor.", "none", Query(f"({_count('lost')}) + ({GONE})", instant=True),
-                       steps=((None, "green"), (1.0, "yellow")), background=True)),
-            (3, number("Critical incidents", "Incidents of severity critical that fire now. Above 0 somebody should be "
+                       "dashboard monitor.", "none", Query(f"({_count('lost')}) + (count({GONE}) or vector(0))", instant=True),
+                       steps=((None, "green"), (1.0, "dark-yellow")), background=True)),
+            (3, number("Critical", "Incidents of severity critical that fire now. Above 0 somebody should be "
                        "working on it: the table on the right says what and where.", "none",
                        Query(f"count({q.open_incidents(RUN, 'incident')} == 3) or vector(0)", instant=True),
                        steps=CALM, background=True)),
-            (3, number("GPUs without progress", "GPUs of runs that are hung or crashed now, from the world size in their "
+            (3, number("Idle GPUs", "GPUs of runs that are hung or crashed now, from the world size in their "
                        "logs. This is the money that burns: start with the largest.", "none",
                        Query(f"sum({q.value('megatron_world_size', RUN)} and on (cluster, run) "
                              f"{q.in_state(RUN, 'hung|crashed')}) or vector(0)", instant=True), steps=CALM)),
-            (3, number("Tokens per second", "Tokens per second of all runs that are alive. A step down is a run that "
+            (3, number("Tokens/s", "Tokens per second of all runs that are alive. A step down is a run that "
                        "stopped or slowed: see Throughput below.", "short",
                        Query(f"sum({q.while_alive(q.value('megatron_tokens_per_second', RUN), RUN)})", instant=True),
                        empty="No run tells tokens", decimals=1)),
-            (3, number("Effective training time", "Productive time over wall time since each run's first line, weighted "
+            (3, number("Effective time", "Productive time over wall time since each run's first line, weighted "
                        "by GPUs where logs tell them. Below 95 % restarts, hangs and evaluation eat the budget: see "
                        "Lost time.", "percentunit",
                        Query(f"sum({q.value('megatron_effective_training_time_ratio', RUN)} * on (cluster, run) "
@@ -60,7 +61,7 @@ def _now() -> list[Line]:
                              f"on (cluster, run) {q.value('megatron_effective_training_time_ratio', RUN)})",
                              instant=True), steps=EFFECTIVE_STEPS, decimals=1)),
         ]),
-        Line(7, [(24, _attention())]),
+        Line(8, [(24, _attention())]),
     ]  # fmt: skip
 
 
@@ -76,10 +77,10 @@ def _attention() -> object:
     )
     return rows(
         "What needs a person now",
-        "One row an incident that fires, the worst first; last phase is what the run did before it stopped, failure "
+        "One row an incident that fires, the worst first, and one a run that no daemon reports any more; last phase is what the run did before it stopped, failure "
         "what its last attempt died of in the last 12 hours. An empty table is good. Click the run for its dashboard.",
         [
-            Query(incidents),
+            Query(f'{incidents} or label_replace(2 * {GONE}, "incident", "not reported", "", "")'),
             Query(f"{unit} * {on} group_left (state) ({q.last_phase(RUN)}) ^ 0"),
             Query(f"{unit} * {on} group_left () (time() - {progress})"),
             Query(firing),
@@ -88,7 +89,7 @@ def _attention() -> object:
             Query(f"{unit} * {on} group_left (failure) ({failure}) ^ 0"),
         ],
         [
-            Column("A", "Severity", width=90, look=SEVERITY),
+            Column("A", "Severity", width=105, look=SEVERITY),
             Column("incident", "Incident", width=170),
             Column("run", "Run", width=240, look=LINK),
             Column("cluster", "Cluster"),
@@ -102,6 +103,7 @@ def _attention() -> object:
         hidden=("Value #B", "Value #G"),
         empty="No incident fires: nothing needs a person",
         sort="Severity",
+        pages=False,
     )
 
 
@@ -112,7 +114,7 @@ def _runs() -> list[Line]:
         "a band that ends is a daemon that no longer reports. Click a band for the run.",
         Query(q.state_code(RUN), "{{run}}"),
         mappings=state_mapping(),
-        empty="No run is monitored: start megatron-monitor on a log, and let Prometheus scrape it",
+        empty="Nothing reported",
     ).data_links(_links())
     return [Line(9, [(24, states)]), Line(11, [(24, _table())])]
 
@@ -127,7 +129,6 @@ def _table() -> object:
         return Query(q.value(metric, RUN))
 
     done = f"{q.value('megatron_iteration', RUN)} / {q.value('megatron_train_iterations', RUN)}"
-    info = q.value("megatron_run_info", RUN, "tp", "pp", "dp", "mbs")
     return rows(
         "Runs",
         "One row a run. Bad: a state in orange, red or yellow; a time over normal above 1.02; little effective time; "
@@ -135,7 +136,6 @@ def _table() -> object:
         [
             Query(q.state_code(RUN)),
             of("megatron_world_size"),
-            Query(info),
             of("megatron_iteration"),
             Query(done),
             Query(f"{q.value('megatron_eta_timestamp_seconds', RUN)} - time()"),
@@ -149,27 +149,22 @@ def _table() -> object:
             Query(q.increase("megatron_restarts_total", RUN, over="24h")),
         ],
         [
-            Column("run", "Run", look=LINK, width=200),
+            Column("run", "Run", look=LINK, width=190),
             Column("cluster", "Cluster"),
-            Column("A", "State", width=95, look=STATE),
+            Column("A", "State", width=90, look=STATE | {"noValue": "gone"}),
             Column("B", "GPUs", width=65),
-            Column("tp", "TP", width=45),
-            Column("pp", "PP", width=45),
-            Column("dp", "DP", width=45),
-            Column("mbs", "MBS", width=55),
-            Column("D", "Iteration", "locale", 90),
-            Column("E", "Done", "percentunit", 130, gauge_look(((None, "blue"),))),
-            Column("F", "Left", "s", 90),
-            Column("G", "Loss", "none", 75, {"decimals": 3}),
-            Column("H", "Iteration time", "s", 110, {"decimals": 2}),
-            Column("I", "Over normal", "none", 100, limit_look(SLOW_STEPS) | {"decimals": 3}),
-            Column("J", "TFLOP/s/GPU", "none", 105, {"decimals": 1}),
-            Column("K", "MFU", "percentunit", 110, gauge_look(MFU_STEPS)),
-            Column("L", "Effective", "percentunit", 85, limit_look(EFFECTIVE_STEPS) | {"decimals": 1}),
-            Column("M", "At risk", "s", 85, limit_look(RISK_STEPS)),
-            Column("N", "Restarts 24 h", "none", 105, {"decimals": 0} | limit_look(((None, "text"), (1.0, "orange")))),
+            Column("C", "Iteration", "locale", 90),
+            Column("D", "Done", "percentunit", 130, gauge_look(((None, "blue"),))),
+            Column("E", "Left", "s", 90),
+            Column("F", "Loss", "none", 75, {"decimals": 3}),
+            Column("G", "Iteration time", "s", 105, {"decimals": 2}),
+            Column("H", "Over normal", "none", 95, limit_look(SLOW_STEPS) | {"decimals": 3}),
+            Column("I", "TFLOP/s/GPU", "none", 105, {"decimals": 1}),
+            Column("J", "MFU", "percentunit", 120, gauge_look(MFU_STEPS)),
+            Column("K", "Effective", "percentunit", 80, limit_look(EFFECTIVE_STEPS) | {"decimals": 1}),
+            Column("L", "At risk", "s", 85, limit_look(RISK_STEPS)),
+            Column("M", "Restarts 24 h", "none", 105, {"decimals": 0} | limit_look(((None, "text"), (1.0, "orange")))),
         ],
-        hidden=("Value #C",),
         empty="No run is monitored: start megatron-monitor on a log, and let Prometheus scrape it",
         sort="State",
     )
@@ -197,10 +192,10 @@ def _throughput() -> list[Line]:
 def _lost() -> list[Line]:
     return [
         Line(8, [
-            (8, bars("GPU time lost to restarts, by cause", "Training time that had to be computed again in the shown "
-                     "range, times the run's GPUs. The longest bar is the cause to remove first.", "s",
+            (8, bars("GPU-hours lost to restarts, by cause", "Training time that had to be computed again in the shown "
+                     "range, times the run's GPUs. The longest bar is the cause to remove first.", "none",
                      Query(f"sum by (cause) ({q.grown('megatron_lost_seconds_total', RUN, 'cause')} * on (cluster, run) "
-                           f"group_left () {q.value('megatron_world_size', RUN)}) > 0", "{{cause}}", instant=True),
+                           f"group_left () {q.value('megatron_world_size', RUN)}) / 3600 > 0", "{{cause}}", instant=True),
                      steps=((None, "orange"),), empty="Nothing was lost to restarts in this range")),
             (8, bars("Failures, by cause", "Attempts that ended in a failure in the shown range. Hardware causes (ecc, "
                      "nccl, node_failure) that repeat on a run call for another node.", "none",
@@ -210,19 +205,20 @@ def _lost() -> list[Line]:
             (8, bars("Restarts, the 12 worst runs", "Launches after the first in the shown range. Many in a row are a "
                      "crash loop: stop it and read the cause.", "none",
                      Query(f"topk(12, {q.increase('megatron_restarts_total', RUN)} > 0)", "{{run}}", instant=True),
-                     steps=((None, "yellow"), (3.0, "orange")), empty="No run was restarted in this range",
+                     steps=((None, "dark-yellow"), (3.0, "orange")), empty="No run was restarted in this range",
                      decimals=0)),
         ]),
         Line(7, [
             (12, state_colours(chart("Runs by state", "How many runs are in which state. Watch for orange, red and yellow layers that "
                        "stay.", "none",
-                       Query(f"sum by (state) ({q.value('megatron_run_state', RUN, 'state')}) > 0", "{{state}}"),
+                       Query(f"sum by (state) ({q.value('megatron_run_state', RUN, 'state')})", "{{state}}"),
+                       steps_line=True,
                        stacked=True, minimum=0, empty="No run is monitored", decimals=0))),
             (12, bars("Incidents, by kind", "Incidents that have fired in the shown range, over all runs. A kind that "
                       "leads here is the fleet's habit: treat the cause once.", "none",
                       Query(f"sum by (incident) ({q.grown('megatron_incidents_total', RUN, 'incident')}) > 0",
                             "{{incident}}", instant=True),
-                      steps=((None, "yellow"),), empty="No incident has fired in this range", decimals=0)),
+                      steps=((None, "dark-yellow"),), empty="No incident has fired in this range", decimals=0)),
         ]),
     ]  # fmt: skip
 

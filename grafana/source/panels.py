@@ -24,13 +24,13 @@ Steps = Sequence[tuple[float | None, str]]
 
 
 # Published trainings reach 30 to 55 % of the peak; below a fifth something is configured wrong.
-MFU_STEPS: Steps = ((None, "orange"), (0.2, "yellow"), (0.35, "green"))
+MFU_STEPS: Steps = ((None, "orange"), (0.2, "dark-yellow"), (0.35, "green"))
 # A week at 95 % loses eight hours.
-EFFECTIVE_STEPS: Steps = ((None, "orange"), (0.85, "yellow"), (0.95, "green"))
+EFFECTIVE_STEPS: Steps = ((None, "orange"), (0.85, "dark-yellow"), (0.95, "green"))
 # The slowdown detector's 2 %, and what nobody may overlook.
-SLOW_STEPS: Steps = ((None, "green"), (1.02, "yellow"), (1.10, "orange"))
+SLOW_STEPS: Steps = ((None, "green"), (1.02, "dark-yellow"), (1.10, "orange"))
 # Seconds of training without a whole checkpoint.
-RISK_STEPS: Steps = ((None, "green"), (3600.0, "yellow"), (3 * 3600.0, "orange"))
+RISK_STEPS: Steps = ((None, "green"), (3600.0, "dark-yellow"), (3 * 3600.0, "orange"))
 
 
 class Query(NamedTuple):
@@ -75,9 +75,9 @@ def by_limits() -> build.FieldColor:
     return build.FieldColor().mode(model.FieldColorModeId.THRESHOLDS)
 
 
-def by_name() -> build.FieldColor:
-    """The classic palette, by the series' name: a run keeps its colour whatever else is shown."""
-    return build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
+def palette() -> build.FieldColor:
+    """The classic palette in the order of the series. (By name it picks shades that a light theme swallows.)"""
+    return build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC)
 
 
 def numbers(names: dict[float, tuple[str, str]]) -> list[model.ValueMapping]:
@@ -185,7 +185,6 @@ def chart(
     values: Sequence[str] = (),
     log: bool = False,
     minimum: float | None = None,
-    maximum: float | None = None,
     bars: bool = False,
     decimals: int | None = None,
 ) -> Any:
@@ -193,7 +192,7 @@ def chart(
     panel = _common(timeseries.Panel(), title, description, unit, queries, empty)
     panel.line_width(1 if stacked else 2).fill_opacity(70 if stacked or bars else fill)
     panel.show_points(shape.VisibilityMode.NEVER).span_nulls(False)
-    panel.color_scheme(fixed(colour) if colour else by_name())
+    panel.color_scheme(fixed(colour) if colour else palette())
     panel.tooltip(
         common.VizTooltipOptions().mode(shape.TooltipDisplayMode.MULTI).sort(shape.SortOrder.DESCENDING)
     )
@@ -220,8 +219,6 @@ def chart(
         panel.min(0).max(1)
     if minimum is not None:
         panel.min(minimum)
-    if maximum is not None:
-        panel.max(maximum)
     if interval:
         panel.interval(interval)
     if decimals is not None:
@@ -236,7 +233,7 @@ def bars(
     *queries: Query,
     steps: Steps = ((None, "blue"),),
     empty: str = NOT_TOLD,
-    percent: bool = False,
+    maximum: float | None = None,
     decimals: int | None = None,
 ) -> Any:
     """Horizontal bars, one a series, value and name in text beside them."""
@@ -247,8 +244,9 @@ def bars(
     panel.name_placement(shape.BarGaugeNamePlacement.LEFT)
     panel.sizing(shape.BarGaugeSizing.MANUAL).min_viz_height(18).max_viz_height(26).min_viz_width(40)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
-    if percent:
-        panel.max(1)
+    panel.text(common.VizTextDisplayOptions().value_size(15)).display_name("${__series.name}")
+    if maximum is not None:
+        panel.max(maximum)
     if decimals is not None:
         panel.decimals(decimals)
     return panel
@@ -261,7 +259,8 @@ def timeline(
     panel = _common(statetimeline.Panel(), title, description, "none", queries, empty)
     panel.mappings(mappings).merge_values(True).show_value(shape.VisibilityMode.AUTO).per_page(per_page)
     panel.row_height(0.85).line_width(0).fill_opacity(85).span_nulls(False)
-    panel.align_value(shape.TimelineValueAlignment.LEFT).color_scheme(by_limits()).thresholds(limits(((None, QUIET),)))
+    # A colour by thresholds would replace the mapping's text by the threshold's range.
+    panel.align_value(shape.TimelineValueAlignment.LEFT).color_scheme(fixed("transparent")).thresholds(limits(((None, QUIET),)))
     panel.legend(
         common.VizLegendOptions()
         .show_legend(True)

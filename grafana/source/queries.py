@@ -31,12 +31,12 @@ STATES: tuple[State, ...] = (
     State("training", 3, "green"),
     State("evaluating", 4, "purple"),
     State("saving", 5, "blue"),
-    State("lost", 6, "yellow"),
+    State("lost", 6, "dark-yellow"),
     State("crashed", 7, "red"),
     State("hung", 8, "orange"),
 )
 ALIVE = "starting|training|evaluating|saving"
-SEVERITIES = {"info": (1, "blue"), "warning": (2, "yellow"), "critical": (3, "red")}
+SEVERITIES = {"info": (1, "blue"), "warning": (2, "dark-yellow"), "critical": (3, "red")}
 
 
 def value(metric: str, select: str, *labels: str, **where: str) -> str:

@@ -48,11 +48,11 @@ def _headline() -> list[Line]:
             (3, _figure("State", "What the run does now. Orange (hung), red (crashed) and yellow (lost) are bad: see "
                         "the incidents below, then the run's own log.", "none", q.state_code(RUN),
                         mappings=state_mapping(), background=True, empty=NO_RUN)),
-            (3, _figure("Silence, share of the budget", "Time since the last progress over the budget of silence that "
+            (3, _figure("Silence / limit", "Time since the last progress over the budget of silence that "
                         "the run's phase has. 50 % is late, 100 % is a hang: dump stacks, look for the rank that "
                         "waits. Empty for runs that have ended.", "percentunit",
                         f"(time() - {progress}) / ({deadline} - {progress})",
-                        steps=((None, "green"), (0.5, "yellow"), (1.0, "orange")), decimals=0,
+                        steps=((None, "green"), (0.5, "dark-yellow"), (1.0, "orange")), decimals=0,
                         empty="No deadline: ended")),
             (3, _figure("Done", "Last iteration over the planned ones. It should only grow; after a restart it steps "
                         "back to the checkpoint.", "percentunit",
@@ -63,7 +63,7 @@ def _headline() -> list[Line]:
                         f"{of('megatron_eta_timestamp_seconds')} - time()", decimals=1, empty="No estimate: ended or unknown")),
             (3, _figure("Loss", "Training loss of the last iteration. Absent when the log leaves it out, as it does "
                         "for NaN: then see Skipped, NaN, overflow.", "none", of("megatron_lm_loss"), decimals=3)),
-            (3, _figure("Time over normal", "Time of the last iteration over the learned normal. 1 is normal; above "
+            (3, _figure("Over normal", "Time of the last iteration over the learned normal. 1 is normal; above "
                         "1.02 a node, a link or the file system got slower.", "none",
                         of("megatron_slowdown_ratio"), steps=SLOW_STEPS, decimals=3)),
             (3, _figure("MFU", "Model FLOPs utilisation. Below 35 % look at the parallel layout and at the micro batch "
@@ -71,7 +71,7 @@ def _headline() -> list[Line]:
                         steps=MFU_STEPS, decimals=1, empty="GPU's peak unknown")),
             (3, _figure("At risk", "Training time that a crash now would lose: iterations since the last whole "
                         "checkpoint. Over an hour is much, over three is bad: save more often, or saving fails.",
-                        "s", of("megatron_seconds_at_risk"), steps=RISK_STEPS, decimals=0)),
+                        "s", of("megatron_seconds_at_risk"), steps=RISK_STEPS, decimals=1)),
         ]),
         Line(7, [(14, _timeline()), (10, _incidents())]),
     ]  # fmt: skip
@@ -88,7 +88,7 @@ def _timeline() -> Any:
             *state_mapping(),
             *severity_mapping_from(100),
         ],
-        empty=NO_RUN,
+        empty="Nothing reported",
     )
 
 
@@ -115,7 +115,7 @@ def _incidents() -> Any:
                   f"({q.last_phase(RUN)}) ^ 0"),
         ],
         [
-            Column("A", "Severity", width=90, look=SEVERITY),
+            Column("A", "Severity", width=105, look=SEVERITY),
             Column("incident", "Incident"),
             Column("state", "Last phase", width=110),
             Column("B", "Firing for (of 12 h)", "s", 150),
@@ -155,7 +155,7 @@ def _learning() -> list[Line]:
                       *[Query(f"sum(increase({metric}{{{RUN}}}[$__rate_interval])) > 0", name)
                         for name, metric in trouble],
                       bars=True, minimum=0, decimals=0, empty="None in this range"),
-                      skipped="yellow", NaN="red", overflow="orange")),
+                      skipped="dark-yellow", NaN="red", overflow="orange")),
         ]),
     ]  # fmt: skip
 
@@ -198,8 +198,8 @@ def _time() -> list[Line]:
             (12, state_colours(chart("Where the time goes", "Share of each interval that the run spent in each state. "
                        "Green should fill it; much purple is evaluation too often, much blue is slow saving, orange "
                        "and red are lost.", "percentunit",
-                       Query(f"max by (state) ({share}) > 0", "{{state}}"), stacked=True, percent=True,
-                       interval="2m", empty=NO_RUN))),
+                       Query(f"max by (state) ({share})", "{{state}}"), stacked=True, percent=True,
+                       steps_line=True, interval="5m", empty=NO_RUN))),
             (6, _figure_bars()),
             (6, bars("Lost to restarts, by cause", "Training time that had to be computed again in the shown range. "
                      "Shorten it by saving more often; remove the longest cause.", "s",
@@ -215,7 +215,7 @@ def _figure_bars() -> Any:
         "Share of the shown range spent in each state. Training should have nearly all of it.",
         "percentunit",
         Query(f"max by (state) (avg_over_time(megatron_run_state{{{RUN}}}[$__range])) > 0", "{{state}}", instant=True),
-        percent=True,
+        maximum=1.0,
         empty=NO_RUN,
         decimals=1,
     )
@@ -230,7 +230,7 @@ def _reliability() -> list[Line]:
                         "percentunit", of("megatron_effective_training_time_ratio"), steps=EFFECTIVE_STEPS, decimals=1)),
             (4, _figure("Restarts", "Launches after the first, since the run began. Watch it together with the failures "
                         "beside it.", "none", of("megatron_restarts_total"), decimals=0)),
-            (4, _figure("Iterations computed again", "Iterations lost to restarts since the run began. Many with few "
+            (4, _figure("Iterations lost", "Iterations lost to restarts since the run began. Many with few "
                         "restarts: save more often.", "none", of("megatron_lost_iterations_total"), decimals=0)),
             (4, _figure("Last checkpoint", "Iteration of the last checkpoint saved whole: where a restart would begin. "
                         "It should follow the iteration closely.", "locale", of("megatron_last_checkpoint_iteration"),
@@ -240,7 +240,7 @@ def _reliability() -> list[Line]:
             (4, _figure("Incidents in this range", "Incidents that began in the shown range, warnings included. A "
                         "healthy run has none.", "none",
                         f"sum({q.grown('megatron_incidents_total', RUN, 'incident')})",
-                        steps=((None, "green"), (1.0, "yellow")), decimals=0, empty="None")),
+                        steps=((None, "green"), (1.0, "dark-yellow")), decimals=0, empty="None")),
         ]),
         Line(7, [
             (8, chart("Iteration and last checkpoint", "The iteration climbs, the checkpoint follows in steps; the gap "

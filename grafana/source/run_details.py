@@ -17,7 +17,7 @@ def _memory() -> Section:
             (24, chart("GPU memory", "Largest over the ranks that print it. Reserved should be flat; a slow climb is a "
                        "leak, a reserved far above allocated is fragmentation.", "bytes",
                        Query(q.value("megatron_gpu_memory_bytes", RUN, "kind"), "{{kind}}"), minimum=0,
-                       values=("lastNotNull", "max"), legend="table")),
+                       values=("lastNotNull", "max"))),
         ]),
     ], collapsed=True)  # fmt: skip
 
@@ -28,12 +28,12 @@ def _configuration() -> Section:
     titles = ("GPUs", "TP", "PP", "DP", "MBS", "Layers", "Hidden", "Heads", "Sequence", "Type", "ZeRO", "Program")
     return Section("Configuration", [
         Line(5, [
-            (18, rows("Topology and model", "From the arguments that the log prints at the start; empty cells were not "
+            (17, rows("Topology and model", "From the arguments that the log prints at the start; empty cells were not "
                       "printed. Two rows: the run was restarted with other arguments. Compare with what you meant to "
                       "launch.", [Query(q.value("megatron_run_info", RUN, *labels))],
                       [Column(label, title) for label, title in zip(labels, titles, strict=True)],
                       hidden=("run", "cluster", "Value"), empty="Choose a run above")),
-            (3, number("CUDA_LAUNCH_BLOCKING", "On makes every kernel wait: right for debugging, slow in production.",
+            (4, number("Launch blocking", "CUDA_LAUNCH_BLOCKING. On makes every kernel wait: right for debugging, slow in production.",
                        "none", Query(q.value("megatron_cuda_launch_blocking", RUN), instant=True),
                        mappings=numbers(BLOCKING))),
             (3, number("GPUs", "World size as the log tells it.", "none",

@@ -50,8 +50,8 @@ def gauge_look(steps: Sequence[tuple[float | None, str]]) -> dict[str, Any]:
     }
 
 
-STATE = mapped_look(state_mapping())
-SEVERITY = mapped_look(severity_mapping())
+STATE = mapped_look(state_mapping()) | {"custom__align": "center"}
+SEVERITY = mapped_look(severity_mapping()) | {"custom__align": "center"}
 LINK = {"links": run_link("__value.text")}
 
 
@@ -68,7 +68,7 @@ def rows(
     unit: str = "none",
     pages: bool = True,
 ) -> Any:
-    """A table. `hidden` are fields that are not shown; every other field that has no column stays out of sight too."""
+    """A table; `hidden` are the fields that are not shown."""
     panel = table.Panel().title(title).description(description).unit(unit).datasource(DATASOURCE).no_value(empty)
     for place, query in enumerate(queries):
         panel.with_target(target(query._replace(instant=True, format="table"), place))
@@ -84,20 +84,20 @@ def rows(
         model.DataTransformerConfig(
             id_val="organize",
             options={
-                "excludeByName": {name: True for name in ("Time", *hidden)},
+                "excludeByName": dict.fromkeys(("Time", *hidden), True),
                 "indexByName": {name: place for place, name in enumerate(named)},
                 "renameByName": {name: column.title for name, column in named.items()},
             },
         )
     )
     for column in columns:
-        properties = dict(column.look)
+        # A table's no-value text stands in every empty cell, so only the whole table may say why it is empty.
+        properties = {"noValue": "–", **column.look}
         if column.unit:
             properties["unit"] = column.unit
         if column.width:
             properties["custom__width"] = column.width
-        if properties:
-            panel.override_by_name(column.title, override(**properties))
+        panel.override_by_name(column.title, override(**properties))
     panel.show_header(True).cell_height(shape.TableCellHeight.SM).thresholds(limits(((None, "text"),)))
     panel.footer(common.TableFooterOptions().show(False).reducer([]).enable_pagination(pages))
     panel.align(shape.FieldTextAlignment.AUTO).min_width(60)
