@@ -30,5 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no real logs beside the project"))
         if item.get_closest_marker("promtool") and not shutil.which("promtool") and not required:
             item.add_marker(pytest.mark.skip(reason="promtool is not installed (Debian: prometheus)"))
+        if item.get_closest_marker("prometheus") and not shutil.which("prometheus") and not required:
+            item.add_marker(pytest.mark.skip(reason="prometheus is not installed (Debian: prometheus)"))
         if item.get_closest_marker("chromium") and not shutil.which("chromium") and not required:
             item.add_marker(pytest.mark.skip(reason="chromium is not installed"))

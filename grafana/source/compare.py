@@ -19,10 +19,10 @@ from grafana.source.panels import (
     SLOW_STEPS,
     Query,
     bars,
-    palette,
     chart,
     limits,
     override,
+    palette,
     target,
 )
 from grafana.source.tables import LINK, Column, gauge_look, limit_look, rows
@@ -110,8 +110,9 @@ def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y:
         ("partitionByValues", {"fields": ["run"], "keepFields": False, "naming": {"asLabels": True}}),
     ):  # fmt: skip
         panel.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
-    series = xychart.XYSeriesConfig().x(xychart.XychartXYSeriesConfigX().matcher(
-        xychart.MatcherConfig().id("byName").options(x)))
+    series = xychart.XYSeriesConfig().x(
+        xychart.XychartXYSeriesConfigX().matcher(xychart.MatcherConfig().id("byName").options(x))
+    )
     panel.series([series]).override_by_name(x, override(custom__axisLabel=axis, unit="short"))
     panel.override_by_name(y, override(custom__axisLabel=y))
     panel.mapping(xy_shape.SeriesMapping.AUTO).thresholds(limits(((None, QUIET),))).color_scheme(palette())
@@ -130,7 +131,7 @@ def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y:
 
 def _loss_by_x() -> Any:
     # count_values turns the x value into a label, so that one row of the table holds x and loss of one moment.
-    x = f"count_values by (cluster, run) (\"x\", max by (cluster, run) (${{x}}{{{RUN}}}))"
+    x = f'count_values by (cluster, run) ("x", max by (cluster, run) (${{x}}{{{RUN}}}))'
     loss = f"{q.value('megatron_lm_loss', RUN)} * on (cluster, run) group_right () {x}"
     panel = _plot(
         "Loss by $x",
@@ -156,7 +157,7 @@ def _lines() -> list[Line]:
                        Query(q.largest(q.value("megatron_lm_loss", RUN), "megatron_tokens_per_second", RUN),
                              "{{run}}"), decimals=2, empty=NO_RUN)),
         ]),
-        Line(8, [
+        Line(6, [
             (8, bars("Seconds per iteration, median", "Lower is faster, for the same model and batch size only. At "
                      "most 20 runs.", "s", Query(f"sort(topk(20, {over('megatron_iteration_seconds')}))", "{{run}}",
                                                  instant=True), decimals=2)),
@@ -176,7 +177,7 @@ def _lines() -> list[Line]:
                       [Query(last("megatron_world_size"), instant=True, format="table"),
                        Query(tflops, instant=True, format="table")],
                       "No run tells GPUs and TFLOP/s", x="GPUs", y="TFLOP/s per GPU", axis="GPUs", lines=False)),
-            (8, chart("Tokens per second and GPU", "While the runs are alive. Compare levels, look for steps.", "short",
+            (8, chart("Tokens per second and GPU", "While the runs are alive. Compare levels between runs of one model; a step down is a slowdown or another batch size.", "short",
                       Query(q.while_alive(q.largest(
                           f"{q.value('megatron_tokens_per_second', RUN)} / {q.value('megatron_world_size', RUN)}",
                           "megatron_tokens_per_second", RUN), RUN), "{{run}}"), minimum=0)),
@@ -208,8 +209,9 @@ def compare() -> build.Dashboard:
                                 description="The run that scaling efficiency is measured against"))
         .with_variable(axis)
     )  # fmt: skip
+    loss, speed, scaling = _lines()
     return place(dashboard, [
-        Section("Topologies", [Line(10, [(24, _table())])]),
-        Section("Loss", _lines()[:1]),
-        Section("Speed and scaling", _lines()[1:]),
+        Section("Fast and slow", [speed, Line(10, [(24, _table())])]),
+        Section("Loss", [loss]),
+        Section("Scaling and speed over time", [scaling]),
     ])  # fmt: skip

@@ -33,7 +33,7 @@ def _figure(title: str, text: str, unit: str, expression: str, **options: Any) -
 def _now() -> list[Line]:
     return [
         Line(4, [
-            (3, _figure("Up", "Daemons that Prometheus could scrape at its last try.", "none",
+            (3, _figure("Up", "Daemons that Prometheus could scrape at its last try. Fewer than you run: see Down, and the table below.", "none",
                         f"count(up{{{OWN}}} == 1) or vector(0)", steps=((None, "red"), (1.0, "green")))),
             (3, _figure("Down", "Scrape targets that do not answer. Their runs are watched by nobody: start "
                         "the daemon again; it goes on where it stopped.", "none",

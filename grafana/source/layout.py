@@ -100,9 +100,7 @@ def new(uid: str, description: str) -> build.Dashboard:
     return dashboard
 
 
-def variable(
-    name: str, label: str, query: str, *, several: bool = True, description: str = ""
-) -> build.QueryVariable:
+def variable(name: str, label: str, query: str, *, several: bool = True, description: str = "") -> build.QueryVariable:
     """A variable that is read again when the time changes. With `several` it has All, which also matches a label
     that the site does not set.
     """

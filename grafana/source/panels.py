@@ -60,8 +60,10 @@ def target(query: Query, place: int) -> prometheus.Dataquery:
 
 def limits(steps: Steps) -> build.ThresholdsConfig:
     """Absolute thresholds."""
-    return build.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(
-        [model.Threshold(value=at, color=colour) for at, colour in steps]
+    return (
+        build.ThresholdsConfig()
+        .mode(model.ThresholdsMode.ABSOLUTE)
+        .steps([model.Threshold(value=at, color=colour) for at, colour in steps])
     )
 
 
@@ -111,9 +113,9 @@ def coloured(panel: Any, **colours: str) -> Any:
     return panel
 
 
-def severity_mapping() -> list[model.ValueMapping]:
-    """Every severity by its number."""
-    return numbers({code: (name, colour) for name, (code, colour) in SEVERITIES.items()})
+def severity_mapping(above: int = 0) -> list[model.ValueMapping]:
+    """Every severity by its number, which begins after `above`."""
+    return numbers({above + code: (name, colour) for name, (code, colour) in SEVERITIES.items()})
 
 
 def run_link(field: str) -> list[dict[str, Any]]:
@@ -193,9 +195,7 @@ def chart(
     panel.line_width(1 if stacked else 2).fill_opacity(70 if stacked or bars else fill)
     panel.show_points(shape.VisibilityMode.NEVER).span_nulls(False)
     panel.color_scheme(fixed(colour) if colour else palette())
-    panel.tooltip(
-        common.VizTooltipOptions().mode(shape.TooltipDisplayMode.MULTI).sort(shape.SortOrder.DESCENDING)
-    )
+    panel.tooltip(common.VizTooltipOptions().mode(shape.TooltipDisplayMode.MULTI).sort(shape.SortOrder.DESCENDING))
     panel.legend(
         common.VizLegendOptions()
         .show_legend(legend != "hidden")
@@ -260,7 +260,9 @@ def timeline(
     panel.mappings(mappings).merge_values(True).show_value(shape.VisibilityMode.AUTO).per_page(per_page)
     panel.row_height(0.85).line_width(0).fill_opacity(85).span_nulls(False)
     # A colour by thresholds would replace the mapping's text by the threshold's range.
-    panel.align_value(shape.TimelineValueAlignment.LEFT).color_scheme(fixed("transparent")).thresholds(limits(((None, QUIET),)))
+    panel.align_value(shape.TimelineValueAlignment.LEFT).color_scheme(fixed("transparent")).thresholds(
+        limits(((None, QUIET),))
+    )
     panel.legend(
         common.VizLegendOptions()
         .show_legend(True)
@@ -276,9 +278,7 @@ def buckets(title: str, description: str, unit: str, query: Query, interval: str
     panel = _common(heatmap.Panel(), title, description, unit, [query], empty)
     panel.calculate(False).cell_gap(1)
     panel.y_axis(heatmap_shape_axis(unit))
-    panel.color(
-        heatmap_color().mode(heatmap_shape.HeatmapColorMode.SCHEME).scheme("Blues").steps(32).exponent(0.5)
-    )
+    panel.color(heatmap_color().mode(heatmap_shape.HeatmapColorMode.SCHEME).scheme("Blues").steps(32).exponent(0.5))
     panel.tooltip(heatmap_tooltip().mode(shape.TooltipDisplayMode.SINGLE).y_histogram(True).show_color_scale(False))
     if interval:
         panel.interval(interval)

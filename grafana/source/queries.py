@@ -58,9 +58,7 @@ def while_alive(expression: str, select: str) -> str:
 
 def state_code(select: str) -> str:
     """The number of each run's state."""
-    terms = " or ".join(
-        f'{state.code} * megatron_run_state{{{select}, state="{state.name}"}}' for state in STATES
-    )
+    terms = " or ".join(f'{state.code} * megatron_run_state{{{select}, state="{state.name}"}}' for state in STATES)
     return f"max by (cluster, run) ({terms})"
 
 
@@ -71,6 +69,15 @@ def open_incidents(select: str, *labels: str) -> str:
     )
     by = ", ".join(("cluster", "run", *labels))
     return f"max by ({by}) ({terms}) > 0"
+
+
+def incidents_with_phase(select: str) -> str:
+    """Incidents that fire, with the label `state`: what the run last did before; without it where that is unknown."""
+    incidents = open_incidents(select, "incident")
+    return (
+        f"({incidents}) * on (cluster, run) group_left (state) ({last_phase(select)}) ^ 0 "
+        f"or on (cluster, run, incident) ({incidents})"
+    )
 
 
 def largest(expression: str, metric: str, select: str, count: int = 12) -> str:

@@ -61,7 +61,7 @@ def _headline() -> list[Line]:
             (3, _figure("Time left", "Expected time to the end at the run's real efficiency, restarts counted. If it "
                         "grows, the run loses more than it gains. Empty once ended.", "s",
                         f"{of('megatron_eta_timestamp_seconds')} - time()", decimals=1, empty="No estimate: ended or unknown")),
-            (3, _figure("Loss", "Training loss of the last iteration. Absent when the log leaves it out, as it does "
+            (3, _figure("Loss now", "Training loss of the last iteration. Absent when the log leaves it out, as it does "
                         "for NaN: then see Skipped, NaN, overflow.", "none", of("megatron_lm_loss"), decimals=3)),
             (3, _figure("Over normal", "Time of the last iteration over the learned normal. 1 is normal; above "
                         "1.02 a node, a link or the file system got slower.", "none",
@@ -86,17 +86,10 @@ def _timeline() -> Any:
         Query(f"max by (incident) ({q.open_incidents(RUN, 'incident')}) + 100", "{{incident}}"),
         mappings=[
             *state_mapping(),
-            *severity_mapping_from(100),
+            *severity_mapping(above=100),  # beyond the states' numbers: one timeline holds both
         ],
         empty="Nothing reported",
     )
-
-
-def severity_mapping_from(base: int) -> list[Any]:
-    """Severities above the states' numbers, so that one timeline holds both."""
-    mapping = severity_mapping()[0]
-    mapping.options = {f"{base + int(code)}": result for code, result in mapping.options.items()}
-    return [mapping]
 
 
 def _incidents() -> Any:
@@ -109,10 +102,8 @@ def _incidents() -> Any:
         "What the monitor judges to be wrong now, the worst first. Empty is good. The runbook of the alert rules says "
         "what to do for each kind.",
         [
-            Query(q.open_incidents(RUN, "incident")),
+            Query(q.incidents_with_phase(RUN)),
             Query(firing),
-            Query(f"({q.open_incidents(RUN, 'incident')}) ^ 0 * on (cluster, run) group_left (state) "
-                  f"({q.last_phase(RUN)}) ^ 0"),
         ],
         [
             Column("A", "Severity", width=105, look=SEVERITY),
@@ -120,7 +111,7 @@ def _incidents() -> Any:
             Column("state", "Last phase", width=110),
             Column("B", "Firing for (of 12 h)", "s", 150),
         ],
-        hidden=("run", "cluster", "Value #C"),
+        hidden=("run", "cluster"),
         empty="No incident fires",
         sort="Severity",
     )  # fmt: skip
@@ -286,4 +277,3 @@ def run() -> build.Dashboard:
         Section("Reliability", _reliability(), collapsed=True),
         *details(),
     ])  # fmt: skip
-

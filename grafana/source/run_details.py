@@ -36,7 +36,7 @@ def _configuration() -> Section:
             (4, number("Launch blocking", "CUDA_LAUNCH_BLOCKING. On makes every kernel wait: right for debugging, slow in production.",
                        "none", Query(q.value("megatron_cuda_launch_blocking", RUN), instant=True),
                        mappings=numbers(BLOCKING))),
-            (3, number("GPUs", "World size as the log tells it.", "none",
+            (3, number("GPUs", "World size as the log tells it. Not what you asked for? Then nodes are missing: see the launcher.", "none",
                        Query(q.value("megatron_world_size", RUN), instant=True))),
         ]),
     ], collapsed=True)  # fmt: skip
@@ -47,7 +47,7 @@ def _data() -> Section:
         Line(7, [
             (6, chart("Samples consumed", "As the log says. It should climb straight; a fall is a restart.", "short",
                       Query(q.value("megatron_consumed_samples", RUN), "samples"), colour="blue", legend="hidden")),
-            (6, chart("Tokens consumed", "As the log says; many programs do not print it.", "short",
+            (6, chart("Tokens consumed", "As the log says; many programs do not print it. It should climb straight; a fall is a restart.", "short",
                       Query(q.value("megatron_consumed_tokens", RUN), "tokens"), colour="blue", legend="hidden")),
             (6, chart("Global batch size", "Samples per iteration. A staircase is a ramp-up: the time per iteration "
                       "rises with it and is no slowdown.", "none",
