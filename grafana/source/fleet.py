@@ -80,7 +80,6 @@ def _attention() -> object:
     incidents = q.open_incidents(RUN, "incident")
     unit = f"({incidents}) ^ 0"
     progress = q.value("megatron_last_progress_timestamp_seconds", RUN)
-    failure = f"topk by (cluster, run) (1, {q.grown('megatron_failures_total', RUN, 'failure', over='12h')} > 0)"
     firing = (
         f"max by (cluster, run, incident) (count_over_time((megatron_incident{{{RUN}}} == 1)[12h:2m])) * 120 "
         f"and on (cluster, run, incident) ({incidents})"
@@ -95,7 +94,7 @@ def _attention() -> object:
             Query(firing),
             Query(f"{unit} * {on} group_left () {q.value('megatron_slowdown_ratio', RUN)}"),
             Query(f"{unit} * {on} group_left () {q.value('megatron_world_size', RUN)}"),
-            Query(f"{unit} * {on} group_left (failure) ({failure}) ^ 0"),
+            Query(f"{unit} * {on} group_left (failure) ({q.last_failure(RUN)}) ^ 0"),
         ],
         [
             Column("A", "Severity", width=105, look=SEVERITY),

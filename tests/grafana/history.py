@@ -13,11 +13,11 @@ from pathlib import Path
 
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.pace import HISTOGRAM_BUCKETS
-from tests.grafana.runs import Scene, scenes
+from tests.grafana.runs import DEAD, FIRST, SECOND, Scene, scenes
 
 DAY = 86400
-HEALTHY, DEAD = "login1:9843", "login2:9843"
 DEAD_SINCE = 40 * 60  # seconds before the end at which the second daemon died
+DAEMONS = (FIRST, DEAD, SECOND)
 JOB = "megatron-monitor"
 # What Prometheus and the client library add: (kind, labels beside job and instance)
 FOREIGN: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -76,7 +76,7 @@ class Page:
 
 
 def _daemon(page: Page, at: float, index: int, step: float, end: float, instance: str, runs: int) -> None:
-    alive = instance == HEALTHY or at < end - DEAD_SINCE
+    alive = instance != DEAD or at < end - DEAD_SINCE
     page.put("up", at, float(alive), {}, instance)
     page.put("scrape_duration_seconds", at, 0.011 + 0.002 * (index % 3) if alive else 10.0, {}, instance)
     page.put("scrape_samples_scraped", at, 60.0 * runs + 70 if alive else 0.0, {}, instance)
@@ -115,31 +115,32 @@ def _daemon(page: Page, at: float, index: int, step: float, end: float, instance
     page.put("process_resident_memory_bytes", at, 6.1e7 + 2e6 * min(1.0, since / 3600), {}, instance)
     page.put("process_open_fds", at, 21.0 + runs, {}, instance)
     page.put("process_max_fds", at, 1024, {}, instance)
-    page.put("process_start_time_seconds", at, end - DAY - 600, {}, instance)
+    restarted = instance == SECOND and at >= end - DAY / 4
+    page.put("process_start_time_seconds", at, end - (DAY / 4 if restarted else DAY + 600), {}, instance)
 
 
 def _alerts(page: Page, at: float, scene: Scene) -> None:
     for incident, severity in scene.open_incidents():
         name = "Megatron" + "".join(part.title() for part in incident.split("_"))
         labels = {"alertname": name, "alertstate": "firing", "severity": severity, "run": scene.run}
-        page.put("ALERTS", at, 1, labels, HEALTHY)
+        page.put("ALERTS", at, 1, labels, FIRST)
 
 
 def write(path: Path, end: float, step: float = 60.0, clones: int = 0) -> None:
     """A day that ends at `end` (Unix seconds), one sample a series each `step` seconds. `clones` adds healthy runs."""
     page = Page()
     running = scenes(clones)
-    watched = {HEALTHY: [scene for scene in running if scene.daemon == 1],
-               DEAD: [scene for scene in running if scene.daemon == 2]}  # fmt: skip
     for index in range(int(DAY / step) + 1):
         at = end - DAY + index * step
-        for instance, mine in watched.items():
-            _daemon(page, at, index, step, end, instance, len(mine))
-            for scene in mine:
-                scene.advance(at - end, step)
-                if instance == HEALTHY or at < end - DEAD_SINCE:
+        for scene in running:
+            scene.advance(at - end, step)
+            _alerts(page, at, scene)
+            for instance in scene.daemons:
+                if instance != DEAD or at < end - DEAD_SINCE:
                     scene.sample(page, at, instance)
-                    _alerts(page, at, scene)
+        for instance in DAEMONS:
+            watched = sum(instance in scene.daemons for scene in running)
+            _daemon(page, at, index, step, end, instance, watched)
     with path.open("w") as stream:
         stream.writelines(page.lines())
 

@@ -15,11 +15,11 @@ from tests.grafana.history import KNOWN
 
 SITE = frozenset({"cluster", "job", "instance"})
 """Labels that a scrape configuration may add to any series."""
+# For a day sampled every two minutes: $__rate_interval is four samples.
 BUILT_IN = {
-    "__rate_interval": "4m",
+    "__rate_interval": "8m",
     "__interval": "1m",
     "__range": "86400s",
-    "__url_time_range": "from=0&to=1",
 }
 SET_OPERATORS = {"and", "unless"}
 KEEP_LABELS = {"topk", "bottomk"}

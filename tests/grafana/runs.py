@@ -1,7 +1,8 @@
 """The runs of the backfilled day: a small model of a training, and one script a run.
 
 Seven runs: healthy; hung in evaluation; slowed by 5 %; crashed twice and restarted; diverging; finished; watched by a
-daemon that died. Times are seconds before the end of the day (negative), as in `Scene.advance`.
+daemon that died. Two daemons follow the healthy one: no query may count it twice or fail on it. Times are seconds
+before the end of the day (negative), as in `Scene.advance`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tests.grafana.history import Page
 
 HOUR = 3600.0
+FIRST, DEAD, SECOND = "login1:9843", "login2:9843", "login3:9843"
 SLOWED_AT, SLOWED_BY = -5 * HOUR, 1.05
 HUNG_SILENT_AT, HANG_BUDGET = -2400.0, 900.0
 CRASHES = ((-9 * HOUR, "ecc"), (-3 * HOUR, "nccl"))
@@ -42,7 +44,7 @@ class Scene:
     total: int  # planned iterations
     tflops: float
     iteration: float = 0.0  # done before the day began
-    daemon: int = 1
+    daemons: tuple[str, ...] = (FIRST,)
     fault: str = ""
     dtype: str = "bf16"
     peak: float | None = 989.0
@@ -242,7 +244,8 @@ class Scene:
 def scenes(clones: int = 0) -> list[Scene]:
     """The runs of the day."""
     made = [
-        Scene("gpt-13b-base", 256, 6.2, 1024, 4096, 4, 2, 2, 40, 5120, 60000, 402.0, iteration=21000),
+        Scene("gpt-13b-base", 256, 6.2, 1024, 4096, 4, 2, 2, 40, 5120, 60000, 402.0, iteration=21000,
+              daemons=(FIRST, SECOND)),
         Scene("gpt-70b-pretrain", 1024, 14.8, 2048, 8192, 8, 8, 1, 80, 8192, 40000, 371.0, iteration=9000, fault="hang",
               save_every=250),
         Scene("llama-8b-longctx", 128, 9.1, 256, 32768, 4, 1, 1, 32, 4096, 25000, 415.0, iteration=8000, fault="slow"),
@@ -251,7 +254,7 @@ def scenes(clones: int = 0) -> list[Scene]:
               fault="diverge", dtype="fp16", peak=312.0, save_every=2000),
         Scene("gpt-3b-ablation-a", 64, 3.4, 512, 4096, 2, 1, 4, 32, 2560, 20000, 366.0, iteration=2000,
               ends_at=-7 * HOUR),
-        Scene("gpt-3b-ablation-b", 64, 3.6, 512, 4096, 1, 2, 4, 32, 2560, 40000, 346.0, iteration=1000, daemon=2),
+        Scene("gpt-3b-ablation-b", 64, 3.6, 512, 4096, 1, 2, 4, 32, 2560, 40000, 346.0, iteration=1000, daemons=(DEAD,)),
     ]  # fmt: skip
     for number in range(clones):
         gpus = 8 * 2 ** (number % 5)
