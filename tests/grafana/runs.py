@@ -254,7 +254,8 @@ def scenes(clones: int = 0) -> list[Scene]:
               fault="diverge", dtype="fp16", peak=312.0, save_every=2000),
         Scene("gpt-3b-ablation-a", 64, 3.4, 512, 4096, 2, 1, 4, 32, 2560, 20000, 366.0, iteration=2000,
               ends_at=-7 * HOUR),
-        Scene("gpt-3b-ablation-b", 64, 3.6, 512, 4096, 1, 2, 4, 32, 2560, 40000, 346.0, iteration=1000, daemons=(DEAD,)),
+        Scene("gpt-3b-ablation-b", 64, 3.6, 512, 4096, 1, 2, 4, 32, 2560, 40000, 346.0, iteration=1000,
+              daemons=(DEAD,)),
     ]  # fmt: skip
     for number in range(clones):
         gpus = 8 * 2 ** (number % 5)

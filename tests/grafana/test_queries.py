@@ -141,7 +141,7 @@ def test_the_state_timeline_shows_each_state_as_its_number(prometheus: Prometheu
 
 
 def test_the_run_that_hangs(prometheus: Prometheus) -> None:
-    """Silence is 2.7 budgets, at least an hour of work is at risk, and nothing flows although the gauges stand still."""
+    """Silence is 2.7 budgets, and no tokens flow although the gauge stands still."""
     run = "gpt-70b-pretrain"
     assert prometheus.one(expression_of("run", "Silence / limit", run=run)) == pytest.approx(2400 / 900, abs=0.15)
     assert prometheus.instant(expression_of("run", "Tokens per second", run=run)) == []
