@@ -21,7 +21,6 @@ from grafana.source.panels import (
     bars,
     chart,
     limits,
-    override,
     palette,
     target,
 )
@@ -92,7 +91,7 @@ def _table() -> Any:
     )  # fmt: skip
 
 
-def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y: str, axis: str, lines: bool) -> Any:
+def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y: str, lines: bool) -> Any:
     """Points of each run by two fields. Rows of a table are parted by run; the x field comes first."""
     panel = xychart.Panel().title(title).description(text).datasource(DATASOURCE).no_value(empty).unit("short")
     for place_, query in enumerate(queries):
@@ -104,21 +103,20 @@ def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y:
     for name, options in (
         ("convertFieldType", {"conversions": [{"targetField": x_field, "destinationType": "number"}], "fields": {}}),
         ("sortBy", {"fields": {}, "sort": [{"field": x_field}]}),
+        ("sortBy", {"fields": {}, "sort": [{"field": "run"}]}),  # stable: colours go by run, lines from left to right
         ("organize", {"excludeByName": {"Time": True, "cluster": True},
                       "indexByName": {x_field: 0, y_field: 1, "run": 2},
                       "renameByName": {x_field: x, y_field: y}}),
         ("partitionByValues", {"fields": ["run"], "keepFields": False, "naming": {"asLabels": True}}),
     ):  # fmt: skip
         panel.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
-    series = xychart.XYSeriesConfig().x(
-        xychart.XychartXYSeriesConfigX().matcher(xychart.MatcherConfig().id("byName").options(x))
-    )
-    panel.series([series]).override_by_name(x, override(custom__axisLabel=axis, unit="short"))
-    panel.override_by_name(y, override(custom__axisLabel=y))
+    # Each frame's first number is x; matching it by name fails once a display name is set.
+    panel.series([])
     panel.mapping(xy_shape.SeriesMapping.AUTO).thresholds(limits(((None, QUIET),))).color_scheme(palette())
     panel.show(xy_shape.XYShowMode.LINES if lines else xy_shape.XYShowMode.POINTS).line_width(2)
     panel.point_size(xychart.XychartFieldConfigPointSize().fixed(12))
-    panel.display_name("${__field.labels.run}")
+    if lines:
+        panel.display_name("${__field.labels.run}")
     panel.legend(
         common.VizLegendOptions()
         .show_legend(True)
@@ -132,16 +130,16 @@ def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y:
 def _loss_by_x() -> Any:
     # count_values turns the x value into a label, so that one row of the table holds x and loss of one moment.
     x = f'count_values by (cluster, run) ("x", max by (cluster, run) (${{x}}{{{RUN}}}))'
-    loss = f"{q.value('megatron_lm_loss', RUN)} * on (cluster, run) group_right () {x}"
+    few = q.largest(q.value("megatron_lm_loss", RUN), "megatron_iteration", RUN)
+    loss = f"({few}) * on (cluster, run) group_right () {x}"
     panel = _plot(
         "Loss by $x",
         "Training loss over the x axis chosen above, not over time: runs that started at different times lie on one "
-        "another. The lower curve learns faster for the same work. Few points: show a longer range.",
+        "another. The lower curve learns faster for the same work. The 12 longest runs; few points: show a longer range.",
         [Query(loss, format="table")],
         "No run tells this x axis: choose another",
-        x="x",
+        x="${x:text}",
         y="loss",
-        axis="${x:text}",
         lines=True,
     )
     return panel.max_data_points(250)
@@ -152,9 +150,9 @@ def _lines() -> list[Line]:
     return [
         Line(10, [
             (14, _loss_by_x()),
-            (10, chart("Loss over time", "Training loss of each chosen run (at most the 12 largest). For runs that "
+            (10, chart("Loss over time", "Training loss of each chosen run (the 12 longest). For runs that "
                        "began together; otherwise use the chart on the left.", "none",
-                       Query(q.largest(q.value("megatron_lm_loss", RUN), "megatron_tokens_per_second", RUN),
+                       Query(q.largest(q.value("megatron_lm_loss", RUN), "megatron_iteration", RUN),
                              "{{run}}"), decimals=2, empty=NO_RUN)),
         ]),
         Line(6, [
@@ -176,7 +174,7 @@ def _lines() -> list[Line]:
                       "of scale; a point below its neighbours is a layout to improve.",
                       [Query(last("megatron_world_size"), instant=True, format="table"),
                        Query(tflops, instant=True, format="table")],
-                      "No run tells GPUs and TFLOP/s", x="GPUs", y="TFLOP/s per GPU", axis="GPUs", lines=False)),
+                      "No run tells GPUs and TFLOP/s", x="GPUs", y="TFLOP/s per GPU", lines=False)),
             (8, chart("Tokens per second and GPU", "While the runs are alive. Compare levels between runs of one model; a step down is a slowdown or another batch size.", "short",
                       Query(q.while_alive(q.largest(
                           f"{q.value('megatron_tokens_per_second', RUN)} / {q.value('megatron_world_size', RUN)}",

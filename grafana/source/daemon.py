@@ -92,6 +92,7 @@ def _daemons() -> Any:
         empty=NO_DAEMON,
         sort="State",
         descending=False,
+        pages=False,
     )
 
 
@@ -133,16 +134,16 @@ def _reading() -> list[Line]:
 def _judging() -> list[Line]:
     return [
         Line(7, [
-            (8, chart("Malformed lines", "Lines that begin like a known one and do not parse, by rule. A steady rate is "
+            (7, chart("Malformed lines", "Lines that begin like a known one and do not parse, by rule. A steady rate is "
                       "a program that changed its format: report it with the line.", "short",
                       Query(f"{q.rate('megatron_monitor_malformed_lines_total', OWN, 'rule')} > 0", "{{rule}}"),
                       bars=True, minimum=0, empty="Every known line parsed")),
-            (8, chart("Notifications", "Per second, by notifier and outcome. Anything but sent is a person who was not "
+            (7, chart("Notifications", "Per second, by notifier and outcome. Anything but sent is a person who was not "
                       "told.", "short",
                       Query(f"{q.rate('megatron_monitor_notifications_total', OWN, 'notifier', 'outcome')} > 0",
                             "{{notifier}}: {{outcome}}"), bars=True, minimum=0,
                       empty="None sent, or no notifier is configured")),
-            (8, rows("Alerts that fire", "Alerts of this project's rules that Prometheus holds firing. Empty is good, if "
+            (10, rows("Alerts that fire", "Alerts of this project's rules that Prometheus holds firing. Empty is good, if "
                      "the rules are loaded.",
                      [Query('max by (severity, alertname, run, instance) '
                             '(ALERTS{alertname=~"Megatron.*", alertstate="firing"})')],

@@ -242,7 +242,7 @@ def bars(
     panel.orientation(shape.VizOrientation.HORIZONTAL).display_mode(shape.BarGaugeDisplayMode.BASIC)
     panel.value_mode(shape.BarGaugeValueMode.TEXT).show_unfilled(True).min(0)
     panel.name_placement(shape.BarGaugeNamePlacement.LEFT)
-    panel.sizing(shape.BarGaugeSizing.MANUAL).min_viz_height(18).max_viz_height(26).min_viz_width(40)
+    panel.sizing(shape.BarGaugeSizing.MANUAL).min_viz_height(12).max_viz_height(26).min_viz_width(40)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     panel.text(common.VizTextDisplayOptions().value_size(15)).display_name("${__series.name}")
     if maximum is not None:

@@ -51,7 +51,7 @@ class Scene:
     ends_at: float = math.inf
     save_every: int = 500
     state: str = "training"
-    at: float = 0.0
+    at: float = -24 * HOUR
     pace: float = 0.0
     progress_at: float = 0.0
     finished_total: float = 0.0
@@ -74,7 +74,8 @@ class Scene:
         self.pace = self.seconds
         self.checkpoint = self.iteration - self.iteration % self.save_every
         self.evaluated = self.saved = self.iteration
-        self.validation = self.loss() + 0.04
+        self.lm_loss = self.loss()
+        self.validation = self.lm_loss + 0.04
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
@@ -93,6 +94,7 @@ class Scene:
             for place, bound in enumerate((*HISTOGRAM_BUCKETS, math.inf)):
                 self.counts[place] += done if self.pace <= bound else 0.0
             self.skipped += self._skips(done)
+            self.lm_loss = self.loss()
         if self.state in ("training", "saving", "starting") or (self.state == "evaluating" and self.fault != "hang"):
             self.progress_at = at
         if before == "saving" and self.state != "saving":
@@ -198,7 +200,7 @@ class Scene:
         if self.peak:
             put("mfu_ratio", tflops / self.peak)
             put("hfu_ratio", tflops / self.peak * 1.21)
-        put("lm_loss", self.loss())
+        put("lm_loss", self.lm_loss)
         put("loss", 0.011 + self.noise.gauss(0, 0.0004), name="load balancing loss")
         put("validation_loss", self.validation, dataset="validation")
         calm = not (self.fault == "diverge" and self.at > DIVERGES_AT)
