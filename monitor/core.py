@@ -33,7 +33,6 @@ from monitor.judgement import Judge, Judged
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
-from monitor.run.ends import settle
 from monitor.run.fold import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -276,11 +275,9 @@ class Core:
                 self._weigh_history(run, now)
             if not run.state.proven:
                 continue
-            if settle(run.state, now, self._hang.exiting):
-                run.dirty = True
-            was_hung = run.state.hung
+            before = run.state.hung, run.state.phase
             transitions = self._judge.judge(run, now)
-            if transitions or was_hung != run.state.hung:
+            if transitions or before != (run.state.hung, run.state.phase):
                 run.dirty = self.changed = True
             self._told.extend(transitions)
             if self._expired(run, now):

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from monitor.config.schema import Config, NotifierConfig, TlsServer, Watch
+from monitor.config.schema import AppriseSettings, CommandSettings, Config, NotifierConfig, TlsServer, Watch
 
 
 def resolved(config: Config, base: str) -> Config:
@@ -34,6 +34,13 @@ def _watch(watch: Watch, base: str) -> Watch:
 
 
 def _notifier(notifier: NotifierConfig, base: str) -> NotifierConfig:
+    if isinstance(notifier, CommandSettings):
+        program, *arguments = notifier.command
+        if "/" in program:  # a name alone is looked for in PATH
+            program = _absolute(program, base)
+        return msgspec.structs.replace(notifier, command=(program, *arguments))
+    if isinstance(notifier, AppriseSettings):
+        return msgspec.structs.replace(notifier, url_file=_optional(notifier.url_file, base))
     return msgspec.structs.replace(
         notifier,
         url_file=_optional(notifier.url_file, base),

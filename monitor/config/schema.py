@@ -73,10 +73,20 @@ class Pattern(Struct, frozen=True, kw_only=True):
             yield "match", "matches an empty line, and so every line"
 
 
-class WebhookSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
-    """A JSON object posted to an address at each transition of an incident."""
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What every notifier has: its name, and what it wants to hear of."""
 
     name: Name
+    minimum_severity: Severity = "warning"
+    runs: tuple[str, ...] = ()
+    """Globs over run names; none: every run."""
+    incidents: tuple[IncidentKind, ...] = ()
+    """Incident kinds; none: every kind."""
+
+
+class WebhookSettings(Wanted, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
+    """A JSON object posted to an address at each transition of an incident."""
+
     url: scalars.Url | None = None
     url_file: FilePath | None = None
     """The file that holds the address, read at each delivery: for addresses that are secrets."""
@@ -87,9 +97,6 @@ class WebhookSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="
     """Header -> the file that holds its value, read at each delivery: for secrets such as Authorization."""
     timeout: PositiveSeconds = 10.0
     """For each step of a delivery: to connect, to write, to read. Longer than a receiver in health ever needs."""
-    minimum_severity: Severity = "warning"
-    runs: tuple[str, ...] = ()
-    """Globs over run names; none: every run."""
 
     def problems(self) -> _Problems:
         """What the keys say together."""
@@ -99,7 +106,37 @@ class WebhookSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="
             yield "header_files", f"{header} stands in headers too"
 
 
-NotifierConfig = WebhookSettings
+class AlertmanagerSettings(WebhookSettings, frozen=True, kw_only=True, tag_field="type", tag="alertmanager"):
+    """An Alertmanager, by its API; `url` is its root, as in http://alertmanager:9093."""
+
+    keep: PositiveSeconds = 12 * 3600.0
+    """An alert that the daemon neither repeats nor resolves ends by itself after this: longer than repeat_interval."""
+
+
+class CommandSettings(Wanted, frozen=True, kw_only=True, tag_field="type", tag="command"):
+    """A program, started at each transition with the JSON object on its standard input."""
+
+    command: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """Program and arguments; no shell looks at them."""
+    timeout: PositiveSeconds = 300.0
+    """Then it is ended, with everything it started: py-spy over a hundred nodes takes minutes."""
+
+
+class AppriseSettings(Wanted, frozen=True, kw_only=True, tag_field="type", tag="apprise"):
+    """Chat, mail and pagers, by the library Apprise (`pip install megatron-monitor[apprise]`)."""
+
+    url_file: FilePath | None = None
+    """The file that holds Apprise's addresses, one a line: they are secrets."""
+    url_env: scalars.Variable | None = None
+    """The environment variable that holds them, separated by spaces."""
+
+    def problems(self) -> _Problems:
+        """What the keys say together."""
+        if (self.url_file is None) == (self.url_env is None):
+            yield "", "expected exactly one of url_file, url_env"
+
+
+NotifierConfig = WebhookSettings | AlertmanagerSettings | CommandSettings | AppriseSettings
 """The union of all kinds of notifiers, told apart by `type:`."""
 
 

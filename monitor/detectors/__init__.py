@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.detectors import hang, source_lost
+from monitor.detectors import crash, crash_loop, crash_without_exit, hang, launch_blocking, slowdown, source_lost
 from monitor.detectors.verdict import Verdict
 from monitor.run.state import RunState
 from parsers.events import Event
@@ -32,6 +32,15 @@ class Detector:
 
 DETECTORS: dict[str, Detector] = {
     "hang": Detector(hang.check, hang.HangSettings, deadline=hang.next_change),
+    "slowdown": Detector(slowdown.check, slowdown.SlowdownSettings, on_step=slowdown.on_step),
+    "launch_blocking": Detector(
+        launch_blocking.check, launch_blocking.LaunchBlockingSettings, on_step=launch_blocking.on_step
+    ),
+    "crash": Detector(crash.check, crash.CrashSettings, deadline=crash.next_change),
+    "crash_without_exit": Detector(
+        crash_without_exit.check, crash_without_exit.CrashWithoutExitSettings, deadline=crash_without_exit.next_change
+    ),
+    "crash_loop": Detector(crash_loop.check, crash_loop.CrashLoopSettings),
     "source_lost": Detector(source_lost.check, source_lost.SourceLostSettings),
 }
 DETECTOR_SETTINGS: dict[str, type] = {name: detector.settings for name, detector in DETECTORS.items()}

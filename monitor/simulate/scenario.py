@@ -93,6 +93,7 @@ class Scenario:
     """(start, increment, samples) of a batch size ramp-up."""
     log_interval: int = 1
     save_interval: int = 100
+    """0: no saving."""
     save_seconds: float = 40.0
     eval_interval: int = 0
     """0: no evaluation."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from monitor.simulate import lines
@@ -192,7 +192,8 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             yield Emission(run.at, lines.validation(scenario, run.iteration, index, loss))
             if "hang_evaluation" in kinds:
                 return True
-    if scenario.dialect not in ("deepspeed", "hf-trainer") and run.iteration % scenario.save_interval == 0:
+    saves = scenario.save_interval and scenario.dialect not in ("deepspeed", "hf-trainer")
+    if saves and run.iteration % scenario.save_interval == 0:
         yield Emission(run.at, lines.save_started(scenario, run.iteration, run.at))
         if "hang_saving" in kinds:
             return True
@@ -263,7 +264,7 @@ def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any])
         run.at += 120.0
         run.iteration, run.samples = run.saved, run.saved_samples
         if fault.kind == "launch_blocking":
-            yield Emission(run.at, "+ export CUDA_LAUNCH_BLOCKING=1\n")
+            scenario = replace(scenario, launch_blocking=1)
             run.slow = fault.factor
         if fault.kind == "resume_discontinuity":
             run.rate_factor = 2.5
