@@ -26,10 +26,6 @@ def generate(name: str) -> dict[str, Any]:
     # The SDK puts links and annotation switches into a menu that only the newest Grafana has.
     for item in [*made.get("links", []), *made.get("annotations", {}).get("list", [])]:
         item.pop("placement", None)
-    # Without a version Grafana takes an xychart for one of version 10 and migrates its series away.
-    for panel in made["panels"]:
-        if panel["type"] == "xychart":
-            panel["pluginVersion"] = "12.0.0"
     return made
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from grafana_foundation_sdk.builders import common, xychart
+from grafana_foundation_sdk.builders import common, trend
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models import common as shape
 from grafana_foundation_sdk.models import dashboard as model
-from grafana_foundation_sdk.models import xychart as xy_shape
 
 from grafana.source import queries as q
 from grafana.source.layout import DATASOURCE, Line, Section, cluster, new, place, variable
@@ -21,6 +20,7 @@ from grafana.source.panels import (
     bars,
     chart,
     limits,
+    override,
     palette,
     target,
 )
@@ -29,11 +29,8 @@ from grafana.source.tables import LINK, Column, gauge_look, limit_look, rows
 RUN = q.MANY
 BASE = 'cluster=~"$cluster", run="$baseline"'
 NO_RUN = "Choose runs above"
-X_AXES = {
-    "iteration": "megatron_iteration",
-    "samples": "megatron_consumed_samples",
-    "tokens": "megatron_consumed_tokens",
-}
+X_AXES = ("iteration", "samples", "tokens")
+"""What the variable offers; its value is the place."""
 EFFICIENCY_STEPS = ((None, "orange"), (0.8, "dark-yellow"), (0.95, "green"))
 
 
@@ -91,52 +88,56 @@ def _table() -> Any:
     )  # fmt: skip
 
 
-def _plot(title: str, text: str, queries: list[Query], empty: str, *, x: str, y: str, lines: bool) -> Any:
-    """Points of each run by two fields. Rows of a table are parted by run; the x field comes first."""
-    panel = xychart.Panel().title(title).description(text).datasource(DATASOURCE).no_value(empty).unit("short")
-    for place_, query in enumerate(queries):
-        panel.with_target(target(query, place_))
-    many = len(queries) > 1
-    x_field, y_field = ("Value #A", "Value #B") if many else ("x", "Value")
-    if many:
-        panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
-    for name, options in (
-        ("convertFieldType", {"conversions": [{"targetField": x_field, "destinationType": "number"}], "fields": {}}),
-        ("sortBy", {"fields": {}, "sort": [{"field": x_field}]}),
-        ("sortBy", {"fields": {}, "sort": [{"field": "run"}]}),  # stable: colours go by run, lines from left to right
+def by_x(values: str, x: str) -> Query:
+    """Rows with run, x and value: count_values turns the x value into a label, so that a row holds both."""
+    pairs = f'({values}) * on (cluster, run) group_right () count_values by (cluster, run) ("x", {x})'
+    return Query(pairs, format="table")
+
+
+def _plot(title: str, text: str, query: Query, empty: str, *, x: str, y: str, lines: bool) -> Any:
+    """Runs over something that is not time: the rows of `by_x`, parted by run and joined by x, one column a run."""
+    panel = trend.Panel().title(title).description(text).datasource(DATASOURCE).no_value(empty).unit("short")
+    panel.with_target(target(query, 0))
+    chain: list[tuple[str, dict[str, Any]]] = [
+        ("convertFieldType", {"conversions": [{"targetField": "x", "destinationType": "number"}], "fields": {}}),
+        ("sortBy", {"fields": {}, "sort": [{"field": "run"}]}),  # so that a run has the colour of the chart beside it
         ("organize", {"excludeByName": {"Time": True, "cluster": True},
-                      "indexByName": {x_field: 0, y_field: 1, "run": 2},
-                      "renameByName": {x_field: x, y_field: y}}),
+                      "indexByName": {"x": 0, "Value": 1, "run": 2},
+                      "renameByName": {"Value": y}}),
         ("partitionByValues", {"fields": ["run"], "keepFields": False, "naming": {"asLabels": True}}),
-    ):  # fmt: skip
+        ("joinByField", {"byField": "x", "mode": "outer"}),
+    ]  # fmt: skip
+    for name, options in chain:
         panel.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
-    # Each frame's first number is x; matching it by name fails once a display name is set.
-    panel.series([])
-    panel.mapping(xy_shape.SeriesMapping.AUTO).thresholds(limits(((None, QUIET),))).color_scheme(palette())
-    panel.show(xy_shape.XYShowMode.LINES if lines else xy_shape.XYShowMode.POINTS).line_width(2)
-    panel.point_size(xychart.XychartFieldConfigPointSize().fixed(12))
-    if lines:
-        panel.display_name("${__field.labels.run}")
+    panel.thresholds(limits(((None, QUIET),))).color_scheme(palette()).axis_label(y)
+    panel.draw_style(shape.GraphDrawStyle.LINE if lines else shape.GraphDrawStyle.POINTS).line_width(2)
+    panel.show_points(shape.VisibilityMode.NEVER if lines else shape.VisibilityMode.ALWAYS).point_size(10)
+    panel.span_nulls(lines).display_name("${__field.labels.run}")
+    panel.override_by_name("x", override(custom__axisLabel=x, displayName=x))
     panel.legend(
         common.VizLegendOptions()
         .show_legend(True)
         .display_mode(shape.LegendDisplayMode.LIST)
         .placement(shape.LegendPlacement.BOTTOM)
+        .calcs([])
     )
     panel.tooltip(common.VizTooltipOptions().mode(shape.TooltipDisplayMode.SINGLE).sort(shape.SortOrder.NONE))
     return panel
 
 
 def _loss_by_x() -> Any:
-    # count_values turns the x value into a label, so that one row of the table holds x and loss of one moment.
-    x = f'count_values by (cluster, run) ("x", max by (cluster, run) (${{x}}{{{RUN}}}))'
+    tokens = (
+        f"{q.value('megatron_consumed_tokens', RUN)} or {q.value('megatron_consumed_samples', RUN)} * "
+        f"{q.value('megatron_tokens_per_second', RUN)} / {q.value('megatron_samples_per_second', RUN)}"
+    )
+    ways = [q.value("megatron_iteration", RUN), q.value("megatron_consumed_samples", RUN), tokens]
+    x = " or ".join(f"(({way}) and on () (vector($x) == {place_}))" for place_, way in enumerate(ways))
     few = q.largest(q.value("megatron_lm_loss", RUN), "megatron_iteration", RUN)
-    loss = f"({few}) * on (cluster, run) group_right () {x}"
     panel = _plot(
         "Loss by $x",
         "Training loss over the x axis chosen above, not over time: runs that started at different times lie on one "
         "another. The lower curve learns faster for the same work. The 12 longest runs; few points: show a longer range.",
-        [Query(loss, format="table")],
+        by_x(few, x),
         "No run tells this x axis: choose another",
         x="${x:text}",
         y="loss",
@@ -172,9 +173,8 @@ def _lines() -> list[Line]:
         Line(9, [
             (8, _plot("Scaling: TFLOP/s per GPU by GPUs", "One point a run. A line that falls to the right is the price "
                       "of scale; a point below its neighbours is a layout to improve.",
-                      [Query(last("megatron_world_size"), instant=True, format="table"),
-                       Query(tflops, instant=True, format="table")],
-                      "No run tells GPUs and TFLOP/s", x="GPUs", y="TFLOP/s per GPU", lines=False)),
+                      by_x(tflops, last("megatron_world_size"))._replace(instant=True),
+                      "No run tells GPUs and TFLOP/s", x="GPUs", y="TFLOP/s", lines=False)),
             (8, chart("Tokens per second and GPU", "While the runs are alive. Compare levels between runs of one model; a step down is a slowdown or another batch size.", "short",
                       Query(q.while_alive(q.largest(
                           f"{q.value('megatron_tokens_per_second', RUN)} / {q.value('megatron_world_size', RUN)}",
@@ -193,8 +193,8 @@ def compare() -> build.Dashboard:
     axis = (
         build.CustomVariable("x")
         .label("X axis of loss")
-        .values(", ".join(f"{name} : {metric}" for name, metric in X_AXES.items()))
-        .current(model.VariableOption(selected=True, text="iteration", value=X_AXES["iteration"]))
+        .values(", ".join(f"{name} : {place_}" for place_, name in enumerate(X_AXES)))
+        .current(model.VariableOption(selected=True, text="iteration", value="0"))
         .multi(False)
         .include_all(False)
     )

@@ -27,7 +27,7 @@ def each(metric: str) -> str:
 
 
 def _figure(title: str, text: str, unit: str, expression: str, **options: Any) -> Any:
-    return number(title, text, unit, Query(expression, instant=True), empty=NO_DAEMON, **options)
+    return number(title, text, unit, Query(expression, instant=True), empty="no daemon", **options)
 
 
 def _now() -> list[Line]:

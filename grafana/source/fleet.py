@@ -62,7 +62,7 @@ def _now() -> list[Line]:
             (3, number("Tokens/s", "Tokens per second of all runs that are alive. A step down is a run that "
                        "stopped or slowed: see Throughput below.", "short",
                        Query(f"sum({q.while_alive(q.value('megatron_tokens_per_second', RUN), RUN)})", instant=True),
-                       empty="No run tells tokens", decimals=1)),
+                       decimals=1)),
             (3, number("Effective time", "Productive time over wall time since each run's first line, weighted "
                        "by GPUs where logs tell them. Below 95 % restarts, hangs and evaluation eat the budget: see "
                        "Lost time.", "percentunit",

@@ -16,6 +16,8 @@ from grafana.source.layout import DATASOURCE
 from grafana.source.queries import SEVERITIES, STATES
 
 NOT_TOLD = "This log does not tell it"
+UNKNOWN = "unknown"
+"""What a figure says without a value; longer words do not fit."""
 GREY = "#8e8e8e"
 QUIET = "text"
 
@@ -94,6 +96,16 @@ def numbers(names: dict[float, tuple[str, str]]) -> list[model.ValueMapping]:
     ]
 
 
+def nothing(text: str) -> list[model.ValueMapping]:
+    """What stands where there is no value, in grey."""
+    result = model.ValueMappingResult(text=text, color=GREY)
+    return [
+        model.SpecialValueMap(
+            options=model.DashboardSpecialValueMapOptions(match=model.SpecialValueMatch.NULL_AND_NAN, result=result)
+        )
+    ]
+
+
 def state_mapping() -> list[model.ValueMapping]:
     """Every state by its number, each in its one colour."""
     return numbers({state.code: (state.name, state.colour) for state in STATES})
@@ -148,7 +160,7 @@ def number(
     *queries: Query,
     steps: Steps = ((None, QUIET),),
     mappings: list[model.ValueMapping] | None = None,
-    empty: str = NOT_TOLD,
+    empty: str = UNKNOWN,
     decimals: int | None = None,
     text: str = "value",
     background: bool = False,
@@ -161,8 +173,8 @@ def number(
     panel.color_mode(shape.BigValueColorMode.BACKGROUND_SOLID if background else shape.BigValueColorMode.VALUE)
     panel.text_mode(shape.BigValueTextMode(text)).text(common.VizTextDisplayOptions().value_size(28))
     panel.reduce_options(common.ReduceDataOptions().calcs([calculation]).values(False))
-    if mappings:
-        panel.mappings(mappings)
+    # Without a value the colour of the lowest threshold would say something that nobody knows.
+    panel.mappings([*(mappings or ()), *nothing(empty)])
     if decimals is not None:
         panel.decimals(decimals)
     if unit == "percentunit":

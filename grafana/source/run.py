@@ -47,28 +47,28 @@ def _headline() -> list[Line]:
         Line(4, [
             (3, _figure("State", "What the run does now. Orange (hung), red (crashed) and yellow (lost) are bad: see "
                         "the incidents below, then the run's own log.", "none", q.state_code(RUN),
-                        mappings=state_mapping(), background=True, empty=NO_RUN)),
+                        mappings=state_mapping(), background=True, empty="no run")),
             (3, _figure("Silence / limit", "Time since the last progress over the budget of silence that "
                         "the run's phase has. 50 % is late, 100 % is a hang: dump stacks, look for the rank that "
                         "waits. Empty for runs that have ended.", "percentunit",
                         f"(time() - {progress}) / ({deadline} - {progress})",
                         steps=((None, "green"), (0.5, "dark-yellow"), (1.0, "orange")), decimals=0,
-                        empty="No deadline: ended")),
+                        empty="ended")),
             (3, _figure("Done", "Last iteration over the planned ones. It should only grow; after a restart it steps "
                         "back to the checkpoint.", "percentunit",
                         f"{of('megatron_iteration')} / {of('megatron_train_iterations')}", decimals=1,
-                        empty="Plan not in the log")),
+                        empty="no plan")),
             (3, _figure("Time left", "Expected time to the end at the run's real efficiency, restarts counted. If it "
                         "grows, the run loses more than it gains. Empty once ended.", "s",
-                        f"{of('megatron_eta_timestamp_seconds')} - time()", decimals=1, empty="No estimate: ended or unknown")),
+                        f"{of('megatron_eta_timestamp_seconds')} - time()", decimals=1, empty="unknown")),
             (3, _figure("Loss now", "Training loss of the last iteration. Absent when the log leaves it out, as it does "
                         "for NaN: then see Skipped, NaN, overflow.", "none", of("megatron_lm_loss"), decimals=3)),
             (3, _figure("Over normal", "Time of the last iteration over the learned normal. 1 is normal; above "
                         "1.02 a node, a link or the file system got slower.", "none",
                         of("megatron_slowdown_ratio"), steps=SLOW_STEPS, decimals=3)),
             (3, _figure("MFU", "Model FLOPs utilisation. Below 35 % look at the parallel layout and at the micro batch "
-                        "size; below 20 % something is configured wrong.", "percentunit", of("megatron_mfu_ratio"),
-                        steps=MFU_STEPS, decimals=1, empty="GPU's peak unknown")),
+                        "size; below 20 % something is configured wrong. Unknown where the log names no GPU: set gpu_peak_tflops.", "percentunit", of("megatron_mfu_ratio"),
+                        steps=MFU_STEPS, decimals=1, empty="unknown")),
             (3, _figure("At risk", "Training time that a crash now would lose: iterations since the last whole "
                         "checkpoint. Over an hour is much, over three is bad: save more often, or saving fails.",
                         "s", of("megatron_seconds_at_risk"), steps=RISK_STEPS, decimals=1)),
@@ -225,13 +225,13 @@ def _reliability() -> list[Line]:
                         "restarts: save more often.", "none", of("megatron_lost_iterations_total"), decimals=0)),
             (4, _figure("Last checkpoint", "Iteration of the last checkpoint saved whole: where a restart would begin. "
                         "It should follow the iteration closely.", "locale", of("megatron_last_checkpoint_iteration"),
-                        decimals=0, empty="No checkpoint seen")),
+                        decimals=0, empty="none seen")),
             (4, _figure("Last save took", "Seconds of the last save. Twice the usual is a file system in trouble.", "s",
-                        of("megatron_checkpoint_save_seconds"), decimals=1, empty="No save seen")),
+                        of("megatron_checkpoint_save_seconds"), decimals=1, empty="none seen")),
             (4, _figure("Incidents in this range", "Incidents that began in the shown range, warnings included. A "
                         "healthy run has none.", "none",
                         f"sum({q.grown('megatron_incidents_total', RUN, 'incident')})",
-                        steps=((None, "green"), (1.0, "dark-yellow")), decimals=0, empty="None")),
+                        steps=((None, "green"), (1.0, "dark-yellow")), decimals=0, empty="none")),
         ]),
         Line(7, [
             (8, chart("Iteration and last checkpoint", "The iteration climbs, the checkpoint follows in steps; the gap "

@@ -187,7 +187,7 @@ def explicit_looks(dashboard: Dashboard) -> Iterator[str]:
     """Charts say how legend and tooltip look; thresholds are no default of Grafana's (80 is red)."""
     for panel in panels(dashboard):
         options = panel.get("options", {})
-        if panel["type"] in ("timeseries", "state-timeline", "xychart") and not (
+        if panel["type"] in ("timeseries", "state-timeline", "trend") and not (
             "legend" in options and "tooltip" in options
         ):
             yield f"{panel['title']}: legend or tooltip is left to chance"

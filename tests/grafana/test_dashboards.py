@@ -84,7 +84,9 @@ def test_every_state_has_one_colour_everywhere() -> None:
                 for found in (p["value"] for p in change["properties"] if p["id"] == "color"):
                     if change["matcher"]["options"] in colours:
                         assert found["fixedColor"] == colours[change["matcher"]["options"]], panel["title"]
-            for result in (r for group in mappings for m in group for r in m["options"].values()):
+            for result in (
+                r for group in mappings for m in group if m["type"] == "value" for r in m["options"].values()
+            ):
                 if result["text"] in colours:
                     seen.add(result["text"])
                     assert result["color"] == colours[result["text"]], panel["title"]
