@@ -131,6 +131,7 @@ def _launch_blocking(view: View) -> Iterable[Sample]:
 
 CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_run_info", "gauge", "Topology and model of the run, from its arguments dump; always 1", _INFO_LABELS, _info),
+    Metric("megatron_world_size", "gauge", "GPUs (ranks) of the run, as a number to weigh and to sum with", (), lambda v: _one(v.state.topology.world_size)),
     Metric("megatron_run_state", "gauge", "1 for the state that the run is in, 0 for the others", ("state",),
            lambda v: [Sample((name,), float(name == v.run_state)) for name in RUN_STATES]),
     Metric("megatron_iteration", "gauge", "Last iteration finished (log: `iteration N/M`)", (), lambda v: _one(v.state.latest.iteration)),
