@@ -6,6 +6,7 @@ healthy iterations cost a million small updates and hardly a judgement.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from monitor.config import Config
 from monitor.detectors import DETECTORS, Detector
 from monitor.detectors.verdict import Verdict
 from monitor.incidents import IncidentBook, Transition, judge
+from monitor.run.ends import settle
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import Event, LogEvent
@@ -33,8 +35,9 @@ class Judged:
 class Judge:
     """The detectors with their settings. Holds nothing of any run."""
 
-    def __init__(self, config: Config) -> None:
-        self._repeat_interval = config.repeat_interval
+    def __init__(self, config: Config, *, repeats: bool = True) -> None:
+        self._repeat_interval = config.repeat_interval if repeats else math.inf
+        self._exiting: float = config.detectors.hang.exiting
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
         self._detectors: list[tuple[str, Detector, Any]] = [
             (name, detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
@@ -68,6 +71,7 @@ class Judge:
 
     def judge(self, run: Judged, now: float) -> list[Transition]:
         """Ask every detector, bring the book up to date, and say what changed."""
+        settle(run.state, now, self._exiting)
         transitions = judge(run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold)
         hung = run.book.open.get("hang")
         run.state.hung = hung is not None and hung.severity == "critical"

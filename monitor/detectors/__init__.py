@@ -10,9 +10,20 @@ from monitor.detectors import (
     checkpoint_failed,
     checkpoint_overdue,
     configuration,
+    crash,
+    crash_loop,
+    crash_without_exit,
+    divergence,
     hang,
+    launch_blocking,
+    loss_scale_collapse,
+    loss_spike,
     memory_pressure,
+    nan_loss,
+    overflow_storm,
     resume_discontinuity,
+    signals,
+    slowdown,
     source_lost,
 )
 from monitor.detectors.verdict import Verdict
@@ -40,6 +51,46 @@ class Detector:
 
 DETECTORS: dict[str, Detector] = {
     "hang": Detector(hang.check, hang.HangSettings, deadline=hang.next_change),
+    "slowdown": Detector(slowdown.check, slowdown.SlowdownSettings, on_step=slowdown.on_step),
+    "launch_blocking": Detector(
+        launch_blocking.check, launch_blocking.LaunchBlockingSettings, on_step=launch_blocking.on_step
+    ),
+    "crash": Detector(crash.check, crash.CrashSettings, deadline=crash.next_change),
+    "crash_without_exit": Detector(
+        crash_without_exit.check, crash_without_exit.CrashWithoutExitSettings, deadline=crash_without_exit.next_change
+    ),
+    "crash_loop": Detector(crash_loop.check, crash_loop.CrashLoopSettings),
+    "loss_spike": Detector(
+        loss_spike.check,
+        loss_spike.LossSpikeSettings,
+        on_step=loss_spike.on_step,
+        on_event=loss_spike.on_event,
+        listens=signals.LISTENS,
+    ),
+    "divergence": Detector(
+        divergence.check,
+        divergence.DivergenceSettings,
+        on_step=divergence.on_step,
+        on_event=divergence.on_event,
+        listens=signals.LISTENS,
+    ),
+    "nan_loss": Detector(
+        nan_loss.check, nan_loss.NanLossSettings, on_event=nan_loss.on_event, listens=nan_loss.LISTENS
+    ),
+    "loss_scale_collapse": Detector(
+        loss_scale_collapse.check,
+        loss_scale_collapse.LossScaleCollapseSettings,
+        on_step=loss_scale_collapse.on_step,
+        on_event=loss_scale_collapse.on_event,
+        listens=loss_scale_collapse.LISTENS,
+    ),
+    "overflow_storm": Detector(
+        overflow_storm.check,
+        overflow_storm.OverflowStormSettings,
+        on_step=overflow_storm.on_step,
+        on_event=overflow_storm.on_event,
+        listens=overflow_storm.LISTENS,
+    ),
     "source_lost": Detector(source_lost.check, source_lost.SourceLostSettings),
     "configuration": Detector(
         configuration.check,

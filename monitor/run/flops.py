@@ -216,7 +216,7 @@ FORMULAS: dict[str, Formula] = {
 
 # The formula of each program's newest version first: that is the one to use as long as no printed number tells more.
 # Megatron-LM and Primus (a fork of 2025) halve the causal core since 2025; a log does not tell its version.
-_OF_DIALECT: dict[str, tuple[str, ...]] = {
+OF_DIALECT: dict[str, tuple[str, ...]] = {
     "bigscience": ("bigscience", "megatron_deepspeed_2021"),
     "microsoft": ("microsoft", "bigscience"),
     "argonne": ("microsoft", "bigscience"),
@@ -228,7 +228,7 @@ _OF_DIALECT: dict[str, tuple[str, ...]] = {
 
 def formulas_of(dialect: str | None) -> tuple[str, ...]:
     """The formulas that a program has printed by, its newest first; empty for a program that is not known."""
-    return _OF_DIALECT.get(dialect or "", ())
+    return OF_DIALECT.get(dialect or "", ())
 
 
 def computed_tflops(
@@ -242,7 +242,7 @@ def computed_tflops(
     """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the dialect's newest, else PR 251."""
     if not batch_size or not sequence_length:
         return None
-    for name in (formula, _OF_DIALECT.get(dialect or "", ("bigscience",))[0]):
+    for name in (formula, OF_DIALECT.get(dialect or "", ("bigscience",))[0]):
         if name in FORMULAS:
             value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
             if value is not None:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.run.copies import Copies
+from monitor.run.history import History
 from monitor.run.observed import Observed
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
+from monitor.run.steady import Steady
 from monitor.run.topology import Topology
 
 
@@ -53,8 +55,14 @@ class Attempt:
     first_iteration_seconds: float | None = None
     boundaries: dict[str, str] = field(default_factory=dict)
     """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
+    nodes: dict[str, int] = field(default_factory=dict)
+    """Names of nodes that stand before its lines -> lines seen, at most nodes.MOST of them."""
     processes_ended: int = 0
+    processes_terminated: int = 0
     failures: int = 0
+    first_failure_at: float | None = None
+    highest_before: int | None = None
+    """The highest iteration that any launch before this one had reached."""
 
 
 @dataclass(slots=True)
@@ -74,6 +82,26 @@ class FailureRecord:
 
 
 @dataclass(slots=True)
+class AttemptEnd:
+    """How a launch ended, kept when the next one begins."""
+
+    number: int
+    failure: str
+    message: str
+    at: float
+    started_at: float | None
+    iterations: int
+    last_iteration: int | None
+    checkpoint: int | None
+    """The last whole checkpoint at its end."""
+    planned: bool
+    nodes: list[str] = field(default_factory=list)
+    """The nodes that failed, or that the launch ran on where no line names the one."""
+    culprit: bool = False
+    """`nodes` are those that failed."""
+
+
+@dataclass(slots=True)
 class Memory:
     """Largest figures over the ranks that print them, in bytes, of the current attempt."""
 
@@ -83,6 +111,8 @@ class Memory:
     max_reserved: int | None = None
     host_used: int | None = None
     host_used_ratio: float | None = None
+    by_rank: dict[int, int] = field(default_factory=dict)
+    """Rank -> max reserved, else max allocated, of the last report."""
 
 
 @dataclass(slots=True)
@@ -147,8 +177,13 @@ class RunState:
     latest: Latest = field(default_factory=Latest)
     attempt: Attempt = field(default_factory=Attempt)
     restarts: int = 0
+    ends: list[AttemptEnd] = field(default_factory=list)
+    """How the last launches ended."""
+    unplanned_ends: int = 0
     topology: Topology = field(default_factory=Topology)
     environment: dict[str, str] = field(default_factory=dict)
+    environment_seen: dict[str, int] = field(default_factory=dict)
+    """Variable -> iterations counted when it was last seen: what a restart does not show again is unknown again."""
     software: dict[str, str] = field(default_factory=dict)
     parameters_by_rank: dict[str, int] = field(default_factory=dict)
     train_iterations: int | None = None
@@ -169,6 +204,7 @@ class RunState:
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
 
     pace: Pace = field(default_factory=Pace)
+    steady: Steady = field(default_factory=Steady)
     pure_seconds: float | None = None
     """Seconds of the last iteration, evaluation and saving taken out."""
     step_seconds: float | None = None
@@ -211,6 +247,8 @@ class RunState:
     trainer_declared: bool = False
     phase_history: list[tuple[float, str]] = field(default_factory=list)
     """The last phase changes, for the page."""
+    history: History = field(default_factory=History)
+    """What the charts draw."""
     memo: dict[str, Any] = field(default_factory=dict)
     """What the fold remembers from one event to the next, by name."""
     memory_of: dict[str, Any] = field(default_factory=dict)
