@@ -45,7 +45,7 @@ def _world(topology: Topology) -> Iterator[Finding]:
     yield Finding(
         "K02",
         "warning",
-        f"{factors} = {product}, but the world size is {world}: one of them is not what runs",
+        f"{factors} = {product} is not the world size {world}",
         evidence={"product": product, "world_size": world},
     )
 
