@@ -213,7 +213,8 @@ def test_repeats_that_are_far_apart_and_swapped_columns(tmp_path: Path) -> None:
 
 def test_memory_that_falls_with_the_micro_batch() -> None:
     """K16: seed 004 line 305, 65 GB at MBS 2 where MBS 4 takes 56; the other way round is as it must be."""
-    gpt = Row(run="mbs2", outcome="ok", gpus=384, layers=84, hidden_size=13824, data_parallel_size=8, tensor_parallel_size=8,
+    gpt = Row(run="mbs2", outcome="ok", gpus=384, layers=84, hidden_size=13824, data_parallel_size=8,
+              tensor_parallel_size=8,
               pipeline_parallel_size=6, global_batch_size=2048, sequence_length=2048, micro_batch_size=2,
               memory_bytes=65 * 2**30)  # fmt: skip
     more = replace(gpt, run="mbs4", micro_batch_size=4, memory_bytes=56 * 2**30)
