@@ -80,7 +80,7 @@ class Pace:
         window = sorted(self.windows.get(self.last_batch_size, []))
         if len(window) < 3:
             return None
-        median, edge = statistics.median(window), len(window) // 20
+        median, edge = self._median(window), len(window) // 20
         return (window[edge] / median, window[-1 - edge] / median) if median > 0 else None
 
     def predicted(self) -> float | None:
