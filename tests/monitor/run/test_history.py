@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import statistics
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitor.run.derived import computed_tflops
 from monitor.run.fold import fold
 from monitor.run.history import BUCKETS, SERIES, History, Track, columns, history_json
 from monitor.run.state import RunState
+from monitor.simulate import DIALECTS, Scenario, write
 from monitor.store import decode, encode
 from parsers.events import CheckpointSaved, CheckpointSaveStarted, IterationLogged, LogEvent, ValidationLogged
+from parsers.reader import SourceReader
 
 VALUES = st.one_of(st.none(), st.floats(width=32), st.just(1e300))
 
@@ -154,3 +160,43 @@ def test_a_step_reported_twice_is_one_row() -> None:
     history.add_step(row)
     history.add_step((1, None, 0, 2.0, *row[4:]))
     assert history_json(history)["steps"]["series"] == {"lm_loss": {"mean": [2.0]}}
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+def test_every_dialect_has_its_charts(dialect: str) -> None:
+    """Each iteration of a simulated log is a row, with its time and loss; TFLOPs where the log lets them be known."""
+    stream = io.BytesIO()
+    write(Scenario(dialect=dialect, iterations=40, save_interval=0, eval_interval=20, seed=2), stream)
+    state = RunState(name=dialect)
+    reader = SourceReader(())
+    for entry in [*reader.feed(stream.getvalue()), *reader.flush()]:
+        fold(state, entry, "a", 1000.0, False)
+    got = history_json(state.history)
+    assert got["steps"]["iteration"] == list(range(1, 41))
+    assert got["restarts"] == []
+    series = got["steps"]["series"]
+    seconds = [value for value in series["seconds_per_iteration"]["mean"] if value is not None]
+    assert len(seconds) >= 36
+    assert 104.0 < statistics.median(seconds) < 107.0
+    if dialect != "deepspeed":  # the engine alone prints no loss here
+        losses = series["lm_loss"]["mean"]
+        assert len(losses) == 40
+        assert losses[-1] < losses[0]
+    if dialect in ("bigscience", "megatron-lm", "microsoft", "megatron-lm-2021"):
+        assert 110 < series["tflops"]["mean"][-1] < 160
+    if dialect not in ("deepspeed",):
+        (validation, *_) = got["validation"].values()
+        assert validation["iteration"] == [20, 40]
+
+
+def test_tflops_of_a_log_that_prints_none_are_those_of_the_figures() -> None:
+    """Worked out once, then divided by each iteration's time: the same as computing each anew."""
+    stream = io.BytesIO()
+    write(Scenario(dialect="megatron-lm-2021", iterations=40, save_interval=0, seed=2), stream)
+    state = RunState(name="run")
+    for entry in SourceReader(()).feed(stream.getvalue()):
+        fold(state, entry, "a", 1000.0, False)
+    computed = computed_tflops(state)
+    assert computed is not None
+    series = history_json(state.history)["steps"]["series"]
+    assert math.isclose(series["tflops"]["mean"][-1], computed[1], rel_tol=1e-6)
