@@ -6,6 +6,7 @@ import io
 import json
 import math
 import statistics
+from array import array
 
 import pytest
 from hypothesis import given
@@ -36,7 +37,8 @@ def track_of(values: list[float | None], attempt_at: int | None = None) -> Track
 def test_merging_loses_no_low_no_high_and_no_mean(values: list[float | None], times: int) -> None:
     """Whatever was merged, the extremes and the mean of all are those of the rows; absent and NaN are in none."""
     rows = values * times
-    got = columns(track_of(rows), ("x",))
+    track = track_of(rows)
+    got = columns(track, ("x",))
     kept = [value for value in rows if value is not None and abs(value) <= 3e38]
     assert len(got["iteration"]) <= BUCKETS + 1
     assert got["iteration"][-1] == len(rows)
@@ -50,6 +52,14 @@ def test_merging_loses_no_low_no_high_and_no_mean(values: list[float | None], ti
     highs = [high for high in figures.get("high", figures["mean"]) if high is not None]
     assert math.isclose(min(lows), min(kept), rel_tol=1e-6)
     assert math.isclose(max(highs), max(kept), rel_tol=1e-6)
+    assert all(low <= high for low, high in zip(lows, highs, strict=True))
+    closed = len(rows) - len(track.open)
+    if max(abs(value) for value in kept) < 1e30:  # float32 holds no larger sums
+        past = [value for value in rows[:closed] if value is not None and abs(value) <= 3e38]
+        figures = array("f", bytes(track.series.get("x", b"")))
+        assert sum(figures[3::4]) == len(past)
+        size = sum(abs(value) for value in past)
+        assert math.isclose(sum(figures[2::4]), sum(past), rel_tol=1e-5, abs_tol=1e-5 * size + 1e-30)
 
 
 def test_a_long_run_stays_small() -> None:
