@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import add
 from typing import Any
+from zlib import crc32
 
 BUCKETS = 1024
 """Buckets of a full track: more than a chart has pixels; 147 kB a run with nine series."""
@@ -250,12 +251,18 @@ def _short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def history_json(history: History, width: int = 0, start: int = 0) -> dict[str, Any]:
-    """What the API gives. With the width and the number of closed buckets that a client has, only what is new."""
+def history_json(history: History, width: int = 0, start: int = 0, key: str = "") -> dict[str, Any]:
+    """What the API gives. With the width and the number of closed buckets that a client has, only the steps that are
+    new; with the key of its last answer, no validation, phases and restarts unless they have changed.
+    """
     zone = history.zone
     new_only = start if width == history.steps.width and start <= len(history.steps) else 0
+    now = _key(history)
+    out = {"key": now, "steps": columns(history.steps, SERIES, new_only, zone)}
+    if key == now:
+        return out
     return {
-        "steps": columns(history.steps, SERIES, new_only, zone),
+        **out,
         "validation": {
             name: columns(track, _VALIDATION, 0, zone) for name, track in sorted(history.validations.items())
         },
@@ -269,3 +276,11 @@ def history_json(history: History, width: int = 0, start: int = 0) -> dict[str, 
             for iteration, before, time in history.restarts
         ],
     }
+
+
+def _key(history: History) -> str:
+    """Changes with everything but the steps: what seldom changes need not be sent every other second."""
+    tracks = history.validations.values()
+    rows = sum(len(track) * track.width + len(track.open) for track in tracks)
+    ends = (history.phases[-1:], history.restarts[-1:], [track.open[-1:] for track in tracks], history.zone)
+    return f"{len(tracks)}.{rows}.{len(history.phases)}.{len(history.restarts)}.{crc32(repr(ends).encode()):x}"

@@ -6,7 +6,6 @@ ramp-up is a legal slowdown), so windows are kept per global batch size and the 
 
 from __future__ import annotations
 
-import statistics
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -108,6 +108,26 @@ def test_a_client_gets_only_what_is_new() -> None:
     assert history_json(history, 1, 5000)["steps"]["start"] == 0
 
 
+def test_what_seldom_changes_is_sent_when_it_has() -> None:
+    """The key of the last answer keeps validation, phases and restarts at home, until one of them is new."""
+    history = History()
+    key = history_json(history)["key"]
+    history.add_step((1, None, 0, *([1.0] * len(SERIES))))
+    assert set(history_json(history, key=key)) == {"key", "steps"}
+    for change in (
+        lambda: history.add_validation("v", (1, None, 0, 2.0)),
+        lambda: history.add_validation("v", (2, None, 0, 2.0)),
+        lambda: history.add_phase(5.0, 1, "saving"),
+        lambda: history.add_restart(1, 2, None),
+    ):
+        change()
+        got = history_json(history, key=key)
+        assert set(got) == {"key", "steps", "validation", "phases", "restarts"}
+        assert got["key"] != key
+        key = got["key"]
+        assert "phases" not in history_json(history, key=key)
+
+
 def step(number: int, seconds: float = 2.0, logged_at: str | None = None) -> LogEvent:
     """An iteration."""
     event = IterationLogged(
