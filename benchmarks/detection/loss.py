@@ -63,7 +63,7 @@ def healthy(first_seed: int, noise: float, runs: int, iterations: int, verbose: 
                 print(f"  {it}: {item.iteration} {item.severity} {item.summary}", file=sys.stderr)
     count = sum(found.values())
     kinds = ", ".join(f"{kind} {number}" for kind, number in found.items()) or "-"
-    return f"| {100 * noise:g} % | {total} | {count} | {10_000 * count / total:.2f} | {kinds} |"
+    return f"| {100 * noise:g} % | {total} | {count} | {10_000 * count / max(total, 1):.2f} | {kinds} |"
 
 
 def faulty(
