@@ -274,10 +274,11 @@ def _live(
             _set_bars(memory, settings)
             return True
     elif spike.stage != "not recovered":
+        risen = settings.recovered  # against the stretch before; a high plateau does not rise
         climbing = (
-            spike.lines >= 2 * _CLIMB
-            and len(recent) >= 2 * _CLIMB
-            and median(recent[-_CLIMB:]) > max(median(recent[-2 * _CLIMB : -_CLIMB]), math.log1p(settings.loss_floor))
+            len(recent) >= 2 * _CLIMB
+            and median(recent[-_CLIMB:]) > median(recent[-2 * _CLIMB : -_CLIMB]) + math.log1p(risen)
+            and median(recent[-_CLIMB:]) > math.log1p(settings.loss_floor)
         )
         if climbing:
             spike.stage = "rising"
