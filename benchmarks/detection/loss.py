@@ -21,7 +21,7 @@ from monitor.run.state import RunState
 from parsers.reader import SourceReader
 
 KINDS = ("loss_spike", "divergence", "nan_loss", "loss_scale_collapse", "overflow_storm")
-SEEDS = {"development": 1_000, "final": 700_000}
+SEEDS = {"development": 1_000, "final": 800_000}
 FAULTS: tuple[tuple[str, tuple[str, ...], dict[str, object]], ...] = (
     ("spike", ("loss_spike",), {}),
     ("spike of 15 %", ("loss_spike",), {}),
