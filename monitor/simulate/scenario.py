@@ -29,7 +29,7 @@ FAULTS: dict[str, str] = {
     "loss_spike_stays": "grad norm and loss jump and stay up",
     "resume_bump": "a restart after which the loss is 20 % up for ten iterations",
     "divergence": "the loss rises from here on",
-    "slow_divergence": "the loss rises by 1 % in 50 iterations, no line of it abnormal",
+    "slow_divergence": "the loss rises by 1 % in 20 iterations, no line of it abnormal",
     "nan_loss": "the loss field vanishes from here on",
     "inf_loss": "the loss is INF from here on",
     "overflow_storm": "every step overflows: the loss scale halves, the grad norm freezes",
