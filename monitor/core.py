@@ -323,6 +323,8 @@ class Core:
         )
 
     def _show(self, run: Run, now: float) -> RunSnapshot:
+        if run.shown is not None and not run.dirty and not run.book.open:
+            return run.shown
         name = derived.run_state(run.state, run.history)
         aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
         if run.shown is None or run.dirty or aged or name != run.shown_state:
