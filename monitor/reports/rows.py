@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from monitor.reports import formulas, horizon
-from monitor.reports.checks import Finding, Measured, explains, findings
+from monitor.reports.checks import Measured, explains, findings, noted
 from monitor.reports.outcome import outcome, remark
 from monitor.reports.trace import Tally
 from monitor.run import derived, flops
@@ -19,7 +19,6 @@ from monitor.run.state import RunState
 from monitor.run.steady import AtSize
 from monitor.run.topology import Topology
 
-_BUBBLE_NOTED = 0.10
 _ENDS_APART = 0.02  # the first and last stage are told apart where they differ this much from the others
 
 
@@ -126,10 +125,8 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     if state.restarts:
         notes.append(f"{state.restarts} restart{'s' if state.restarts > 1 else ''}")
     found = findings(state, measured)
-    if row.pipeline_bubble is not None and row.pipeline_bubble > _BUBBLE_NOTED:
-        found.append(Finding("K27", f"pipeline bubble {row.pipeline_bubble:.0%}"))
     row.findings = [asdict(finding) for finding in found]
-    row.notes = notes + [finding.text for finding in found]
+    row.notes = notes + [finding.text for finding in found if noted(finding)]
     return row
 
 
@@ -217,7 +214,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     stages, micro, data = row.pipeline_parallel_size, row.micro_batch_size, row.data_parallel_size
     if stages and batch and micro and data and (number := horizon.micro_batches(batch, micro, data)):
         row.pipeline_bubble = horizon.bubble(stages, number)
-    return Measured(seconds, batch, sequence, printed, formula, peak, rounding)
+    return Measured(seconds, batch, sequence, printed, formula, rounding)
 
 
 def _goals(row: Row, options: Options) -> None:
