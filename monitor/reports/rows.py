@@ -179,7 +179,13 @@ def _pace(row: Row, state: RunState, steady: AtSize | None) -> list[str]:
             return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]
         return []
     row.seconds_per_iteration = state.pure_seconds
-    return ["from the first iteration alone"] if row.seconds_per_iteration is not None else []
+    if row.seconds_per_iteration is not None:
+        return ["from the first iteration alone"]
+    rate = row.trace.summary_rate if row.trace is not None else None
+    if rate and row.global_batch_size:  # HF Trainer with its bar switched off: start-up and evaluation are in it
+        row.seconds_per_iteration = row.global_batch_size / rate
+        return [f"from the Trainer's summary of {rate:g} samples per second"]
+    return []
 
 
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Measured:

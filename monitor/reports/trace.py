@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from monitor.run.fold import log_clock
 from monitor.run.state import RunState
-from parsers.events import ArgumentsDumped, EngineStepLogged, IterationLogged, LogEvent, TrainerLogged
+from parsers.events import ArgumentsDumped, EngineStepLogged, IterationLogged, LogEvent, TrainerLogged, TrainerSummary
 
 _POINTS = 600  # buckets of a trace: about one a pixel column of a plot
 
@@ -50,6 +50,8 @@ class Tally:
     loss: Trace = field(default_factory=Trace)
     iterations_seen: int = 0
     last_iteration_clock: float | None = None
+    summary_rate: float | None = None
+    """Samples per second by the Trainer's last word."""
     arguments: dict[str, str] = field(default_factory=dict)
     """The last arguments dump."""
 
@@ -63,6 +65,8 @@ class Tallies:
     def look(self, state: RunState, entry: LogEvent, _at: float) -> None:
         """See an event that was just folded."""
         event = entry.event
+        if isinstance(event, TrainerSummary) and event.samples_per_second:
+            self.of.setdefault(state.name, Tally()).summary_rate = event.samples_per_second
         if isinstance(event, ArgumentsDumped):
             self.of.setdefault(state.name, Tally()).arguments.update(event.values)
         if not isinstance(event, IterationLogged | EngineStepLogged | TrainerLogged):
