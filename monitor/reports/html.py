@@ -86,12 +86,12 @@ def _bars(rows: Sequence[Row]) -> str:
 def _curves(rows: Sequence[Row]) -> str:
     out: list[str] = []
     for row in rows:
-        if row.trace is None or len(out) >= _CURVES_SHOWN:
-            continue
+        if len(out) >= _CURVES_SHOWN:
+            break
         plots = [
             f"<figure><h3>{escape(row.run)}: {name}</h3>{drawn}</figure>"
-            for name, unit, trace in (("seconds per iteration", "s", row.trace.seconds), ("loss", "", row.trace.loss))
-            if (drawn := svg.line(f"{row.run}: {name}", unit, trace.buckets))
+            for name, unit, key in (("seconds per iteration", "s", "seconds_per_iteration"), ("loss", "", "lm_loss"))
+            if (drawn := svg.line(f"{row.run}: {name}", unit, row.curves[key].stretches))
         ]
         if plots:
             out.append(f"<div class=curves>{''.join(plots)}</div>")

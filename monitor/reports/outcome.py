@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.reports.trace import Tally
+from monitor.reports.tally import Tally
 from monitor.run.state import RunState
 
 _WORDS = {

@@ -262,7 +262,7 @@ def test_nothing_to_report(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_prints_its_summary_alone(tmp_path: Path) -> None:
-    """Seed 002: time per iteration is the batch over the Trainer's samples per second; the row says where it is from."""
+    """Seed 002: time per iteration is the batch over the samples per second; the row says where it is from."""
     (tmp_path / "hf.log").write_text(
         "***** Running training *****\n  Num examples = 1000\n  Instantaneous batch size per device = 8\n"
         "  Total train batch size (w. parallel, distributed & accumulation) = 512\n  Total optimization steps = 2\n"
