@@ -163,7 +163,7 @@ def test_layouts_that_do_not_fill_the_world_are_noted(
     table: dict[str, dict[str, Any]], name: str, product: int
 ) -> None:
     """E11, E12, E21: the product of the sizes against the GPUs, although the TFLOPs fit."""
-    assert any(f"= {product}, but the world size is" in note for note in table[name]["notes"])
+    assert any(f"= {product} is not the world size" in note for note in table[name]["notes"])
 
 
 def test_layouts_are_noted_only_where_they_are_wrong(table: dict[str, dict[str, Any]]) -> None:
