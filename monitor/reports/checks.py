@@ -1,7 +1,7 @@
-"""Consistency checks of one run's own figures, as short sentences for the Notes column. Pure.
+"""Consistency checks of one run's own figures, as a report shows them. Pure.
 
-Each has its number in seed-facts.md, section 4. Most are the audit's (monitor/run/audit/), which the detector
-`configuration` asks while a run lives; `findings` is the one place where a report calls such checks.
+What the log's lines and arguments say of each other is audited in run/audit; a report adds what it alone has: the
+medians that it prints, and which input would explain a figure that is no formula's. Numbers are seed-facts.md's.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from monitor.run import causes, flops
-from monitor.run.audit import audit
+from monitor.run.audit import RANK, audit
+from monitor.run.audit.finding import Severity
 from monitor.run.state import RunState
 from monitor.run.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A failed check, and what the figures say."""
+    """A failed check, what the figures say, and how bad it is."""
 
     check: str
     text: str
+    severity: Severity = "warning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +34,23 @@ class Measured:
     printed: float | None
     formula: str | None
     """The formula that gives the printed figure."""
-    peak: float | None
     rounding: float = 0.0
     """Half a unit of the last digit that the log prints of the seconds."""
 
 
-_OWN = frozenset({"K08", "K11", "K12", "K15", "K17", "K27"})
-"""Asked here of medians over steady iterations, where the audit asks a live run's last lines."""
+_OWN = frozenset({"K08", "K11", "K12"})  # judged here, by the medians that the row shows
 
 
 def findings(state: RunState, measured: Measured) -> list[Finding]:
-    """Every check that failed: those of the audit, and the figures that this row shows."""
-    audited = [Finding(found.check, found.message) for found in audit(state) if found.check not in _OWN]
-    figures = (_tflops(state.topology, measured), _plausible(measured))
-    return [*audited, *(finding for finding in figures if finding is not None)]
+    """Every check that failed, the worst first."""
+    own = _tflops(state.topology, measured)
+    others = [Finding(found.check, found.message, found.severity) for found in audit(state) if found.check not in _OWN]
+    return sorted([*([own] if own else []), *others], key=lambda found: -RANK[found.severity])
+
+
+def noted(finding: Finding) -> bool:
+    """Whether it belongs into the Notes column: what is wrong or wasteful, and a pipeline that waits."""
+    return finding.severity != "info" or finding.check == "K27"
 
 
 def _tflops(topology: Topology, measured: Measured) -> Finding | None:
@@ -61,12 +66,6 @@ def _tflops(topology: Topology, measured: Measured) -> Finding | None:
         return None  # the seconds are printed too coarsely to tell which formula it is
     wrong = causes.wrong_input(printed, topology, seconds, batch, sequence)
     return Finding("K12" if wrong else "K08", off + (f"; would fit {' or '.join(wrong[:3])}" if wrong else ""))
-
-
-def _plausible(measured: Measured) -> Finding | None:
-    if measured.printed is None or measured.peak is None or measured.printed <= measured.peak:
-        return None
-    return Finding("K17", f"TFLOPs {measured.printed:g} are above the GPU's peak of {measured.peak:g}")
 
 
 _WITHIN = (0.0, -0.25, 0.25, -0.5, 0.5, -0.75, 0.75, -1.0, 1.0)  # of the seconds' rounding, the printed value first

@@ -275,6 +275,18 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     assert "no training line" in result.stderr
 
 
+def test_a_trainer_that_prints_its_summary_alone(tmp_path: Path) -> None:
+    """Seed 002: time per iteration is the batch over the samples per second; the row says where it is from."""
+    (tmp_path / "hf.log").write_text(
+        "***** Running training *****\n  Num examples = 1000\n  Instantaneous batch size per device = 8\n"
+        "  Total train batch size (w. parallel, distributed & accumulation) = 512\n  Total optimization steps = 2\n"
+        "{'train_runtime': 273.0, 'train_samples_per_second': 3.67, 'train_steps_per_second': 0.007, 'epoch': 1.0}\n"
+    )
+    row = rows(str(tmp_path))["hf"]
+    assert row["seconds_per_iteration"] == pytest.approx(139.51, abs=0.005)
+    assert row["notes"] == ["no iteration was logged", "from the Trainer's summary of 3.67 samples per second"]
+
+
 def test_standard_input(tmp_path: Path) -> None:
     """`-` is a run named stdin."""
     log(tmp_path / "a.log", noise=0.0)
