@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from monitor.incidents import IncidentBook
+from monitor.incidents import IncidentBook, Transition
 from monitor.run import derived
+from monitor.run.history import History
 from monitor.run.pace import HISTOGRAM_BUCKETS
 from monitor.run.phases import RUN_STATES
 from monitor.run.state import RunState
@@ -130,6 +131,7 @@ def _launch_blocking(view: View) -> Iterable[Sample]:
 
 CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_run_info", "gauge", "Topology and model of the run, from its arguments dump; always 1", _INFO_LABELS, _info),
+    Metric("megatron_world_size", "gauge", "GPUs (ranks) of the run, as a number to weigh and to sum with", (), lambda v: _one(v.state.topology.world_size)),
     Metric("megatron_run_state", "gauge", "1 for the state that the run is in, 0 for the others", ("state",),
            lambda v: [Sample((name,), float(name == v.run_state)) for name in RUN_STATES]),
     Metric("megatron_iteration", "gauge", "Last iteration finished (log: `iteration N/M`)", (), lambda v: _one(v.state.latest.iteration)),
@@ -259,6 +261,9 @@ class RunSnapshot:
     run: str
     samples: dict[str, tuple[Sample, ...] | Histogram]
     page: dict[str, Any]
+    history: History = field(default_factory=History)
+    """A copy that the loop no longer touches: the charts."""
+    transitions: tuple[Transition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
