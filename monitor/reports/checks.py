@@ -1,15 +1,15 @@
 """Consistency checks of one run's own figures, as short sentences for the Notes column. Pure.
 
-Each has its number in seed-facts.md, section 4. What is asked of the configuration while a run lives belongs to the
-detectors; `findings` is the one place where a report calls such checks.
+Each has its number in seed-facts.md, section 4. Most are the audit's (monitor/run/audit/), which the detector
+`configuration` asks while a run lives; `findings` is the one place where a report calls such checks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monitor.reports.ramp import Ramp, problem
 from monitor.run import causes, flops
+from monitor.run.audit import audit
 from monitor.run.state import RunState
 from monitor.run.topology import Topology
 
@@ -37,58 +37,15 @@ class Measured:
     """Half a unit of the last digit that the log prints of the seconds."""
 
 
+_OWN = frozenset({"K08", "K11", "K12", "K15", "K17", "K27"})
+"""Asked here of medians over steady iterations, where the audit asks a live run's last lines."""
+
+
 def findings(state: RunState, measured: Measured) -> list[Finding]:
-    """Every check that failed."""
-    return [
-        finding
-        for finding in (
-            _world(state.topology),
-            _batch(state.topology),
-            _layers(state.topology),
-            _ramp(state.topology),
-            _tflops(state.topology, measured),
-            _plausible(measured),
-        )
-        if finding is not None
-    ]
-
-
-def _world(topology: Topology) -> Finding | None:
-    tensor, pipeline, data = (
-        topology.tensor_parallel_size, topology.pipeline_parallel_size, topology.data_parallel_size,
-    )  # fmt: skip
-    world, context = topology.world_size, topology.context_parallel_size or 1
-    if not (tensor and pipeline and data and world) or tensor * pipeline * data * context == world:
-        return None
-    sizes = f"TP {tensor} x PP {pipeline} x DP {data}" + (f" x CP {context}" if context > 1 else "")
-    return Finding("K02", f"{sizes} = {tensor * pipeline * data * context} is not the world size {world}")
-
-
-def _batch(topology: Topology) -> Finding | None:
-    batch, micro, data = topology.global_batch_size, topology.micro_batch_size, topology.data_parallel_size
-    if not (batch and micro and data) or batch % (micro * data) == 0:
-        return None
-    return Finding("K04", f"GBS {batch} % (MBS {micro} x DP {data}) = {batch % (micro * data)}")
-
-
-def _layers(topology: Topology) -> Finding | None:
-    layers, pipeline = topology.layers, topology.pipeline_parallel_size
-    # BLOOM counts the embedding at each end as a layer of its own: 70 + 2 on 12 stages
-    if not (layers and pipeline) or layers % pipeline == 0 or (layers + 2) % pipeline == 0:
-        return None
-    return Finding("K05", f"{layers} layers on {pipeline} pipeline stages are uneven")
-
-
-def _ramp(topology: Topology) -> Finding | None:
-    batch, micro, data = topology.global_batch_size, topology.micro_batch_size, topology.data_parallel_size
-    if topology.rampup is None or not (batch and micro and data):
-        return None
-    start, increment, samples = topology.rampup
-    try:
-        wrong = problem(Ramp(batch, start, increment, samples), micro, data)
-    except ValueError as error:
-        wrong = str(error)
-    return Finding("K21", f"ramp-up: {wrong}") if wrong else None
+    """Every check that failed: those of the audit, and the figures that this row shows."""
+    audited = [Finding(found.check, found.message) for found in audit(state) if found.check not in _OWN]
+    figures = (_tflops(state.topology, measured), _plausible(measured))
+    return [*audited, *(finding for finding in figures if finding is not None)]
 
 
 def _tflops(topology: Topology, measured: Measured) -> Finding | None:

@@ -29,7 +29,6 @@ from monitor.run.iterations import (
     gap_of,
 )
 from monitor.run.nodes import MOST
-from monitor.run.observed import observe_memory
 from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
 from monitor.run.recording import RECORDED, record
 from monitor.run.state import Memory, RunState
@@ -184,7 +183,6 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
 
 
 def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
-    observe_memory(state.observed, event)
     key = f"{event.iteration}/{event.occasion}"
     memory = state.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:

@@ -52,7 +52,7 @@ FAULTS: dict[str, str] = {
     "checkpoint_failed": "the next save meets a full disk",
     "resume_discontinuity": "a restart after which the learning rate jumps",
     "memory_growth": "the memory reports grow towards the device's size",
-    "memory_leak": "a report an iteration, each a little larger than the last",
+    "memory_leak": "a report an iteration, each larger than the last, until the device is full",
     "lr_restart": "a restart after which the learning rate schedule begins from scratch",
     "save_unfinished": "from here on saves begin and nobody tells that they ended; training goes on",
     "saves_stop": "from here on nothing is saved",

@@ -156,7 +156,9 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration, 1 + 0.02 * (run.iteration - grows.at) / 10))
     leaks = next((fault for fault in active if fault.kind == "memory_leak"), None)
     if leaks is not None:
-        yield Emission(run.at, lines.memory_lines(scenario, run.iteration, 1 + 0.005 * (run.iteration - leaks.at)))
+        yield Emission(
+            run.at, lines.memory_lines(scenario, run.iteration, min(3.4, 1 + 0.02 * (run.iteration - leaks.at)))
+        )
 
 
 def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float | None, float, int, str]:

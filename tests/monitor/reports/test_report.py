@@ -8,6 +8,7 @@ import json
 import os
 import re
 import statistics
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from monitor.cli import main
+from monitor.reports.comparability import warnings
+from monitor.reports.rows import Row
 from monitor.simulate import Fault, Scenario, timeline, write
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
@@ -206,6 +209,17 @@ def test_repeats_that_are_far_apart_and_swapped_columns(tmp_path: Path) -> None:
     log(tmp_path / "swap" / "wrong.log", seconds_per_iteration=120.29, printed_tflops=134.02, **row)
     (warning,) = json.loads(invoke(str(tmp_path / "swap"), "--format", "json").stdout)["warnings"]
     assert warning.startswith("seconds and TFLOPs look exchanged between")
+
+
+def test_memory_that_falls_with_the_micro_batch() -> None:
+    """K16: seed 004 line 305, 65 GB at MBS 2 where MBS 4 takes 56; the other way round is as it must be."""
+    gpt = Row(run="mbs2", outcome="ok", gpus=384, layers=84, hidden_size=13824, data_parallel_size=8,
+              tensor_parallel_size=8,
+              pipeline_parallel_size=6, global_batch_size=2048, sequence_length=2048, micro_batch_size=2,
+              memory_bytes=65 * 2**30)  # fmt: skip
+    more = replace(gpt, run="mbs4", micro_batch_size=4, memory_bytes=56 * 2**30)
+    assert warnings([gpt, more]) == ["mbs2 takes more memory at micro batch 2 than mbs4 at 4"]
+    assert warnings([replace(gpt, memory_bytes=44 * 2**30), more]) == []
 
 
 def test_what_forbids_comparing_is_told(tmp_path: Path) -> None:
