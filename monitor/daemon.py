@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import signal
+import socket
 import threading
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
 from monitor.metrics import Snapshot
 from monitor.notifiers import NotificationQueue, build_notifiers
+from monitor.outputs import Outputs
 from monitor.rules import custom_rules
 from monitor.serve.http import App, HttpServer
 from monitor.store import StateInUseError, Store
@@ -57,6 +59,7 @@ class Daemon:
         self._saved_at = 0.0
         self._server: HttpServer | None = None
         self._follower: Follower | None = None
+        self._outputs: Outputs | None = None
         self._notifications = NotificationQueue(build_notifiers(config), clock=self.clock)
 
     @property
@@ -87,8 +90,11 @@ class Daemon:
         )
         watches = [Watch(pattern, tuple(watch.exclude)) for watch in self.config.runs for pattern in watch.paths]
         self._follower = Follower(watches, resume, self._messages, settings=settings, clock=self.clock)
+        instance = f"{socket.gethostname()}:{self._server.address[1]}"
+        self._outputs = Outputs(self.config.outputs, lambda: self._snapshot, instance)
         self._notifications.start()
         self._server.start()
+        self._outputs.start()
         self._follower.start()
 
     def run(self) -> None:
@@ -120,6 +126,9 @@ class Daemon:
                 self._notifications.put(transition)
         for (notifier, outcome), count in self._notifications.counts().items():
             self.core.counts.set("notifications_total", count, notifier, outcome)
+        if self._outputs is not None:
+            for (output, written), count in self._outputs.counts().items():
+                self.core.counts.set("output_writes_total", count, output, written)
         self.core.counts.set("loop_timestamp_seconds", now)
         self._snapshot = self.core.snapshot(now)
         self.core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
@@ -177,6 +186,8 @@ class Daemon:
             self._follower.stop(2.0)
         self._save(self.clock.wall())
         self._notifications.stop(2.0)
+        if self._outputs is not None:
+            self._outputs.stop(2.0)
         self._release_server()
         if self._store is not None:
             self._store.release()

@@ -20,6 +20,9 @@ from monitor.run.state import RunState
 _RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
 INHIBITED_BY: dict[str, tuple[str, ...]] = {
     "hang": ("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed
+    "loss_spike": ("nan_loss", "divergence"),  # the worse word for the same loss
+    "divergence": ("nan_loss",),
+    "checkpoint_overdue": ("checkpoint_failed",),  # none is whole because they fail
 }
 _HISTORY = 100
 _NO_HOLD: Mapping[str, float] = MappingProxyType({})

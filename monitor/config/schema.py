@@ -17,10 +17,15 @@ from monitor.config import scalars
 from monitor.config.scalars import FilePath, Name
 from monitor.detectors import DETECTOR_SETTINGS
 from monitor.detectors.verdict import IncidentKind, Severity
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
 _Problems = Iterator[tuple[str, str]]
+
+
+_OWN_LABELS = {"run", *(label for row in CATALOGUE for label in row.labels)}
+_OWN_LABELS |= {label for own in MONITOR_CATALOGUE for label in own.labels}
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -140,6 +145,53 @@ NotifierConfig = WebhookSettings | AlertmanagerSettings | CommandSettings | Appr
 """The union of all kinds of notifiers, told apart by `type:`."""
 
 
+class TextfileSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="textfile"):
+    """The metrics as a file for node_exporter's textfile collector."""
+
+    name: Name
+    path: FilePath
+    """Below node_exporter's --collector.textfile.directory."""
+    interval: PositiveSeconds = 15.0
+    """Between two writes: as often as Prometheus looks."""
+    labels: Mapping[scalars.Variable, str] = msgspec.field(default_factory=_nothing)
+    """Added to every sample: two daemons on one node would else write the same series twice."""
+
+    def problems(self) -> _Problems:
+        """What the keys say together."""
+        if not self.path.endswith(".prom"):
+            yield "path", "does not end in .prom, and node_exporter reads no other file"
+        for label in self.labels:
+            if label in _OWN_LABELS or label.startswith("__"):
+                yield "labels", f"{label} is a label of the metrics themselves"
+
+
+class PushgatewaySettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="pushgateway"):
+    """The metrics pushed to a Pushgateway; the daemon's group is deleted when it ends."""
+
+    name: Name
+    url: scalars.Url
+    job: Name = "megatron-monitor"
+    """As the rules know the daemons."""
+    instance: Name | None = None
+    """Names this daemon among those that push. None: host:port."""
+    interval: PositiveSeconds = 15.0
+    """Between two pushes: as often as Prometheus looks."""
+    timeout: PositiveSeconds = 10.0
+    """Of one push: longer than a gateway in health ever needs, shorter than the interval."""
+    username: Name | None = None
+    password_file: FilePath | None = None
+    """The file that holds the password of basic auth, read at each push."""
+
+    def problems(self) -> _Problems:
+        """What the keys say together."""
+        if (self.username is None) != (self.password_file is None):
+            yield "", "username and password_file belong together"
+
+
+OutputConfig = TextfileSettings | PushgatewaySettings
+"""The union of all kinds of outputs, told apart by `type:`."""
+
+
 class Follow(Struct, frozen=True, kw_only=True):
     """How often the file system is asked. Each question is a stat; see the counters of the daemon for what it costs."""
 
@@ -210,6 +262,7 @@ class Config(Struct, frozen=True, kw_only=True):
     detectors: Detectors = _DETECTORS()
     patterns: Annotated[tuple[Pattern, ...], Meta(extra={"unique": "name"})] = ()
     notifiers: Annotated[tuple[NotifierConfig, ...], Meta(extra={"unique": "name"})] = ()
+    outputs: Annotated[tuple[OutputConfig, ...], Meta(extra={"unique": "name"})] = ()
     web: Web = Web()
     follow: Follow = Follow()
     repeat_interval: PositiveSeconds = 4 * 3600.0

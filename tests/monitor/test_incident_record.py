@@ -194,3 +194,14 @@ def told_after_restart(factor: float) -> Played:
 def test_the_first_line_after_a_restart_is_no_slowdown() -> None:
     """S4: 573 s instead of 424, once."""
     assert "slowdown" not in told_after_restart(1.35).kinds()
+
+
+def test_a_save_that_never_ends() -> None:
+    """Four times the longest save seen (40 s): told 160 s after it began, the phase by its name, the log growing on."""
+    log = [(at, text) for at, text in texts(Scenario(iterations=320)) if at < 33_000]
+    begun = max(place for place, (_, text) in enumerate(log) if "saving checkpoint at iteration" in text)
+    log = log[: begun + 1]
+    at = log[-1][0]
+    told = play([*log, *pulses(at, 3)]).firing("hang")
+    assert told.evidence["phase"] == "saving"
+    assert 100 < told.time - at <= 165
