@@ -174,20 +174,16 @@ def _process() -> Section:
                       empty=NO_DAEMON)),
         ]),
         Line(7, [
-            (5, chart("Calls of stat", "Per second on log files: the load that polling puts on a shared file system. "
+            (6, chart("Calls of stat", "Per second on log files: the load that polling puts on a shared file system. "
                       "Hundreds are much for a parallel file system.", "short",
                       Query(f"sum by (instance) (rate(megatron_monitor_stats_total{{{OWN}}}[$__rate_interval]))",
                             "{{instance}}"), minimum=0, empty=NO_DAEMON)),
-            (5, chart("Duration of a scrape", "As Prometheus measures it. Near the scrape timeout (10 s) gaps follow.",
+            (6, chart("Duration of a scrape", "As Prometheus measures it. Near the scrape timeout (10 s) gaps follow.",
                       "s", Query(each("scrape_duration_seconds"), "{{instance}}"), minimum=0, empty=NO_DAEMON)),
-            (4, chart("Samples a scrape", "Series that each daemon exposes; 60 or so a run. A jump is a label that "
+            (6, chart("Samples a scrape", "Series that each daemon exposes; 60 or so a run. A jump is a label that "
                       "explodes.", "short", Query(each("scrape_samples_scraped"), "{{instance}}"), minimum=0,
                       empty=NO_DAEMON)),
-            (5, chart("Other outputs", "Textfiles written and pushes made, per second, by outcome. Anything but written "
-                      "is a reader that sees old figures.", "short",
-                      Query(q.rate("megatron_monitor_output_writes_total", OWN, "output", "outcome"),
-                            "{{output}}: {{outcome}}"), minimum=0, empty="No textfile or Pushgateway is configured")),
-            (5, bars("State file and patterns", "Failures since start: state files not written or rebuilt from the "
+            (6, bars("State file and patterns", "Failures since start: state files not written or rebuilt from the "
                      "logs, patterns of your own that took too long. All should be 0.", "none",
                      Query(f"{total('megatron_monitor_state_save_failures_total')}", "not saved", instant=True),
                      Query(f"{total('megatron_monitor_state_rebuilds_total')}", "rebuilt", instant=True),
