@@ -79,7 +79,11 @@ def watch(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
 
     def start(*arguments: str) -> Watched:
         log = (tmp_path / "train.log").open("wb")
-        environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        environment = {
+            **os.environ, "DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
+            "TORCH_EXTENSIONS_DIR": f"{sys.prefix}/extensions",  # compiled once, not by each test
+            "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}",
+        }  # fmt: skip
         training = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0",
              "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(TRAIN), *arguments],

@@ -35,6 +35,7 @@ def main() -> None:
             "gradient_accumulation_steps": 1,
             "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}},
             "steps_per_print": 1,
+            "log_level": "info",  # DeepSpeed of 2026 prints warnings only, and no step, unless it is told to
             "zero_optimization": {"stage": 0},
         },
         dist_init_required=True,
