@@ -34,11 +34,12 @@ class Daemon:
         found = re.search(rb"^" + re.escape(series.encode()) + rb" (\S+)$", self.get("/metrics")[1], re.MULTILINE)
         return float(found[1]) if found else None
 
-    def until_ready(self, patience: float = 600.0) -> float:
-        """Seconds from the start of the process until /-/ready says so."""
+    def until_ready(self, files: int, patience: float = 600.0) -> float:
+        """Seconds from the start of the process until it is ready and so many files are read to their ends."""
+        series = 'megatron_monitor_sources{state="following"}'
         while time.perf_counter() - self.began < patience:
             with contextlib.suppress(OSError):
-                if self.get("/-/ready")[0] == 200:
+                if self.get("/-/ready")[0] == 200 and (self.value(series) or 0) >= files:
                     return time.perf_counter() - self.began
             time.sleep(0.02)
         raise RuntimeError("the daemon does not get ready")
@@ -60,7 +61,10 @@ def daemon(*arguments: str, keep_state: bool = False, polled: bool = False) -> I
     began = time.perf_counter()
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            (*program, "run", "--listen", "127.0.0.1:0", *arguments), stdout=stream, stderr=stream, env=environment()
+            (*program, "run", "--listen", "127.0.0.1:0", "--set", f"state_dir={SCRATCH / 'state'}", *arguments),
+            stdout=stream,
+            stderr=stream,
+            env=environment(),
         )
     try:
         yield Daemon(process, _address(process, log), began)

@@ -76,7 +76,7 @@ def live(seconds: float) -> list[Row]:
     """50 runs, one line a second each; `tail -F` on the same files beside it."""
     logs = _runs(_folder("live"), 50, 20)
     with daemon(str(logs[0].parent / "*.log")) as one:
-        one.until_ready()
+        one.until_ready(len(logs))
         tail = subprocess.Popen(["tail", "-q", "-n", "0", "-F", *map(str, logs)], stdout=subprocess.DEVNULL)
         with _Writers(logs, 21):
             one.rate(5.0)
@@ -108,7 +108,7 @@ def idle(seconds: float) -> list[Row]:
     rows = []
     for mode in ("woken", "polled"):
         with daemon(str(folder / "**" / "*.out"), polled=mode == "polled") as one:
-            one.until_ready()
+            one.until_ready(0)  # files without a training log are looked at and not followed
             one.rate(20.0)
             stats = one.value("megatron_monitor_stats_total")
             shares = [one.rate(seconds / 3) for _ in range(3)]
@@ -131,7 +131,7 @@ def latency(samples: int) -> list[Row]:
         logs = _runs(_folder(f"latency-{mode}"), 1, 20)
         waits: list[float] = []
         with daemon(str(logs[0]), polled=mode == "polled") as one, logs[0].open("a", buffering=1) as stream:
-            one.until_ready()
+            one.until_ready(1)
             series = f'megatron_iteration{{run="{logs[0].stem}"}}'
             for iteration in range(21, 21 + samples):
                 time.sleep(0.2 + _CHANCE.random())
@@ -167,7 +167,7 @@ def scrape(count: int) -> list[Row]:
     for runs, bar in ((50, 0.020), (1000, 0.300)):
         logs = _runs(_folder("scrape"), runs, 20)
         with daemon(str(logs[0].parent / "*.log")) as one:
-            one.until_ready()
+            one.until_ready(runs)
             size = len(one.get("/metrics")[1])
             with _Writers(logs[:50], 21):
                 waits = _scrapes(one, count)
@@ -191,9 +191,9 @@ def resume(gigabytes: float) -> list[Row]:
     for number in range(count):
         shutil.copyfile(part, folder / f"run{number:03d}.log")
     with daemon(str(folder / "*.log")) as one:
-        first = one.until_ready()
+        first = one.until_ready(count)
     with daemon(str(folder / "*.log"), keep_state=True) as one:
-        again = one.until_ready()
+        again = one.until_ready(count)
     shutil.rmtree(folder)
     figure = f"{again:.2f} s (reading it the first time: {first:.0f} s)"
     return [
