@@ -5,6 +5,7 @@ The daemon, `run --once` and the tests drive the same object. It owns every RunS
 
 from __future__ import annotations
 
+import copy
 import logging
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,7 @@ from monitor.pages import page_of
 from monitor.run import derived
 from monitor.run.ends import settle
 from monitor.run.fold import fold, log_clock
+from monitor.run.jump import shift
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from parsers.events import (
@@ -134,6 +136,8 @@ class Core:
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
         self._unclaimed = Saved()
+        self.scanned: set[str] = set()
+        """Mounts that were searched to the end at least once."""
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
@@ -180,7 +184,8 @@ class Core:
         source.behind_bytes, source.mtime = message.behind_bytes, message.mtime
         self.counts.add("bytes_total", by=len(message.data))
         self.counts.set("last_read_timestamp_seconds", message.at)
-        at = message.at if source.caught_up else min(message.mtime, message.at)
+        # Stamped by another thread: a clock that was set back in between must not put progress into the future.
+        at = min(message.at, now) if source.caught_up else min(message.mtime, message.at, now)
         self._fold_all(source, source.reader.feed(message.data), at, now)
 
     def _restarted(self, message: Restarted, now: float) -> None:
@@ -227,7 +232,6 @@ class Core:
         if source is not None:
             source.caught_up = True  # what cannot be read holds nobody up
         self._weigh_loss(run, name)
-        self.counts.add("io_errors_total", message.message.split(":", 1)[0][:40])
         _log.warning("source=%s unreadable: %s", message.source, message.message)
 
     def _readable(self, message: Readable, _now: float) -> None:
@@ -253,7 +257,10 @@ class Core:
         source.counted = (0, 0)
 
     def _scanned(self, message: Scanned, _now: float) -> None:
-        self.counts.set("stats_total", message.stats)
+        self.scanned.add(message.mount)
+        self.counts.add("stats_total", by=message.stats)
+        for name, count in message.errors.items():
+            self.counts.add("io_errors_total", name, by=count)
 
     _HANDLERS: ClassVar[dict[type, Callable[[Core, Any, float], None]]] = {
         Opened: _opened,
@@ -424,6 +431,25 @@ class Core:
             self._fold_deferred(run)
             self._weigh_history(run, now)
 
+    def clock_jumped(self, seconds: float) -> None:
+        """The wall clock was set: what is known moves along, so that no silence grows or shrinks by it."""
+        for run in self.runs.values():
+            shift(run.state, seconds)
+            run.backlog_at += seconds
+            for incident in run.book.open.values():
+                incident.since += seconds
+                incident.told_at += seconds
+            run.dirty = self.changed = True
+
+    def reconfigure(self, config: Config, rules: Sequence[Rule], now: float) -> dict[str, Position]:
+        """Begin anew with another configuration and everything that is known; gives the positions to prove."""
+        saved = self.save(now)
+        self.config, self.rules, self._hang = config, tuple(rules), config.detectors.hang
+        self.sources, self.runs, self.scanned = {}, {}, set()
+        self._unclaimed = Saved(saved.sources, saved.runs)
+        self.changed = True
+        return {name: source.position for name, source in saved.sources.items()}
+
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""
         sources = {
@@ -434,8 +460,13 @@ class Core:
             reader = source.reader.save()
             sources[name] = SavedSource(source.run, source.marker.position(reader["offset"]), reader, now)
         for name, run in self.runs.items():
-            if run.state.proven:
-                runs[name] = SavedRun(run.state, run.book, run.history)
+            if not run.state.proven:
+                continue
+            state = run.state
+            if run.deferred:  # their lines lie before the saved offsets: they count now or never
+                state = copy.deepcopy(state)
+                self._fold_deferred(Run(state, deferred=list(run.deferred)))
+            runs[name] = SavedRun(state, run.book, run.history)
         return Saved(sources, runs, {name: list(series.items()) for name, series in self.counts.values.items()})
 
     def restore(self, saved: Saved) -> dict[str, Position]:
