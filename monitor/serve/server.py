@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -28,6 +29,7 @@ from monitor.serve.tls import Tls
 
 _log = logging.getLogger(__name__)
 _PIECE = 64 * 1024  # bytes handed to a slow reader's connection at a time
+_READ = 4096  # bytes read at a time: so much more than the bound may a head be
 _BACKLOG = 256
 
 
@@ -128,6 +130,7 @@ class HttpServer:
         for task in [*tasks, *self._tasks]:
             task.cancel()
         await asyncio.wait([*tasks, *self._tasks], timeout=1.0)
+        await asyncio.sleep(0)  # the transports close in the loop's next turn
 
     async def _accept(self) -> None:
         assert self._loop is not None
@@ -145,6 +148,7 @@ class HttpServer:
             self._tasks.add(task)
             self._waiting[task] = None
             task.add_done_callback(self._forget)
+            await asyncio.sleep(0)  # it begins: from now on it closes its socket itself
 
     def _drop_oldest(self) -> None:
         for task in self._waiting or self._answering:
@@ -214,12 +218,14 @@ class HttpServer:
                 return
             if request is None:
                 return
-            self._waiting.pop(task, None)
             whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
+            environ = _environ(request, peer, secure=secure)
+            refused = await self._refused(environ) if whole else _too_large(request)
+            self._waiting.pop(task, None)
             await self._take_turn(task)
             try:
                 async with asyncio.timeout(self._limits.answer):
-                    answer = await self._answer(request, peer, secure=secure) if whole else _too_large(request)
+                    answer = refused or await self._rendered(environ)
                     await self._send(http, writer, answer, close=not whole)
             finally:
                 self._answering.pop(task, None)
@@ -231,7 +237,7 @@ class HttpServer:
         """The next request's head; None when the client has gone. TimeoutError, h11.RemoteProtocolError."""
         if not http.trailing_data[0]:
             async with asyncio.timeout(self._limits.idle):
-                http.receive_data(await reader.read(_PIECE))
+                http.receive_data(await reader.read(_READ))
         async with asyncio.timeout(self._limits.head):
             while True:
                 event = http.next_event()
@@ -239,7 +245,7 @@ class HttpServer:
                     return event
                 if event is not h11.NEED_DATA:
                     return None
-                http.receive_data(await reader.read(_PIECE))
+                http.receive_data(await reader.read(_READ))
 
     async def _take_turn(self, task: asyncio.Task[None]) -> None:
         assert self._loop is not None
@@ -252,18 +258,21 @@ class HttpServer:
                 await asyncio.sleep(0.02)
         self._answering[task] = self._loop.time()
 
-    async def _answer(self, request: h11.Request, peer: str, *, secure: bool) -> Answer:
+    async def _refused(self, environ: dict[str, Any]) -> Answer | None:
+        """Why this client gets no page; None if it does. While its password is checked it counts as waiting."""
+        if self.auth is None:
+            return None
+        try:
+            if await self.auth.allows(environ.get("HTTP_AUTHORIZATION")):
+                return None
+        except TooManyGuessesError:
+            return _plain(503, "too many passwords are being checked\n")
+        refused = _plain(401, "a user and a password are needed\n")
+        refused.headers.append(("WWW-Authenticate", 'Basic realm="megatron-monitor", charset="UTF-8"'))
+        return refused
+
+    async def _rendered(self, environ: dict[str, Any]) -> Answer:
         assert self._loop is not None
-        environ = _environ(request, peer, secure=secure)
-        if self.auth is not None:
-            try:
-                allowed = await self.auth.allows(environ.get("HTTP_AUTHORIZATION"))
-            except TooManyGuessesError:
-                return _plain(503, "too many passwords are being checked\n")
-            if not allowed:
-                refused = _plain(401, "a user and a password are needed\n")
-                refused.headers.append(("WWW-Authenticate", 'Basic realm="megatron-monitor", charset="UTF-8"'))
-                return refused
         return await self._loop.run_in_executor(self._executor, self._render, environ)
 
     def _render(self, environ: dict[str, Any]) -> Answer:
@@ -288,7 +297,8 @@ class HttpServer:
         headers.append(("Server", "megatron-monitor"))
         if close:
             headers.append(("Connection", "close"))
-        writer.write(http.send(h11.Response(status_code=answer.status, headers=headers)) or b"")
+        response = h11.Response(status_code=answer.status, headers=headers, reason=_reason(answer.status))
+        writer.write(http.send(response) or b"")
         if not head:
             for start in range(0, len(answer.body), _PIECE):
                 writer.write(http.send(h11.Data(data=answer.body[start : start + _PIECE])) or b"")
@@ -299,6 +309,13 @@ class HttpServer:
 
 def _is_head(http: h11.Connection) -> bool:
     return bool(getattr(http, "_request_method", b"") == b"HEAD")
+
+
+def _reason(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""
 
 
 def _plain(status: int, text: str) -> Answer:
