@@ -131,7 +131,7 @@ def test_rude_requests(serve: Serve, request_bytes: bytes, status: bytes) -> Non
 
 
 def test_a_path_is_a_text_and_nothing_else(serve: Serve) -> None:
-    """Dots, escapes and absolute forms reach the application as they are: it compares them, no file is named by them."""
+    """Dots, escapes and absolute forms reach the application as they are: it compares them and names no file."""
     server = serve()
     assert ask(server, "/a/../../etc/passwd").text == b"/a/../../etc/passwd"  # type: ignore[attr-defined]
     assert raw(server, b"GET http://x/p?q HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").endswith(b"/p")
@@ -175,7 +175,7 @@ def test_stop_ends_connections_and_threads(serve: Serve) -> None:
 
 
 @pytest.fixture(scope="module")
-def one_server():  # noqa: ANN201
+def one_server():
     """For many small requests."""
     server = HttpServer("127.0.0.1", 0, lambda environ, start: (start("200 OK", []), [b""])[1])
     server.start()

@@ -97,7 +97,7 @@ def test_a_scrape_pays_for_bcrypt_once(serve: Serve) -> None:
 
 
 def test_an_unknown_user_costs_what_a_wrong_password_costs(serve: Serve) -> None:
-    """bcrypt runs for both: time does not tell which users exist."""
+    """Bcrypt runs for both: time does not tell which users exist."""
     server = serve()
     server.auth = BasicAuth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(11)).decode()})
 
@@ -127,7 +127,7 @@ def test_a_flood_of_guesses_is_bounded(serve: Serve) -> None:
 
 
 def test_a_long_password_and_a_hash_of_the_old_prefix(serve: Serve) -> None:
-    """bcrypt looks at 72 bytes; a longer password is no error. $2a$ and $2y$ are the same hash."""
+    """Bcrypt looks at 72 bytes; a longer password is no error. $2a$ and $2y$ are the same hash."""
     password = "p" * 100
     server = serve()
     server.auth = BasicAuth({"u": bcrypt.hashpw(b"p" * 72, bcrypt.gensalt(4, b"2a")).decode()})
@@ -216,7 +216,7 @@ def test_certificates_are_read_again(serve: Serve, certificates: Certificates) -
 def test_certificates_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -> None:
     """Each says which file."""
     certificates.key.write_text("no key")
-    with pytest.raises(TlsError, match="tls.key"):
+    with pytest.raises(TlsError, match=r"tls\.key"):
         Tls(tls_server(certificates))
     with pytest.raises(TlsError, match="No such file"):
         Tls(TlsServer(cert_file=str(tmp_path / "none"), key_file=str(tmp_path / "none")))
