@@ -150,9 +150,10 @@ class Core:
         reader, marker = SourceReader(self.rules), Marker()
         name = run_name(message.path, message.path, self.config.runs)
         saved = self._unclaimed.sources.pop(message.source, None)
+        if saved is not None:  # another file under the same path goes on with the same run, as it would live
+            self._claim(saved.run, name)
         if message.resumed and saved is not None:
             reader.restore(saved.reader)
-            self._claim(saved.run, name)
         elif message.offset:  # what stands before was delivered under another name
             reader.skip(message.offset)
         marker.feed(message)
@@ -411,7 +412,8 @@ class Core:
     def _run(self, name: str, now: float) -> Run:
         run = self.runs.get(name)
         if run is None:
-            run = self.runs[name] = Run(RunState(name=name, read_at=now))
+            self._claim(name, name)  # saved, and a file of it came first that was not there then
+            run = self.runs.setdefault(name, Run(RunState(name=name, read_at=now)))
         return run
 
     def _catching_up(self, name: str) -> bool:

@@ -40,6 +40,7 @@ class Following:
         self._soon = False
         self._suspected_at: float | None = None
         self._moved_at: float | None = None
+        self._lent_since: float | None = None
         self._hole_since: float | None = None
         self._scanned = 0
 
