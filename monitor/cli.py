@@ -9,6 +9,7 @@ from monitor.commands.check_config import check_config
 from monitor.commands.demo import demo
 from monitor.commands.explain import explain
 from monitor.commands.parse import parse
+from monitor.commands.replay import replay_command
 from monitor.commands.run import run
 from monitor.commands.simulate import simulate
 
@@ -26,5 +27,5 @@ def main() -> None:
     """
 
 
-for command in (run, demo, simulate, parse, explain, check_config):
+for command in (run, demo, replay_command, simulate, parse, explain, check_config):
     main.add_command(command)

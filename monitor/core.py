@@ -8,15 +8,15 @@ from __future__ import annotations
 import copy
 import logging
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from monitor import __version__
 from monitor.config import Config, run_name
-from monitor.detectors import DETECTORS, hang
+from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
-from monitor.detectors.verdict import Verdict
 from monitor.follow.marker import Marker
 from monitor.follow.messages import (
     CaughtUp,
@@ -30,12 +30,12 @@ from monitor.follow.messages import (
     Scanned,
     Unreadable,
 )
-from monitor.incidents import IncidentBook, Transition, judge
+from monitor.incidents import IncidentBook, Transition
+from monitor.judgement import Judge, Judged
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
-from monitor.run.ends import settle
-from monitor.run.fold import fold, log_clock
+from monitor.run.fold import log_clock
 from monitor.run.jump import shift
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -74,13 +74,9 @@ class Source:
 
 
 @dataclass(slots=True)
-class Run:
-    """A run's state with its incidents and what of it was last shown."""
+class Run(Judged):
+    """A judged run, and what of it was last shown."""
 
-    state: RunState
-    book: IncidentBook = field(default_factory=IncidentBook)
-    history: bool = False
-    """The log was already dead when it was first seen."""
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
     """Ends and failures from files that hold no training loop (a job's `.err`), until the loop's file is read."""
     backlog_at: float = 0.0
@@ -129,6 +125,8 @@ class Core:
         self.config = config
         self.rules = tuple(rules)
         self._hang: HangSettings = config.detectors.hang
+        self._judge = Judge(config)
+        self._told: list[Transition] = []
         self.runs: dict[str, Run] = {}
         self.sources: dict[str, Source] = {}
         self.counts = MonitorCounts()
@@ -136,6 +134,8 @@ class Core:
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
         self._unclaimed = Saved()
+        self._reading: Counter[str] = Counter()  # run -> its sources that have not been read to their end
+        self._sources_of: dict[str, set[str]] = {}
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
 
@@ -157,6 +157,9 @@ class Core:
         elif message.offset:  # what stands before was delivered under another name
             reader.skip(message.offset)
         marker.feed(message)
+        self._let_go(message.source)
+        self._reading[name] += 1
+        self._sources_of.setdefault(name, set()).add(message.source)
         self.sources[message.source] = Source(
             name=message.source,
             path=message.path,
@@ -166,6 +169,20 @@ class Core:
             mtime=message.mtime,
             counted=(reader.lines, reader.matched_lines),
         )
+
+    def _let_go(self, name: str) -> None:
+        """Nothing is known of this source any more."""
+        source = self.sources.pop(name, None)
+        if source is not None:
+            self._finish(source)
+            self._sources_of[source.run].discard(name)
+            if not self._sources_of[source.run]:
+                del self._sources_of[source.run], self._reading[source.run]
+
+    def _finish(self, source: Source) -> None:
+        if not source.caught_up:
+            source.caught_up = True
+            self._reading[source.run] -= 1
 
     def _claim(self, saved_name: str, name: str) -> None:
         """A source of a saved run goes on: so does the run, under its present name."""
@@ -205,7 +222,7 @@ class Core:
         source = self.sources.get(message.source)
         if source is None or source.caught_up:
             return
-        source.caught_up = True
+        self._finish(source)
         run = self.runs.get(source.run)
         if run is None or not run.state.proven:
             if not source.told_untrained and source.reader.fed_bytes:
@@ -228,11 +245,13 @@ class Core:
         source = self.sources.get(message.source)
         name = source.run if source else run_name(message.source, message.source, self.config.runs)
         run = self._run(name, now)
-        run.state.unreadable[message.source] = message.message
-        run.state.proven = run.dirty = True
+        if run is not None:
+            run.state.unreadable[message.source] = message.message
+            run.state.proven = run.dirty = True
         if source is not None:
-            source.caught_up = True  # what cannot be read holds nobody up
-        self._weigh_loss(run, name)
+            self._finish(source)  # what cannot be read holds nobody up
+        if run is not None:
+            self._weigh_loss(run, name)
         _log.warning("source=%s unreadable: %s", message.source, message.message)
 
     def _readable(self, message: Readable, _now: float) -> None:
@@ -259,6 +278,8 @@ class Core:
 
     def _scanned(self, message: Scanned, _now: float) -> None:
         self.scanned.add(message.mount)
+        for name in message.forgotten:
+            self._let_go(name)
         self.counts.add("stats_total", by=message.stats)
         for name, count in message.errors.items():
             self.counts.add("io_errors_total", name, by=count)
@@ -278,7 +299,6 @@ class Core:
 
     def tick(self, now: float) -> list[Transition]:
         """Judge every run against the clock."""
-        out: list[Transition] = []
         for name, run in list(self.runs.items()):
             if self._catching_up(name):
                 continue
@@ -287,35 +307,22 @@ class Core:
                 self._weigh_history(run, now)
             if not run.state.proven:
                 continue
-            if settle(run.state, now, self._hang.exiting):
-                run.dirty = True
-            verdicts = self._verdicts(run, now)
-            transitions = judge(run.book, run.state, verdicts, now, self.config.repeat_interval)
-            hung = run.book.open.get("hang")
-            was_hung, run.state.hung = run.state.hung, hung is not None and hung.severity == "critical"
-            if transitions or was_hung != run.state.hung:
+            before = run.state.hung, run.state.phase
+            transitions = self._judge.judge(run, now)
+            if transitions or before != (run.state.hung, run.state.phase):
                 run.dirty = self.changed = True
-                self._remember_fired(run, transitions)
-            out.extend(transitions)
+            self._told.extend(transitions)
             if self._expired(run, now):
                 del self.runs[name]
                 self.changed = True
-        return out
-
-    def _verdicts(self, run: Run, now: float) -> list[Verdict]:
-        settings = self.config.detectors
-        names = ("source_lost",) if run.history else tuple(DETECTORS)
-        return [DETECTORS[name].check(run.state, now, getattr(settings, name)) for name in names]
-
-    @staticmethod
-    def _remember_fired(run: Run, transitions: Iterable[Transition]) -> None:
-        fired = {tuple(pair) for pair in run.state.memo.get("fired", ())}
-        fired.update((item.incident, item.severity) for item in transitions)
-        run.state.memo["fired"] = [list(pair) for pair in sorted(fired)]
+        told, self._told = self._told, []
+        return told
 
     def _expired(self, run: Run, now: float) -> bool:
+        if run.history and run.book.open:
+            return False
         over = run.history or run.state.phase in ENDED
-        return over and not run.book.open and now - run.state.read_at > self.config.run_retention
+        return over and now - run.state.read_at > self.config.run_retention
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
@@ -358,6 +365,8 @@ class Core:
             behind += source.behind_bytes
         for state, count in states.items():
             self.counts.set("sources", count, state)
+        for rule in self.rules:
+            self.counts.set("pattern_timeouts_total", getattr(rule.read, "timeouts", 0), rule.name)
         self.counts.set("bytes_behind", behind)
 
     # --- folding ----------------------------------------------------------------------------------------------------
@@ -368,6 +377,8 @@ class Core:
         if not entries:
             return
         run = self._run(source.run, now)
+        if run is None:
+            return
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
@@ -383,7 +394,7 @@ class Core:
                 continue
             source.drives = source.drives or event.proves_training
             before = state.progress_at
-            fold(state, entry, source.name, at, source.caught_up)
+            self._told.extend(self._judge.take(run, entry, source.name, at, source.caught_up))
             if state.progress_at != before and source.caught_up:
                 run.history = False  # it moves: no history any more
         if not source.caught_up:
@@ -391,14 +402,13 @@ class Core:
         state.read_at = now
         run.dirty = True
 
-    @staticmethod
-    def _fold_deferred(run: Run) -> None:
+    def _fold_deferred(self, run: Run) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
         last = run.state.log_clock_last
         for entry, source, at in run.deferred:
             logged = log_clock(entry.event.logged_at)
             if last is None or logged is None or logged >= last:
-                fold(run.state, entry, source, at, False)
+                self._judge.take(run, entry, source, at, False)
         run.deferred.clear()
         run.dirty = True
 
@@ -409,18 +419,35 @@ class Core:
         self.counts.add("lines_total", "matched", by=matched - known_matched)
         self.counts.add("lines_total", "other", by=(lines - known_lines) - (matched - known_matched))
 
-    def _run(self, name: str, now: float) -> Run:
+    def _run(self, name: str, now: float) -> Run | None:
+        """The run of that name, new or saved; None if there are too many that live."""
         run = self.runs.get(name)
         if run is None:
+            if len(self.runs) >= self.config.max_runs and not self._make_room():
+                self.counts.add("runs_dropped_total", "refused")
+                return None
             self._claim(name, name)  # saved, and a file of it came first that was not there then
             run = self.runs.setdefault(name, Run(RunState(name=name, read_at=now)))
         return run
 
+    def _make_room(self) -> bool:
+        """Drop the run that has been dead for longest; False if all of them live."""
+        dead = [
+            (run.state.progress_at or 0.0, name)
+            for name, run in self.runs.items()
+            if not run.book.open and not self._catching_up(name) and (not run.state.live or run.state.phase in ENDED)
+        ]
+        if not dead:
+            return False
+        del self.runs[min(dead)[1]]
+        self.counts.add("runs_dropped_total", "dead")
+        return True
+
     def _catching_up(self, name: str) -> bool:
-        return any(not source.caught_up for source in self.sources.values() if source.run == name)
+        return self._reading[name] > 0
 
     def _weigh_loss(self, run: Run, name: str) -> None:
-        followed = {source.name for source in self.sources.values() if source.run == name} | set(run.state.unreadable)
+        followed = self._sources_of.get(name, set()) | set(run.state.unreadable)
         run.state.lost = bool(followed) and followed <= set(run.state.unreadable)
 
     # --- state over a restart ---------------------------------------------------------------------------------------
@@ -437,17 +464,18 @@ class Core:
         """The wall clock was set: what is known moves along, so that no silence grows or shrinks by it."""
         for run in self.runs.values():
             shift(run.state, seconds)
+            shift(run.book, seconds)
             run.backlog_at += seconds
-            for incident in run.book.open.values():
-                incident.since += seconds
-                incident.told_at += seconds
             run.dirty = self.changed = True
 
     def reconfigure(self, config: Config, rules: Sequence[Rule], now: float) -> dict[str, Position]:
         """Begin anew with another configuration and everything that is known; gives the positions to prove."""
         saved = self.save(now)
         self.config, self.rules, self._hang = config, tuple(rules), config.detectors.hang
+        self._judge = Judge(config)
         self.sources, self.runs, self.scanned = {}, {}, set()
+        self._reading.clear()
+        self._sources_of.clear()
         self._unclaimed = Saved(saved.sources, saved.runs)
         self.changed = True
         return {name: source.position for name, source in saved.sources.items()}
@@ -467,7 +495,7 @@ class Core:
             state = run.state
             if run.deferred:  # their lines lie before the saved offsets: they count now or never
                 state = copy.deepcopy(state)
-                self._fold_deferred(Run(state, deferred=list(run.deferred)))
+                self._fold_deferred(Run(state, copy.deepcopy(run.book), run.history, deferred=list(run.deferred)))
             runs[name] = SavedRun(state, run.book, run.history)
         return Saved(sources, runs, {name: list(series.items()) for name, series in self.counts.values.items()})
 

@@ -31,7 +31,7 @@ from monitor.serve.auth import BasicAuth
 from monitor.serve.http import App
 from monitor.serve.server import HttpServer
 from monitor.serve.tls import Tls, TlsError
-from monitor.store import StateInUseError, Store
+from monitor.store import Saver, StateInUseError, Store, encode
 from monitor.systemd import ServiceManager
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,8 @@ _SAVE_INTERVAL = 1.0
 _JUMP = 5.0  # seconds between the two clocks in one turn: NTP slews by milliseconds, anything more was a step
 _HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
 _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
-_STOP_SECONDS = 1.0  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
+_SAVE_LAST = 2.0  # seconds that the last save may take
+_STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
 
 
 class StartError(Exception):
@@ -79,7 +80,9 @@ class Daemon:
         self._hold_until = float("-inf")
         self._was_ready = False
         self._store: Store | None = None
-        self._saved_at = float("-inf")
+        self._saver: Saver | None = None
+        self._save_at = float("-inf")
+        self._save_failures = 0
         self._server: HttpServer | None = None
         self._follower: Follower | None = None
         self._notifications = NotificationQueue(build_notifiers(config), clock=self.clock)
@@ -153,7 +156,7 @@ class Daemon:
         self._show(now, began)
         turned = self.clock.monotonic()
         self.core.counts.set("loop_duration_seconds", turned - began)
-        if self.core.changed and turned - self._saved_at >= _SAVE_INTERVAL:
+        if self.core.changed and turned >= self._save_at:
             self._save(now)
         self._turned = self.clock.monotonic()
         self._manager.turned(self._turned)
@@ -188,6 +191,7 @@ class Daemon:
         for (notifier, outcome), count in self._notifications.counts().items():
             counts.set("notifications_total", count, notifier, outcome)
         counts.set("loop_timestamp_seconds", now)
+        self._count_saves()
         if self._server is not None:
             counts.set("http_connections", self._server.connections)
         if self._follower is not None:
@@ -292,7 +296,7 @@ class Daemon:
             )  # fmt: skip
             self.core.counts.add("state_save_failures_total")
             return {}
-        self._store = store
+        self._store, self._saver = store, Saver(store)
         saved, problems = store.load(Saved)
         for problem in problems:
             _log.warning("state %s; it is rebuilt from the logs", problem)
@@ -300,23 +304,39 @@ class Daemon:
         return self.core.restore(saved) if saved is not None else {}
 
     def _save(self, now: float) -> None:
-        self._saved_at = self.clock.monotonic()
-        if self._store is None:
+        """Hand a copy of everything to the saver; encoding it may take a twentieth of the loop's time."""
+        if self._saver is None or self._saver.busy:  # a disk that is slow is not given more
             return
-        if self._store.save(self.core.save(now)):
-            self.core.changed = False
-        else:
-            self.core.counts.add("state_save_failures_total")
+        began = self.clock.monotonic()
+        self._saver.offer(encode(self.core.save(now)))
+        self.core.changed = False
+        ended = self.clock.monotonic()
+        self._save_at = ended + max(_SAVE_INTERVAL, 20 * (ended - began))
+
+    def _count_saves(self) -> None:
+        if self._saver is None:
+            return
+        failures = self._saver.failures
+        if failures > self._save_failures:
+            self.core.counts.add("state_save_failures_total", by=failures - self._save_failures)
+            self._save_failures, self.core.changed = failures, True  # what was not written is tried again
 
     def _close(self) -> None:
         self._manager.stopping()
-        self._save(self.clock.wall())  # first: whatever hangs below, this is done
+        self._save_last()  # first: whatever hangs below, this is done
         if self._follower is not None:
             self._follower.stop(_STOP_SECONDS)
         self._notifications.stop(_STOP_SECONDS)
         self._release_server()
         if self._store is not None:
             self._store.release()
+
+    def _save_last(self) -> None:
+        if self._saver is None:
+            return
+        self._saver.offer(encode(self.core.save(self.clock.wall())))
+        if not self._saver.finish(_SAVE_LAST):
+            _log.warning("state not saved: the disk did not take it within %.0f s", _SAVE_LAST)
 
     def _release_server(self) -> None:
         if self._server is not None:

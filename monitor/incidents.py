@@ -1,14 +1,16 @@
 """Verdicts in, transitions out: an incident fires, may grow worse, is told again after a while, and is resolved.
 
 Law: pure; one incident a run and kind; for each the transitions firing and resolved alternate (a firing one may repeat
-with a higher severity or after the repeat interval). An inhibited incident is closed without a word.
+with a higher severity or after the repeat interval). An inhibited incident is closed without a word. A kind with a hold
+time is pending until its trouble has stood that long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
 from monitor.detectors.verdict import Severity, Verdict
@@ -19,6 +21,7 @@ INHIBITED_BY: dict[str, tuple[str, ...]] = {
     "hang": ("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed
 }
 _HISTORY = 100
+_NO_HOLD: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +77,26 @@ class IncidentBook:
     """The incidents of one run. Everything here can be written as JSON."""
 
     open: dict[str, Incident] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
+    """Kind -> since when its trouble stands without having been told."""
     counts: dict[str, int] = field(default_factory=dict)
     history: list[Transition] = field(default_factory=list)
 
 
 def judge(
-    book: IncidentBook, state: RunState, verdicts: Iterable[Verdict], now: float, repeat_interval: float
+    book: IncidentBook,
+    state: RunState,
+    verdicts: Iterable[Verdict],
+    now: float,
+    repeat_interval: float,
+    hold: Mapping[str, float] = _NO_HOLD,
 ) -> list[Transition]:
     """Bring the book up to date with the verdicts of this tick; the transitions in the order to be told."""
+    verdicts = list(verdicts)
     firing = {verdict.incident: verdict for verdict in verdicts if verdict.status == "firing"}
     unknown = {verdict.incident for verdict in verdicts if verdict.status == "unknown"}
+    for kind in [kind for kind in book.pending if kind not in firing and kind not in unknown]:
+        del book.pending[kind]
     out: list[Transition] = []
     for kind, verdict in firing.items():
         if any(other in firing or other in book.open for other in INHIBITED_BY.get(kind, ())):
@@ -94,6 +107,9 @@ def judge(
             # the trouble had ended and began anew between two ticks
             out.append(_transition(state, "resolved", _ended(book.open.pop(kind)), now))
             known = None
+        if known is None and now - book.pending.setdefault(kind, now) < hold.get(kind, 0.0):
+            continue
+        book.pending.pop(kind, None)
         if known is None:
             book.open[kind] = _opened(state, verdict, now)
             book.counts[kind] = book.counts.get(kind, 0) + (not verdict.quiet)

@@ -205,6 +205,7 @@ class MonitorMetric(NamedTuple):
 MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_build_info", "gauge", "Version of the monitor; always 1", ("version", "python")),
     MonitorMetric("megatron_monitor_runs", "gauge", "Runs that are shown", ()),
+    MonitorMetric("megatron_monitor_runs_dropped_total", "counter", "Runs beyond max_runs: dead ones dropped, live ones refused", ("reason",)),
     MonitorMetric("megatron_monitor_sources", "gauge", "Files followed, by state", ("state",)),
     MonitorMetric("megatron_monitor_lines_total", "counter", "Lines read: those that gave an event, the rest, over-long ones", ("outcome",)),
     MonitorMetric("megatron_monitor_events_total", "counter", "Events read, by kind", ("event",)),

@@ -54,6 +54,7 @@ def read_cancelled(line: Line) -> Iterator[Event]:
         # without a reason it is scancel, or follows from another end: another line may say which
         **{**line.origin, "node": match[3], "logged_at": match[4]},
     )
+    yield ProcessTerminated(**line.origin)
 
 
 def read_task(line: Line) -> Iterator[Event]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +10,10 @@ from typing import IO, Any
 
 import click
 
+from monitor.commands.files import files_of
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
-from monitor.follow.discovery import Walk
-from monitor.follow.mounts import read_mounts
-from monitor.follow.os_layer import OsLayer
-from monitor.follow.patterns import Watch, absolute, has_magic
-from monitor.follow.plan import plan
+from monitor.follow.patterns import absolute
 from monitor.rules import custom_rules
 from parsers.events import LogEvent, to_fields
 from parsers.reader import SourceReader
@@ -34,7 +30,7 @@ def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overr
     """Print the events of PATH (files, directories, globs; - is standard input) as they stand, copies included."""
     config = configured(config_file, overrides, paths)
     failed = False
-    for path in _files(paths):
+    for path in files_of(paths):
         try:
             with _open(path) as stream:
                 run = "-" if path == "-" else run_name(absolute(path), absolute(path), config.runs)
@@ -47,26 +43,6 @@ def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overr
             click.echo(f"{path}: {error.strerror or error}", err=True)
             failed = True
     sys.exit(1 if failed else 0)
-
-
-def _files(paths: tuple[str, ...]) -> Iterator[str]:
-    for path in paths:
-        if path == "-":
-            yield path
-            continue
-        found = _found(path)
-        if not found and not has_magic(path):
-            found = [path]  # so that opening it tells why
-        elif not found:
-            click.echo(f"{path}: no file matches", err=True)
-        yield from found
-
-
-def _found(path: str) -> list[str]:
-    """The files that the daemon would follow for PATH, in the order of their names."""
-    planned = plan([Watch(path)], read_mounts(), os.path.realpath)
-    walk = Walk(OsLayer(), [job for jobs in planned.values() for job in jobs], frozenset())
-    return sorted({step.path for step in walk.run() if step is not None})
 
 
 def _open(path: str) -> IO[bytes]:

@@ -16,14 +16,14 @@ from msgspec import Meta, Struct
 from monitor.config import scalars
 from monitor.config.scalars import FilePath, Name
 from monitor.detectors import DETECTOR_SETTINGS
-from monitor.detectors.verdict import Severity
+from monitor.detectors.verdict import IncidentKind, Severity
 from monitor.run.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
 _Problems = Iterator[tuple[str, str]]
 
 
-def _nothing() -> Mapping[str, Any]:
+def _nothing() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
 
@@ -177,6 +177,10 @@ class Config(Struct, frozen=True, kw_only=True):
     follow: Follow = Follow()
     repeat_interval: PositiveSeconds = 4 * 3600.0
     """An incident that still fires is told again after this: Alertmanager's default, often enough to be remembered."""
+    hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=_nothing)
+    """Incident kind -> how long its trouble must stand before it is told; none: at once."""
     run_retention: Seconds = 3600.0
     """How long a finished run's series stay: long enough for every scrape to see its end."""
+    max_runs: Annotated[int, Meta(ge=1)] = 1000
+    """Runs known at once; each has some 70 series, and a scrape of 70,000 takes a second."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

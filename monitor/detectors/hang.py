@@ -8,11 +8,14 @@ that have ended, and for logs that were already dead when first seen (`state.liv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from monitor.detectors.verdict import Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import Seconds
+
+_BLOCKING_HELPS = 160  # GPUs from which launches without CUDA_LAUNCH_BLOCKING were seen to hang (seed-facts.md, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,10 @@ class HangSettings:
     """Loading a checkpoint without a past: 2.3 TB from a slow file system."""
     first_iteration: Seconds = 1800.0
     """The first iteration compiles and allocates; 160 s was seen at 134 s per iteration, 198 s at 1.3 s."""
+    startup_factor: float = 4.0
+    """Budget of set-up, loading and the first iteration over the longest gap that earlier launches showed there."""
+    startup_minimum: Seconds = 600.0
+    """... but no less: kernels compiled in the last launch and cached may have to be compiled again."""
     evaluating: Seconds = 1800.0
     """The first evaluation where the number of its iterations is not known."""
     saving: Seconds = 1800.0
@@ -74,10 +81,14 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
             seconds = max(settings.minimum, settings.saving_factor * longest)
             return Budget(seconds, longest, f"{settings.saving_factor:g} x the longest save step seen")
         return Budget(max(settings.minimum, settings.saving), None, "first default for saving")
-    default = getattr(settings, phase, settings.exiting)
+    default = max(settings.minimum, getattr(settings, phase, settings.exiting))
+    if longest is not None and state.attempt.number > 0 and phase != "exiting":
+        # launches before have shown how long it takes; other nodes may have to compile and to read anew
+        seconds = max(settings.minimum, settings.startup_minimum, settings.startup_factor * longest)
+        return Budget(seconds, longest, f"{settings.startup_factor:g} x the longest gap seen while {phase}")
     if longest is not None and 2 * longest > default:
         return Budget(2 * longest, longest, f"2 x the longest gap seen while {phase}")
-    return Budget(max(settings.minimum, default), None, f"first default for {phase}")
+    return Budget(default, None, f"first default for {phase}")
 
 
 def _training(state: RunState, settings: HangSettings) -> Budget:
@@ -133,6 +144,17 @@ def deadline(state: RunState, settings: HangSettings) -> float | None:
     return state.progress_at + budget(state, settings).seconds
 
 
+def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
+    """When silence becomes late, then a hang; None when neither is ahead."""
+    if not watched(state) or state.progress_at is None:
+        return None
+    allowed = budget(state, settings)
+    for after in (allowed.late_after, allowed.seconds):
+        if state.progress_at + after > now:
+            return state.progress_at + after
+    return None
+
+
 def check(state: RunState, now: float, settings: HangSettings) -> Verdict:
     """Late after half the budget (quiet warning), hung after it (critical)."""
     if state.lost:
@@ -146,7 +168,7 @@ def check(state: RunState, now: float, settings: HangSettings) -> Verdict:
     hung = silence >= allowed.seconds
     iteration = state.latest.iteration
     where = f"{state.phase} after iteration {iteration}" if iteration is not None else state.phase
-    evidence = {
+    evidence: dict[str, Any] = {
         "phase": state.phase,
         "silence_seconds": round(silence, 3),
         "budget_seconds": round(allowed.seconds, 3),
@@ -159,14 +181,55 @@ def check(state: RunState, now: float, settings: HangSettings) -> Verdict:
     blocking = state.environment.get("CUDA_LAUNCH_BLOCKING")
     if blocking is not None:
         evidence["cuda_launch_blocking"] = blocking
+    summary = (
+        f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
+        f"budget {allowed.seconds:.1f} s ({allowed.reason})"
+    )
+    if hung:
+        summary += _suspects(state, evidence)
+        evidence["advice"] = _advice(state, blocking)
     return Verdict(
         "hang",
         "firing",
         severity="critical" if hung else "warning",
-        summary=f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
-        f"budget {allowed.seconds:.1f} s ({allowed.reason})",
+        summary=summary,
         onset_iteration=iteration,
         since=state.progress_at,
         evidence=evidence,
         quiet=not hung,
     )
+
+
+def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
+    """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended."""
+    told = ""
+    if state.watchdog_ranks:
+        evidence["watchdog_ranks"], evidence["watchdog_nodes"] = state.watchdog_ranks, state.watchdog_nodes
+        told += f"; the watchdog of {len(state.watchdog_ranks)} ranks gave up"
+        told += f" on {', '.join(state.watchdog_nodes[:8])}" if state.watchdog_nodes else ""
+    failure = state.failure
+    if failure is not None:
+        evidence["failure"], evidence["failure_line"] = failure.failure, failure.line
+        rank = f" on rank {failure.rank}" if failure.rank is not None else ""
+        told += (
+            f"; before it {failure.failure}{rank}: {failure.message[:120]}; it may have crashed without ending the job"
+        )
+    return told
+
+
+def _advice(state: RunState, blocking: str | None) -> str:
+    """What to do first, while the processes are still there to be asked."""
+    steps = [
+        "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for the ones "
+        "whose stack differs from the majority",
+        "the flight recorder, if TORCH_NCCL_TRACE_BUFFER_SIZE is set: /tmp/nccl_trace_rank_*",
+    ]
+    world = state.topology.world_size
+    if blocking not in ("1", "true") and (world is None or world >= _BLOCKING_HELPS):
+        told = "the log does not tell CUDA_LAUNCH_BLOCKING" if blocking is None else f"CUDA_LAUNCH_BLOCKING={blocking}"
+        steps.append(f"{told}: without =1 runs of 160 GPUs and more have hung; it cost them 0 to 6 %")
+    if state.phase == "evaluating":
+        steps.append(
+            "data loader workers that copied a held lock hang evaluations: try one worker, or a barrier before it"
+        )
+    return "; ".join(steps)

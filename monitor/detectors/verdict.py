@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Severity = Literal["info", "warning", "critical"]
-INCIDENTS = (
+IncidentKind = Literal[
     "hang",
     "slowdown",
     "loss_spike",
@@ -24,8 +24,9 @@ INCIDENTS = (
     "configuration",
     "launch_blocking",
     "source_lost",
-)
+]
 """The closed set of incident kinds."""
+INCIDENTS: tuple[str, ...] = get_args(IncidentKind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,15 @@ A set-up seen in another file of the same launch (per-rank logs) is a copy of th
 from __future__ import annotations
 
 from monitor.run.copies import SourceCursor
+from monitor.run.nodes import nodes_of
 from monitor.run.phases import ENDED, Phase
-from monitor.run.state import Attempt, Memory, RunState
+from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
 
+PLANNED = frozenset({"time_limit", "preempted"})
+"""Failures that are the scheduler's ordinary business."""
 _PHASES_KEPT = 64  # phase changes kept for the page
+_ENDS_KEPT = 50
+_NODES_KEPT = 512
 
 
 def set_phase(state: RunState, phase: Phase, at: float) -> None:
@@ -37,9 +42,13 @@ def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> 
 
 def begin_attempt(state: RunState, at: float) -> None:
     """A new launch of the same run. Totals go on; what belongs to one launch starts anew."""
-    lost_to = "hang" if state.hung else state.failure.failure if state.failure else "unknown"
-    state.memo["lost_to"] = lost_to
-    state.attempt = Attempt(number=state.attempt.number + 1, started_at=at)
+    _note_end(state, at)
+    state.environment = {
+        name: value
+        for name, value in state.environment.items()
+        if state.environment_seen.get(name) == state.iterations_total
+    }
+    state.attempt = Attempt(number=state.attempt.number + 1, started_at=at, highest_before=state.highest_iteration)
     state.restarts += 1
     state.failure = None
     state.watchdog_ranks, state.watchdog_nodes = [], []
@@ -56,6 +65,32 @@ def begin_attempt(state: RunState, at: float) -> None:
     for cursor in state.copies.cursors.values():
         cursor.last_iteration = None
     set_phase(state, "starting", at)
+
+
+def _note_end(state: RunState, at: float) -> None:
+    """How the launch ended that the next one replaces: what it lost work to, and whether anybody had planned it."""
+    failure, attempt = state.failure, state.attempt
+    cause = "hang" if state.hung else failure.failure if failure else "unknown"
+    planned = state.phase in ("finished", "exiting") or cause in PLANNED
+    state.memo["lost_to"] = cause
+    state.unplanned_ends += not planned
+    suspects = [failure.node] if failure and failure.node else state.watchdog_nodes or nodes_of(state)
+    state.ends.append(
+        AttemptEnd(
+            number=attempt.number,
+            failure=cause,
+            message=failure.message[:300] if failure else "",
+            at=failure.at if failure else state.progress_at or at,
+            started_at=attempt.started_at if attempt.started_at is not None else state.first_at,
+            iterations=attempt.iterations,
+            last_iteration=attempt.last_iteration,
+            checkpoint=state.checkpoints.last_iteration,
+            planned=planned,
+            nodes=suspects[:_NODES_KEPT],
+            culprit=bool((failure and failure.node) or state.watchdog_nodes),
+        )
+    )
+    del state.ends[:-_ENDS_KEPT]
 
 
 def first_of_attempt(state: RunState, iteration: int) -> None:

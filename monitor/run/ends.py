@@ -47,6 +47,11 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
         _crash(state, at)
         return False
     known = state.failure
+    if known is not None and not known.fatal and known.failure == record.failure and record.exit_code is not None:
+        # the launcher's word for what a traceback has told better
+        known.fatal, known.exit_code, known.at = True, record.exit_code, at
+        _crash(state, at)
+        return False
     if known is None or not known.fatal or known.consequence or _more_telling(known, record):
         state.failure = record
     _crash(state, at)
@@ -62,6 +67,8 @@ def _crash(state: RunState, at: float) -> None:
     if state.phase == "finished":
         return  # a worker that segfaults after a clean end changes nothing
     state.attempt.failures += 1
+    if state.attempt.first_failure_at is None:
+        state.attempt.first_failure_at = at
     if state.phase != "crashed":
         set_phase(state, "crashed", at)
 
@@ -125,6 +132,7 @@ def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: st
 
 def fold_process_terminated(state: RunState, _event: ProcessTerminated, at: float, _text: str) -> bool:
     """A launcher ended the other processes: the run is over, whatever the reason was."""
+    state.attempt.processes_terminated += 1
     if state.phase not in ENDED and state.failure is not None:
         _crash(state, at)
     return False

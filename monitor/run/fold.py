@@ -7,7 +7,7 @@ while a backlog is read. `live` tells which.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from monitor.run import saves, setup
@@ -27,6 +27,7 @@ from monitor.run.iterations import (
     fold_trainer_progress,
     gap_of,
 )
+from monitor.run.nodes import MOST
 from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
 from monitor.run.state import Memory, RunState
 from parsers.events import (
@@ -82,6 +83,8 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     state.first_at = at if state.first_at is None else state.first_at
     if event.logged_at is not None:
         _read_log_clock(state, event.logged_at)
+    if event.node is not None:
+        _note_node(state, event.node)
     before = state.phase
     handler = _HANDLERS.get(type(event))
     progressed = handler(state, event, source, at, live, entry.text) if handler else True
@@ -92,6 +95,12 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     kind = event.kind
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[state.phase] or kind == "custom_progress"):
         _note_progress(state, _gap_phase(before, kind), at, live)
+
+
+def _note_node(state: RunState, node: str) -> None:
+    nodes = state.attempt.nodes
+    if node in nodes or len(nodes) < MOST:
+        nodes[node] = nodes.get(node, 0) + 1
 
 
 def _gap_phase(before: Phase, kind: str) -> Phase | None:
@@ -122,11 +131,14 @@ def _note_progress(state: RunState, phase: Phase | None, at: float, live: bool) 
 
 
 def log_clock(text: str | None) -> float | None:
-    """A printed time as Unix seconds of the local zone: programs print none, so only differences are ever used."""
+    """A printed time as Unix seconds. Programs print no zone: it is read as UTC, which has no hour twice, and only
+    differences are ever used.
+    """
     if text is None:
         return None
     try:
-        return datetime.fromisoformat(text).timestamp()
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
 

@@ -14,6 +14,7 @@ from monitor.run.state import RunState, Validation
 from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, TrainerProgressed
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
+_LONG = 100.0  # seconds between lines beside which the follower's delay is lost
 _BURST_RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back
 _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence before it explains the silence
 
@@ -91,9 +92,11 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
         first_of_attempt(state, iteration)
     else:
         state.log_interval = delta
+    state.step_seconds = None
     attempt.last_iteration = state.latest.iteration = iteration
     attempt.iterations += delta
     state.iterations_total += delta
+    attempt.first_failure_at = None
     state.failure = None  # whatever was seen before, the loop goes on
     if elapsed is not None:
         seconds = elapsed * delta
@@ -131,6 +134,8 @@ def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool)
     batch_size = state.latest.global_batch_size
     if first:  # warm-up and compilation: shown, never learned from
         return
+    # Live, an interruption is measured by when lines arrived, to half a second: good enough for long iterations only.
+    state.step_seconds = pure if not state.impure or pure * delta >= _LONG else None
     state.pace.add(pure, batch_size, delta)
     baseline = state.pace.baseline
     if baseline is not None:

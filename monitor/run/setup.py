@@ -72,6 +72,7 @@ def on_trainer_setting(state: RunState, event: TrainerSetting, source: str, at: 
 def on_environment(state: RunState, event: EnvironmentVariableSeen, *_rest: Any) -> bool:
     """A variable of the allow-list."""
     state.environment[event.name] = event.value
+    state.environment_seen[event.name] = state.iterations_total
     return False
 
 

@@ -52,8 +52,14 @@ class Attempt:
     first_iteration_seconds: float | None = None
     boundaries: dict[str, str] = field(default_factory=dict)
     """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
+    nodes: dict[str, int] = field(default_factory=dict)
+    """Names of nodes that stand before its lines -> lines seen, at most nodes.MOST of them."""
     processes_ended: int = 0
+    processes_terminated: int = 0
     failures: int = 0
+    first_failure_at: float | None = None
+    highest_before: int | None = None
+    """The highest iteration that any launch before this one had reached."""
 
 
 @dataclass(slots=True)
@@ -70,6 +76,26 @@ class FailureRecord:
     node: str | None = None
     logged_at: str | None = None
     exit_code: int | None = None
+
+
+@dataclass(slots=True)
+class AttemptEnd:
+    """How a launch ended, kept when the next one begins."""
+
+    number: int
+    failure: str
+    message: str
+    at: float
+    started_at: float | None
+    iterations: int
+    last_iteration: int | None
+    checkpoint: int | None
+    """The last whole checkpoint at its end."""
+    planned: bool
+    nodes: list[str] = field(default_factory=list)
+    """The nodes that failed, or that the launch ran on where no line names the one."""
+    culprit: bool = False
+    """`nodes` are those that failed."""
 
 
 @dataclass(slots=True)
@@ -146,8 +172,13 @@ class RunState:
     latest: Latest = field(default_factory=Latest)
     attempt: Attempt = field(default_factory=Attempt)
     restarts: int = 0
+    ends: list[AttemptEnd] = field(default_factory=list)
+    """How the last launches ended."""
+    unplanned_ends: int = 0
     topology: Topology = field(default_factory=Topology)
     environment: dict[str, str] = field(default_factory=dict)
+    environment_seen: dict[str, int] = field(default_factory=dict)
+    """Variable -> iterations counted when it was last seen: what a restart does not show again is unknown again."""
     software: dict[str, str] = field(default_factory=dict)
     parameters_by_rank: dict[str, int] = field(default_factory=dict)
     train_iterations: int | None = None
@@ -170,6 +201,8 @@ class RunState:
     pace: Pace = field(default_factory=Pace)
     pure_seconds: float | None = None
     """Seconds of the last iteration, evaluation and saving taken out."""
+    step_seconds: float | None = None
+    """The same of this very step; None where it cannot be told: the first of a launch, an evaluation within."""
     log_interval: int | None = None
     """Iterations between the last two lines."""
     gaps: dict[str, Intervals] = field(default_factory=dict)
@@ -207,4 +240,6 @@ class RunState:
     phase_history: list[tuple[float, str]] = field(default_factory=list)
     """The last phase changes, for the page."""
     memo: dict[str, Any] = field(default_factory=dict)
-    """Detectors' own memory, by detector name."""
+    """What the fold remembers from one event to the next, by name."""
+    memory_of: dict[str, Any] = field(default_factory=dict)
+    """Detectors' own memories, by detector name (monitor/detectors/memory.py)."""

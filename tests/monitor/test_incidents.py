@@ -103,3 +103,18 @@ def test_firing_and_resolved_alternate(verdicts: list[str]) -> None:
             else:
                 assert open_severity is not None
                 open_severity = None
+
+
+def test_a_held_kind_is_told_after_its_hold_time() -> None:
+    """Trouble that ends before its hold time is never told; trouble that stands is told once, since its beginning."""
+    book, state = IncidentBook(), RunState(name="r")
+    firing = Verdict("slowdown", "firing", since=100.0)
+    hold = {"slowdown": 60.0}
+    assert judge(book, state, [firing], 100.0, 3600.0, hold) == []
+    assert judge(book, state, [firing], 159.0, 3600.0, hold) == []
+    assert judge(book, state, [Verdict("slowdown")], 159.5, 3600.0, hold) == []
+    assert judge(book, state, [firing], 200.0, 3600.0, hold) == []
+    told = judge(book, state, [firing], 260.0, 3600.0, hold)
+    assert [(item.status, item.time) for item in told] == [("firing", 260.0)]
+    assert book.pending == {}
+    assert book.open["slowdown"].since == 100.0

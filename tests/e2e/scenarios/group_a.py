@@ -9,7 +9,7 @@ import time
 from tests.e2e.scenarios.harness import Lab, line
 from tests.e2e.scenarios.registry import WRITERS, scenario
 
-NOISE = "[rank3]: loading shard 17 of 256 ".encode() + "über alles läuft Größe 训练日志 ".encode() * 3 + b"\n"
+NOISE = b"[rank3]: loading shard 17 of 256 " + "über alles läuft Größe 训练日志 ".encode() * 3 + b"\n"
 
 
 @scenario(1, writers=WRITERS)
@@ -258,4 +258,8 @@ def binary(lab: Lab) -> None:
 
 def lab_line() -> bytes:
     """A line that would count if it were read."""
-    return b"\n" + line(7).encode() + b"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing to 1\n"
+    return (
+        b"\n"
+        + line(7).encode()
+        + b"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing to 1\n"
+    )

@@ -67,7 +67,13 @@ class Daemon:
         }  # fmt: skip
         with self.log.open("w") as stream:
             self.process = subprocess.Popen(
-                command, stdout=stream, stderr=stream, text=True, env=environment, cwd=Path(__file__).parents[3], **options
+                command,
+                stdout=stream,
+                stderr=stream,
+                text=True,
+                env=environment,
+                cwd=Path(__file__).parents[3],
+                **options,
             )
         self.address = ""
 
@@ -267,7 +273,9 @@ class Lab:
         if got == wanted_pair and hold:
             time.sleep(hold)
             got = self.counted(daemon, run)
-        assert got == wanted_pair, f"{run}: (iterations, overflows) are {got}, not {wanted_pair}\n{daemon.log.read_text()[-1500:]}"
+        assert got == wanted_pair, (
+            f"{run}: (iterations, overflows) are {got}, not {wanted_pair}\n{daemon.log.read_text()[-1500:]}"
+        )
 
     def counted(self, daemon: Daemon, run: str) -> tuple[float, float]:
         """Iterations and overflow lines of the runs whose labels hold `run`."""

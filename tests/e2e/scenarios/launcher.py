@@ -77,7 +77,9 @@ class FaultyOs(OsLayer):
         values = list(status)
         values[2] += fault.get("device", 0)
         values[6] = fault.get("size", values[6] + fault.get("plus", 0))
-        return os.stat_result(values, dict(zip(("st_mtime_ns", "st_ctime_ns"), (status.st_mtime_ns, status.st_ctime_ns), strict=True)))  # noqa: E501
+        return os.stat_result(
+            values, dict(zip(("st_mtime_ns", "st_ctime_ns"), (status.st_mtime_ns, status.st_ctime_ns), strict=True))
+        )
 
     def stat(self, path: str) -> os.stat_result:
         fault = self._ask("stat", path)

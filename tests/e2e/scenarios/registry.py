@@ -84,13 +84,17 @@ class Case:
 CASES: list[Case] = []
 
 
-def scenario(number: int, variant: str = "", *, own: bool = False, writers: tuple[str, ...] = ("reopen",)) -> Callable[[Body], Body]:
+def scenario(
+    number: int, variant: str = "", *, own: bool = False, writers: tuple[str, ...] = ("reopen",)
+) -> Callable[[Body], Body]:
     """Register a body under its number."""
 
     def register(body: Body) -> Body:
         modes = ("",) if own else MODES
         for mode in modes:
-            CASES.extend(Case(number, variant, body, mode, writer if len(writers) > 1 else "", own) for writer in writers)
+            CASES.extend(
+                Case(number, variant, body, mode, writer if len(writers) > 1 else "", own) for writer in writers
+            )
         return body
 
     return register

@@ -1,0 +1,1 @@
+"""How well the detectors judge: synthetic trainings with known faults, development seeds apart from final seeds."""

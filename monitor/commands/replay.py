@@ -1,0 +1,103 @@
+"""`replay`: the incidents that the daemon would have raised on finished logs, on the logs' own clock."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from monitor.commands.files import files_of
+from monitor.commands.parse import events_of
+from monitor.commands.settings import config_option, configured, set_option
+from monitor.config import Config, run_name
+from monitor.follow.patterns import absolute
+from monitor.incidents import Transition
+from monitor.judgement import Judge
+from monitor.replay import Replay, replay
+from monitor.run.units import seconds_of
+from parsers.events import LogEvent
+
+_SYMBOLS = {"firing": "!", "resolved": "+"}
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]
+    """`90s`, `1h30m`, or seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds."""
+        try:
+            return seconds_of(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
+@click.command("replay")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a transition, last one a run with its summary.")
+@click.option(
+    "--after", type=_Duration(), default="10s", show_default=True, help="Watch on for so long after the last line."
+)
+@config_option
+@set_option
+def replay_command(
+    paths: tuple[str, ...], as_json: bool, after: float, config_file: Path | None, overrides: tuple[str, ...]
+) -> None:
+    """Judge finished logs on their own clock: the incidents that the daemon would have raised, and when.
+
+    PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
+    """
+    config = configured(config_file, overrides, paths)
+    judge = Judge(config, repeats=False)
+    runs: dict[str, list[str]] = {}
+    for path in files_of(paths):
+        name = "-" if path == "-" else run_name(absolute(path), absolute(path), config.runs)
+        runs.setdefault(name, []).append(path)
+    seen = False
+    for name, files in runs.items():
+        for player, transition in replay(judge, name, {path: _entries(path, config) for path in files}, after):
+            if transition is not None:
+                _say(player, transition, as_json)
+            elif player.run.state.proven:
+                seen = True
+                _sum_up(player, as_json)
+    if not seen:
+        click.echo("no training line in " + ", ".join(paths), err=True)
+        sys.exit(1)
+
+
+def _entries(path: str, config: Config) -> Iterator[LogEvent]:
+    try:
+        if path == "-":
+            yield from events_of(sys.stdin.buffer, config)
+            return
+        with open(path, "rb") as stream:
+            yield from events_of(stream, config)
+    except OSError as error:
+        click.echo(f"{path}: {error.strerror or error}", err=True)
+
+
+def _say(player: Replay, transition: Transition, as_json: bool) -> None:
+    record = transition.to_json()
+    record["time"] = player.time_of(transition.time)
+    if as_json:
+        click.echo(json.dumps(record, ensure_ascii=False))
+        return
+    click.echo(
+        f"{_SYMBOLS[transition.status]} {record['time']}  {transition.run}  {transition.incident} "
+        f"{transition.status} {transition.severity}: {transition.summary}"
+    )
+
+
+def _sum_up(player: Replay, as_json: bool) -> None:
+    summary: dict[str, Any] = player.summary()
+    if as_json:
+        click.echo(json.dumps({"summary": summary}, ensure_ascii=False))
+        return
+    shown = ", ".join(f"{name} {value}" for name, value in summary.items() if name != "run" and value not in ({}, None))
+    click.echo(f"= {summary['run']}: {shown}")

@@ -1,0 +1,106 @@
+"""Crash loop: launch after launch dies without getting anywhere, most often because the same node is in each of them.
+
+BLOOM's forerunner got the node with the ECC error again in the next job and died at start-up (training-monitors.md,
+C3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.detectors.verdict import Verdict
+from monitor.run.nodes import nodes_of
+from monitor.run.state import AttemptEnd, RunState
+from monitor.run.units import Seconds
+
+_NAME = "crash_loop"
+
+
+@dataclass(frozen=True, slots=True)
+class CrashLoopSettings:
+    """Thresholds, each with its reason."""
+
+    crashes: int = 3
+    """Launches in a row that died without a new checkpoint; two may be chance."""
+    crashes_same_node: int = 2
+    """Launches in a row that failed on the same named node: that is no chance."""
+    window: Seconds = 86400.0
+    """Between the first and the last: a crash a week is MTBF, not a loop."""
+
+
+def check(state: RunState, now: float, settings: CrashLoopSettings) -> Verdict:  # noqa: ARG001
+    """Firing while the last launches died in a row; resolved when one saves a checkpoint or gets further."""
+    if not state.live or state.phase == "finished":
+        return Verdict(_NAME)
+    ends = list(state.ends)
+    if state.phase == "crashed" and state.failure is not None:
+        ends.append(_present(state))
+    elif _got_further(state):
+        return Verdict(_NAME)
+    row = _row(ends, settings)
+    if len(row) < min(settings.crashes, settings.crashes_same_node):
+        return Verdict(_NAME)
+    common = sorted(set.intersection(*(set(end.nodes) for end in row[-settings.crashes_same_node :])))
+    named = common if len(common) <= 8 and _names_culprit(row[-settings.crashes_same_node :]) else []
+    if len(row) < settings.crashes and not named:
+        return Verdict(_NAME)
+    kinds = ", ".join(dict.fromkeys(end.failure for end in row))
+    where = (
+        f"each time on {', '.join(named)}: exclude it (sbatch --exclude={','.join(named)})"
+        if named
+        else ("no node is named each time; compare the first fatal lines")
+    )
+    reached = max((end.last_iteration or 0) for end in row)
+    progress = f"none got beyond iteration {reached}" if reached else "none reached its first iteration"
+    return Verdict(
+        _NAME,
+        "firing",
+        severity="critical",
+        summary=f"{len(row)} launches in a row have crashed ({kinds}) without a new checkpoint; {progress}; {where}",
+        onset_iteration=row[0].last_iteration,
+        since=row[0].at,
+        evidence={
+            "crashes": len(row),
+            "failures": [end.failure for end in row],
+            "messages": [end.message for end in row],
+            "common_nodes": named,
+            "iterations": [end.iterations for end in row],
+        },
+    )
+
+
+def _present(state: RunState) -> AttemptEnd:
+    failure = state.failure
+    assert failure is not None
+    suspects = [failure.node] if failure.node else state.watchdog_nodes or nodes_of(state)
+    return AttemptEnd(
+        number=state.attempt.number, failure=failure.failure, message=failure.message, at=failure.at,
+        started_at=state.attempt.started_at, iterations=state.attempt.iterations,
+        last_iteration=state.attempt.last_iteration, checkpoint=state.checkpoints.last_iteration,
+        planned=False, nodes=list(suspects), culprit=bool(failure.node or state.watchdog_nodes),
+    )  # fmt: skip
+
+
+def _row(ends: list[AttemptEnd], settings: CrashLoopSettings) -> list[AttemptEnd]:
+    """The last launches that died one after the other with the same last checkpoint, within the window."""
+    row: list[AttemptEnd] = []
+    for end in reversed(ends):
+        if end.planned or (row and (end.checkpoint != row[-1].checkpoint or row[0].at - end.at > settings.window)):
+            break
+        row.append(end)
+    return row[::-1]
+
+
+def _names_culprit(row: list[AttemptEnd]) -> bool:
+    """The nodes are those that failed, not all that took part."""
+    return all(end.culprit for end in row)
+
+
+def _got_further(state: RunState) -> bool:
+    """The present launch has done what the last ones did not."""
+    if not state.ends:
+        return True
+    last = state.ends[-1]
+    reached = max((end.last_iteration or 0) for end in state.ends[-3:])
+    saved = state.checkpoints.last_iteration != last.checkpoint
+    return saved or (state.attempt.last_iteration or 0) > reached

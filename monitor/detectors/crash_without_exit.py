@@ -1,0 +1,69 @@
+"""Crash without exit: a fatal line, then nothing; the other processes hold their GPUs and the job does not end.
+
+BLOOM met it every week: one process died, the scheduler went on calling the job running (training-monitors.md, H6).
+The log alone cannot see the job. What it can see: no launcher reported an end, no process was ended, the log is silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.detectors.verdict import Verdict
+from monitor.run.state import RunState
+from monitor.run.units import Factor, Seconds
+
+_NAME = "crash_without_exit"
+
+
+@dataclass(frozen=True, slots=True)
+class CrashWithoutExitSettings:
+    """Thresholds, each with its reason."""
+
+    minimum: Seconds = 90.0
+    """srun --kill-on-bad-exit and torchrun end the others within a minute; PyTorch's own clean-up takes seconds."""
+    maximum: Seconds = 300.0
+    """However slow the iterations are: nothing ends by itself after five minutes."""
+    iterations: Factor = 2.0
+    """Between the two: so many iterations' time, in which healthy ranks would have shown progress."""
+
+
+def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
+    """When the silence after the fatal line is over; None if an end was seen or there was no fatal line."""
+    failure, attempt = state.failure, state.attempt
+    if state.phase != "crashed" or failure is None or attempt.processes_ended or attempt.processes_terminated:
+        return None
+    last = max(failure.at, attempt.first_failure_at or failure.at)
+    wait = settings.iterations * (state.pace.baseline or 0.0)
+    return last + min(settings.maximum, max(settings.minimum, wait))
+
+
+def next_change(state: RunState, now: float, settings: CrashWithoutExitSettings) -> float | None:
+    """When the silence is over."""
+    due = _due(state, settings)
+    return due if due is not None and due > now else None
+
+
+def check(state: RunState, now: float, settings: CrashWithoutExitSettings) -> Verdict:
+    """Firing until an end is seen, or the run goes on."""
+    due = _due(state, settings)
+    if due is None or not state.live or now < due or state.failure is None:
+        return Verdict(_NAME)
+    failure = state.failure
+    nodes = [failure.node] if failure.node else state.watchdog_nodes[:8]
+    suspects = f" (suspect: {', '.join(nodes)})" if nodes else ""
+    return Verdict(
+        _NAME,
+        "firing",
+        severity="critical",
+        summary=f"{failure.failure} {now - failure.at:.0f} s ago, and no process was seen to end{suspects}: the job "
+        "may still hold its nodes; look with squeue, cancel it, and start it with srun --kill-on-bad-exit=1",
+        onset_iteration=state.latest.iteration,
+        since=failure.at,
+        evidence={
+            "failure": failure.failure,
+            "message": failure.message,
+            "line": failure.line,
+            "nodes": nodes,
+            "silence_seconds": round(now - failure.at, 1),
+        },
+    )

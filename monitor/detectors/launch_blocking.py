@@ -1,0 +1,152 @@
+"""CUDA_LAUNCH_BLOCKING: what it costs here, where the log tells that it is set; a cold start that is too slow.
+
+BLOOM trained with =1, because without it runs of 160 GPUs and more hung; it cost 6.3 % on 80 GPUs and nothing on 160
+(seed-facts.md, section 6). So =1 is no mistake in itself, and "not seen" is unknown, not 0. The variable leaves no
+trace in a run: the whole launch is slower than others of the same layout, or than the same configuration elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from monitor.detectors import slowdown
+from monitor.detectors.memory import recall
+from monitor.detectors.verdict import Severity, Verdict
+from monitor.run.reference import expected_seconds
+from monitor.run.state import RunState
+from monitor.run.units import Ratio
+
+_NAME = "launch_blocking"
+VARIABLE = "CUDA_LAUNCH_BLOCKING"
+_RISK = 160  # GPUs from which asynchronous launches were seen to hang
+_ON = frozenset({"1", "true", "True"})
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchBlockingSettings:
+    """Thresholds, each with its reason."""
+
+    cost: Ratio = 0.03
+    """A measured cost from here on is told; less lies between two launches of the same setting."""
+    cold_start: Ratio = 0.15
+    """Slower than the same configuration elsewhere: clusters differ by several percent, not by this much."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """The last comparison, made when a launch has shown its level."""
+
+    attempt: int = -1
+    reference: float | None = None
+    """Seconds per iteration of the same configuration elsewhere."""
+    at: float = 0.0
+
+
+def is_on(value: str | None) -> bool | None:
+    """Whether the variable is set; None where the log does not tell."""
+    return None if value is None else value in _ON
+
+
+def on_step(state: RunState, settings: LaunchBlockingSettings) -> bool:  # noqa: ARG001
+    """True when the launch has just shown its level: then there is something to compare."""
+    segments = recall(state, slowdown.NAME, slowdown.Memory).segments
+    if not segments or segments[-1].attempt != state.attempt.number:
+        return False
+    memory = recall(state, _NAME, Memory)
+    if memory.attempt == state.attempt.number:
+        return False
+    memory.attempt, memory.at = state.attempt.number, state.last_iteration_at or 0.0
+    row = expected_seconds(state)
+    memory.reference = row.seconds if row else None
+    return True
+
+
+def check(state: RunState, now: float, settings: LaunchBlockingSettings) -> Verdict:  # noqa: ARG001
+    """Compare the present launch with those of the other setting, and with the same configuration elsewhere."""
+    memory = recall(state, _NAME, Memory)
+    if memory.attempt != state.attempt.number:
+        return Verdict(_NAME, "unknown")
+    segments = recall(state, slowdown.NAME, slowdown.Memory).segments
+    here = next((segment for segment in reversed(segments) if segment.attempt == state.attempt.number), None)
+    if here is None:
+        return Verdict(_NAME, "unknown")
+    setting = is_on(here.launch_blocking)
+    others = [segment for segment in segments if segment.key == here.key and segment.attempt != here.attempt]
+    opposite = [s for s in others if setting is not None and is_on(s.launch_blocking) is (not setting)]
+    if opposite:
+        return _compared(state, memory, here, opposite[-1], setting is True, settings)
+    return _cold(state, memory, here, setting, settings)
+
+
+def _compared(
+    state: RunState, memory: Memory, here: slowdown.Segment, other: slowdown.Segment, on: bool,
+    settings: LaunchBlockingSettings,
+) -> Verdict:  # fmt: skip
+    blocking, free = (here, other) if on else (other, here)
+    cost = math.expm1(blocking.level - free.level)
+    world = state.topology.world_size
+    if on and cost < settings.cost:
+        return Verdict(_NAME)
+    if on:
+        summary = (
+            f"{VARIABLE}=1 costs {100 * cost:.1f} % here: {math.exp(here.level):.4g} s per iteration since iteration "
+        )
+        summary += f"{here.first_iteration}, {math.exp(other.level):.4g} s without it"
+        if world is None or world >= _RISK:
+            summary += "; runs of this size have hung without it, weigh the one against the other"
+        else:
+            summary += "; unset it, unless it was set against a hang"
+        return _firing(memory, here, "warning", summary, cost, "1")
+    if world is not None and world < _RISK:
+        return Verdict(_NAME)
+    summary = (
+        f"{VARIABLE} is no longer set (it was 1 in an earlier launch): runs of {_RISK} GPUs and more have hung without "
+    )
+    summary += f"it; it cost {100 * cost:.1f} % here"
+    return _firing(memory, here, "info", summary, cost, "0")
+
+
+def _cold(
+    state: RunState, memory: Memory, here: slowdown.Segment, setting: bool | None, settings: LaunchBlockingSettings
+) -> Verdict:
+    """No launch of the other setting: the same configuration elsewhere must do."""
+    if memory.reference is None or setting is False:
+        return Verdict(_NAME)
+    slower = math.exp(here.level) / memory.reference - 1
+    if slower < settings.cold_start:
+        return Verdict(_NAME)
+    told = (
+        f"{VARIABLE}=1 is set and may be why"
+        if setting
+        else (f"the log does not tell {VARIABLE}; see whether it is 1, among other causes")
+    )
+    summary = (
+        f"{100 * slower:.0f} % slower than the same configuration on the same GPUs elsewhere "
+        f"({memory.reference:.4g} s): {math.exp(here.level):.4g} s per iteration from the first iterations on; {told}"
+    )
+    severity: Severity = "warning" if setting else "info"
+    return _firing(memory, here, severity, summary, slower, "1" if setting else None, state.topology.gpu_name)
+
+
+def _firing(
+    memory: Memory, here: slowdown.Segment, severity: Severity, summary: str, cost: float, value: str | None,
+    gpu: str | None = None,
+) -> Verdict:  # fmt: skip
+    evidence: dict[str, Any] = {
+        "seconds_per_iteration": round(math.exp(here.level), 4),
+        "cost_ratio": round(cost, 4),
+        "cuda_launch_blocking": value,
+        "expected_seconds_per_iteration": memory.reference,
+        "gpu": gpu,
+    }
+    return Verdict(
+        _NAME,
+        "firing",
+        severity=severity,
+        summary=summary,
+        onset_iteration=here.first_iteration,
+        since=memory.at,
+        evidence={name: value for name, value in evidence.items() if value is not None},
+    )

@@ -1,0 +1,116 @@
+"""A level, its noise, and the moment when it has shifted: winsorised CUSUM, verified by a median.
+
+Works on logarithms, so that a shift is a ratio. Clipping at 4 scales makes one outlier harmless whatever its size; the
+median of the last residuals must confirm what the sum suspects (training-monitors.md, 3.1 and 3.3, measured there
+against Page-Hinkley, Bayesian change-points and the 3-sigma rule).
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+
+WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
+RECENT = 16  # residuals kept for the median check
+LEARN = 16  # values before a level is believed
+_RENEW = 8  # steps between two renewals of level and scale
+_CLIP = 4.0
+_SLACK = 1.5  # k of the CUSUM, in scales: a step of two scales is found, autocorrelated noise is not
+FLOOR = 0.0035  # no scale is smaller: steady runs show 0.35 to 0.4 %, and milliseconds are rounded
+
+
+@dataclass(slots=True)
+class Level:
+    """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation."""
+
+    values: list[float] = field(default_factory=list)
+    ordered: list[float] = field(default_factory=list)
+    seen: int = 0
+    value: float | None = None
+    scale: float = FLOOR
+    up: float = 0.0
+    down: float = 0.0
+    up_since: int | None = None
+    """Iteration at which the upward sum last left zero: where a slowdown began."""
+    down_since: int | None = None
+    recent: list[float] = field(default_factory=list)
+    blocks: list[float] = field(default_factory=list)
+    """The last 50 logarithms, for the drift of their median."""
+    best: float | None = None
+    """Lowest median of 50 so far."""
+
+    @property
+    def learned(self) -> bool:
+        """Whether there is a level to compare with."""
+        return self.value is not None
+
+    def add(self, x: float, iteration: int, limit: float) -> None:
+        """One more logarithm. `limit`: the sums stop growing there, so that a return is seen as fast as a shift."""
+        self.seen += 1
+        if self.value is not None:
+            residual = x - self.value
+            z = min(_CLIP, max(-_CLIP, residual / self.scale))
+            up = self.up + z - _SLACK
+            down = self.down - z - _SLACK
+            if up > 0.0:
+                if self.up <= 0.0:
+                    self.up_since = iteration
+                self.up = min(up, limit)
+            else:
+                self.up = 0.0
+            if down > 0.0:
+                if self.down <= 0.0:
+                    self.down_since = iteration
+                self.down = min(down, limit)
+            else:
+                self.down = 0.0
+            self.recent.append(residual)
+            if len(self.recent) > RECENT:
+                del self.recent[0]
+        self._remember(x)
+        if self.seen % _RENEW == 0 and self.seen >= LEARN:
+            self._renew()
+
+    def _remember(self, x: float) -> None:
+        self.values.append(x)
+        insort(self.ordered, x)
+        if len(self.values) > WINDOW:
+            del self.ordered[bisect_left(self.ordered, self.values.pop(0))]
+        self.blocks.append(x)
+        if len(self.blocks) > 50:
+            del self.blocks[0]
+
+    def _renew(self) -> None:
+        old = self.value
+        self.value = value = self.ordered[len(self.ordered) // 2]
+        deviations = sorted(abs(x - value) for x in self.ordered)
+        self.scale = max(FLOOR, 1.4826 * deviations[len(deviations) // 2])
+        if old is not None:
+            moved = value - old
+            self.recent = [residual - moved for residual in self.recent]
+
+    def confirmed(self, count: int) -> float | None:
+        """Median of the last `count` residuals; None while there are fewer."""
+        return statistics.median(self.recent[-count:]) if len(self.recent) >= count else None
+
+    def drifted(self) -> float | None:
+        """How far the median of the last 50 lies above the lowest median of 50; asked every tenth value."""
+        if len(self.blocks) < 50 or self.seen % 10:
+            return None
+        middle = statistics.median(self.blocks)
+        if self.best is None or middle < self.best:
+            self.best = middle
+        return middle - self.best
+
+    def tail(self, count: int) -> list[float]:
+        """The last `count` logarithms, oldest first."""
+        return self.values[-count:]
+
+
+def level_of(values: list[float], scale: float) -> Level:
+    """A level begun from the few values that follow a shift; the noise is that of before."""
+    level = Level(values=list(values), ordered=sorted(values), seen=max(len(values), 1), scale=scale)
+    level.blocks = list(values)
+    level.value = statistics.median(values) if values else None
+    return level

@@ -1,0 +1,371 @@
+"""Slowdown: iterations take longer than they did, by a few percent, and go on doing so.
+
+The only real slow-node incident on record was 5.6 % (training-monitors.md, S1): rules of 10 % never see it. Time is
+compared at the same batch size and sequence length only (a ramp-up is legal), evaluation and saving are taken out
+before (step_seconds), the first iterations of a launch are left out. One incident a level shift: the new level is
+learned, a further shift is a further incident, the way back resolves it. After a restart the new launch is compared
+with those before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor.detectors import levels
+from monitor.detectors.levels import Level, level_of
+from monitor.detectors.memory import recall
+from monitor.detectors.verdict import Verdict
+from monitor.run.derived import batch_size, sequence_length
+from monitor.run.nodes import nodes_of
+from monitor.run.state import RunState
+from monitor.run.units import Ratio
+
+NAME = "slowdown"
+_ALIKE_THREE = 0.25  # spread of three residuals over their median: steps keep within a few scales, hiccups do not
+_ALIKE = 0.25  # the same for four and more, the farthest left out
+_BACK = 6  # iterations near the old level that resolve an incident
+_LASTING = 12  # iterations, all but two of them slow, that are told however uneven they are
+_SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
+_FULL = 1.5  # the sums stop at so many limits
+_TRACKS = 6  # batch sizes remembered in a launch
+_SEGMENTS = 40  # launches remembered
+_NODESNAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SlowdownSettings:
+    """Thresholds, each with its reason."""
+
+    threshold: Ratio = 0.02
+    """Smaller shifts are not told: runs of the same job differ by under 1 %, one slow GPU of 384 cost 5.6 %."""
+    sum_limit: float = 11.0
+    """h of the CUSUM, in scales: at 2 % noise under 1 false alarm in 10,000 iterations."""
+    warm_up: int = 3
+    """First iterations of a launch that say nothing: compilation, caches; up to 35 % slow in the record."""
+    drift: Ratio = 0.04
+    """Creeping: the median of 50 iterations over the best one. Less is lost in the noise of long runs."""
+    between_launches: Ratio = 0.04
+    """A launch against the launches before: another allocation of nodes differs by more than iterations do."""
+    critical: Ratio = 0.25
+    """From here on a quarter of the machine is wasted: somebody should look now."""
+
+
+@dataclass(slots=True)
+class Shift:
+    """A change of level that stands. `base` and `level` are logarithms of seconds per iteration."""
+
+    onset: int
+    at: float
+    base: float
+    level: float
+    reason: str
+    told_at: int
+    unsure: bool = False
+    """A new launch has not shown its level yet."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """One launch at one batch size: what it took, on which nodes."""
+
+    key: str
+    attempt: int
+    first_iteration: int
+    level: float
+    nodes: list[str] = field(default_factory=list)
+    launch_blocking: str | None = None
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is remembered of a run."""
+
+    attempt: int = 0
+    steps: int = 0
+    tracks: dict[str, Level] = field(default_factory=dict)
+    key: str = ""
+    shift: Shift | None = None
+    faster: Shift | None = None
+    segments: list[Segment] = field(default_factory=list)
+
+
+def layout_of(state: RunState) -> str:
+    """What must be equal for two times to be compared: the layout over the GPUs, batch size and sequence length."""
+    top = state.topology
+    sizes = (
+        top.world_size, top.tensor_parallel_size, top.pipeline_parallel_size, top.micro_batch_size,
+        batch_size(state), sequence_length(state),
+    )  # fmt: skip
+    return "/".join("?" if size is None else str(size) for size in sizes)
+
+
+def on_step(state: RunState, settings: SlowdownSettings) -> bool:
+    """Take the step's pure time; True if the verdict may have changed."""
+    memory = recall(state, NAME, Memory)
+    changed = False
+    if memory.attempt != state.attempt.number:
+        memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
+        memory.faster = None
+        if memory.shift is not None:
+            memory.shift.unsure = True
+    memory.steps += 1
+    seconds, iteration = state.step_seconds, state.latest.iteration
+    if seconds is None or seconds <= 0 or iteration is None or memory.steps <= settings.warm_up:
+        return changed
+    size, length = batch_size(state), sequence_length(state)
+    key = f"{size}/{length}"
+    if key != memory.key:
+        changed = _change_key(memory, key)
+    track = memory.tracks.get(key)
+    if track is None:
+        track = memory.tracks[key] = Level()
+        while len(memory.tracks) > _TRACKS:
+            del memory.tracks[next(iter(memory.tracks))]
+    known = track.learned
+    track.add(math.log(seconds), iteration, _FULL * settings.sum_limit)
+    if not track.learned:
+        return changed
+    if not known:
+        return _begin_segment(state, memory, track, iteration, settings) or changed
+    if track.seen % 64 == 0:
+        _renew_segment(memory, track)
+    return _watch(memory, track, iteration, state.last_iteration_at or 0.0, settings) or changed
+
+
+def _change_key(memory: Memory, key: str) -> bool:
+    """Another batch size: nothing said so far can be compared with what comes."""
+    memory.key = key
+    ended = memory.shift is not None or memory.faster is not None
+    if memory.shift is not None and not memory.shift.unsure:
+        memory.shift = None
+    memory.faster = None
+    return ended
+
+
+def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
+    """Compare the step with the level: shifted up, down, back, or drifted."""
+    shift = memory.shift
+    count = _needed(track.scale, settings.threshold)
+    if shift is not None and not shift.unsure and shift.reason != "drift":
+        recent = track.tail(max(_BACK, count))
+        middle = sorted(recent)[len(recent) // 2]
+        if iteration - shift.told_at >= len(recent) >= _BACK and middle - shift.base < (shift.level - shift.base) / 2:
+            _settle(memory, track, shift.base)
+            return True
+    if memory.faster is not None and iteration - memory.faster.onset > 50:
+        memory.faster = None
+        return True
+    size = _shifted(track, count, settings)
+    if size:
+        _take_shift(memory, track, iteration, at, size, "shift")
+        return True
+    drift = track.drifted()
+    if drift is None or track.best is None:
+        return False
+    if shift is None and drift > max(math.log1p(settings.drift), 3 * track.scale):
+        memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift", iteration)
+        return True
+    if shift is not None and shift.reason == "drift":
+        shift.level = max(shift.level, track.best + drift)
+        if drift < (shift.level - shift.base) / 2:
+            memory.shift = None
+            return True
+    return False
+
+
+def _needed(scale: float, threshold: float) -> int:
+    """Residuals whose median tells `threshold` from noise: its error falls with the root of their number."""
+    return min(levels.RECENT, max(4, math.ceil((2.5 * scale / threshold) ** 2)))
+
+
+def _shifted(track: Level, count: int, settings: SlowdownSettings) -> float | None:
+    """The size of a shift that is sure, in logarithms; None if there is none."""
+    recent, scale = track.recent, track.scale
+    if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does
+        last = sorted(recent[-3:])
+        far = max(4 * settings.threshold, 6 * scale)
+        if last[0] > far and last[2] - last[0] <= max(4 * scale, _ALIKE_THREE * last[1]):
+            return last[1]
+    up = track.up >= settings.sum_limit
+    if not up and track.down < settings.sum_limit:
+        return None
+    middle = track.confirmed(count)
+    # A step of just the threshold shows a median on either side of it: four fifths of it are enough.
+    least = max(0.8 * math.log1p(settings.threshold), scale)
+    if middle is None or abs(middle) < least or (middle > 0) != up:
+        return None
+    lasting = sum(residual / middle > 0.5 for residual in recent[-_LASTING:]) >= _LASTING - 2
+    if not lasting and not _alike(recent[-count:], middle, scale):
+        return None
+    return middle
+
+
+def _alike(residuals: list[float], middle: float, scale: float) -> bool:
+    """Whether they lie together as at a new level. A burst of hiccups is slow too, but each by another amount."""
+    near = sorted(residuals, key=lambda residual: abs(residual - middle))[:-1]
+    return max(near) - min(near) <= max(4 * scale, _ALIKE * abs(middle))
+
+
+def _take_shift(memory: Memory, track: Level, iteration: int, at: float, size: float, reason: str) -> None:
+    """A new level: open or enlarge the incident, and learn the level anew from what followed the onset."""
+    assert track.value is not None
+    onset = (track.up_since if size > 0 else track.down_since) or iteration
+    since = max(3, min(levels.RECENT, iteration - onset + 1))
+    level = track.value + size
+    shift = memory.shift
+    if size > 0:
+        memory.faster = None
+        if shift is None or shift.unsure:
+            memory.shift = Shift(onset, at, track.value, level, reason, iteration)
+        elif track.seen <= _SAME_SHIFT:  # the same trouble, still growing
+            shift.level = level
+        else:
+            memory.shift = Shift(onset, at, shift.base, level, reason, iteration)
+    elif shift is None:
+        memory.faster = Shift(onset, at, track.value, level, reason, iteration)
+    else:  # faster than the slow level, not yet back: the incident goes on with a smaller figure
+        shift.level = level
+    memory.tracks[memory.key] = level_of(track.tail(since), track.scale)
+
+
+def _settle(memory: Memory, track: Level, base: float) -> None:
+    """Back at the old level."""
+    memory.shift = None
+    fresh = level_of(track.tail(4), track.scale)
+    fresh.value = base
+    memory.tracks[memory.key] = fresh
+
+
+# --- launches -------------------------------------------------------------------------------------------------------
+
+
+def _begin_segment(state: RunState, memory: Memory, track: Level, iteration: int, settings: SlowdownSettings) -> bool:
+    """The launch's level is known: compare it with the launches before it."""
+    assert track.value is not None
+    key, at = layout_of(state), state.last_iteration_at or 0.0
+    earlier = [segment for segment in memory.segments if segment.key == key and segment.attempt != memory.attempt]
+    segment = Segment(
+        key, memory.attempt, state.attempt.first_iteration or iteration, track.value,
+        nodes_of(state)[:512], state.environment.get("CUDA_LAUNCH_BLOCKING"),
+    )  # fmt: skip
+    memory.segments.append(segment)
+    del memory.segments[:-_SEGMENTS]
+    shift = memory.shift
+    if shift is not None and shift.unsure:
+        shift.unsure = False
+        if not earlier or track.value - shift.base < (shift.level - shift.base) / 2:
+            memory.shift = None
+        else:
+            shift.level, shift.told_at = track.value, iteration
+        return True
+    if not earlier:
+        return False
+    known = sorted(segment.level for segment in earlier)
+    usual = known[len(known) // 2]
+    spread = 0.0
+    if len(known) >= 3:
+        spread = 1.4826 * sorted(abs(level - usual) for level in known)[len(known) // 2]
+    limit = max(math.log1p(settings.between_launches), 3 * spread, 2 * track.scale)
+    if track.value - usual > limit:
+        memory.shift = Shift(segment.first_iteration, at, usual, track.value, "launch", iteration)
+        return True
+    return False
+
+
+def _renew_segment(memory: Memory, track: Level) -> None:
+    """The launch's best level is what later launches are compared with: a slow node's level is no standard."""
+    if memory.segments and memory.segments[-1].attempt == memory.attempt and track.value is not None:
+        segment = memory.segments[-1]
+        segment.level = min(segment.level, track.value)
+
+
+# --- the verdict ----------------------------------------------------------------------------------------------------
+
+
+def check(state: RunState, now: float, settings: SlowdownSettings) -> Verdict:  # noqa: ARG001
+    """Firing while a slower level stands; information when the run became faster."""
+    memory = recall(state, NAME, Memory)
+    if memory.shift is not None:
+        if memory.shift.unsure:
+            return Verdict(NAME, "unknown")
+        return _slower(state, memory, memory.shift, settings)
+    if memory.faster is not None:
+        return _faster(state, memory.faster)
+    return Verdict(NAME)
+
+
+def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSettings) -> Verdict:
+    base, level = math.exp(shift.base), math.exp(shift.level)
+    ratio = level / base
+    parts = [f"iterations take {100 * (ratio - 1):.1f} % longer since iteration {shift.onset}: "
+             f"{level:.4g} s instead of {base:.4g} s"]  # fmt: skip
+    evidence: dict[str, Any] = {
+        "seconds_per_iteration": round(level, 4),
+        "normal_seconds_per_iteration": round(base, 4),
+        "ratio": round(ratio, 4),
+        "reason": {"shift": "a step between two iterations", "drift": "a slow drift",
+                   "launch": "slower than the launches before"}[shift.reason],
+        "last_line": state.last_line,
+    }  # fmt: skip
+    size, world = batch_size(state), state.topology.world_size
+    if size:
+        evidence["lost_samples_per_second"] = round(size / base - size / level, 4)
+    if world:
+        wasted = world * (1 - base / level)
+        evidence["wasted_gpus"] = round(wasted, 1)
+        parts.append(f"as much as {wasted:.1f} of {world} GPUs standing idle")
+    last, total = state.latest.iteration, state.train_iterations
+    if last is not None and total is not None and total > last:
+        hours = (total - last) * (level - base) / 3600
+        evidence["hours_added"] = round(hours, 2)
+        parts.append(f"{hours:.1f} h more until iteration {total}")
+    if shift.reason == "launch":
+        parts.append(_nodes_of(memory))
+    parts.append("look for one slow GPU or node (clocks, ECC, network); exclude it at the next restart")
+    return Verdict(
+        NAME,
+        "firing",
+        severity="critical" if ratio >= 1 + settings.critical else "warning",
+        summary="; ".join(part for part in parts if part),
+        onset_iteration=shift.onset,
+        since=shift.at,
+        evidence=evidence,
+    )
+
+
+def _nodes_of(memory: Memory) -> str:
+    """How the node lists of the last two launches differ, where the log names nodes."""
+    if len(memory.segments) < 2:
+        return ""
+    before, after = set(memory.segments[-2].nodes), set(memory.segments[-1].nodes)
+    if not before or not after or before == after:
+        return ""
+    new, gone = sorted(after - before), sorted(before - after)
+    words = []
+    if new:
+        words.append("new nodes: " + ", ".join(new[:_NODESNAMED]) + (" ..." if len(new) > _NODESNAMED else ""))
+    if gone:
+        words.append("gone: " + ", ".join(gone[:_NODESNAMED]) + (" ..." if len(gone) > _NODESNAMED else ""))
+    return ", ".join(words)
+
+
+def _faster(state: RunState, shift: Shift) -> Verdict:
+    base, level = math.exp(shift.base), math.exp(shift.level)
+    return Verdict(
+        NAME,
+        "firing",
+        severity="info",
+        summary=f"iterations take {100 * (1 - level / base):.1f} % less time since iteration {shift.onset}: "
+        f"{level:.4g} s instead of {base:.4g} s; good news, unless code or data changed without intent",
+        onset_iteration=shift.onset,
+        since=shift.at,
+        evidence={
+            "seconds_per_iteration": round(level, 4),
+            "normal_seconds_per_iteration": round(base, 4),
+            "ratio": round(level / base, 4),
+            "last_line": state.last_line,
+        },
+        quiet=True,
+    )

@@ -1,0 +1,99 @@
+"""One run under judgement: events in, transitions out. The daemon and `replay` drive the same object.
+
+Time is an argument. A detector that sees each step says itself when its verdict may have changed, so that a million
+healthy iterations cost a million small updates and hardly a judgement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor.config import Config
+from monitor.detectors import DETECTORS, Detector
+from monitor.detectors.verdict import Verdict
+from monitor.incidents import IncidentBook, Transition, judge
+from monitor.run.ends import settle
+from monitor.run.fold import fold
+from monitor.run.state import RunState
+from parsers.events import Event, LogEvent
+
+_HISTORY_ONLY = ("source_lost",)  # a log that was dead when first seen raises nothing else
+
+
+@dataclass(slots=True)
+class Judged:
+    """A run's state, its open incidents, and whether its log was already dead when first seen."""
+
+    state: RunState
+    book: IncidentBook = field(default_factory=IncidentBook)
+    history: bool = False
+
+
+class Judge:
+    """The detectors with their settings. Holds nothing of any run."""
+
+    def __init__(self, config: Config, *, repeats: bool = True) -> None:
+        self._repeat_interval = config.repeat_interval if repeats else math.inf
+        self._exiting: float = config.detectors.hang.exiting
+        self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
+        self._detectors: list[tuple[str, Detector, Any]] = [
+            (name, detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
+        ]
+        self._on_step = [(d.on_step, settings) for _, d, settings in self._detectors if d.on_step is not None]
+        self._deadlines = [(d.deadline, settings) for _, d, settings in self._detectors if d.deadline is not None]
+        self._timed = frozenset(name for name, d, _ in self._detectors if d.deadline is not None)
+        self._listeners: dict[type[Event], list[tuple[Any, Any]]] = {}
+        for _, detector, settings in self._detectors:
+            for kind in detector.listens:
+                self._listeners.setdefault(kind, []).append((detector.on_event, settings))
+
+    def take(self, run: Judged, entry: LogEvent, source: str, at: float, live: bool) -> list[Transition]:
+        """Fold one event and let the detectors see it. Judged at once where a verdict may have changed, so that what
+        begins and ends within one reading is told too; not while a backlog is read.
+        """
+        state = run.state
+        before = state.iterations_total
+        fold(state, entry, source, at, live)
+        stepped = state.iterations_total != before
+        attention = False
+        if stepped:
+            for on_step, settings in self._on_step:
+                attention = on_step(state, settings) or attention
+            attention = attention or not self._timed.isdisjoint(run.book.open)
+        for on_event, settings in self._listeners.get(type(entry.event), ()):
+            attention = on_event(state, entry.event, settings) or attention
+        if attention and live and state.live and not run.history:
+            return self.judge(run, at)
+        return []
+
+    def judge(self, run: Judged, now: float) -> list[Transition]:
+        """Ask every detector, bring the book up to date, and say what changed."""
+        settle(run.state, now, self._exiting)
+        transitions = judge(run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold)
+        hung = run.book.open.get("hang")
+        run.state.hung = hung is not None and hung.severity == "critical"
+        if transitions:
+            _remember_fired(run.state, transitions)
+        return transitions
+
+    def deadline(self, run: Judged, now: float) -> float | None:
+        """The next instant after `now` at which time alone may change a verdict."""
+        instants = [deadline(run.state, now, settings) for deadline, settings in self._deadlines]
+        return min((at for at in instants if at is not None), default=None)
+
+    def _verdicts(self, run: Judged, now: float) -> list[Verdict]:
+        return [
+            detector.check(run.state, now, settings)
+            for name, detector, settings in self._detectors
+            if not run.history or name in _HISTORY_ONLY
+        ]
+
+
+def _remember_fired(state: RunState, transitions: Iterable[Transition]) -> None:
+    """Series that were once 1 stay as 0: they must not vanish between two scrapes."""
+    fired = {tuple(pair) for pair in state.memo.get("fired", ())}
+    fired.update((item.incident, item.severity) for item in transitions)
+    state.memo["fired"] = [list(pair) for pair in sorted(fired)]

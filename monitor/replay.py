@@ -1,0 +1,213 @@
+"""A finished log on its own clock: what the daemon would have said, and when. The same judgement, no waiting.
+
+Each source has a clock: the times that its lines print where they print any, else the sum of the iterations' times,
+evaluation and saving included where the log tells them. The sources of a run are merged in the order of their clocks.
+Law: pure but for the iterators that are handed in; memory does not grow with the log.
+"""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from monitor.incidents import Transition
+from monitor.judgement import Judge, Judged
+from monitor.run import derived, goodput
+from monitor.run.fold import log_clock
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+from parsers.events import EngineStepLogged, Event, IterationLogged, LogEvent, TrainerProgressed
+
+_LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
+_EPSILON = 1e-6
+_SAMPLE = 4096  # iterations kept for the summary's medians, thinned evenly as the run grows
+
+
+@dataclass(slots=True)
+class SourceClock:
+    """The clock of one source: seconds, never backwards."""
+
+    now: float | None = None
+    dated: bool = False
+    """Some line printed a time: then `now` is Unix time, read as UTC."""
+    last_iteration: int | None = None
+
+    def at(self, event: Event) -> float | None:
+        """When the event was written; None before any line could tell."""
+        if event.logged_at is not None:
+            moment = log_clock(event.logged_at)
+            if moment is not None:
+                if not self.dated:
+                    self.dated, self.now = True, moment
+                self.now = max(self.now or moment, moment)
+                if isinstance(event, IterationLogged):
+                    self.last_iteration = event.iteration
+                return self.now
+        if isinstance(event, IterationLogged):
+            self._count(event.iteration, event.seconds_per_iteration)
+        elif isinstance(event, EngineStepLogged):
+            self._count(event.step, event.seconds_per_step)
+        elif isinstance(event, TrainerProgressed) and event.elapsed_seconds is not None:
+            self.now = max(self.now or 0.0, event.elapsed_seconds)
+        return self.now
+
+    def _count(self, iteration: int, seconds: float | None) -> None:
+        """Iterations that took `seconds` each; one that several lines report counts once."""
+        last = self.last_iteration
+        if iteration != last:
+            steps = iteration - last if last is not None and 0 < iteration - last <= 1000 else 1
+            self.now = (self.now or 0.0) + (seconds or 0.0) * steps
+        self.last_iteration = iteration
+
+
+def clocked(entries: Iterable[LogEvent], source: str) -> Iterator[tuple[float, LogEvent, str]]:
+    """(time, event, source) in order; what stands before the first line that tells a time gets that time. A source
+    that never tells one is placed at the end of the others (infinity).
+    """
+    clock = SourceClock()
+    waiting: list[LogEvent] = []
+    for entry in entries:
+        at = clock.at(entry.event)
+        if at is None:
+            waiting.append(entry)
+            continue
+        if waiting:
+            for early in waiting:
+                yield at, early, source
+            waiting = []
+        yield at, entry, source
+    for late in waiting:
+        yield float("inf"), late, source
+
+
+@dataclass(slots=True)
+class Sample:
+    """An even sample of bounded size: every 2^k-th value, k growing with the run."""
+
+    every: int = 1
+    seen: int = 0
+    values: list[float] = field(default_factory=list)
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        if self.seen % self.every == 0:
+            self.values.append(value)
+            if len(self.values) > _SAMPLE:
+                self.values = self.values[::2]
+                self.every *= 2
+        self.seen += 1
+
+    def median(self) -> float | None:
+        """Of what was kept."""
+        return statistics.median(self.values) if self.values else None
+
+
+class Replay:
+    """One run. `play` takes events in the order of their times and gives the transitions; `finish` the rest."""
+
+    def __init__(self, judge: Judge, name: str) -> None:
+        self.run = Judged(RunState(name=name))
+        self.run.state.live = True
+        self.dated = False
+        self.first: float | None = None
+        self.now = 0.0
+        self._judge = judge
+        self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
+        self._detected: dict[str, int] = {}
+
+    def play(self, at: float, entry: LogEvent, source: str) -> Iterator[Transition]:
+        """One event at its time."""
+        at = self.now if at == float("inf") else max(at, self.now)
+        if self.first is None:
+            self.first = self.now = at
+        if at - self.now > _LEAST_GAP:
+            yield from self._pass(at)
+        self.now = at
+        state = self.run.state
+        before = state.iterations_total
+        yield from self._judge.take(self.run, entry, source, at, True)
+        if state.iterations_total != before:
+            self._sample(state)
+
+    def finish(self, after: float) -> Iterator[Transition]:
+        """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then, nobody
+        knows.
+        """
+        yield from self._pass(self.now + after)
+        yield from self._judge.judge(self.run, self.now + after)
+
+    def _pass(self, until: float) -> Iterator[Transition]:
+        """Time passes without an event: each deadline on the way is judged at its instant."""
+        now = self.now
+        while (deadline := self._judge.deadline(self.run, now)) is not None and deadline < until:
+            now = deadline + _EPSILON
+            yield from self._judge.judge(self.run, now)
+
+    def _sample(self, state: RunState) -> None:
+        if state.step_seconds is None:
+            return
+        self._seconds.add(state.step_seconds)
+        rate = derived.samples_per_second(state)
+        if rate is not None:
+            self._samples.add(rate)
+        if state.latest.tflops is not None:
+            self._tflops.add(state.latest.tflops)
+
+    def time_of(self, at: float) -> str | float:
+        """ISO 8601 where the log tells the time, else seconds since the first line."""
+        if self.dated:
+            return datetime.fromtimestamp(at, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
+        return round(at - (self.first or 0.0), 3)
+
+    def summary(self) -> dict[str, Any]:
+        """The run in figures; absent where the log does not tell."""
+        state = self.run.state
+        seconds = self.now - (self.first or 0.0)
+        fields: dict[str, Any] = {
+            "run": state.name,
+            "state": state.phase if state.phase in ENDED else "open",
+            "iterations": state.iterations_total,
+            "last_iteration": state.latest.iteration,
+            "seconds": round(seconds, 3),
+            "effective_training_time_ratio": _rounded(derived.effective_ratio(state)),
+            "lost_iterations": state.lost_iterations_total,
+            "lost_seconds": {cause: round(value, 1) for cause, value in sorted(state.lost_seconds_total.items())},
+            "seconds_at_risk": _rounded(derived.seconds_at_risk(state)),
+            "restarts": state.restarts,
+            "failures": dict(sorted(state.failures_total.items())),
+            "incidents": dict(sorted(self.run.book.counts.items())),
+            "median_seconds_per_iteration": _rounded(self._seconds.median()),
+            "median_samples_per_second": _rounded(self._samples.median()),
+            "median_tflops": _rounded(self._tflops.median()),
+            **goodput.figures(state, seconds),
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def replay(
+    judge: Judge, name: str, sources: dict[str, Iterable[LogEvent]], after: float = 10.0
+) -> Iterator[tuple[Replay, Transition | None]]:
+    """Every transition of one run with the replay that gave it; last, once, with None when all is said."""
+    player = Replay(judge, name)
+    streams = [clocked(_noting(player, entries), source) for source, entries in sources.items()]
+    for at, entry, source in heapq.merge(*streams, key=lambda item: item[0]):
+        for transition in player.play(at, entry, source):
+            yield player, transition
+    for transition in player.finish(after):
+        yield player, transition
+    yield player, None
+
+
+def _noting(player: Replay, entries: Iterable[LogEvent]) -> Iterator[LogEvent]:
+    """Note whether any source of the run prints times."""
+    for entry in entries:
+        player.dated = player.dated or entry.event.logged_at is not None
+        yield entry
