@@ -5,7 +5,8 @@ CONTROL is a JSON file, read again whenever it changes:
 `faults`: [{call, path, error | hang | size | plus | device | repeat | hide}]; `call` is stat, fstat, open, pread or
 scandir, `path` a part of the path. `error` is an errno's name; `hang` blocks until the fault is gone.
 `deaf`: watchdog's events never arrive; `no_inotify`: it cannot start. `patience`: FollowSettings by name.
-`kill_at`: SIGKILL at this system call of the state file's writing; `clock`: seconds that the wall clock is off.
+`kill_at`: SIGKILL at this system call of the state file's writing; `state_error`: these fail while `state_error_file`
+exists; `no_locks`: flock is not supported. `clock`: seconds that the wall clock is off.
 Nothing else of the daemon is touched.
 """
 
@@ -133,6 +134,24 @@ class DyingOs:
         return call
 
 
+class FullOs:
+    """`os` for the store: what writes fails while a file says so."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(os, name)
+        if name not in ("open", "write", "fsync", "replace"):
+            return value
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            lock = name == "open" and str(arguments[0]).endswith("lock")
+            if os.path.exists(CONTROL.get("state_error_file")) and not lock:
+                number = getattr(errno, CONTROL.get("state_error"))
+                raise OSError(number, os.strerror(number))
+            return value(*arguments, **options)
+
+        return call
+
+
 class SkewedClock(clock.SystemClock):
     """The wall clock is off by what CONTROL says."""
 
@@ -166,6 +185,14 @@ def main() -> None:
         reader_thread.Waker._started = lambda self: setattr(self, "note", "no inotify instance left")  # type: ignore[method-assign,assignment]
     if CONTROL.get("kill_at"):
         store.os = DyingOs(CONTROL.get("kill_at"))  # type: ignore[assignment]
+    if CONTROL.get("state_error"):
+        store.os = FullOs()  # type: ignore[assignment]
+    if CONTROL.get("no_locks"):
+
+        def no_locks(*_: Any) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        store.fcntl.flock = no_locks  # type: ignore[assignment]
     if CONTROL.get("clock") is not None:
         from monitor import daemon
 
