@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scenarios import group_a, group_b, group_c, group_d  # noqa: F401 - they register
+from tests.e2e.scenarios import group_a, group_b, group_c, group_d, group_e, group_f  # noqa: F401 - they register
 from tests.e2e.scenarios.conftest import Theatre
 from tests.e2e.scenarios.registry import CASES, ELSEWHERE, TITLES, Case
 
