@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scenarios.harness import FAST, Daemon, Lab
-from tests.e2e.scenarios.registry import MODES, Case
+pytest.register_assert_rewrite(
+    "tests.e2e.scenarios.harness", *(f"tests.e2e.scenarios.group_{letter}" for letter in "abcdef")
+)
+
+from tests.e2e.scenarios.harness import FAST, Daemon, Lab  # noqa: E402
+from tests.e2e.scenarios.registry import MODES, Case  # noqa: E402
 
 _AT_ONCE = 8  # they mostly wait
 

@@ -56,7 +56,10 @@ def silent_tls_client(lab: Lab) -> None:
         for _ in range(100):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
         began = time.monotonic()  # noqa: TID251
-        with socket.create_connection((host, int(port)), timeout=10) as plain, context.wrap_socket(plain, server_hostname=host) as client:
+        with (
+            socket.create_connection((host, int(port)), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname=host) as client,
+        ):
             client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             page = b""
             while piece := client.recv(65536):
@@ -90,7 +93,9 @@ def formats(lab: Lab) -> None:
     packed = lab.daemon.fetch(headers={"Accept-Encoding": "gzip"})
     assert gzip.decompress(packed).decode().count("# TYPE") == text.count("# TYPE")
     names = {family.name for family in parse_text(text)}
-    assert {f"{family.name}" for family in parse_openmetrics(opened)} >= {name.removesuffix("_total") for name in names if name.startswith("megatron_")}
+    assert {f"{family.name}" for family in parse_openmetrics(opened)} >= {
+        name.removesuffix("_total") for name in names if name.startswith("megatron_")
+    }
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -99,7 +104,9 @@ def formats(lab: Lab) -> None:
 def no_series_twice(lab: Lab) -> None:
     lab.write(lab.units(3))
     lab.expect()
-    rows = [row.rsplit(" ", 1)[0] for row in lab.daemon.fetch().decode().splitlines() if row and not row.startswith("#")]
+    rows = [
+        row.rsplit(" ", 1)[0] for row in lab.daemon.fetch().decode().splitlines() if row and not row.startswith("#")
+    ]
     assert len(rows) == len(set(rows))
 
 
@@ -141,7 +148,12 @@ def reload_of_a_bad_file(lab: Lab) -> None:
     daemon = lab.start("--config", str(path))
     lab.expect(run="run=", daemon=daemon)
     assert daemon.value("megatron_monitor_config_last_reload_successful") == 1
-    for bad in ("runs: [", "no_such_key: 1", _config(lab, "listen: 127.0.0.1:1"), _config(lab, "web: {tls_server_config: {cert_file: /none, key_file: /none}}"), "runs: []"):
+    for bad in (
+        "runs: [",
+        "no_such_key: 1",
+        _config(lab, "web: {tls_server_config: {cert_file: /none, key_file: /none}}"),
+        "runs: []",
+    ):
         path.write_text(bad)
         _reloaded(daemon, 0)
         lab.write(lab.units(1))
@@ -254,7 +266,14 @@ def sd_notify(lab: Lab) -> None:
 
 def _command(lab: Lab, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    return subprocess.run([sys.executable, "-m", "monitor", *arguments], capture_output=True, text=True, env=environment, cwd=lab.own, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "monitor", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=lab.own,
+        timeout=120,
+    )
 
 
 @scenario(85, own=True)
