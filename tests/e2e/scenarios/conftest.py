@@ -12,7 +12,7 @@ pytest.register_assert_rewrite(
     "tests.e2e.scenarios.harness", *(f"tests.e2e.scenarios.group_{letter}" for letter in "abcdef")
 )
 
-from tests.e2e.scenarios.harness import FAST, Daemon, Lab  # noqa: E402
+from tests.e2e.scenarios.harness import FAST, TOTALS, Daemon, Lab  # noqa: E402
 from tests.e2e.scenarios.registry import MODES, Case  # noqa: E402
 
 _AT_ONCE = 8  # they mostly wait
@@ -23,6 +23,7 @@ class Theatre:
 
     def __init__(self, directory: Path, cases: list[Case]) -> None:
         self.directory = directory
+        self.cases = cases
         self.stages: dict[str, Daemon] = {}
         for mode in MODES:
             if any(case.mode == mode for case in cases):
@@ -70,3 +71,29 @@ def theatre(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     theatre = Theatre(tmp_path_factory.mktemp("scenarios"), cases)
     yield theatre
     theatre.close()
+    request.config.stash[PLAYED] = theatre
+
+
+PLAYED: pytest.StashKey[Theatre] = pytest.StashKey()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One table at the end: what was played, and what became of every unit."""
+    theatre = config.stash.get(PLAYED, None)
+    if theatre is None:
+        return
+    rows: dict[str, list[int]] = {}
+    for case in theatre.cases:
+        row = rows.setdefault(case.group, [0, 0])
+        future = theatre.results[case.name]
+        row[0] += 1
+        row[1] += future.done() and not future.cancelled() and future.exception() is None
+    say = terminalreporter.write_line
+    terminalreporter.section("scenarios of the peers' list")
+    names = {"A": "reading", "B": "rotation", "C": "network", "D": "state", "E": "scale", "F": "daemon"}
+    for group, (played, passed) in sorted(rows.items()):
+        say(f"{group} {names[group]:10} {played:4} played, {passed:4} as they should be")
+    say(
+        f"faults injected {TOTALS['faults']}, units written {TOTALS['written']}, counted {TOTALS['counted']}, "
+        f"lost {TOTALS['lost']}, doubled {TOTALS['doubled']}"
+    )

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from tests.e2e.scenarios.harness import Lab
+from tests.e2e.scenarios.harness import Lab, slack
 from tests.e2e.scenarios.registry import scenario
 
 
@@ -17,7 +17,7 @@ def killed_at_every_step(lab: Lab) -> None:
     lab.write(lab.units(3))
     for step in range(2, 21):
         daemon = lab.launch(kill_at=step)
-        until = time.monotonic() + 30  # noqa: TID251
+        until = time.monotonic() + slack(30)  # noqa: TID251
         while daemon.process.poll() is None:
             assert time.monotonic() < until, f"it never came to call {step}"  # noqa: TID251
             lab.write(lab.units(1))
@@ -133,7 +133,7 @@ def second_daemon(lab: Lab) -> None:
     lab.write(lab.units(2))
     first = lab.start()
     second = lab.launch()
-    assert second.process.wait(20) == 1
+    assert second.process.wait(slack(20)) == 1
     assert "in use" in second.log.read_text()
     lab.expect(run="run=", daemon=first)
 

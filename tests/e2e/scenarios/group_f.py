@@ -18,7 +18,7 @@ import trustme
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.e2e.scenarios.harness import Daemon, Lab
+from tests.e2e.scenarios.harness import Daemon, Lab, slack
 from tests.e2e.scenarios.registry import scenario
 
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
@@ -65,7 +65,7 @@ def silent_tls_client(lab: Lab) -> None:
             while piece := client.recv(65536):
                 page += piece
         assert b"megatron_iterations_total" in page
-        assert time.monotonic() - began < 3.0  # noqa: TID251
+        assert time.monotonic() - began < slack(3.0)  # noqa: TID251
 
 
 @scenario(77, own=True)
@@ -209,7 +209,7 @@ def sigterm(lab: Lab) -> None:
         lab.expect(run="run=", daemon=daemon, hold=0)
         began = time.monotonic()  # noqa: TID251
         assert daemon.terminate(timeout=10) == 0
-        assert time.monotonic() - began < 5.0  # noqa: TID251
+        assert time.monotonic() - began < slack(5.0)  # noqa: TID251
     lab.path().rename(lab.path("gone"))  # only the state knows them
     lab.write(lab.units(1))
     lab.expect(run="run=", daemon=lab.start())
@@ -241,25 +241,25 @@ def sd_notify(lab: Lab) -> None:
                         continue
                 return messages
 
-            first = told(3.0)
+            first = told(slack(3.0))
             assert "READY=1" in first
-            assert 3 <= first.count("WATCHDOG=1") <= 9
+            assert first.count("WATCHDOG=1") >= 3
             assert any(re.fullmatch("STATUS=1 runs, 1 files, 0 open incidents", one) for one in first), first
             daemon.process.send_signal(signal.SIGHUP)
-            again = told(1.5)
+            again = told(slack(1.5))
             reloading = next(index for index, one in enumerate(again) if one.startswith("RELOADING=1\nMONOTONIC_USEC="))
             assert "READY=1" in again[reloading:]
             daemon.process.send_signal(signal.SIGSTOP)  # the loop stalls: nobody feeds the watchdog
             told(0.5)
             assert told(2.0) == []
             daemon.process.send_signal(signal.SIGCONT)
-            assert "WATCHDOG=1" in told(2.0)
+            assert "WATCHDOG=1" in told(slack(2.0))
             daemon.process.send_signal(signal.SIGUSR1)
             daemon.wait(lambda: "Thread 0x" in daemon.log.read_text() and "turn" in daemon.log.read_text())
             assert daemon.status("/-/healthy") == 200
             daemon.process.send_signal(signal.SIGTERM)
-            assert "STOPPING=1" in told(3.0)
-            assert daemon.process.wait(5) == 0
+            assert "STOPPING=1" in told(slack(3.0))
+            assert daemon.process.wait(slack(5)) == 0
         finally:
             short.unlink()
 

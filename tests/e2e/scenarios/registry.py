@@ -49,8 +49,8 @@ ELSEWHERE: dict[int, tuple[str, ...]] = {
     64: ("tests/monitor/test_store.py",),
     75: ("tests/monitor/serve/test_http.py",),
     85: ("tests/monitor/test_commands.py",),
-    87: ("tests/deploy",),
-    88: ("tests/test_fuzz.py",),
+    87: ("tests/deploy/test_rules.py",),
+    88: ("tests/test_fuzz.py", "tests/test_redos.py"),
 }
 """Number -> test files that prove it too, or instead."""
 MODES = ("inotify", "poll")
