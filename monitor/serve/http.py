@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import unquote
 
 from prometheus_client import make_wsgi_app
 
@@ -57,7 +56,7 @@ class App:
         if path == "/":
             return _html(start_response, render_index(snapshot, self._clock.wall()), method)
         if path.startswith("/runs/"):
-            return self._run(snapshot, unquote(path[len("/runs/") :]), start_response, method)
+            return self._run(snapshot, path[len("/runs/") :], start_response, method)
         if path == "/api/v1/runs":
             return _json(start_response, {"runs": [run.page for run in snapshot.runs]}, method)
         if path == "/api/v1/incidents":
