@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LOGS ?=
 ARGS ?=
 
-.PHONY: all install dev demo run test check lint types layers golden readme clean
+.PHONY: all install dev demo run test check lint types layers golden readme dashboards clean
 all: check
 
 $(VENV)/.installed: pyproject.toml
@@ -44,6 +44,9 @@ check: lint types layers test
 
 golden: dev  ## write the golden files anew; review them as a diff
 	$(BIN)/python -m pytest tests/test_golden.py --golden -q
+
+dashboards: dev  ## write Grafana's dashboards anew from grafana/source
+	$(BIN)/python -m grafana.source
 
 readme: dev  ## write the generated tables of README.md anew
 	$(BIN)/python -m tests.test_docs

@@ -2,19 +2,58 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
 from monitor import __version__
-from monitor.commands.check_config import check_config
-from monitor.commands.demo import demo
-from monitor.commands.explain import explain
-from monitor.commands.parse import parse
-from monitor.commands.replay import replay_command
-from monitor.commands.run import run
-from monitor.commands.simulate import simulate
+
+# Name -> where the command stands. Only the one that is asked for is loaded: half of a short run is importing.
+COMMANDS = {
+    "run": "monitor.commands.run:run",
+    "demo": "monitor.commands.demo:demo",
+    "replay": "monitor.commands.replay:replay_command",
+    "report": "monitor.commands.report:report",
+    "compare": "monitor.commands.compare:compare",
+    "flops": "monitor.commands.flops:flops",
+    "backfill": "monitor.commands.backfill:backfill",
+    "simulate": "monitor.commands.simulate:simulate",
+    "parse": "monitor.commands.parse:parse",
+    "explain": "monitor.commands.explain:explain",
+    "check-config": "monitor.commands.check_config:check_config",
+    "top": "monitor.commands.top:top",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """A group that loads a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Their names, in the order of the alphabet."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command called `cmd_name`, or None."""
+        return command(cmd_name) if cmd_name in COMMANDS else None
+
+
+def command(name: str) -> click.Command:
+    """The command of this name, loaded."""
+    module, _, attribute = COMMANDS[name].partition(":")
+    found = getattr(import_module(module), attribute)
+    assert isinstance(found, click.Command)
+    _keep_examples(found)
+    return found
+
+
+def _keep_examples(command: click.Command) -> None:
+    """Docstrings are raw, as ruff wants them: make the mark of an unwrapped paragraph in them what click looks for."""
+    command.help = command.help.replace("\\b\n", "\b\n") if command.help else None
+    for child in command.commands.values() if isinstance(command, click.Group) else ():
+        _keep_examples(child)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="megatron-monitor")
 def main() -> None:
     r"""Tail Megatron-DeepSpeed training logs, tell hangs, export Prometheus metrics.
@@ -27,5 +66,4 @@ def main() -> None:
     """
 
 
-for command in (run, demo, replay_command, simulate, parse, explain, check_config):
-    main.add_command(command)
+_keep_examples(main)

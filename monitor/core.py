@@ -83,6 +83,7 @@ class Run(Judged):
     dirty: bool = True
     shown: RunSnapshot | None = None
     shown_state: str = ""
+    shown_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -115,17 +116,18 @@ class Saved:
 
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
 _SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
+_AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
 class Core:
     """Everything the daemon knows. Methods are called by one thread."""
 
-    def __init__(self, config: Config, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, config: Config, rules: Sequence[Rule] = (), judge: Judge | None = None) -> None:
         self.config = config
         self.rules = tuple(rules)
         self._hang: HangSettings = config.detectors.hang
-        self._judge = Judge(config)
+        self._judge = judge or Judge(config)
         self._told: list[Transition] = []
         self.runs: dict[str, Run] = {}
         self.sources: dict[str, Source] = {}
@@ -333,7 +335,7 @@ class Core:
             run = self.runs[name]
             if not run.state.proven or (run.shown is None and self._catching_up(name)):
                 continue
-            shown.append(self._show(run))
+            shown.append(self._show(run, now))
         self._count_sources()
         self.counts.set("runs", len(shown))
         return Snapshot(
@@ -345,14 +347,16 @@ class Core:
             loop_turned_at=now,
         )
 
-    def _show(self, run: Run) -> RunSnapshot:
+    def _show(self, run: Run, now: float) -> RunSnapshot:
         name = derived.run_state(run.state, run.history)
-        if run.shown is None or run.dirty or name != run.shown_state:
+        aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
+        if run.shown is None or run.dirty or aged or name != run.shown_state:
             state = run.state
             deadline = None if run.history or state.lost else hang.deadline(state, self._hang)
             view = View(state, run.book, name, deadline, self.config.gpu_peak_tflops)
-            run.shown = RunSnapshot(state.name, samples_of(view), page_of(view, self._hang))
-            run.shown_state, run.dirty = name, False
+            past = (state.history.frozen(), tuple(run.book.history))
+            run.shown = RunSnapshot(state.name, samples_of(view), page_of(view, self._hang), *past)
+            run.shown_state, run.shown_at, run.dirty = name, now, False
         return run.shown
 
     def _count_sources(self) -> None:
@@ -382,14 +386,15 @@ class Core:
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
+        for kind, count in Counter(entry.event.kind for entry in entries).items():
+            self.counts.add("events_total", kind, by=count)
         for entry in entries:
             event = entry.event
-            self.counts.add("events_total", event.kind)
             if isinstance(event, Malformed):
                 self.counts.add("malformed_lines_total", event.rule)
             elif isinstance(event, LineDiscarded):
                 self.counts.add("lines_total", "too_long")
-            if isinstance(event, _SURROUNDING) and not source.caught_up and not source.drives:
+            if not source.drives and not source.caught_up and isinstance(event, _SURROUNDING):
                 run.deferred.append((entry, source.name, at))
                 continue
             source.drives = source.drives or event.proves_training

@@ -12,6 +12,7 @@ import logging
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
 from monitor.metrics import Snapshot
 from monitor.notifiers import NotificationQueue, build_notifiers
+from monitor.outputs import Outputs
 from monitor.rules import custom_rules
 from monitor.serve.auth import BasicAuth
 from monitor.serve.http import App
@@ -85,6 +87,7 @@ class Daemon:
         self._save_failures = 0
         self._server: HttpServer | None = None
         self._follower: Follower | None = None
+        self._outputs: Outputs | None = None
         self._notifications = NotificationQueue(build_notifiers(config), clock=self.clock)
         self._manager = ServiceManager(os.environ)
         self._reloaded(successful=True)
@@ -112,8 +115,10 @@ class Daemon:
             ) from error
         self._server.tls, self._server.auth = tls, auth
         self._follower = self._followed(self._load())
+        self._outputs = self._made_outputs()
         self._notifications.start()
         self._server.start()
+        self._outputs.start()
         self._follower.start()
         self._manager.ready()
 
@@ -190,6 +195,9 @@ class Daemon:
         counts = self.core.counts
         for (notifier, outcome), count in self._notifications.counts().items():
             counts.set("notifications_total", count, notifier, outcome)
+        if self._outputs is not None:
+            for (output, written), count in self._outputs.counts().items():
+                counts.set("output_writes_total", count, output, written)
         counts.set("loop_timestamp_seconds", now)
         self._count_saves()
         if self._server is not None:
@@ -230,6 +238,11 @@ class Daemon:
         watches = [Watch(pattern, tuple(watch.exclude)) for watch in self.config.runs for pattern in watch.paths]
         return Follower(watches, resume, self._messages, settings=settings, clock=self.clock)
 
+    def _made_outputs(self) -> Outputs:
+        assert self._server is not None
+        instance = f"{socket.gethostname()}:{self._server.address[1]}"
+        return Outputs(self.config.outputs, lambda: self._snapshot, instance)
+
     def _reload(self) -> None:
         if self._configure is None:
             return
@@ -266,7 +279,12 @@ class Daemon:
         if self._follower is not None:
             self._follower.stop(_STOP_SECONDS)
         self._messages = queue.Queue(maxsize=FollowSettings().queue_size)  # a reader left behind keeps the old one
+        changed_outputs = config.outputs != self.config.outputs
         self.config = config
+        if changed_outputs and self._outputs is not None:
+            self._outputs.stop(_STOP_SECONDS)
+            self._outputs = self._made_outputs()
+            self._outputs.start()
         positions = self.core.reconfigure(config, rules, self._now())
         self._hold_until = self.clock.monotonic() + _HOLD
         self._follower = self._followed(positions)
@@ -327,6 +345,8 @@ class Daemon:
         if self._follower is not None:
             self._follower.stop(_STOP_SECONDS)
         self._notifications.stop(_STOP_SECONDS)
+        if self._outputs is not None:
+            self._outputs.stop(_STOP_SECONDS)
         self._release_server()
         if self._store is not None:
             self._store.release()

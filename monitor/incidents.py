@@ -1,7 +1,8 @@
 """Verdicts in, transitions out: an incident fires, may grow worse, is told again after a while, and is resolved.
 
 Law: pure; one incident a run and kind; for each the transitions firing and resolved alternate (a firing one may repeat
-with a higher severity or after the repeat interval). An inhibited incident is closed without a word. A kind with a hold
+with a higher severity or after the repeat interval). An inhibited incident never fires; one that fired before is
+resolved by what supersedes it, so that whoever was told hears its end. A kind with a hold
 time is pending until its trouble has stood that long.
 """
 
@@ -19,6 +20,9 @@ from monitor.run.state import RunState
 _RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
 INHIBITED_BY: dict[str, tuple[str, ...]] = {
     "hang": ("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed
+    "loss_spike": ("nan_loss", "divergence"),  # the worse word for the same loss
+    "divergence": ("nan_loss",),
+    "checkpoint_overdue": ("checkpoint_failed",),  # none is whole because they fail
 }
 _HISTORY = 100
 _NO_HOLD: Mapping[str, float] = MappingProxyType({})
@@ -98,10 +102,9 @@ def judge(
     for kind in [kind for kind in book.pending if kind not in firing and kind not in unknown]:
         del book.pending[kind]
     out: list[Transition] = []
+    for kind in [kind for kind in firing if _superseded(kind, firing, book) is not None]:
+        del firing[kind]
     for kind, verdict in firing.items():
-        if any(other in firing or other in book.open for other in INHIBITED_BY.get(kind, ())):
-            unknown.discard(kind)
-            continue
         known = book.open.get(kind)
         if known is not None and verdict.since is not None and verdict.since > known.since:
             # the trouble had ended and began anew between two ticks
@@ -126,17 +129,20 @@ def judge(
             known.told_at = now
             out.append(_transition(state, "firing", known, now))
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
-        ended = _ended(book.open.pop(kind))
-        inhibited = any(other in firing or other in book.open for other in INHIBITED_BY.get(kind, ()))
-        ended.quiet = ended.quiet or inhibited
-        out.append(_transition(state, "resolved", ended, now))
+        by = _superseded(kind, firing, book)
+        out.append(_transition(state, "resolved", _ended(book.open.pop(kind), by), now))
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
 
 
-def _ended(incident: Incident) -> Incident:
-    incident.summary = f"resolved: {incident.summary}"
+def _superseded(kind: str, firing: Mapping[str, Verdict], book: IncidentBook) -> str | None:
+    """What makes an incident of this kind needless to tell; None if nothing does."""
+    return next((other for other in INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)
+
+
+def _ended(incident: Incident, by: str | None = None) -> Incident:
+    incident.summary = f"{f'superseded by {by}' if by else 'resolved'}: {incident.summary}"
     return incident
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from monitor.incidents import IncidentBook
+from monitor.incidents import IncidentBook, Transition
 from monitor.run import derived
+from monitor.run.history import History
 from monitor.run.pace import HISTOGRAM_BUCKETS
 from monitor.run.phases import RUN_STATES
 from monitor.run.state import RunState
@@ -130,6 +131,7 @@ def _launch_blocking(view: View) -> Iterable[Sample]:
 
 CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_run_info", "gauge", "Topology and model of the run, from its arguments dump; always 1", _INFO_LABELS, _info),
+    Metric("megatron_world_size", "gauge", "GPUs (ranks) of the run, as a number to weigh and to sum with", (), lambda v: _one(v.state.topology.world_size)),
     Metric("megatron_run_state", "gauge", "1 for the state that the run is in, 0 for the others", ("state",),
            lambda v: [Sample((name,), float(name == v.run_state)) for name in RUN_STATES]),
     Metric("megatron_iteration", "gauge", "Last iteration finished (log: `iteration N/M`)", (), lambda v: _one(v.state.latest.iteration)),
@@ -221,6 +223,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_pattern_timeouts_total", "counter", "Configured patterns that took too long on a line", ("pattern",)),
     MonitorMetric("megatron_monitor_stats_total", "counter", "stat calls made on log files: the polling budget", ()),
     MonitorMetric("megatron_monitor_notifications_total", "counter", "Notifications by what became of them", ("notifier", "outcome")),
+    MonitorMetric("megatron_monitor_output_writes_total", "counter", "Writes of textfiles and pushes by what became of them", ("output", "outcome")),
     MonitorMetric("megatron_monitor_state_save_failures_total", "counter", "State files that could not be written", ()),
     MonitorMetric("megatron_monitor_state_rebuilds_total", "counter", "State files that were lost or corrupt and rebuilt from the logs", ()),
     MonitorMetric("megatron_monitor_mount_info", "gauge", "File systems that hold logs, and how they are watched; always 1", ("mount", "file_system", "mode")),
@@ -268,6 +271,9 @@ class RunSnapshot:
     run: str
     samples: dict[str, tuple[Sample, ...] | Histogram]
     page: dict[str, Any]
+    history: History = field(default_factory=History)
+    """A copy that the loop no longer touches: the charts."""
+    transitions: tuple[Transition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

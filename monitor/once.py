@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, generate_latest
 
 from monitor.clock import Clock, SystemClock
@@ -10,9 +12,13 @@ from monitor.core import Core
 from monitor.follow.follower import read_once
 from monitor.follow.messages import Unreadable
 from monitor.follow.patterns import Watch
+from monitor.incidents import Transition
+from monitor.judgement import Judge, Judged
 from monitor.metrics import Snapshot
 from monitor.rules import custom_rules
+from monitor.run.state import RunState
 from monitor.serve.collector import SnapshotCollector
+from parsers.events import LogEvent
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
 _TIMELESS = frozenset(
@@ -29,12 +35,28 @@ _TIMELESS = frozenset(
 )
 
 
-def read_all(config: Config, clock: Clock | None = None) -> tuple[Core, list[str]]:
+class Watched(Judge):
+    """A judge that shows each run to an onlooker after every event: reports and backfills are made of what it sees."""
+
+    def __init__(self, config: Config, onlooker: Callable[[RunState, LogEvent, float], None]) -> None:
+        super().__init__(config)
+        self._onlooker = onlooker
+
+    def take(self, run: Judged, entry: LogEvent, source: str, at: float, live: bool) -> list[Transition]:
+        """Fold, judge, then show."""
+        told = super().take(run, entry, source, at, live)
+        self._onlooker(run.state, entry, at)
+        return told
+
+
+def read_all(
+    config: Config, clock: Clock | None = None, onlooker: Callable[[RunState, LogEvent, float], None] | None = None
+) -> tuple[Core, list[str]]:
     """(the core after everything was read, what a person should know): files that no one can read or that hold no
     training line, patterns that match nothing.
     """
     clock = clock or SystemClock()
-    core = Core(config, custom_rules(config))
+    core = Core(config, custom_rules(config), Watched(config, onlooker) if onlooker else None)
     watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
     problems: list[str] = []
     for message in read_once(watches, clock=clock):

@@ -125,7 +125,7 @@ class Replay:
         if self.first is None:
             self.first = self.now = at
         if at - self.now > _LEAST_GAP:
-            yield from self._pass(at)
+            yield from self.pass_until(at)
         self.now = at
         state = self.run.state
         before = state.iterations_total
@@ -137,15 +137,17 @@ class Replay:
         """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then, nobody
         knows.
         """
-        yield from self._pass(self.now + after)
-        yield from self._judge.judge(self.run, self.now + after)
+        last = self.now
+        yield from self.pass_until(last + after)
+        yield from self._judge.judge(self.run, self.now)
+        self.now = last
 
-    def _pass(self, until: float) -> Iterator[Transition]:
+    def pass_until(self, until: float) -> Iterator[Transition]:
         """Time passes without an event: each deadline on the way is judged at its instant."""
-        now = self.now
-        while (deadline := self._judge.deadline(self.run, now)) is not None and deadline < until:
-            now = deadline + _EPSILON
-            yield from self._judge.judge(self.run, now)
+        while (deadline := self._judge.deadline(self.run, self.now)) is not None and deadline < until:
+            self.now = deadline + _EPSILON
+            yield from self._judge.judge(self.run, self.now)
+        self.now = max(self.now, until)
 
     def _sample(self, state: RunState) -> None:
         if state.step_seconds is None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from parsers.events import Event
-from parsers.megatron import iterations
+from parsers.megatron import Span, field_spans, iterations
 from parsers.scan import Line, Rule
 
 # ` iteration=       3/  100000 | consumed_samples=...`
@@ -31,6 +31,11 @@ _NAMES = {
 def read_iteration(line: Line) -> Iterator[Event]:
     """The iteration lines."""
     return iterations(line, _START, _name_and_value, "argonne")
+
+
+def spans(text: str) -> list[Span] | None:
+    """Where the values of a line of `read_iteration` stand."""
+    return field_spans(text, _START, _name_and_value)
 
 
 def _name_and_value(piece: str) -> tuple[str, str] | None:

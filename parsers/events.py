@@ -7,9 +7,10 @@ of ours, so that everything may import it.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
+
+import msgspec
+from msgspec import field
 
 Failure = Literal[
     "cuda_oom",
@@ -44,8 +45,7 @@ Milestone = Literal[
 ExitReason = Literal["finished", "iterations", "duration", "signal", "kill_switch", "unknown"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One fact. `rank` is global where the log tells it; `logged_at` is ISO 8601 as printed, zone only if printed."""
 
     kind: ClassVar[str] = ""
@@ -60,8 +60,7 @@ class Event:
 # --- progress of the training loop ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationLogged(Event):
+class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
     """The training loop's own line (Megatron and its forks, gpt-neox)."""
 
     kind: ClassVar[str] = "iteration"
@@ -91,8 +90,7 @@ class IterationLogged(Event):
     dialect: str = "megatron-lm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStepLogged(Event):
+class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):
     """A DeepSpeed engine's report of one step. `form` tells which line: `steps`, `step` or `throughput`."""
 
     kind: ClassVar[str] = "engine_step"
@@ -113,8 +111,7 @@ class EngineStepLogged(Event):
     max_allocated_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerLogged(Event):
+class TrainerLogged(Event, frozen=True, kw_only=True, gc=False):
     """A metric dict of HF Trainer (transformers.trainer, `log`)."""
 
     kind: ClassVar[str] = "trainer_log"
@@ -131,8 +128,7 @@ class TrainerLogged(Event):
     extra: dict[str, float | str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerProgressed(Event):
+class TrainerProgressed(Event, frozen=True, kw_only=True, gc=False):
     """A tqdm bar in iterations. Many programs draw bars: the run decides which one is the training."""
 
     kind: ClassVar[str] = "trainer_progress"
@@ -146,8 +142,7 @@ class TrainerProgressed(Event):
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerSummary(Event):
+class TrainerSummary(Event, frozen=True, kw_only=True, gc=False):
     """HF Trainer's final dict or its `***** train metrics *****` block. Each node may print its own."""
 
     kind: ClassVar[str] = "trainer_summary"
@@ -159,8 +154,7 @@ class TrainerSummary(Event):
     epoch: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerSetting(Event):
+class TrainerSetting(Event, frozen=True, kw_only=True, gc=False):
     """One line under `***** Running training *****`, and that heading itself with an empty name."""
 
     kind: ClassVar[str] = "trainer_setting"
@@ -169,8 +163,7 @@ class TrainerSetting(Event):
     value: float | str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationLogged(Event):
+class ValidationLogged(Event, frozen=True, kw_only=True, gc=False):
     """A validation or test result. `iteration` is None for the one at the end of training."""
 
     kind: ClassVar[str] = "validation"
@@ -182,8 +175,7 @@ class ValidationLogged(Event):
     samples: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationProgressed(Event):
+class EvaluationProgressed(Event, frozen=True, kw_only=True, gc=False):
     """`Evaluating iter 3/10`."""
 
     kind: ClassVar[str] = "evaluation_progress"
@@ -195,8 +187,7 @@ class EvaluationProgressed(Event):
 # --- set-up ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArgumentsDumped(Event):
+class ArgumentsDumped(Event, frozen=True, kw_only=True, gc=False):
     """The whole arguments dump, once it has ended. Values stand as printed, gpt-neox's origin word cut off."""
 
     kind: ClassVar[str] = "arguments"
@@ -205,8 +196,7 @@ class ArgumentsDumped(Event):
     complete: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyLogged(Event):
+class TopologyLogged(Event, frozen=True, kw_only=True, gc=False):
     """`using world size: 64, data-parallel-size: 1, ...`, DeepSpeed's and the launchers' forms of it."""
 
     kind: ClassVar[str] = "topology"
@@ -220,8 +210,7 @@ class TopologyLogged(Event):
     processes_per_node: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettingLogged(Event):
+class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False):
     """One more input of the model told outside the arguments dump, e.g. `padded_vocab_size`, `micro_batches`,
     `parameters_billions`, `zero_stage`; `name` is Megatron's argument name where there is one.
     """
@@ -232,8 +221,7 @@ class ModelSettingLogged(Event):
     value: float | str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParametersCounted(Event):
+class ParametersCounted(Event, frozen=True, kw_only=True, gc=False):
     """` > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 1236`."""
 
     kind: ClassVar[str] = "parameters"
@@ -243,8 +231,7 @@ class ParametersCounted(Event):
     pipeline_rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSizeRampupPlanned(Event):
+class BatchSizeRampupPlanned(Event, frozen=True, kw_only=True, gc=False):
     """The global batch size will grow during the run: a legal slowdown."""
 
     kind: ClassVar[str] = "batch_size_rampup"
@@ -255,8 +242,7 @@ class BatchSizeRampupPlanned(Event):
     samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MilestoneReached(Event):
+class MilestoneReached(Event, frozen=True, kw_only=True, gc=False):
     """A set-up step was announced."""
 
     kind: ClassVar[str] = "milestone"
@@ -264,8 +250,7 @@ class MilestoneReached(Event):
     milestone: Milestone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationsSkipped(Event):
+class IterationsSkipped(Event, frozen=True, kw_only=True, gc=False):
     """BigScience's `--skip-train-iteration-range`: the iteration jumps forward legally."""
 
     kind: ClassVar[str] = "iterations_skipped"
@@ -274,8 +259,7 @@ class IterationsSkipped(Event):
     last: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftwareSeen(Event):
+class SoftwareSeen(Event, frozen=True, kw_only=True, gc=False):
     """A version that ds_report or a banner tells."""
 
     kind: ClassVar[str] = "software"
@@ -285,8 +269,7 @@ class SoftwareSeen(Event):
     version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentVariableSeen(Event):
+class EnvironmentVariableSeen(Event, frozen=True, kw_only=True, gc=False):
     """One variable of the allow-list (environment.py). Secrets stand in the same dumps: never by wildcard."""
 
     kind: ClassVar[str] = "environment"
@@ -299,16 +282,14 @@ class EnvironmentVariableSeen(Event):
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaveStarted(Event):
+class CheckpointSaveStarted(Event, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "checkpoint_save_started"
 
     iteration: int | None = None
     path: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved(Event):
+class CheckpointSaved(Event, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "checkpoint_saved"
 
     iteration: int | None = None
@@ -316,8 +297,7 @@ class CheckpointSaved(Event):
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaveScheduled(Event):
+class CheckpointSaveScheduled(Event, frozen=True, kw_only=True, gc=False):
     """An asynchronous save was handed over: its success may come many iterations later."""
 
     kind: ClassVar[str] = "checkpoint_save_scheduled"
@@ -326,8 +306,7 @@ class CheckpointSaveScheduled(Event):
     path: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFileWritten(Event):
+class CheckpointFileWritten(Event, frozen=True, kw_only=True, gc=False):
     """DeepSpeed writing or having written one file of a checkpoint: progress while saving."""
 
     kind: ClassVar[str] = "checkpoint_file"
@@ -337,24 +316,21 @@ class CheckpointFileWritten(Event):
     finished: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointLoadStarted(Event):
+class CheckpointLoadStarted(Event, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "checkpoint_load_started"
 
     iteration: int | None = None
     path: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointLoaded(Event):
+class CheckpointLoaded(Event, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "checkpoint_loaded"
 
     iteration: int | None = None
     path: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointNotFound(Event):
+class CheckpointNotFound(Event, frozen=True, kw_only=True, gc=False):
     """The run starts from random weights."""
 
     kind: ClassVar[str] = "checkpoint_not_found"
@@ -365,8 +341,7 @@ class CheckpointNotFound(Event):
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReported(Event):
+class MemoryReported(Event, frozen=True, kw_only=True, gc=False):
     """Device or host memory. What the programs call MB and GB are MiB and GiB."""
 
     kind: ClassVar[str] = "memory"
@@ -382,8 +357,7 @@ class MemoryReported(Event):
     host_used_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimersReported(Event):
+class TimersReported(Event, frozen=True, kw_only=True, gc=False):
     """Named timers in seconds, each (min, max) over the ranks; one number gives the same twice.
 
     `speaker` tells Megatron's timers (averaged over the log interval) from DeepSpeed's (per micro step).
@@ -395,8 +369,7 @@ class TimersReported(Event):
     timers: dict[str, tuple[float, float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StragglerReported(Event):
+class StragglerReported(Event, frozen=True, kw_only=True, gc=False):
     """Megatron's StragglerDetector: name -> (value, rank). Power is milliwatts although labelled W."""
 
     kind: ClassVar[str] = "straggler"
@@ -404,8 +377,7 @@ class StragglerReported(Event):
     values: dict[str, tuple[float, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputReported(Event):
+class ThroughputReported(Event, frozen=True, kw_only=True, gc=False):
     """TFLOPs or like figures that stand on a line of their own."""
 
     kind: ClassVar[str] = "throughput"
@@ -416,8 +388,7 @@ class ThroughputReported(Event):
     seconds_per_step: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverflowSkipped(Event):
+class OverflowSkipped(Event, frozen=True, kw_only=True, gc=False):
     """A step was skipped because gradients overflowed. `new_loss_scale` equals the old while hysteresis is used up."""
 
     kind: ClassVar[str] = "overflow"
@@ -427,8 +398,7 @@ class OverflowSkipped(Event):
     hysteresis: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossScaleExhausted(Event):
+class LossScaleExhausted(Event, frozen=True, kw_only=True, gc=False):
     """`Current loss scale already at minimum - cannot decrease scale anymore.` The program stops."""
 
     kind: ClassVar[str] = "loss_scale_exhausted"
@@ -437,8 +407,7 @@ class LossScaleExhausted(Event):
 # --- ends and failures ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramExited(Event):
+class ProgramExited(Event, frozen=True, kw_only=True, gc=False):
     """The training loop ended by itself: a clean end."""
 
     kind: ClassVar[str] = "exit"
@@ -447,8 +416,7 @@ class ProgramExited(Event):
     iteration: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessExited(Event):
+class ProcessExited(Event, frozen=True, kw_only=True, gc=False):
     """A launcher saw one process end. A negative code is the signal."""
 
     kind: ClassVar[str] = "process_exit"
@@ -461,8 +429,7 @@ class ProcessExited(Event):
     """Slurm's task list as printed, e.g. `0-1,3`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessTerminated(Event):
+class ProcessTerminated(Event, frozen=True, kw_only=True, gc=False):
     """A launcher or scheduler ended processes because something else had failed: a consequence, never the cause."""
 
     kind: ClassVar[str] = "process_terminated"
@@ -471,8 +438,7 @@ class ProcessTerminated(Event):
     pid: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureSeen(Event):
+class FailureSeen(Event, frozen=True, kw_only=True, gc=False):
     """A line that names a failure. `consequence` marks a victim (SIGTERM by torchrun): not the cause."""
 
     kind: ClassVar[str] = "failure"
@@ -490,8 +456,7 @@ class FailureSeen(Event):
     """The configured pattern's name, for a site's own failures."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchdogTimedOut(Event):
+class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False):
     """PyTorch's NCCL watchdog gave up on a collective. `group_rank` counts within the process group."""
 
     kind: ClassVar[str] = "nccl_watchdog"
@@ -504,8 +469,7 @@ class WatchdogTimedOut(Event):
     waited_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracebackSeen(Event):
+class TracebackSeen(Event, frozen=True, kw_only=True, gc=False):
     """The last line of a Python traceback. It may belong to a helper (wandb): the run decides."""
 
     kind: ClassVar[str] = "traceback"
@@ -520,8 +484,7 @@ class TracebackSeen(Event):
 # --- a site's own lines, and lines that did not parse ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CustomValueLogged(Event):
+class CustomValueLogged(Event, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "custom_value"
     proves_training: ClassVar[bool] = False
 
@@ -529,16 +492,14 @@ class CustomValueLogged(Event):
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CustomProgressLogged(Event):
+class CustomProgressLogged(Event, frozen=True, kw_only=True, gc=False):
     kind: ClassVar[str] = "custom_progress"
     proves_training: ClassVar[bool] = False
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Malformed(Event):
+class Malformed(Event, frozen=True, kw_only=True, gc=False):
     """A line that begins like a known one and does not parse: how we learn that upstream changed its format."""
 
     kind: ClassVar[str] = "malformed"
@@ -548,8 +509,7 @@ class Malformed(Event):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineDiscarded(Event):
+class LineDiscarded(Event, frozen=True, kw_only=True, gc=False):
     """A line longer than the bound was thrown away up to its end."""
 
     kind: ClassVar[str] = "line_discarded"
@@ -577,9 +537,9 @@ EVENT_TYPES: dict[str, type[Event]] = {
 def to_fields(event: Event) -> dict[str, Any]:
     """The event as plain data, absent values and empty collections left out, for `parse --json`."""
     out: dict[str, Any] = {"event": event.kind}
-    for spec in dataclasses.fields(event):
-        value = getattr(event, spec.name)
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
         if value is None or value == {} or value == "":
             continue
-        out[spec.name] = value
+        out[name] = value
     return out

@@ -28,7 +28,7 @@ _FLOPS_UNITS = {"": 1e-12, "k": 1e-9, "m": 1e-6, "g": 1e-3, "t": 1.0, "p": 1e3, 
 NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 """A printed number as a pattern without groups; to be compiled with IGNORECASE for `NAN` and `INF`."""
 
-_LEADING_NUMBER = re.compile(rf"\s*({NUMBER})", re.IGNORECASE)
+LEADING_NUMBER = re.compile(rf"\s*({NUMBER})", re.IGNORECASE)
 _WHOLE_NUMBER = re.compile(NUMBER, re.IGNORECASE)
 _BYTES = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGT]?i?B|bytes)?\b", re.IGNORECASE)
 _FLOPS = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
@@ -64,7 +64,7 @@ def number(text: str) -> float | None:
     try:
         return float(text)  # the common case; also takes surrounding blanks
     except ValueError:
-        match = _LEADING_NUMBER.match(text)
+        match = LEADING_NUMBER.match(text)
         return float(match[1]) if match else None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from parsers.events import Event, IterationLogged, Malformed
 from parsers.fields import NUMBER, integer, milliseconds, name_and_value, number, seconds, teraflops
@@ -36,13 +36,13 @@ _Convert = Callable[[str], Any]
 _Split = Callable[[str], tuple[str, str] | None]
 
 
-def _duration(text: str) -> float | None:
+def duration(text: str) -> float | None:
     """`4.125 s`: the unit stands beside the value; without one it is not guessed."""
     unit = _TIME_UNIT.search(text)
     return seconds(number(text), unit[1]) if unit else None
 
 
-def _ratio(text: str) -> float | None:
+def ratio(text: str) -> float | None:
     """`35.8%` as 0.358. A bare number above 1 cannot be a ratio and is not guessed at."""
     value = number(text)
     if value is not None and text.endswith("%"):
@@ -56,7 +56,7 @@ FIELDS: dict[str, tuple[str, _Convert]] = {
     "consumed tokens": ("consumed_tokens", integer),
     "elapsed time per iteration (ms)": ("seconds_per_iteration", milliseconds),
     "elapsed time per iteration (s)": ("seconds_per_iteration", number),
-    "iteration time": ("seconds_per_iteration", _duration),
+    "iteration time": ("seconds_per_iteration", duration),
     "learning rate": ("learning_rate", number),
     "global batch size": ("global_batch_size", integer),
     "gloabl batch size": ("global_batch_size", integer),  # so printed by Ascend's fork
@@ -83,8 +83,8 @@ FIELDS: dict[str, tuple[str, _Convert]] = {
     "approx flops per GPU": ("tflops", teraflops),
     "actual seqlen": ("sequence_length", integer),
     "curriculum seqlen": ("sequence_length", integer),
-    "MFU": ("mfu", _ratio),
-    "HFU": ("hfu", _ratio),
+    "MFU": ("mfu", ratio),
+    "HFU": ("hfu", ratio),
 }
 # Spelt in another case or with underscores it is the same field.
 _ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.items()}
@@ -165,10 +165,15 @@ class _Fields:
         """An unknown field, as number where it is one."""
         self.names.add(name)
         if text:
-            try:
-                self.extra[name] = float(text)
-            except ValueError:
-                self.extra[name] = text[:_MAX_TEXT]
+            self.extra[name] = kept(text)
+
+
+def kept(text: str) -> float | str:
+    """The value of an unknown field."""
+    try:
+        return float(text)
+    except ValueError:
+        return text[:_MAX_TEXT]
 
 
 def _is_whole(text: str, attribute: str, convert: _Convert) -> bool:
@@ -251,9 +256,60 @@ def _lead(text: str, floor: int, start: int) -> int:
     return found if found >= 0 and text.count("|", found, start) == 1 else start
 
 
+class Span(NamedTuple):
+    """Where a field's value stands in a line. `home` is `values` (an attribute), `losses` or `extra`."""
+
+    home: str
+    name: str
+    convert: _Convert
+    start: int
+    end: int
+
+
+def field_spans(text: str, start: re.Pattern[str], split: _Split) -> list[Span] | None:
+    """The places of what `iterations` reads from a line with one plain iteration line in it; None for other lines.
+
+    A guess for most lines: whoever uses it compares with `iterations`.
+    """
+    matches = list(start.finditer(text))
+    if len(matches) != 1:
+        return None
+    match = matches[0]
+    lead = _lead(text, 0, match.start())
+    before = match.start() - lead
+    spans = [Span("values", "iteration", int, *match.span(1))]
+    if match[2].isdigit():
+        spans.append(Span("values", "train_iterations", int, *match.span(2)))
+    place = 0
+    for piece in (text[lead : match.start()] + text[match.end() :]).split("|", _MAX_FIELDS):
+        pair = split(piece)
+        end = place + len(piece.rstrip())
+        place += len(piece) + 1
+        if pair is None:
+            continue
+        name, value = pair
+        known = FIELDS.get(name) or _ALIASES.get(name.lower().replace("_", " "))
+        if known is not None:
+            second = any(span.name == known[0] for span in spans)
+            home, name, convert = ("extra", name, known[1]) if second else ("values", *known)
+        else:
+            home, convert = ("losses", number) if _LOSS.search(name) and _NAME.fullmatch(name) else ("extra", kept)
+        shift = lead if end <= before else match.end() - before
+        spans.append(Span(home, name, convert, end - len(value) + shift, end + shift))
+    return spans
+
+
+def spans(text: str) -> list[Span] | None:
+    """Where the values of a line of `read_iterations` stand."""
+    return field_spans(text, _START, name_and_value)
+
+
 def read_iterations(line: Line) -> Iterator[Event]:
     """The iteration lines of every program but Argonne's, gpt-neox included."""
     return iterations(line, _START, name_and_value)
 
 
-RULES: tuple[Rule, ...] = (Rule("megatron.iteration", (b"iteration ",), read_iterations),)
+# What _START begins with; `iteration ` alone would also want every `per iteration (ms)`.
+_ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
+
+RULES: tuple[Rule, ...] = (Rule("megatron.iteration", _ANCHORS, read_iterations),)

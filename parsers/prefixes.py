@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -60,9 +61,7 @@ _PREFIX = re.compile(
 )
 
 # Names that look like `word1:` and are no hosts.
-_NOT_HOSTS = frozenset(
-    {"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"}
-)
+NOT_HOSTS = frozenset({"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"})
 
 
 @dataclass(slots=True)
@@ -103,17 +102,36 @@ def strip_prefixes(text: str) -> tuple[Prefix, str]:
     """(what the prefixes told, the rest). The rest keeps the program's own leading blanks."""
     prefix = Prefix()
     position = 0
-    for _ in range(_MAX_NESTING):
-        match = _PREFIX.match(text, position)
-        if not match or match.end() == position:
-            break
-        if not _take(prefix, match):
-            break
+    for match in _matches(text):
+        _take(prefix, match)
         position = match.end()
     return prefix, text[position:]
 
 
-def _take(prefix: Prefix, match: re.Match[str]) -> bool:
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    position = 0
+    for _ in range(_MAX_NESTING):
+        match = _PREFIX.match(text, position)
+        if not match or match.end() == position or match["host"] in NOT_HOSTS or match["word_host"] in NOT_HOSTS:
+            return
+        yield match
+        position = match.end()
+
+
+_TELLS = {"mpi": "rank", "word_host": "host", "ray_ip": "host"}
+
+
+def prefix_spans(text: str) -> dict[str, tuple[int, int]]:
+    """Where the prefixes tell `time`, `rank`, `task`, `local` and `host`; the last one where several do."""
+    out = {}
+    for match in _matches(text):
+        for group in match.re.groupindex:
+            if match[group] is not None:
+                out[_TELLS.get(group) or group.rpartition("_")[2]] = match.span(group)
+    return out
+
+
+def _take(prefix: Prefix, match: re.Match[str]) -> None:
     kind = match.lastgroup
     got = match.groupdict
     if kind == "task":
@@ -129,8 +147,6 @@ def _take(prefix: Prefix, match: re.Match[str]) -> bool:
     elif kind == "logger":
         prefix.level, prefix.location = match["level"], match["logger"]
     elif kind in ("host", "word_host"):
-        if match[kind] in _NOT_HOSTS:
-            return False
         prefix.node = match[kind]
     elif kind is not None:
         for name, value in got().items():
@@ -148,7 +164,6 @@ def _take(prefix: Prefix, match: re.Match[str]) -> bool:
                 prefix.location = value
             elif what == "ip":
                 prefix.node = value
-    return True
 
 
 def segments(text: str) -> list[str]:

@@ -8,24 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from parsers.events import Event, LineDiscarded, LogEvent
 from parsers.lines import MAX_LINE_BYTES, Block, LineSplitter, line_end, next_line
 from parsers.prefixes import ANSI, segments, strip_prefixes
 from parsers.scan import Candidates, Gatherer, Line, Rule, Scanner
+from parsers.shapes import Answer, Shapes
 from parsers.speakers import GATHERERS, RULES
 
 _DEFAULT_SCANNER = Scanner(RULES)
+_DEFAULT_SHAPES = Shapes()  # a memo that all sources share: what one has learned, the others need not
 _MAX_TEXT = 2000  # of a line kept as evidence
 
 
 class SourceReader:
-    """Reads one endless source. `extra` are a site's own rules, asked last and of every line."""
+    """Reads one endless source. `extra` are a site's own rules, asked last and of every line. `scanner` and `shapes`
+    change how fast it goes and nothing else.
+    """
 
-    def __init__(self, extra: Sequence[Rule] = (), max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self._scanner = _DEFAULT_SCANNER
+    def __init__(
+        self,
+        extra: Sequence[Rule] = (),
+        max_line_bytes: int = MAX_LINE_BYTES,
+        scanner: Scanner | None = None,
+        shapes: Shapes | None = None,
+    ) -> None:
+        self._scanner = scanner or _DEFAULT_SCANNER
+        self._shapes = shapes if shapes is not None else _DEFAULT_SHAPES
         self._extra = tuple(extra)
         self._splitter = LineSplitter(max_line_bytes=max_line_bytes)
         self._open: list[tuple[str, Gatherer]] = []
@@ -91,11 +102,7 @@ class SourceReader:
         out: list[LogEvent] = []
         for part in parts:
             if isinstance(part, Block):
-                before = len(out)
                 self._read_block(part, out)
-                for entry in out[before:]:
-                    self.matched_lines += entry.line != self._last_matched
-                    self._last_matched = entry.line
             else:
                 out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
         return out
@@ -103,6 +110,7 @@ class SourceReader:
     def _read_block(self, block: Block, out: list[LogEvent]) -> None:
         data = block.data
         candidates = self._scanner.candidates(data)
+        plan_for = self._shapes.plan
         position, counted, number = 0, 0, block.first_line
         while True:
             found = self._next_line(candidates, position)
@@ -111,7 +119,17 @@ class SourceReader:
             start, end, rules = found
             number += data.count(b"\n", counted, start)
             counted = start
-            self._read_line(data[start:end], number, rules, out)
+            raw = data[start:end]
+            plan = plan_for(raw) if rules and not (self._open or self._extra) else None
+            event = plan.read(raw) if plan is not None else None
+            if plan is not None and event is not None:
+                out.append(LogEvent(number, plan.rule, event, raw.decode().strip()[:_MAX_TEXT]))
+                found_one = True
+            else:
+                found_one = self._read_line(raw, number, rules, out)
+            if found_one and number != self._last_matched:
+                self.matched_lines += 1
+                self._last_matched = number
             position = next_line(data, end)
 
     def _next_line(self, candidates: Candidates, position: int) -> tuple[int, int, tuple[int, ...]] | None:
@@ -122,15 +140,29 @@ class SourceReader:
         end = line_end(candidates.data, position, candidates.has_cr)
         return position, end, candidates.within(position, end)
 
-    def _read_line(self, raw: bytes, number: int, rules: tuple[int, ...], out: list[LogEvent]) -> None:
-        text = raw.decode("utf-8", "replace")
-        if "\x1b" in text:
-            text = ANSI.sub("", text)
-        for segment in segments(text):
-            prefix, rest = strip_prefixes(segment)
-            line = Line(rest, prefix, number)
-            for rule, event in self._ask(line, rules):
-                out.append(LogEvent(number, rule, event, segment.strip()[:_MAX_TEXT]))
+    def _read_line(self, raw: bytes, number: int, rules: tuple[int, ...], out: list[LogEvent]) -> bool:
+        """Whether the line gave an event."""
+        before = len(out)
+        learning = bool(rules) and not (self._open or self._extra)
+        for segment, line in _segments(raw, number):
+            text = segment.strip()[:_MAX_TEXT]
+            out.extend(LogEvent(number, rule, event, text) for rule, event in self._ask(line, rules))
+        if learning and len(out) - before == 1:
+            answer = [(entry.rule, entry.event) for entry in out[before:]]
+            self._shapes.learn(raw, answer, lambda other: self._alone(other, rules))
+        return len(out) > before
+
+    def _alone(self, raw: bytes, rules: tuple[int, ...]) -> Answer:
+        """What a line says by itself. Changes nothing."""
+        found: Answer = []
+        for _, line in _segments(raw, 0):
+            for index in rules:
+                rule = self._scanner.rules[index]
+                items = list(rule.read(line))
+                found.extend((rule.name, item) for item in items if isinstance(item, Event))
+                if items:
+                    break
+        return found
 
     def _ask(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event]]:
         found: list[tuple[str, Event]] = []
@@ -159,3 +191,13 @@ class SourceReader:
         for rule in self._extra:
             found.extend((rule.name, item) for item in rule.read(line) if isinstance(item, Event))
         return found
+
+
+def _segments(raw: bytes, number: int) -> Iterator[tuple[str, Line]]:
+    """Each writer's part of a physical line, as it stands and with the prefixes off."""
+    text = raw.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    for segment in segments(text):
+        prefix, rest = strip_prefixes(segment)
+        yield segment, Line(rest, prefix, number)

@@ -1,12 +1,11 @@
 """A block of whole lines in, the few lines out that some rule may want. Literal first, regex after.
 
-A training log is mostly noise. Each rule names anchors: literals of which its lines cannot lack all. One `find` an
-anchor passes over a whole block at memory speed, and only the lines that hold one are cut out, decoded and read.
+A training log is mostly noise. Each rule names anchors: literals of which its lines cannot lack all. `search.py` finds
+them all in one pass over a whole block, and only the lines that hold one are cut out, decoded and read.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 from parsers.events import Event
 from parsers.lines import line_end, line_start
 from parsers.prefixes import Prefix
+from parsers.search import Hits, Search, best
 
 
 @dataclass(slots=True)
@@ -59,62 +59,66 @@ class Rule:
 class Scanner:
     """Which rules may want which line of a block."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], engine: Callable[[Sequence[bytes]], Search] = best) -> None:
         self.rules = tuple(rules)
         wanted: dict[bytes, list[int]] = {}
         for index, rule in enumerate(self.rules):
             for anchor in rule.anchors:
                 wanted.setdefault(anchor, []).append(index)
-        self._anchors = tuple(wanted)
         self._wanted = tuple(tuple(indices) for indices in wanted.values())
+        self._search = engine(tuple(wanted))
 
     def candidates(self, data: bytes) -> Candidates:
         """Start on a block."""
-        return Candidates(data, self._anchors, self._wanted)
+        return Candidates(data, self._search(data), self._wanted)
 
 
 class Candidates:
-    """Walks one block from candidate line to candidate line."""
+    """Walks one block from candidate line to candidate line, forwards."""
 
-    def __init__(self, data: bytes, anchors: Sequence[bytes], wanted: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, data: bytes, hits: Hits, wanted: Sequence[tuple[int, ...]]) -> None:
         self.data = data
         self.has_cr = b"\r" in data
-        self._anchors = anchors
         self._wanted = wanted
-        self._heap = [(found, index) for index, anchor in enumerate(anchors) if (found := data.find(anchor)) >= 0]
-        heapq.heapify(self._heap)
+        self._hits = hits
+        self._next = 0
 
     def after(self, position: int) -> tuple[int, int, tuple[int, ...]] | None:
         """(start, end, rule indices in order) of the first line at or after `position` that a rule may want."""
-        heap, data = self._heap, self.data
-        while heap and heap[0][0] < position:
-            self._advance(position)
-        if not heap:
+        hits, data, index = self._hits, self.data, self._next
+        count = len(hits)
+        while index < count and hits[index][0] < position:
+            index += 1
+        if index == count:
+            self._next = index
             return None
-        start = line_start(data, heap[0][0], self.has_cr, position)
-        end = line_end(data, heap[0][0], self.has_cr)
-        rules: set[int] = set()
-        while heap and heap[0][0] < end:
-            rules.update(self._wanted[heap[0][1]])
-            self._advance(end)
-        return start, end, tuple(sorted(rules))
+        place, anchor = hits[index]
+        if self.has_cr:
+            start, end = line_start(data, place, True, position), line_end(data, place, True)
+        else:
+            start, end = data.rfind(b"\n", position, place) + 1 or position, data.find(b"\n", place)
+            if end < 0:
+                end = len(data)
+        index += 1
+        rules = self._wanted[anchor]
+        while index < count and hits[index][0] < end:
+            if hits[index][1] != anchor:
+                rules = _merged(rules, self._wanted[hits[index][1]])
+            index += 1
+        self._next = index
+        return start, end, rules
 
     def within(self, start: int, end: int) -> tuple[int, ...]:
         """Rule indices in order for the line [start, end), when the caller walks every line."""
-        heap = self._heap
-        rules: set[int] = set()
-        while heap and heap[0][0] < end:
-            if heap[0][0] >= start:
-                rules.update(self._wanted[heap[0][1]])
-                self._advance(end)
-            else:
-                self._advance(start)
-        return tuple(sorted(rules))
+        hits, index = self._hits, self._next
+        rules: tuple[int, ...] = ()
+        while index < len(hits) and hits[index][0] < end:
+            if hits[index][0] >= start:
+                rules = _merged(rules, self._wanted[hits[index][1]])
+            index += 1
+        self._next = index
+        return rules
 
-    def _advance(self, position: int) -> None:
-        index = self._heap[0][1]
-        found = self.data.find(self._anchors[index], position)
-        if found < 0:
-            heapq.heappop(self._heap)
-        else:
-            heapq.heapreplace(self._heap, (found, index))
+
+def _merged(some: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:
+    return some if some == more else tuple(sorted({*some, *more}))

@@ -11,6 +11,16 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
 REAL_LOGS = ROOT.parent / "shared" / "logs"
+TOOLS = {
+    "promtool": ("promtool",),
+    "chromium": ("chromium",),
+    "prometheus": ("prometheus", "promtool", "prometheus-alertmanager", "amtool"),
+    "outputs": ("prometheus-node-exporter", "prometheus-pushgateway", "victoria-metrics", "vmalert"),
+    "shellcheck": ("shellcheck",),
+    "systemd": ("systemd-analyze",),
+    "compose": ("docker-compose",),
+}
+"""Programs that the tests of a marker start; Debian's packages are listed in .ci/run."""
 
 # Derandomised, so that red means red; no deadline, so that a busy machine is no failure.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -28,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("real_logs") and not REAL_LOGS.is_dir():
             item.add_marker(pytest.mark.skip(reason="no real logs beside the project"))
-        if item.get_closest_marker("promtool") and not shutil.which("promtool") and not required:
-            item.add_marker(pytest.mark.skip(reason="promtool is not installed (Debian: prometheus)"))
-        if item.get_closest_marker("chromium") and not shutil.which("chromium") and not required:
-            item.add_marker(pytest.mark.skip(reason="chromium is not installed"))
+        for marker, tools in TOOLS.items():
+            missing = [tool for tool in tools if not shutil.which(tool)]
+            if item.get_closest_marker(marker) and missing and not required:
+                item.add_marker(pytest.mark.skip(reason=f"not installed: {', '.join(missing)}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from monitor.cli import main
+from monitor.cli import COMMANDS, command
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.simulate import FAULTS
 from parsers.speakers import SPEAKERS
@@ -29,8 +29,8 @@ def metrics_table() -> str:
 def commands_table() -> str:
     """Every command with the first sentence of its help."""
     rows = ["| command | does |", "| --- | --- |"]
-    for name, command in sorted(main.commands.items()):
-        rows.append(f"| `megatron-monitor {name}` | {(command.help or '').split('.')[0].strip()} |")
+    helps = {name: command(name).help or "" for name in sorted(COMMANDS)}
+    rows += [f"| `megatron-monitor {name}` | {text.split('.')[0].strip()} |" for name, text in helps.items()]
     return "\n".join(rows)
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import click
+import msgspec
 
 from monitor.commands.files import files_of
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
 from monitor.rules import custom_rules
-from parsers.events import LogEvent, to_fields
+from parsers.events import IterationLogged, LogEvent, to_fields
 from parsers.reader import SourceReader
 
 _CHUNK = 1 << 20
@@ -34,8 +36,9 @@ def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overr
         try:
             with _open(path) as stream:
                 run = "-" if path == "-" else run_name(absolute(path), absolute(path), config.runs)
-                for entry in events_of(stream, config):
-                    sys.stdout.write(_line(path, run, entry, as_json))
+                line = _json_lines(path, run) if as_json else _text_lines(path)
+                for entries in _chunks(stream, config):
+                    sys.stdout.write("".join(map(line, entries)))
         except BrokenPipeError:
             sys.stderr.close()  # the reader has gone away: nothing more to say, not even at exit
             sys.exit(0)
@@ -51,22 +54,48 @@ def _open(path: str) -> IO[bytes]:
 
 def events_of(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
     """Every event of one stream."""
+    return itertools.chain.from_iterable(_chunks(stream, config))
+
+
+def _chunks(stream: IO[bytes], config: Config) -> Iterator[list[LogEvent]]:
     reader = SourceReader(custom_rules(config))
     while chunk := stream.read(_CHUNK):
-        yield from reader.feed(chunk)
-    yield from reader.flush()
+        yield reader.feed(chunk)
+    yield reader.flush()
 
 
-def _line(path: str, run: str, entry: LogEvent, as_json: bool) -> str:
-    fields: dict[str, Any] = to_fields(entry.event)
-    if as_json:
+def _json_lines(path: str, run: str) -> Callable[[LogEvent], str]:
+    source, named, encode = _json(path), _json(run), msgspec.json.encode
+    usual = _json(IterationLogged(iteration=0).dialect)
+
+    def line(entry: LogEvent) -> str:
+        event = entry.event
+        head = f'{{"event":"{event.kind}","source":{source},"line":{entry.line},"run":{named}'
+        if isinstance(event, IterationLogged):  # what is absent is left out by msgspec, the usual dialect too
+            fields = encode(event).decode()
+            if "null" not in fields:
+                told = "" if '"dialect"' in fields else f',"dialect":{usual}'
+                return f"{head},{fields[1:-1]}{told}}}\n"
+        fields = _json({name: value for name, value in to_fields(event).items() if name != "event"})
+        return f"{head},{fields[1:]}\n" if len(fields) > 2 else head + "}\n"
+
+    return line
+
+
+def _json(value: Any) -> str:
+    """As msgspec writes it. nan and inf stand as Python's json writes them: the log says them, and null is "absent"."""
+    text = msgspec.json.encode(value).decode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if "null" in text else text
+
+
+def _text_lines(path: str) -> Callable[[LogEvent], str]:
+    def line(entry: LogEvent) -> str:
+        fields = to_fields(entry.event)
         kind = fields.pop("event")
-        # nan and inf stand as Python's json writes them: the log says them, and null would say "absent".
-        record = {"event": kind, "source": path, "line": entry.line, "run": run, **fields}
-        return json.dumps(record, ensure_ascii=False) + "\n"
-    kind = fields.pop("event")
-    values = "  ".join(f"{name}={_short(value)}" for name, value in fields.items())
-    return f"{path}:{entry.line}: {kind:<18} {values}\n"
+        values = "  ".join(f"{name}={_short(value)}" for name, value in fields.items())
+        return f"{path}:{entry.line}: {kind:<18} {values}\n"
+
+    return line
 
 
 def _short(value: Any) -> str:

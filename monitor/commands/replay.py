@@ -40,13 +40,19 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
 @click.command("replay")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a transition, last one a run with its summary.")
+@click.option("--all", "everything", is_flag=True, help="Also what is only shown and told to nobody, such as late.")
 @click.option(
     "--after", type=_Duration(), default="10s", show_default=True, help="Watch on for so long after the last line."
 )
 @config_option
 @set_option
 def replay_command(
-    paths: tuple[str, ...], as_json: bool, after: float, config_file: Path | None, overrides: tuple[str, ...]
+    paths: tuple[str, ...],
+    as_json: bool,
+    everything: bool,
+    after: float,
+    config_file: Path | None,
+    overrides: tuple[str, ...],
 ) -> None:
     """Judge finished logs on their own clock: the incidents that the daemon would have raised, and when.
 
@@ -62,7 +68,8 @@ def replay_command(
     for name, files in runs.items():
         for player, transition in replay(judge, name, {path: _entries(path, config) for path in files}, after):
             if transition is not None:
-                _say(player, transition, as_json)
+                if everything or not transition.quiet:
+                    _say(player, transition, as_json)
             elif player.run.state.proven:
                 seen = True
                 _sum_up(player, as_json)

@@ -10,8 +10,6 @@ import click
 
 from monitor.commands.settings import config_option, configured, load_config, set_option
 from monitor.config import Config
-from monitor.daemon import StartError, serve
-from monitor.once import metrics_page
 
 
 @click.command()
@@ -40,6 +38,8 @@ def run(
     start_logging(config)
     if once:
         sys.exit(_once(config))
+    from monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
+
     try:
         serve(config, lambda: load_config(config_file, overrides, paths))
     except StartError as error:
@@ -56,6 +56,8 @@ def start_logging(config: Config) -> None:
 
 
 def _once(config: Config) -> int:
+    from monitor.once import metrics_page
+
     page, problems = metrics_page(config)
     for problem in problems:
         click.echo(problem, err=True)

@@ -15,15 +15,36 @@ from monitor.config.naming import run_name
 from monitor.config.problems import ConfigError, ConfigProblem
 from monitor.config.relative import resolved
 from monitor.config.scalars import compiled, host_and_port
-from monitor.config.schema import Config, Follow, NotifierConfig, Pattern, TlsServer, Watch, Web, WebhookSettings
+from monitor.config.schema import (
+    AlertmanagerSettings,
+    AppriseSettings,
+    CommandSettings,
+    Config,
+    Follow,
+    NotifierConfig,
+    OutputConfig,
+    Pattern,
+    PushgatewaySettings,
+    TextfileSettings,
+    TlsServer,
+    Watch,
+    Web,
+    WebhookSettings,
+)
 
 __all__ = [
+    "AlertmanagerSettings",
+    "AppriseSettings",
+    "CommandSettings",
     "Config",
     "ConfigError",
     "ConfigProblem",
     "Follow",
     "NotifierConfig",
+    "OutputConfig",
     "Pattern",
+    "PushgatewaySettings",
+    "TextfileSettings",
     "TlsServer",
     "Watch",
     "Web",

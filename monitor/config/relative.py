@@ -11,7 +11,16 @@ from types import MappingProxyType
 
 import msgspec
 
-from monitor.config.schema import Config, NotifierConfig, TlsServer, Watch
+from monitor.config.schema import (
+    AppriseSettings,
+    CommandSettings,
+    Config,
+    NotifierConfig,
+    OutputConfig,
+    TextfileSettings,
+    TlsServer,
+    Watch,
+)
 
 
 def resolved(config: Config, base: str) -> Config:
@@ -23,6 +32,7 @@ def resolved(config: Config, base: str) -> Config:
         state_dir=_optional(config.state_dir, base),
         runs=tuple(_watch(watch, base) for watch in config.runs),
         notifiers=tuple(_notifier(notifier, base) for notifier in config.notifiers),
+        outputs=tuple(_output(output, base) for output in config.outputs),
         web=web,
     )
 
@@ -34,6 +44,13 @@ def _watch(watch: Watch, base: str) -> Watch:
 
 
 def _notifier(notifier: NotifierConfig, base: str) -> NotifierConfig:
+    if isinstance(notifier, CommandSettings):
+        program, *arguments = notifier.command
+        if "/" in program:  # a name alone is looked for in PATH
+            program = _absolute(program, base)
+        return msgspec.structs.replace(notifier, command=(program, *arguments))
+    if isinstance(notifier, AppriseSettings):
+        return msgspec.structs.replace(notifier, url_file=_optional(notifier.url_file, base))
     return msgspec.structs.replace(
         notifier,
         url_file=_optional(notifier.url_file, base),
@@ -41,6 +58,12 @@ def _notifier(notifier: NotifierConfig, base: str) -> NotifierConfig:
             {header: _absolute(path, base) for header, path in notifier.header_files.items()}
         ),
     )
+
+
+def _output(output: OutputConfig, base: str) -> OutputConfig:
+    if isinstance(output, TextfileSettings):
+        return msgspec.structs.replace(output, path=_absolute(output.path, base))
+    return msgspec.structs.replace(output, password_file=_optional(output.password_file, base))
 
 
 def _tls(tls: TlsServer, base: str) -> TlsServer:

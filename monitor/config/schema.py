@@ -17,10 +17,15 @@ from monitor.config import scalars
 from monitor.config.scalars import FilePath, Name
 from monitor.detectors import DETECTOR_SETTINGS
 from monitor.detectors.verdict import IncidentKind, Severity
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
 _Problems = Iterator[tuple[str, str]]
+
+
+_OWN_LABELS = {"run", *(label for row in CATALOGUE for label in row.labels)}
+_OWN_LABELS |= {label for own in MONITOR_CATALOGUE for label in own.labels}
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -73,10 +78,20 @@ class Pattern(Struct, frozen=True, kw_only=True):
             yield "match", "matches an empty line, and so every line"
 
 
-class WebhookSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
-    """A JSON object posted to an address at each transition of an incident."""
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What every notifier has: its name, and what it wants to hear of."""
 
     name: Name
+    minimum_severity: Severity = "warning"
+    runs: tuple[str, ...] = ()
+    """Globs over run names; none: every run."""
+    incidents: tuple[IncidentKind, ...] = ()
+    """Incident kinds; none: every kind."""
+
+
+class WebhookSettings(Wanted, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
+    """A JSON object posted to an address at each transition of an incident."""
+
     url: scalars.Url | None = None
     url_file: FilePath | None = None
     """The file that holds the address, read at each delivery: for addresses that are secrets."""
@@ -87,9 +102,6 @@ class WebhookSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="
     """Header -> the file that holds its value, read at each delivery: for secrets such as Authorization."""
     timeout: PositiveSeconds = 10.0
     """For each step of a delivery: to connect, to write, to read. Longer than a receiver in health ever needs."""
-    minimum_severity: Severity = "warning"
-    runs: tuple[str, ...] = ()
-    """Globs over run names; none: every run."""
 
     def problems(self) -> _Problems:
         """What the keys say together."""
@@ -99,8 +111,85 @@ class WebhookSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="
             yield "header_files", f"{header} stands in headers too"
 
 
-NotifierConfig = WebhookSettings
+class AlertmanagerSettings(WebhookSettings, frozen=True, kw_only=True, tag_field="type", tag="alertmanager"):
+    """An Alertmanager, by its API; `url` is its root, as in http://alertmanager:9093."""
+
+    keep: PositiveSeconds = 12 * 3600.0
+    """An alert that the daemon neither repeats nor resolves ends by itself after this: longer than repeat_interval."""
+
+
+class CommandSettings(Wanted, frozen=True, kw_only=True, tag_field="type", tag="command"):
+    """A program, started at each transition with the JSON object on its standard input."""
+
+    command: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """Program and arguments; no shell looks at them."""
+    timeout: PositiveSeconds = 300.0
+    """Then it is ended, with everything it started: py-spy over a hundred nodes takes minutes."""
+
+
+class AppriseSettings(Wanted, frozen=True, kw_only=True, tag_field="type", tag="apprise"):
+    """Chat, mail and pagers, by the library Apprise (`pip install megatron-monitor[apprise]`)."""
+
+    url_file: FilePath | None = None
+    """The file that holds Apprise's addresses, one a line: they are secrets."""
+    url_env: scalars.Variable | None = None
+    """The environment variable that holds them, separated by spaces."""
+
+    def problems(self) -> _Problems:
+        """What the keys say together."""
+        if (self.url_file is None) == (self.url_env is None):
+            yield "", "expected exactly one of url_file, url_env"
+
+
+NotifierConfig = WebhookSettings | AlertmanagerSettings | CommandSettings | AppriseSettings
 """The union of all kinds of notifiers, told apart by `type:`."""
+
+
+class TextfileSettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="textfile"):
+    """The metrics as a file for node_exporter's textfile collector."""
+
+    name: Name
+    path: FilePath
+    """Below node_exporter's --collector.textfile.directory."""
+    interval: PositiveSeconds = 15.0
+    """Between two writes: as often as Prometheus looks."""
+    labels: Mapping[scalars.Variable, str] = msgspec.field(default_factory=_nothing)
+    """Added to every sample: two daemons on one node would else write the same series twice."""
+
+    def problems(self) -> _Problems:
+        """What the keys say together."""
+        if not self.path.endswith(".prom"):
+            yield "path", "does not end in .prom, and node_exporter reads no other file"
+        for label in self.labels:
+            if label in _OWN_LABELS or label.startswith("__"):
+                yield "labels", f"{label} is a label of the metrics themselves"
+
+
+class PushgatewaySettings(Struct, frozen=True, kw_only=True, tag_field="type", tag="pushgateway"):
+    """The metrics pushed to a Pushgateway; the daemon's group is deleted when it ends."""
+
+    name: Name
+    url: scalars.Url
+    job: Name = "megatron-monitor"
+    """As the rules know the daemons."""
+    instance: Name | None = None
+    """Names this daemon among those that push. None: host:port."""
+    interval: PositiveSeconds = 15.0
+    """Between two pushes: as often as Prometheus looks."""
+    timeout: PositiveSeconds = 10.0
+    """Of one push: longer than a gateway in health ever needs, shorter than the interval."""
+    username: Name | None = None
+    password_file: FilePath | None = None
+    """The file that holds the password of basic auth, read at each push."""
+
+    def problems(self) -> _Problems:
+        """What the keys say together."""
+        if (self.username is None) != (self.password_file is None):
+            yield "", "username and password_file belong together"
+
+
+OutputConfig = TextfileSettings | PushgatewaySettings
+"""The union of all kinds of outputs, told apart by `type:`."""
 
 
 class Follow(Struct, frozen=True, kw_only=True):
@@ -173,6 +262,7 @@ class Config(Struct, frozen=True, kw_only=True):
     detectors: Detectors = _DETECTORS()
     patterns: Annotated[tuple[Pattern, ...], Meta(extra={"unique": "name"})] = ()
     notifiers: Annotated[tuple[NotifierConfig, ...], Meta(extra={"unique": "name"})] = ()
+    outputs: Annotated[tuple[OutputConfig, ...], Meta(extra={"unique": "name"})] = ()
     web: Web = Web()
     follow: Follow = Follow()
     repeat_interval: PositiveSeconds = 4 * 3600.0

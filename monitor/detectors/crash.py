@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from monitor.detectors.verdict import Severity, Verdict
+from monitor.detectors.words import spoken
 from monitor.run.attempts import PLANNED
 from monitor.run.derived import seconds_at_risk
 from monitor.run.state import FailureRecord, RunState
@@ -86,7 +87,7 @@ def _summary(state: RunState, failure: FailureRecord) -> str:
     ranks = len(state.watchdog_ranks)
     many = f" ({ranks} ranks' watchdogs gave up)" if failure.failure == "nccl" and ranks > 1 else ""
     risk = seconds_at_risk(state)
-    lost = f"; {risk / 3600:.2g} h of work since the last checkpoint lost" if risk and iteration is not None else ""
+    lost = f"; {spoken(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = ADVICE.get(failure.failure, ADVICE["unknown"])
     return f"crashed{where}: {failure.failure}{place}{many}: {failure.message[:200]}{lost}; {advice}"
 

@@ -44,6 +44,8 @@ class HangSettings:
     """Saves vary more than iterations, the file system is shared (training-monitors.md, 3.2)."""
     hiccup_factor: float = 1.5
     """Over the longest gap of the last 50: hiccups that were always there are no hang."""
+    buffering_factor: float = 2.0
+    """Over the longest silence that a launcher's buffer explained: IDEFICS saw bursts 10 to 20 minutes apart."""
     exiting: Seconds = 600.0
     """After the last iteration: final save and evaluation have phases of their own, the rest is tidying up."""
 
@@ -108,8 +110,8 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
         seconds = settings.hiccup_factor * worst * expected
         reason = f"{settings.hiccup_factor:g} x the longest gap of the last 50"
     silence = state.buffering.longest_silence
-    if silence is not None and settings.hiccup_factor * silence > seconds:
-        seconds = settings.hiccup_factor * silence
+    if silence is not None and settings.buffering_factor * silence > seconds:
+        seconds = settings.buffering_factor * silence
         reason = f"the launcher holds lines back for up to {silence:.4g} s"
     if seconds < settings.minimum:
         seconds, reason = settings.minimum, "the minimum"

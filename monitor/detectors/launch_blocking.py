@@ -41,6 +41,8 @@ class Memory:
     attempt: int = -1
     reference: float | None = None
     """Seconds per iteration of the same configuration elsewhere."""
+    gpu: str = ""
+    """... and on which GPU that was."""
     at: float = 0.0
 
 
@@ -59,7 +61,7 @@ def on_step(state: RunState, settings: LaunchBlockingSettings) -> bool:  # noqa:
         return False
     memory.attempt, memory.at = state.attempt.number, state.last_iteration_at or 0.0
     row = expected_seconds(state)
-    memory.reference = row.seconds if row else None
+    memory.reference, memory.gpu = (row.seconds, row.gpu) if row else (None, "")
     return True
 
 
@@ -77,7 +79,7 @@ def check(state: RunState, now: float, settings: LaunchBlockingSettings) -> Verd
     opposite = [s for s in others if setting is not None and is_on(s.launch_blocking) is (not setting)]
     if opposite:
         return _compared(state, memory, here, opposite[-1], setting is True, settings)
-    return _cold(state, memory, here, setting, settings)
+    return _cold(memory, here, setting, settings)
 
 
 def _compared(
@@ -108,9 +110,7 @@ def _compared(
     return _firing(memory, here, "info", summary, cost, "0")
 
 
-def _cold(
-    state: RunState, memory: Memory, here: slowdown.Segment, setting: bool | None, settings: LaunchBlockingSettings
-) -> Verdict:
+def _cold(memory: Memory, here: slowdown.Segment, setting: bool | None, settings: LaunchBlockingSettings) -> Verdict:
     """No launch of the other setting: the same configuration elsewhere must do."""
     if memory.reference is None or setting is False:
         return Verdict(_NAME)
@@ -123,11 +123,11 @@ def _cold(
         else (f"the log does not tell {VARIABLE}; see whether it is 1, among other causes")
     )
     summary = (
-        f"{100 * slower:.0f} % slower than the same configuration on the same GPUs elsewhere "
+        f"{100 * slower:.0f} % slower than the same configuration elsewhere on {memory.gpu} "
         f"({memory.reference:.4g} s): {math.exp(here.level):.4g} s per iteration from the first iterations on; {told}"
     )
     severity: Severity = "warning" if setting else "info"
-    return _firing(memory, here, severity, summary, slower, "1" if setting else None, state.topology.gpu_name)
+    return _firing(memory, here, severity, summary, slower, "1" if setting else None, memory.gpu)
 
 
 def _firing(

@@ -84,8 +84,7 @@ class Level:
     def _renew(self) -> None:
         old = self.value
         self.value = value = self.ordered[len(self.ordered) // 2]
-        deviations = sorted(abs(x - value) for x in self.ordered)
-        self.scale = max(FLOOR, 1.4826 * deviations[len(deviations) // 2])
+        self.scale = max(FLOOR, 1.4826 * _median_deviation(self.ordered, value))
         if old is not None:
             moved = value - old
             self.recent = [residual - moved for residual in self.recent]
@@ -106,6 +105,22 @@ class Level:
     def tail(self, count: int) -> list[float]:
         """The last `count` logarithms, oldest first."""
         return self.values[-count:]
+
+
+def _median_deviation(ordered: list[float], value: float) -> float:
+    """`sorted(abs(x - value) for x in ordered)[len(ordered) // 2]`, found by halving: the nearest half of sorted values
+    stands together.
+    """
+    count = len(ordered) // 2 + 1
+    low, high = 0, len(ordered) - count
+    while low < high:
+        middle = (low + high) // 2
+        if value - ordered[middle] > ordered[middle + count - 1] - value:
+            low = middle + 1
+        else:
+            high = middle
+    starts = (low - 1, low) if low else (low,)
+    return min(max(value - ordered[at], ordered[at + count - 1] - value) for at in starts)
 
 
 def level_of(values: list[float], scale: float) -> Level:

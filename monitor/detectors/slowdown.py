@@ -17,13 +17,14 @@ from monitor.detectors import levels
 from monitor.detectors.levels import Level, level_of
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Verdict
+from monitor.detectors.words import spoken
 from monitor.run.derived import batch_size, sequence_length
 from monitor.run.nodes import nodes_of
 from monitor.run.state import RunState
 from monitor.run.units import Ratio
 
 NAME = "slowdown"
-_ALIKE_THREE = 0.25  # spread of three residuals over their median: steps keep within a few scales, hiccups do not
+_ALIKE_THREE = 6.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
 _ALIKE = 0.25  # the same for four and more, the farthest left out
 _BACK = 6  # iterations near the old level that resolve an incident
 _LASTING = 12  # iterations, all but two of them slow, that are told however uneven they are
@@ -186,7 +187,7 @@ def _shifted(track: Level, count: int, settings: SlowdownSettings) -> float | No
     if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does
         last = sorted(recent[-3:])
         far = max(4 * settings.threshold, 6 * scale)
-        if last[0] > far and last[2] - last[0] <= max(4 * scale, _ALIKE_THREE * last[1]):
+        if last[0] > far and last[2] - last[0] <= _ALIKE_THREE * scale:
             return last[1]
     up = track.up >= settings.sum_limit
     if not up and track.down < settings.sum_limit:
@@ -318,9 +319,9 @@ def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSet
         parts.append(f"as much as {wasted:.1f} of {world} GPUs standing idle")
     last, total = state.latest.iteration, state.train_iterations
     if last is not None and total is not None and total > last:
-        hours = (total - last) * (level - base) / 3600
-        evidence["hours_added"] = round(hours, 2)
-        parts.append(f"{hours:.1f} h more until iteration {total}")
+        longer = (total - last) * (level - base)
+        evidence["hours_added"] = round(longer / 3600, 2)
+        parts.append(f"{spoken(longer)} more until iteration {total}")
     if shift.reason == "launch":
         parts.append(_nodes_of(memory))
     parts.append("look for one slow GPU or node (clocks, ECC, network); exclude it at the next restart")

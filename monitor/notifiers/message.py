@@ -51,10 +51,14 @@ class Subscriber:
     minimum_severity: Severity = "warning"
     runs: tuple[str, ...] = ()
     """Globs over run names; none: every run."""
+    incidents: tuple[str, ...] = ()
+    """Kinds; none: every kind."""
 
     def wants(self, message: Transition) -> bool:
         """Whether the message goes to this notifier; a quiet one goes to nobody."""
         if message.quiet or loudness(message) < SEVERITIES.index(self.minimum_severity):
+            return False
+        if self.incidents and message.incident not in self.incidents:
             return False
         return not self.runs or any(fnmatchcase(message.run, pattern) for pattern in self.runs)
 
@@ -68,6 +72,24 @@ def payload(message: Transition) -> dict[str, Any]:
     """The object of `replay --json` and its version, in values that every JSON reader takes."""
     plain: dict[str, Any] = _plain({"version": PAYLOAD_VERSION, **message.to_json()})
     return plain
+
+
+def headline(message: Transition) -> str:
+    """One line for a subject: what, of which run, how bad."""
+    state = "resolved" if message.status == "resolved" else message.severity
+    return f"[{state}] {message.run}: {message.incident}"
+
+
+def body_text(message: Transition) -> str:
+    """What a person who was woken reads: the sentence, where the run stands, the evidence, one fact a line."""
+    lines = [message.summary, ""]
+    if message.iteration is not None:
+        lines.append(f"iteration: {message.iteration}")
+    if message.onset_iteration is not None and message.onset_iteration != message.iteration:
+        lines.append(f"since iteration: {message.onset_iteration}")
+    for name, value in payload(message)["evidence"].items():
+        lines.append(f"{name.replace('_', ' ')}: {value}")
+    return "\n".join(lines)
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from monitor import __version__
 from monitor.config import WebhookSettings
@@ -46,7 +46,7 @@ class Webhook:
 
     def send(self, message: Transition) -> None:
         """Posts the message once. Raises DeliveryError; 408, 425, 429, 5xx, no answer and no connection may pass."""
-        body = json.dumps(payload(message), allow_nan=False).encode("ascii")
+        body = json.dumps(self._content(message), allow_nan=False).encode("ascii")
         try:
             request = urllib.request.Request(self._url(), data=body, headers=self._headers(body), method="POST")  # noqa: S310 - url_of lets http and https pass only
             with self._opener.open(request, timeout=self._settings.timeout) as answer:
@@ -62,6 +62,10 @@ class Webhook:
             hint = "; redirects are not followed" if 300 <= status < 400 else ""
             printable = "".join(c for c in reason[:80] if c.isprintable())
             raise DeliveryError(f"answered {status} {printable}{hint}", permanent)
+
+    def _content(self, message: Transition) -> Any:
+        """What is posted, as JSON values."""
+        return payload(message)
 
     def _url(self) -> str:
         where = self._settings

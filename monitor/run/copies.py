@@ -16,16 +16,26 @@ _ALONE = 128  # remembered while one source reports: only tee copies, which stan
 SAVED = 512  # of these go into the state file
 
 
-def fingerprint(event: IterationLogged, with_time: bool = True) -> int:
-    """A number that two reports of one iteration share. hash() of numbers does not change between processes."""
-    values = (
-        event.iteration,
-        event.lm_loss if event.lm_loss is not None else -1.0,
-        event.grad_norm if event.grad_norm is not None else -1.0,
-        event.consumed_samples if event.consumed_samples is not None else -1,
-        (event.seconds_per_iteration or -1.0) if with_time else -2.0,
-    )
-    return hash(tuple(-3.0 if value != value else value for value in values))
+def fingerprints(event: IterationLogged) -> tuple[int, int]:
+    """Two numbers that two reports of one iteration share: with their time, and without.
+
+    hash() of numbers does not change between processes; that of NaN does, even within one.
+    """
+    loss, norm, samples = event.lm_loss, event.grad_norm, event.consumed_samples
+    seconds = event.seconds_per_iteration or -1.0
+    if loss is None:
+        loss = -1.0
+    elif loss != loss:
+        loss = -3.0
+    if norm is None:
+        norm = -1.0
+    elif norm != norm:
+        norm = -3.0
+    if samples is None:
+        samples = -1
+    if seconds != seconds:
+        seconds = -3.0
+    return hash((event.iteration, loss, norm, samples, seconds)), hash((event.iteration, loss, norm, samples, -2.0))
 
 
 @dataclass(slots=True)
@@ -43,32 +53,36 @@ class Copies:
     seen: dict[int, tuple[int, str]] = field(default_factory=dict)
     cursors: dict[str, SourceCursor] = field(default_factory=dict)
 
-    def is_copy(self, event: IterationLogged, source: str, attempt: int) -> bool:
-        """Whether this report adds nothing to what is known."""
-        cursor = self.cursors.get(source)
-        exact = self.seen.get(fingerprint(event))
+    def is_copy(self, event: IterationLogged, prints: tuple[int, int], source: str, attempt: int) -> bool:
+        """Whether this report adds nothing to what is known. `prints` are its fingerprints."""
+        exact = self.seen.get(prints[0])
         if exact is not None:
             same_author_again = exact[1] == source and exact[0] != attempt
             return not same_author_again
-        alike = self.seen.get(fingerprint(event, with_time=False))
+        alike = self.seen.get(prints[1])
         if alike is None or alike[1] == source:
             return False
         # Another source has the same loss with another time: a rank with its own clock, unless it went back itself.
+        cursor = self.cursors.get(source)
         last = cursor.last_iteration if cursor is not None else None
         return last is None or event.iteration > last
 
-    def remember(self, event: IterationLogged, source: str, attempt: int) -> None:
-        """Keep a report that counted."""
-        for key in (fingerprint(event), fingerprint(event, with_time=False)):
-            self.seen.pop(key, None)
-            self.seen[key] = (attempt, source)
+    def remember(self, prints: tuple[int, int], source: str, attempt: int) -> None:
+        """Keep the fingerprints of a report that counted."""
+        seen, author = self.seen, (attempt, source)
+        for key in prints:
+            if key in seen:
+                del seen[key]
+            seen[key] = author
         bound = 2 * (RING if len(self.cursors) > 1 else _ALONE)
-        while len(self.seen) > bound:
-            del self.seen[next(iter(self.seen))]
+        while len(seen) > bound:
+            del seen[next(iter(seen))]
 
     def moved(self, source: str, iteration: int, attempt: int) -> None:
         """The source has reported this iteration, copy or not."""
-        cursor = self.cursors.setdefault(source, SourceCursor())
+        cursor = self.cursors.get(source)
+        if cursor is None:
+            cursor = self.cursors[source] = SourceCursor()
         cursor.last_iteration, cursor.attempt = iteration, attempt
 
     def saved(self) -> Copies:

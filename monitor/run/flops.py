@@ -216,7 +216,7 @@ FORMULAS: dict[str, Formula] = {
 
 # The formula of each program's newest version first: that is the one to use as long as no printed number tells more.
 # Megatron-LM and Primus (a fork of 2025) halve the causal core since 2025; a log does not tell its version.
-_OF_DIALECT: dict[str, tuple[str, ...]] = {
+OF_DIALECT: dict[str, tuple[str, ...]] = {
     "bigscience": ("bigscience", "megatron_deepspeed_2021"),
     "microsoft": ("microsoft", "bigscience"),
     "argonne": ("microsoft", "bigscience"),
@@ -224,6 +224,11 @@ _OF_DIALECT: dict[str, tuple[str, ...]] = {
     "primus": ("megatron_lm_2026", "megatron_lm_2024"),
     "gpt-neox": ("gpt_neox", "gpt_neox_bracket", "gpt_neox_2021"),
 }
+
+
+def formulas_of(dialect: str | None) -> tuple[str, ...]:
+    """The formulas that a program has printed by, its newest first; empty for a program that is not known."""
+    return OF_DIALECT.get(dialect or "", ())
 
 
 def computed_tflops(
@@ -237,7 +242,7 @@ def computed_tflops(
     """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the dialect's newest, else PR 251."""
     if not batch_size or not sequence_length:
         return None
-    for name in (formula, _OF_DIALECT.get(dialect or "", ("bigscience",))[0]):
+    for name in (formula, OF_DIALECT.get(dialect or "", ("bigscience",))[0]):
         if name in FORMULAS:
             value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
             if value is not None:
@@ -251,7 +256,7 @@ def explain_printed(
     """The formula that gives the printed TFLOP/s per GPU, those of the run's own program first; None if none does."""
     if not batch_size or not sequence_length or not 0 < printed < float("inf"):
         return None
-    own = _OF_DIALECT.get(topology.dialect or "", ())
+    own = formulas_of(topology.dialect)
     for name in (*own, *(other for other in FORMULAS if other not in own)):
         value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
         if value is not None and prints_as(value, printed):

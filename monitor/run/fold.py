@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from monitor.run import saves, setup
@@ -28,7 +29,9 @@ from monitor.run.iterations import (
     gap_of,
 )
 from monitor.run.nodes import MOST
+from monitor.run.observed import observe_memory
 from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
+from monitor.run.recording import RECORDED, record
 from monitor.run.state import Memory, RunState
 from parsers.events import (
     ArgumentsDumped,
@@ -71,6 +74,7 @@ from parsers.events import (
     WatchdogTimedOut,
 )
 
+_RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
 # Timers whose time is evaluation or saving, as Megatron's loop names them.
 _OVERHEAD_TIMERS = frozenset({"save-checkpoint", "evaluate", "evaluate-and-print-results"})
 
@@ -79,22 +83,29 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     """Take one event in. `source` is the file it came from; see the module for `at` and `live`."""
     event = entry.event
     state.proven = state.proven or event.proves_training
-    state.updated_at = max(state.updated_at, at)
-    state.first_at = at if state.first_at is None else state.first_at
-    if event.logged_at is not None:
-        _read_log_clock(state, event.logged_at)
+    if at > state.updated_at:
+        state.updated_at = at
+    if state.first_at is None:
+        state.first_at = at
+    clock = _read_log_clock(state, event.logged_at) if event.logged_at is not None else None
     if event.node is not None:
         _note_node(state, event.node)
-    before = state.phase
-    handler = _HANDLERS.get(type(event))
-    progressed = handler(state, event, source, at, live, entry.text) if handler else True
-    if isinstance(event, IterationLogged) and progressed:
-        state.last_line = entry.text
+    before, counted = state.phase, state.iterations_total
+    if isinstance(event, IterationLogged):
+        progressed = fold_iteration(state, event, source, at, live)
+        if progressed:
+            state.last_line = entry.text
+    else:
+        handler = _HANDLERS.get(type(event))
+        progressed = handler(state, event, source, at, live, entry.text) if handler else True
     if state.phase == "crashed":
         count_failure(state)
+    stepped, entered = state.iterations_total != counted, state.phase != before
+    if stepped or entered or (progressed and type(event) in RECORDED):
+        record(state, event, stepped, entered, clock, at, live)
     kind = event.kind
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[state.phase] or kind == "custom_progress"):
-        _note_progress(state, _gap_phase(before, kind), at, live)
+        _note_progress(state, before, kind, at, live)
 
 
 def _note_node(state: RunState, node: str) -> None:
@@ -115,17 +126,19 @@ def _gap_phase(before: Phase, kind: str) -> Phase | None:
     return before
 
 
-def _note_progress(state: RunState, phase: Phase | None, at: float, live: bool) -> None:
+def _note_progress(state: RunState, before: Phase, kind: str, at: float, live: bool) -> None:
     """The run has moved. Live, the gap that ends now is an example of a good one, unless it was judged a hang."""
     last = state.progress_at
-    learnable = phase is not None and phase not in ENDED and not state.hung
-    if live and last is not None and state.live and learnable and phase is not None and at > last:
-        gap = at - last
-        gap_of(state, phase).add(gap)
-        expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
-        if phase == "training" and state.phase == "training" and expected > 0:
-            state.gap_ratios.add(gap / expected)
-    state.progress_at = at if last is None else max(last, at)
+    if live and last is not None and state.live and not state.hung and at > last:
+        phase = _gap_phase(before, kind)
+        if phase is not None and phase not in ENDED:
+            gap = at - last
+            gap_of(state, phase).add(gap)
+            expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
+            if phase == "training" and state.phase == "training" and expected > 0:
+                state.gap_ratios.add(gap / expected)
+    if last is None or at > last:
+        state.progress_at = at
     state.live = state.live or live
     state.hung = False
 
@@ -136,6 +149,20 @@ def log_clock(text: str | None) -> float | None:
     """
     if text is None:
         return None
+    if len(text) == 26 and text[19] == "." and text.isascii() and text[17:19].isdigit() and text[20:].isdigit():
+        minute, second = _minute(text[:17]), float(text[17:])  # most lines share their minute with the one before
+        if minute is not None and second < 60.0:
+            return minute + second
+    return _moment(text)
+
+
+@lru_cache(maxsize=64)
+def _minute(text: str) -> float | None:
+    """The Unix seconds of `2026-03-27T15:42:`."""
+    return _moment(text + "00")
+
+
+def _moment(text: str) -> float | None:
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -143,19 +170,21 @@ def log_clock(text: str | None) -> float | None:
         return None
 
 
-def _read_log_clock(state: RunState, text: str) -> None:
+def _read_log_clock(state: RunState, text: str) -> float | None:
     moment = log_clock(text)
     if moment is None:
-        return
+        return None
     if state.log_clock_first is None:
         state.log_clock_first = moment
     state.log_clock_last = max(moment, state.log_clock_last or moment)
+    return moment
 
 
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
 def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
+    observe_memory(state.observed, event)
     key = f"{event.iteration}/{event.occasion}"
     memory = state.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
@@ -170,6 +199,9 @@ def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
     memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
     memory.reserved = _larger(memory.reserved, event.reserved_bytes)
     memory.max_reserved = _larger(memory.max_reserved, event.max_reserved_bytes)
+    peak = event.max_reserved_bytes or event.max_allocated_bytes
+    if event.rank is not None and peak and (event.rank in memory.by_rank or len(memory.by_rank) < _RANKS_KEPT):
+        memory.by_rank[event.rank] = peak
     return True
 
 
@@ -218,8 +250,7 @@ def _on_custom_value(state: RunState, event: CustomValueLogged, *_rest: Any) -> 
 
 
 _Handler = Callable[[RunState, Any, str, float, bool, str], bool]
-_HANDLERS: dict[type[Event], _Handler] = {
-    IterationLogged: lambda s, e, src, at, live, _t: fold_iteration(s, e, src, at, live),
+_HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     EngineStepLogged: lambda s, e, _src, at, live, _t: fold_engine_step(s, e, at, live),
     TrainerLogged: lambda s, e, _src, at, live, _t: fold_trainer_log(s, e, at, live),
     TrainerProgressed: lambda s, e, _src, at, live, _t: fold_trainer_progress(s, e, at, live),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from monitor.run import flops
 from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
+from monitor.run.copies import fingerprints
+from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
 from monitor.run.state import RunState, Validation
@@ -15,6 +17,7 @@ from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, Tra
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost
+_EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 _BURST_RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back
 _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence before it explains the silence
 
@@ -22,7 +25,9 @@ _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence be
 def fold_iteration(state: RunState, event: IterationLogged, source: str, at: float, live: bool) -> bool:
     """The training loop's own line."""
     attempt = state.attempt
-    if state.copies.is_copy(event, source, attempt.number):
+    prints = fingerprints(event)
+    known = state.highest_iteration is not None and event.iteration <= state.highest_iteration
+    if known and state.copies.is_copy(event, prints, source, attempt.number):
         state.copies.moved(source, event.iteration, attempt.number)
         return False
     if state.driver == "engine":  # the engine reports a step before the loop does: it was the same training
@@ -38,7 +43,7 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     if state.driver != "iteration":
         state.driver = "iteration"
         state.log_interval = None
-    state.copies.remember(event, source, attempt.number)
+    state.copies.remember(prints, source, attempt.number)
     state.copies.moved(source, event.iteration, attempt.number)
     state.dialect = state.topology.dialect = event.dialect
     if event.train_iterations is not None:
@@ -49,15 +54,26 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     if event.dialect == "megatron-lm" and event.logged_at is not None:
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
     count_step(state, event.iteration, event.seconds_per_iteration, at, live)
-    if event.tflops is not None and state.tflops_formula is None and state.pure_seconds is not None:
-        state.tflops_formula = flops.explain_printed(
-            event.tflops,
-            state.topology,
-            event.seconds_per_iteration or state.pure_seconds,
-            state.latest.global_batch_size,
-            state.latest.sequence_length,
-        )
+    latest = state.latest
+    observe_iteration(state.observed, event, state.attempt.number, latest.global_batch_size, latest.sequence_length)
+    _explain(state, event)
     return True
+
+
+def _explain(state: RunState, event: IterationLogged) -> None:
+    """Which formula printed these TFLOPs? All of them take half a millisecond: asked of a launch's first lines only."""
+    if event.tflops is None or state.tflops_formula is not None or state.pure_seconds is None:
+        return
+    if state.observed.unexplained >= _EXPLANATIONS:
+        return
+    state.tflops_formula = flops.explain_printed(
+        event.tflops,
+        state.topology,
+        event.seconds_per_iteration or state.pure_seconds,
+        state.latest.global_batch_size,
+        state.latest.sequence_length,
+    )
+    state.observed.unexplained += state.tflops_formula is None
 
 
 def _take_values(state: RunState, event: IterationLogged) -> None:
@@ -100,8 +116,7 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
     state.failure = None  # whatever was seen before, the loop goes on
     if elapsed is not None:
         seconds = elapsed * delta
-        if state.highest_iteration is None or iteration > state.highest_iteration:
-            state.productive_seconds += seconds
+        state.productive_seconds += seconds  # what a restart computes again was taken off when it began
         state.seconds_since_checkpoint += seconds
         _learn(state, elapsed, delta, first, live)
     if live:
@@ -136,6 +151,9 @@ def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool)
         return
     # Live, an interruption is measured by when lines arrived, to half a second: good enough for long iterations only.
     state.step_seconds = pure if not state.impure or pure * delta >= _LONG else None
+    if state.step_seconds is not None:
+        printed = state.latest.tflops if state.driver == "iteration" and pure == elapsed else None
+        state.steady.add(batch_size, pure, printed)
     state.pace.add(pure, batch_size, delta)
     baseline = state.pace.baseline
     if baseline is not None:

@@ -7,6 +7,8 @@ ramp-up is a legal slowdown), so windows are kept per global batch size and the 
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _WINDOW = 64  # iterations remembered per batch size: enough for a steady median, short enough to follow a level shift
@@ -22,6 +24,8 @@ class Pace:
 
     windows: dict[int, list[float]] = field(default_factory=dict)
     last_batch_size: int = 0
+    ordered: list[float] = field(default_factory=list)
+    """The window of the last batch size by value: the median is asked for at every iteration."""
     sum_seconds: float = 0.0
     count: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(HISTOGRAM_BUCKETS) + 1))
@@ -29,29 +33,55 @@ class Pace:
     def add(self, seconds: float, batch_size: int | None, iterations: int = 1) -> None:
         """`iterations` iterations took `seconds` each."""
         key = batch_size or 0
-        window = self.windows.pop(key, [])
+        window = self.windows.get(key)
+        if window is None or key != self.last_batch_size or len(self.ordered) != len(window):
+            window = self.windows[key] = self.windows.pop(key, [])  # newest last
+            self.ordered = sorted(window)
+            while len(self.windows) > _SIZES:
+                del self.windows[next(iter(self.windows))]
+            self.last_batch_size = key
         window.append(seconds)
-        del window[:-_WINDOW]
-        self.windows[key] = window  # newest last
-        while len(self.windows) > _SIZES:
-            del self.windows[next(iter(self.windows))]
-        self.last_batch_size = key
+        insort(self.ordered, seconds)
+        if len(window) > _WINDOW:
+            self._drop_oldest(window)
         self.sum_seconds += seconds * iterations
         self.count += iterations
-        place = 0
-        while place < len(HISTOGRAM_BUCKETS) and seconds > HISTOGRAM_BUCKETS[place]:
-            place += 1
-        self.buckets[place] += iterations
+        self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
+
+    def _drop_oldest(self, window: list[float]) -> None:
+        oldest = window.pop(0)
+        place = bisect_left(self.ordered, oldest)
+        if place < len(self.ordered) and self.ordered[place] == oldest:
+            del self.ordered[place]
+        else:  # a NaN among them has no place in an order
+            self.ordered = sorted(window)
 
     def reset_windows(self) -> None:
         """A new attempt may run on other nodes: its normal is learned anew, the distribution goes on."""
         self.windows = {}
+        self.ordered = []
 
     @property
     def baseline(self) -> float | None:
         """Median seconds per iteration at the current batch size; None before the third (the first is an outlier)."""
-        window = self.windows.get(self.last_batch_size, [])
-        return statistics.median(window) if len(window) >= 3 else None
+        window = self.windows.get(self.last_batch_size, ())
+        return self._median(window) if len(window) >= 3 else None
+
+    def _median(self, window: Sequence[float]) -> float:
+        values = self.ordered
+        if len(values) != len(window):  # restored from a file that an older version wrote
+            values = sorted(window)
+        middle = len(values) // 2
+        return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """What nine of ten iterations take at the current batch size, as parts of the baseline: (0.99, 1.02)."""
+        window = sorted(self.windows.get(self.last_batch_size, []))
+        if len(window) < 3:
+            return None
+        median, edge = statistics.median(window), len(window) // 20
+        return (window[edge] / median, window[-1 - edge] / median) if median > 0 else None
 
     def predicted(self) -> float | None:
         """Seconds that the next iteration should take at most on a normal day: the larger of the median and the last,
@@ -60,7 +90,7 @@ class Pace:
         window = self.windows.get(self.last_batch_size)
         if not window:
             return None
-        return max(statistics.median(window), window[-1])
+        return max(self._median(window), window[-1])
 
 
 @dataclass(slots=True)

@@ -137,14 +137,16 @@ _SAME_SIZE = 0.05  # of the authors' rounded sizes
 
 
 def expected_seconds(state: RunState) -> Expected | None:
-    """The row of the run's own configuration; None where there is none, or where the log does not tell enough."""
+    """The row of the run's own configuration; None where there is none, or where the log does not tell enough. A log
+    that does not name its GPU is compared all the same: the row says on which one it was measured.
+    """
     top = state.topology
-    name, counts = top.gpu_name or "", parameters(top)
+    name, counts = top.gpu_name, parameters(top)
     if counts is None:
         return None
     for row in map(Expected._make, _ROWS):
         if (
-            row.gpu in name
+            (name is None or row.gpu in name)
             and row.gpus == top.world_size
             and row.tensor_parallel == top.tensor_parallel_size
             and row.pipeline_parallel == top.pipeline_parallel_size

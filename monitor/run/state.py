@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.run.copies import Copies
+from monitor.run.history import History
+from monitor.run.observed import Observed
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
+from monitor.run.steady import Steady
 from monitor.run.topology import Topology
 
 
@@ -108,6 +111,8 @@ class Memory:
     max_reserved: int | None = None
     host_used: int | None = None
     host_used_ratio: float | None = None
+    by_rank: dict[int, int] = field(default_factory=dict)
+    """Rank -> max reserved, else max allocated, of the last report."""
 
 
 @dataclass(slots=True)
@@ -199,6 +204,7 @@ class RunState:
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
 
     pace: Pace = field(default_factory=Pace)
+    steady: Steady = field(default_factory=Steady)
     pure_seconds: float | None = None
     """Seconds of the last iteration, evaluation and saving taken out."""
     step_seconds: float | None = None
@@ -233,12 +239,16 @@ class RunState:
     watchdog_nodes: list[str] = field(default_factory=list)
     buffering: Buffering = field(default_factory=Buffering)
     copies: Copies = field(default_factory=Copies)
+    observed: Observed = field(default_factory=Observed)
+    """What the consistency checks need (monitor/run/audit/)."""
     last_line: str = ""
     """The last iteration line, as evidence."""
     trainer_total: int | None = None
     trainer_declared: bool = False
     phase_history: list[tuple[float, str]] = field(default_factory=list)
     """The last phase changes, for the page."""
+    history: History = field(default_factory=History)
+    """What the charts draw."""
     memo: dict[str, Any] = field(default_factory=dict)
     """What the fold remembers from one event to the next, by name."""
     memory_of: dict[str, Any] = field(default_factory=dict)

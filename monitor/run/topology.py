@@ -10,6 +10,7 @@ import ast
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from monitor.run import traits
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
@@ -66,6 +67,26 @@ class Topology:
     gpu_name: str | None = None
     dialect: str | None = None
     rampup: tuple[int, int, int] | None = None
+    micro_batches: int | None = None
+    """Per data-parallel rank and iteration, as the log tells it (constant batch size)."""
+    virtual_pipeline_size: int | None = None
+    uneven_pipeline: bool | None = None
+    """Layers are laid out by hand, or scheduled in another way (traits.py)."""
+    other_parallelism: list[str] = field(default_factory=list)
+    """Arguments of parallel dimensions that are not counted here."""
+    unusual: list[str] = field(default_factory=list)
+    """Arguments under which FLOPs and parameters are not a plain GPT's."""
+    untied: bool | None = None
+    flexible_batch: bool | None = None
+    low_precision: bool | None = None
+    fused_softmax: bool | None = None
+    flash: bool | None = None
+    saves: bool | None = None
+    """The arguments say where to save."""
+    names: list[str] = field(default_factory=list)
+    """What the arguments call the run: where it saves, its name on dashboards."""
+    schedule: str | None = None
+    """The arguments by which a person begins a new phase, as text: equal text, equal plan."""
     told: set[str] = field(default_factory=set)
     """Fields that the log told; the others were worked out from them."""
 
@@ -165,6 +186,8 @@ def _from_arguments(values: dict[str, str]) -> dict[str, Any]:
     told["dtype"] = _dtype(values)
     told["activation_checkpointing"] = _checkpointing(values)
     told["glu"] = _glu(values)
+    if any(value is not None for value in told.values()):
+        told.update(traits.from_arguments(values))
     told["learning_rate"] = _decimal(values.get("lr"))
     told["exit_duration_minutes"] = _decimal(values.get("exit_duration_in_mins"))
     ramp = _list(values.get("rampup_batch_size"))
@@ -196,8 +219,8 @@ def _from_setting(name: str, value: float | str) -> dict[str, Any]:
         return {"parameters": round(value * 1e9)}
     if name == "unique_parameters":
         return {"parameters": int(value)}
-    sizes = ("padded_vocab_size", "global_batch_size", "micro_batch_size", "gradient_accumulation_steps", "world_size",
-             "zero_stage")  # fmt: skip
+    sizes = ("padded_vocab_size", "micro_batches", "global_batch_size", "micro_batch_size", "world_size",
+             "gradient_accumulation_steps", "zero_stage")  # fmt: skip
     return {name: int(value)} if name in sizes else {}
 
 

@@ -5,7 +5,6 @@ Law: a request reads the last Snapshot and a clock, nothing else: no file, no lo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,7 +13,7 @@ from prometheus_client import make_wsgi_app
 from monitor.clock import Clock
 from monitor.metrics import Snapshot
 from monitor.serve.collector import build_registry
-from monitor.serve.page import render_index, render_run
+from monitor.serve.views import reply_to
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 _HEALTHY_WITHIN = (
@@ -22,7 +21,11 @@ _HEALTHY_WITHIN = (
 )
 _SECURITY = [
     ("X-Content-Type-Options", "nosniff"),
-    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
     ("Referrer-Policy", "no-referrer"),
 ]
 
@@ -53,15 +56,10 @@ class App:
         if path == "/-/ready":
             status = "200 OK" if snapshot.ready else "503 Service Unavailable"
             return _text(start_response, status, "ready\n" if snapshot.ready else "reading the backlog\n", method)
-        if path == "/":
-            return _html(start_response, render_index(snapshot, self._clock.wall()), method)
-        if path.startswith("/runs/"):
-            return self._run(snapshot, path[len("/runs/") :], start_response, method)
-        if path == "/api/v1/runs":
-            return _json(start_response, {"runs": [run.page for run in snapshot.runs]}, method)
-        if path == "/api/v1/incidents":
-            return _json(start_response, {"incidents": list(snapshot.incidents)}, method)
-        return _text(start_response, "404 Not Found", "no such page; try / or /metrics\n", method)
+        reply = reply_to(path, environ, snapshot, self._clock.wall())
+        if reply is None:
+            return _text(start_response, "404 Not Found", "no such page; try / or /metrics\n", method)
+        return _answer(start_response, reply.status, reply.content_type, reply.body, method, reply.headers)
 
     def _healthy(self, start_response: StartResponse, method: str) -> Iterable[bytes]:
         if self._turned is not None:  # the wall clock may jump; a stalled loop must not look alive for that
@@ -72,43 +70,21 @@ class App:
             return _text(start_response, "200 OK", "healthy\n", method)
         return _text(start_response, "503 Service Unavailable", f"the loop has not turned for {idle:.0f} s\n", method)
 
-    def _run(self, snapshot: Snapshot, name: str, start_response: StartResponse, method: str) -> Iterable[bytes]:
-        # PEP 3333 hands the path over as Latin-1 code points of its bytes.
-        name = name.encode("latin-1", "replace").decode("utf-8", "replace")
-        for run in snapshot.runs:
-            if run.run == name:
-                return _html(start_response, render_run(run, self._clock.wall()), method)
-        return _text(start_response, "404 Not Found", "no such run\n", method)
 
-
-def _answer(start_response: StartResponse, status: str, content_type: str, body: bytes, method: str) -> Iterable[bytes]:
-    headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+def _answer(
+    start_response: StartResponse,
+    status: str,
+    content_type: str,
+    body: bytes,
+    method: str,
+    more: tuple[tuple[str, str], ...] = (),
+) -> Iterable[bytes]:
+    headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), *more]
+    if "Cache-Control" not in dict(more):
+        headers.append(("Cache-Control", "no-store"))
     start_response(status, headers + _SECURITY)
     return [] if method == "HEAD" else [body]
 
 
 def _text(start_response: StartResponse, status: str, text: str, method: str) -> Iterable[bytes]:
     return _answer(start_response, status, "text/plain; charset=utf-8", text.encode(), method)
-
-
-def _html(start_response: StartResponse, text: str, method: str) -> Iterable[bytes]:
-    return _answer(start_response, "200 OK", "text/html; charset=utf-8", text.encode("utf-8", "replace"), method)
-
-
-def _json(start_response: StartResponse, value: Any, method: str) -> Iterable[bytes]:
-    return _answer(start_response, "200 OK", "application/json", _dump(value), method)
-
-
-def _dump(value: Any) -> bytes:
-    # JSON knows no NaN: browsers refuse it. The log's nan and inf go out as text.
-    return json.dumps(_finite(value), ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from monitor.run import flops
+from monitor.run.sizes import parameters
 from monitor.run.topology import Topology
 from monitor.simulate.scenario import Scenario
 
@@ -41,8 +42,10 @@ def topology_of(scenario: Scenario) -> Topology:
         sequence_length=scenario.sequence_length,
         padded_vocab_size=scenario.vocab,
         dtype="fp16" if scenario.fp16 else "bf16",
-        activation_checkpointing="full",
+        activation_checkpointing="full" if scenario.checkpointing else "none",
         glu=False,
+        parameters=scenario.parameters,
+        log_interval=scenario.log_interval,
     )
 
 
@@ -53,15 +56,17 @@ def stamp(scenario: Scenario, at: float, form: str = "%Y-%m-%d %H:%M:%S") -> str
 
 def arguments(scenario: Scenario, first_iteration: int) -> str:
     """The arguments dump, with everything that follows from the scenario."""
+    wrong = {fault.kind for fault in scenario.faults}
+    named = parameters(topology_of(scenario))
     values: dict[str, object] = {
         "adam_beta1": 0.9,
         "adam_beta2": 0.95,
         "bf16": not scenario.fp16,
-        "checkpoint_activations": True,
-        "data_parallel_size": scenario.dp,
+        "checkpoint_activations": scenario.checkpointing,
+        "data_parallel_size": 2 * scenario.dp if "wrong_topology" in wrong else scenario.dp,
         "eval_interval": scenario.eval_interval or 1_000_000_000,
         "eval_iters": 1 if scenario.eval_interval else 0,
-        "ffn_hidden_size": 4 * scenario.hidden,
+        "ffn_hidden_size": (5 * scenario.hidden // 4) if "wrong_size" in wrong else 4 * scenario.hidden,
         "fp16": scenario.fp16,
         "global_batch_size": scenario.global_batch_size,
         "hidden_size": scenario.hidden,
@@ -74,13 +79,18 @@ def arguments(scenario: Scenario, first_iteration: int) -> str:
         "padded_vocab_size": scenario.vocab,
         "pipeline_model_parallel_size": scenario.pp,
         "rampup_batch_size": [str(part) for part in scenario.rampup] if scenario.rampup else None,
+        "save": f"/ckpt/gpt-{named[0] / 1e9:.3g}B" if named and "wrong_size" in wrong else "/ckpt",
         "save_interval": scenario.save_interval,
         "seq_length": scenario.sequence_length,
+        "swiglu": False,
         "tensor_model_parallel_size": scenario.tp,
         "train_iters": scenario.iterations,
         "world_size": scenario.world_size,
         "zero_stage": 1,
     }
+    untold = {name for name in ("hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads", "padded_vocab_size")
+              if not values[name]}  # fmt: skip
+    values = {name: value for name, value in values.items() if name not in untold}
     body = "".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}\n" for name, value in values.items())
     return f"------------------------ arguments ------------------------\n{body}-------------------- end of arguments ---------------------\n"
 
@@ -94,17 +104,27 @@ def set_up(scenario: Scenario, first_iteration: int) -> list[tuple[float, str]]:
                       f"  Total train batch size (w. parallel, distributed & accumulation) = {scenario.global_batch_size}\n"
                       f"  Total optimization steps = {steps}\n")]  # fmt: skip
     out = []
+    if {fault.kind for fault in scenario.faults} & {"memory_growth", "memory_leak"}:
+        out.append((0.0, f"GPU 0: {scenario.gpu} (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"))
     if scenario.launch_blocking is not None:
         out.append((0.0, f"+ export CUDA_LAUNCH_BLOCKING={scenario.launch_blocking}\n"))
     out += [
         (0.02, f"using world size: {scenario.world_size}, data-parallel-size: {scenario.dp}, tensor-model-parallel size: "
                f"{scenario.tp}, pipeline-model-parallel size: {scenario.pp} \n"),
         (0.03, arguments(scenario, first_iteration)),
-        (0.04, f" > padded vocab (size: {scenario.vocab - 200}) with 200 dummy tokens (new size: {scenario.vocab})\n"),
         (0.10, "> compiling dataset index builder ...\n"),
         (0.20, "[after megatron is initialized] datetime: {time} \n"),
         (0.40, "building GPT model ...\n"),
     ]  # fmt: skip
+    if scenario.vocab:
+        dummies = min(200, scenario.vocab - 1)
+        size = scenario.vocab - dummies
+        out.append((0.04, f" > padded vocab (size: {size}) with {dummies} dummy tokens (new size: {scenario.vocab})\n"))
+    if scenario.parameters:
+        count = f"TOTAL_PARAMS={scenario.parameters} ({scenario.parameters / 1e6:.3f}M)"
+        out.append((0.42, f"[2022-02-21 10:00:00,000] [INFO] [engine.py:151:__init__] RANK=0 STAGE=0 LAYERS=9 [0, 9) "
+                          f"STAGE_PARAMS=1 (0.000M) {count} UNIQUE_PARAMS={scenario.parameters} "
+                          f"({scenario.parameters / 1e6:.3f}M)\n"))  # fmt: skip
     if first_iteration > 1:
         out.append((0.45, f" loading checkpoint from /ckpt at iteration {first_iteration - 1}\n"))
         out.append(
@@ -116,7 +136,7 @@ def set_up(scenario: Scenario, first_iteration: int) -> list[tuple[float, str]]:
         (0.97, "done with setup ...\ntraining ...\n"),
         (1.00, "[before the start of training step] datetime: {time} \n"),
     ]
-    return out
+    return sorted(out, key=lambda part: part[0])
 
 
 def iteration_line(scenario: Scenario, step: Step, at: float) -> str:
@@ -125,8 +145,10 @@ def iteration_line(scenario: Scenario, step: Step, at: float) -> str:
 
 
 def _tflops(scenario: Scenario, step: Step, dialect: str) -> float:
+    if scenario.printed_tflops is not None:
+        return scenario.printed_tflops * scenario.seconds_per_iteration / step.elapsed
     found = flops.computed_tflops(
-        topology_of(scenario), step.elapsed, step.batch_size, scenario.sequence_length, dialect
+        topology_of(scenario), step.elapsed, step.batch_size, scenario.sequence_length, dialect, scenario.formula
     )
     return found[1] if found else 0.0
 
@@ -242,11 +264,19 @@ _PRINTERS = {
 def memory_lines(scenario: Scenario, iteration: int, grown: float = 1.0) -> str:
     """Reports of the first ranks of each pipeline stage; two of them glued, as happens when ranks print at once."""
     reports = []
-    for rank in range(min(scenario.world_size, 8)):
-        used = (21633.0859375 + 97 * rank) * grown
+    stages = min(scenario.pp, scenario.world_size)
+    ranks = range(min(scenario.world_size, 8)) if scenario.memory_mib is None else [
+        stage * (scenario.world_size // stages) for stage in range(stages)
+    ]  # fmt: skip
+    for rank in ranks:
+        used, extra, kept = (21633.0859375 + 97 * rank) * grown, 2799.0, 7683.0
+        if scenario.memory_mib is not None:
+            end = rank in (ranks[0], ranks[-1]) and scenario.end_memory_mib
+            whole = (end or scenario.memory_mib) * grown
+            used, extra, kept = 0.75 * whole, 0.125 * whole, 0.25 * whole
         reports.append(
-            f"[Rank {rank}] (after {iteration} iterations) memory (MB) | allocated: {used} | max allocated: {used + 2799} "
-            f"| reserved: {used + 7683} | max reserved: {used + 7683}"
+            f"[Rank {rank}] (after {iteration} iterations) memory (MB) | allocated: {used} | max allocated: {used + extra} "
+            f"| reserved: {used + kept} | max reserved: {used + kept}"
         )
     return "".join(reports[:2]) + "\n\n" + "".join(report + "\n" for report in reports[2:])
 
@@ -275,11 +305,12 @@ def validation(scenario: Scenario, iteration: int, index: int, loss: float) -> s
     return f"{row} {name} loss at iteration {iteration} | lm loss value: {loss:.6E} | lm loss PPL: {2.718281828**loss:.6E} | \n{row}"
 
 
-def overflow(step_scale: float, at: str) -> str:
-    """DeepSpeed's line for a skipped step."""
+def overflow(step_scale: float, at: str, kept: bool = False) -> str:
+    """DeepSpeed's line for a skipped step; `kept`: hysteresis is used up first."""
+    reduced = "but hysteresis is 2. Reducing hysteresis to 1" if kept else f"reducing to {max(step_scale / 2, 1):.0f}"
     return (
         f"[{at},000] [INFO] [stage_1_and_2.py:1651:step] [deepspeed] OVERFLOW! Rank 0 Skipping step. "
-        f"Attempted loss scale: {step_scale:.0f}, reducing to {max(step_scale / 2, 1):.0f}\n"
+        f"Attempted loss scale: {step_scale:.0f}, {reduced}\n"
     )
 
 

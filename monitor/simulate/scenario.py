@@ -26,10 +26,17 @@ FAULTS: dict[str, str] = {
     "transient_slow": "this one iteration takes `factor` times as long",
     "drift": "each iteration is a little slower than the last: 1 % per hundred",
     "loss_spike": "grad norm and loss jump and recover within 30 iterations",
+    "loss_spike_stays": "grad norm and loss jump and stay up",
+    "resume_bump": "a restart after which the loss is 20 % up for ten iterations",
     "divergence": "the loss rises from here on",
+    "slow_divergence": "the loss rises by 1 % in 50 iterations, no line of it abnormal",
     "nan_loss": "the loss field vanishes from here on",
     "inf_loss": "the loss is INF from here on",
     "overflow_storm": "every step overflows: the loss scale halves, the grad norm freezes",
+    "frozen_grad_norm": "steps are skipped and only the grad norm tells: it repeats bit for bit for `length` iterations",
+    "scale_search": "no fault: the loss scale starts at 2^32 and is halved until a step succeeds (with fp16)",
+    "scale_cycle": "no fault: the loss scale doubles, overflows twice and halves, every 60 iterations (with fp16)",
+    "loss_scale_decline": "the loss scale sinks 8-fold over 1,200 iterations (with fp16)",
     "loss_scale_collapse": "the loss scale falls to its minimum and the program stops",
     "crash_oom": "CUDA out of memory on one rank",
     "crash_nccl": "the NCCL watchdog gives up on every rank",
@@ -45,6 +52,12 @@ FAULTS: dict[str, str] = {
     "checkpoint_failed": "the next save meets a full disk",
     "resume_discontinuity": "a restart after which the learning rate jumps",
     "memory_growth": "the memory reports grow towards the device's size",
+    "memory_leak": "a report an iteration, each a little larger than the last",
+    "lr_restart": "a restart after which the learning rate schedule begins from scratch",
+    "save_unfinished": "from here on saves begin and nobody tells that they ended; training goes on",
+    "saves_stop": "from here on nothing is saved",
+    "wrong_topology": "the arguments name a data parallel size that does not make the world size (from the start)",
+    "wrong_size": "the MLP is left at a smaller model's width while the run keeps its name (from the start)",
     "launch_blocking": "a restart with CUDA_LAUNCH_BLOCKING=1, slower by `factor`",
     "kill_switch": "a clean exit on request",
 }
@@ -70,7 +83,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A training. The defaults are BLOOM's sizes with shorter intervals."""
+    """A training. The defaults are BLOOM's sizes with shorter intervals; a size of 0 is one that the log does not tell."""
 
     dialect: str = "bigscience"
     iterations: int = 500
@@ -93,6 +106,7 @@ class Scenario:
     """(start, increment, samples) of a batch size ramp-up."""
     log_interval: int = 1
     save_interval: int = 100
+    """0: no saving."""
     save_seconds: float = 40.0
     eval_interval: int = 0
     """0: no evaluation."""
@@ -102,6 +116,19 @@ class Scenario:
     start_seconds: float = 60.0
     fp16: bool = False
     gpu: str = "NVIDIA A100-SXM4-80GB"
+    told_dp: int | None = None
+    """Data parallel size as the log tells it, for logs whose layout does not fit; worked out if not given."""
+    checkpointing: bool = True
+    parameters: int | None = None
+    """Parameters that DeepSpeed's pipeline engine prints."""
+    printed_tflops: float | None = None
+    """TFLOPs printed at `seconds_per_iteration`, as a table keeps them; by the program's formula if not given."""
+    formula: str | None = None
+    """A formula of run/flops.py in place of the program's own."""
+    memory_mib: float | None = None
+    """Memory reserved on the middle pipeline stages; the size of a usual report if not given."""
+    end_memory_mib: float | None = None
+    """The same on the first and the last stage."""
     launch_blocking: int | None = None
     tee_prefix: str = ""
     """What the launcher puts before each line, e.g. `[default7]:`."""
@@ -113,13 +140,13 @@ class Scenario:
         """Refuse a dialect that does not exist and sizes that do not fit."""
         if self.dialect not in DIALECTS:
             raise ValueError(f"{self.dialect!r} is no dialect; there are {', '.join(sorted(DIALECTS))}")
-        if self.world_size % (self.tp * self.pp):
+        if self.told_dp is None and self.world_size % (self.tp * self.pp):
             raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
 
     @property
     def dp(self) -> int:
         """Data parallel size."""
-        return self.world_size // (self.tp * self.pp)
+        return self.told_dp or self.world_size // (self.tp * self.pp)
 
     def batch_size_at(self, samples: int) -> int:
         """Global batch size after so many samples (microbatches.py: linear steps over the ramp's samples)."""

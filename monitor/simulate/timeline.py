@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from monitor.simulate import lines
@@ -21,6 +21,11 @@ _OUTLIERS, _OUTLIER_MEAN = 0.01, 0.08
 _FIRST_FACTOR = 1.5  # the first iteration of a launch compiles and allocates
 _SPIKE = (1.0, 1.01, 1.18, 1.02, 1.07, 2.3, 1.6, 1.45, 1.3, 1.2, 1.12, 1.08, 1.05, 1.03, 1.02, 1.01)
 _SPIKE_NORM = (1.0, 4.0, 10.0, 65.0, 600.0, 4000.0, 1500.0, 1500.0, 700.0, 60.0, 10.0, 3.0, 1.5, 1.2, 1.1, 1.0)
+
+
+_RESTARTS = frozenset(
+    {"crash_and_restart", "resume_bump", "resume_discontinuity", "lr_restart", "launch_blocking", "crash_loop"}
+)
 
 
 class Emission(NamedTuple):
@@ -47,6 +52,7 @@ class _Run:
     last_norm: float = 1.0
     slow: float = 1.0
     rate_factor: float = 1.0
+    schedule_from: int = 0
     since_launch: int = 0
     window: list[float] = field(default_factory=list)
     crashes: int = 0
@@ -148,6 +154,9 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     grows = next((fault for fault in active if fault.kind == "memory_growth"), None)
     if grows is not None and (run.iteration - grows.at) % 10 == 0:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration, 1 + 0.02 * (run.iteration - grows.at) / 10))
+    leaks = next((fault for fault in active if fault.kind == "memory_leak"), None)
+    if leaks is not None:
+        yield Emission(run.at, lines.memory_lines(scenario, run.iteration, 1 + 0.005 * (run.iteration - leaks.at)))
 
 
 def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float | None, float, int, str]:
@@ -162,12 +171,23 @@ def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float
             break
         if fault.kind == "loss_spike" and since < len(_SPIKE):
             loss, norm = loss * _SPIKE[since], norm * _SPIKE_NORM[since]
+        elif fault.kind == "loss_spike_stays":
+            loss, norm = loss * 1.8, norm * (1 + 30 * math.exp(-since / 20))
+        elif fault.kind == "resume_bump" and run.since_launch <= 10:
+            loss, norm = loss * 1.2, norm * 2
+        elif fault.kind == "slow_divergence":
+            loss *= 1 + 0.0002 * since
         elif fault.kind == "divergence":
             loss, norm = loss * (1 + 0.01 * since), norm * (1 + 0.02 * since)
         elif fault.kind == "nan_loss":
             loss, norm = None, math.nan
         elif fault.kind == "inf_loss":
             loss = math.inf
+        elif fault.kind == "frozen_grad_norm" and since < fault.length:
+            norm = run.last_norm
+        elif fault.kind in ("scale_search", "scale_cycle", "loss_scale_decline"):
+            text, frozen = _scaler(scenario, run, fault, since)
+            norm, skipped = (run.last_norm, 1) if frozen else (norm, 0)
         elif fault.kind in ("overflow_storm", "loss_scale_collapse"):
             text = lines.overflow(run.loss_scale, lines.stamp(scenario, run.at))
             run.loss_scale = max(1.0, run.loss_scale / 2)
@@ -176,9 +196,28 @@ def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float
     return loss, norm, skipped, text
 
 
+def _scaler(scenario: Scenario, run: _Run, fault: Fault, since: int) -> tuple[str, bool]:
+    """A loss scaler's life: (its overflow lines, whether this step is skipped)."""
+    halves = {
+        "scale_search": run.loss_scale > 65536.0,
+        "scale_cycle": since % 60 in (1, 2),
+        "loss_scale_decline": since in (200, 600, 1000),
+    }[fault.kind]
+    if fault.kind == "scale_cycle" and since % 60 == 0:
+        run.loss_scale *= 2
+    if not halves:
+        return "", False
+    kept = fault.kind == "scale_cycle" and since % 60 == 1  # hysteresis
+    text = lines.overflow(run.loss_scale, lines.stamp(scenario, run.at), kept)
+    if not kept:
+        run.loss_scale /= 2
+    return text, True
+
+
 def _learning_rate(scenario: Scenario, run: _Run) -> float:
-    warm = min(1.0, run.iteration / max(1, scenario.iterations // 20))
-    return 6e-05 * warm * (0.55 + 0.45 * math.cos(math.pi * run.iteration / scenario.iterations))
+    step = run.iteration - run.schedule_from
+    warm = min(1.0, step / max(1, scenario.iterations // 20))
+    return 6e-05 * warm * (0.55 + 0.45 * math.cos(math.pi * step / scenario.iterations))
 
 
 def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[Emission, None, bool]:
@@ -192,10 +231,15 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             yield Emission(run.at, lines.validation(scenario, run.iteration, index, loss))
             if "hang_evaluation" in kinds:
                 return True
-    if scenario.dialect not in ("deepspeed", "hf-trainer") and run.iteration % scenario.save_interval == 0:
+    saves = scenario.save_interval and scenario.dialect not in ("deepspeed", "hf-trainer")
+    if saves and run.iteration % scenario.save_interval == 0:
+        if "saves_stop" in kinds:
+            return False
         yield Emission(run.at, lines.save_started(scenario, run.iteration, run.at))
         if "hang_saving" in kinds:
             return True
+        if "save_unfinished" in kinds:
+            return False
         if "checkpoint_failed" in kinds:
             run.at += scenario.save_seconds / 2
             end = lines.launcher_end(lines.stamp(scenario, run.at), 1)
@@ -244,10 +288,12 @@ def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Generator[Emission, 
         code = -9 if kind == "crash_killed" else 1
         yield Emission(run.at, lines.CRASHES[kind] + lines.launcher_end(time, code), truth)
         return True
-    elif kind in ("crash_and_restart", "resume_discontinuity", "launch_blocking", "crash_loop"):
+    elif kind in _RESTARTS:
         yield from _restart(scenario, run, fault, truth)
     elif kind == "loss_scale_collapse":
         run.loss_scale = min(run.loss_scale, 1024.0)
+    elif kind == "scale_search":
+        run.loss_scale = 2.0**32
     return False
 
 
@@ -263,10 +309,12 @@ def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any])
         run.at += 120.0
         run.iteration, run.samples = run.saved, run.saved_samples
         if fault.kind == "launch_blocking":
-            yield Emission(run.at, "+ export CUDA_LAUNCH_BLOCKING=1\n")
+            scenario = replace(scenario, launch_blocking=1)
             run.slow = fault.factor
         if fault.kind == "resume_discontinuity":
             run.rate_factor = 2.5
+        if fault.kind == "lr_restart":
+            run.schedule_from = run.iteration
         yield from _launch(scenario, run)
         if number < times - 1:
             yield from _iterate(scenario, run, [])

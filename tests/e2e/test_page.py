@@ -1,33 +1,381 @@
-"""The page in a real browser."""
+"""The pages in a real browser: they load, stay up to date, draw, obey mouse and keys, are accessible, run nothing foreign."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import gzip
+import json
+import select
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Start
+from monitor.serve.formats import duration, instant, number, percent, plain, size
+from monitor.simulate import Fault, Scenario, write
+from tests.e2e.browser import Browser, Page
+from tests.e2e.conftest import RunningDaemon, Start
 from tests.e2e.test_daemon import line
 
+pytestmark = [pytest.mark.e2e, pytest.mark.chromium]
+AXE = Path(__file__).parent / "axe-core" / "axe.min.js.gz"
+LIVE = "document.getElementById('connection').textContent.includes('live')"
+HOSTILE = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
 
-@pytest.mark.e2e
-@pytest.mark.chromium
-def test_the_page_shows_a_hung_run(start: Start, tmp_path: Path) -> None:
-    """Headless Chromium loads the page: the run, its state in words, the incident with its evidence."""
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One process for all tests."""
+    running = Browser(tmp_path_factory.mktemp("chromium"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """Its tabs end with the test."""
+    yield chromium
+    chromium.close_pages()
+
+
+def rich_log(path: Path) -> None:
+    """A run with everything that is drawn: evaluation, saves, a crash, a restart, work computed again."""
+    scenario = Scenario(
+        dialect="megatron-lm", iterations=120, seconds_per_iteration=2.0, seed=3, world_size=16, tp=2, pp=2, layers=24,
+        hidden=2048, heads=16, global_batch_size=64, vocab=50304, save_interval=20, save_seconds=5.0, eval_interval=25,
+        eval_seconds=4.0, fp16=True, faults=(Fault("crash_and_restart", at=70),),
+    )  # fmt: skip
+    with path.open("wb") as stream:
+        write(scenario, stream)
+
+
+@pytest.fixture
+def hung(start: Start, tmp_path: Path) -> RunningDaemon:
+    """A daemon on a run that hangs, so that an incident is open, and on one that has restarted and finished."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(line(number) for number in range(1, 40)))
+    rich_log(tmp_path / "rich.log")
+    return hang(start("--set", "detectors.hang.minimum=1s", str(tmp_path / "*.log")), log, line(40))
+
+
+def hang(daemon: RunningDaemon, log: Path, last: str) -> RunningDaemon:
+    """The daemon, once it has seen the log move and stop."""
+    daemon.wait(lambda: daemon.status("/-/ready") == 200 and "progress_at" in daemon.get("/api/v1/runs"), timeout=30)
+    with log.open("a") as stream:
+        stream.write(last)
+    daemon.wait(lambda: '"incident": "hang"' in daemon.get("/api/v1/incidents"), timeout=30)
+    daemon.wait(lambda: '"state": "hung"' in daemon.get("/api/v1/runs"), timeout=30)
+    return daemon
+
+
+def opened(browser: Browser, address: str, **options: Any) -> Page:
+    """A page that has heard from the daemon."""
+    page = browser.page(**options)
+    page.open(address)
+    page.wait(LIVE)
+    return page
+
+
+def test_all_runs_and_the_open_incident(browser: Browser, hung: RunningDaemon) -> None:
+    """State in words, figures, the incident with its evidence; nothing is asked of another host; no error."""
+    page = opened(browser, f"http://{hung.address}/")
+    page.wait("document.querySelector('tr[data-run=train] [data-k=state]').textContent === '■ hung'")
+    row = page.text("tr[data-run=train]")
+    for words in ("40", "of 1,000, 4.0\u00a0%", "s ago", "of 1.0 s allowed", "no checkpoint yet", "■ hang critical"):
+        assert words in row
+    article = page.text("#incidents article")
+    for words in ("no progress for", "budget seconds", "iteration       40/"):
+        assert words in article
+    assert page.text("tr[data-run=rich] [data-k=state]") == "✔ finished"
+    assert {address.split("/")[2] for address in page.requests} == {hung.address}
+    assert page.problems == []
+
+
+def test_the_page_moves_with_the_run_without_loading_anew(browser: Browser, start: Start, tmp_path: Path) -> None:
+    """New lines, a new run, an end: shown within seconds in the same document, and a lost daemon is told."""
     log = tmp_path / "train.log"
     log.write_text("".join(line(number) for number in range(1, 9)))
-    daemon = start("--set", "detectors.hang.minimum=1s", str(log))
-    daemon.wait(lambda: "hung" in daemon.get("/api/v1/runs"))
-    chromium = shutil.which("chromium")
-    assert chromium is not None
-    done = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", f"http://{daemon.address}/"],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert "hung" in done.stdout
-    assert "no progress for" in done.stdout
-    assert "iteration        8/" in done.stdout
+    daemon = start(str(tmp_path / "*.log"), "--set", "follow.discovery_interval=0.5s")
+    daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
+    page = opened(browser, f"http://{daemon.address}/")
+    page.evaluate("window.marker = document.querySelector('tr[data-run=train]')")
+    with log.open("a") as stream:
+        stream.write(line(9))
+    page.wait("document.querySelector('[data-k=iteration]').textContent === '9'")
+    assert page.evaluate("window.marker.isConnected")
+    (tmp_path / "another.log").write_text(line(5) + line(6))
+    page.wait("document.querySelectorAll('tbody tr').length === 2")
+    link = "document.querySelector('tr[data-run=another] a').href"
+    assert page.evaluate(link) == f"http://{daemon.address}/runs/another"
+    assert page.problems == []
+    daemon.kill()
+    page.wait("document.getElementById('connection').textContent.includes('not connected')")
+
+
+def test_a_runs_charts_have_data_and_follow(browser: Browser, start: Start, tmp_path: Path) -> None:
+    """Every series is drawn, its figures are those of the log, and a new line reaches the chart."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(line(number) for number in range(1, 101)))
+    daemon = start(str(log))
+    daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
+    page = opened(browser, f"http://{daemon.address}/runs/train")
+    page.wait("document.querySelectorAll('.chart').length === 6")
+    titles = page.evaluate("[...document.querySelectorAll('.chart h3')].map((h) => h.firstChild.textContent)")
+    assert titles == ["Loss", "Grad norm", "Seconds per iteration", "Learning rate", "Loss scale", "Batch size"]
+    label = "document.querySelector('.frame').getAttribute('aria-label')"
+    assert "Chart of Loss: last 2.9, lowest 2.9, highest 2.999." in page.evaluate(label)
+    assert all(count > 150 for count in page.evaluate(PIXELS)), page.evaluate(PIXELS)
+    with log.open("a") as stream:
+        stream.write(line(101))
+    page.wait(f"{label}.includes('last 2.899, lowest 2.899')")
+    page.wait("document.getElementById('range').textContent === 'all: 1 to 101'")
+    assert page.problems == []
+
+
+def test_the_past_survives_a_restart_and_a_lost_state(start: Start, tmp_path: Path) -> None:
+    """Stopped, killed, or without its state file: the charts' rows are those of the log, each once."""
+    log = tmp_path / "train.log"
+    wanted: list[int] = []
+    arguments = ("--set", f"state_dir={tmp_path / 'mine'}", str(log))
+    for ending in ("stopped", "killed", "lost", "end"):
+        written = len(wanted)
+        with log.open("a") as stream:
+            stream.write("".join(line(number) for number in range(written + 1, written + 41)))
+        wanted = list(range(1, written + 41))
+        daemon = start(*arguments)
+        daemon.wait(lambda wanted=wanted, daemon=daemon: rows(daemon) == wanted)  # type: ignore[misc]
+        if ending == "stopped":
+            assert daemon.terminate() == 0
+        else:
+            daemon.kill()
+        if ending == "lost":
+            for file in (tmp_path / "mine").glob("state*"):
+                file.write_bytes(b"rubbish")
+
+
+def rows(daemon: RunningDaemon) -> list[int]:
+    """The iterations that the charts would show; each bucket holds one here."""
+    if daemon.status("/api/v1/runs/train/history") != 200:
+        return []
+    return list(json.loads(daemon.get("/api/v1/runs/train/history"))["steps"]["iteration"])
+
+
+PIXELS = """[...document.querySelectorAll('canvas')].map((canvas) => {
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  let blue = 0;
+  for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 99 && data[at + 2] > data[at] + 60) blue += 1;
+  return blue;
+})"""
+
+
+def test_a_restart_is_marked_and_lost_work_told_apart(browser: Browser, hung: RunningDaemon) -> None:
+    """A crash at 70, back to 61: the incident list, the phases and the chart know it."""
+    page = opened(browser, f"http://{hung.address}/runs/rich")
+    page.wait("document.querySelectorAll('.chart').length >= 8")
+    past = page.text("#past")
+    assert "┆ restart61after iteration 69: 9 computed again" in past
+    phases = page.text("#phases")
+    for words in ("evaluating", "saving", "training", "finished"):
+        assert words in phases
+    assert page.text("#range") == "all: 1 to 120"
+    page.evaluate(
+        "document.querySelector('input[type=radio][disabled]') ?? document.querySelectorAll('input[type=radio]')[1].click()"
+    )
+    page.wait("document.getElementById('range').textContent.includes('UTC to')")
+    assert page.problems == []
+
+
+def test_zoom_by_mouse_keys_and_buttons(browser: Browser, hung: RunningDaemon) -> None:
+    """A drag zooms all charts, keys move and reset, buttons do the same; updates do not undo it."""
+    page = opened(browser, f"http://{hung.address}/runs/rich")
+    page.wait("document.querySelectorAll('.chart').length >= 8")
+    page.evaluate("document.querySelector('.chart').scrollIntoView()")
+    box = page.evaluate(
+        "(({left, top, width, height}) => [left, top, width, height])(document.querySelector('.u-over').getBoundingClientRect())"
+    )
+    left, top, width, height = box
+    page.drag((left + width * 0.25, top + height / 2), (left + width * 0.75, top + height / 2))
+    low, high = shown(page)
+    assert (25 <= low <= 35, 85 <= high <= 95) == (True, True), (low, high)
+    page.evaluate("document.querySelector('.frame').focus()")
+    page.key("+")
+    assert shown(page)[0] > low
+    page.key("ArrowRight")
+    assert shown(page)[1] > 75
+    inner = shown(page)
+    select.select([], [], [], 2.5)
+    assert shown(page) == inner
+    page.key("0")
+    assert page.text("#range") == "all: 1 to 120"
+    page.evaluate("document.querySelector('button[aria-label=\"Zoom in\"]').click()")
+    assert shown(page) == (31, 90)
+    assert page.problems == []
+
+
+def shown(page: Page) -> tuple[int, int]:
+    """The range of iterations that the charts show."""
+    low, _, high = page.text("#range").removeprefix("all: ").partition(" to ")
+    return int(low), int(high)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+def test_accessible(browser: Browser, hung: RunningDaemon, width: int, dark: bool) -> None:
+    """Axe finds nothing on either page, light and dark, wide and on a phone; nothing is wider than the screen."""
+    axe = gzip.decompress(AXE.read_bytes()).decode()
+    for path in ("", "runs/train", "runs/rich"):
+        page = opened(browser, f"http://{hung.address}/{path}", width=width, dark=dark)
+        if path:
+            page.wait("document.querySelectorAll('.chart').length >= 6")
+        page.evaluate(axe + ";null")
+        found = page.evaluate(
+            "axe.run().then((r) => r.violations.map((v) => [v.id, v.impact, v.nodes.map((n) => n.html)]))"
+        )
+        assert found == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.problems == []
+
+
+def test_every_width_fits(browser: Browser, hung: RunningDaemon) -> None:
+    """From the smallest phone to a wall: nothing makes the page scroll sideways."""
+    for path in ("", "runs/train"):
+        page = opened(browser, f"http://{hung.address}/{path}")
+        for width in (320, 390, 600, 768, 900, 1000, 1100, 1200, 1300, 1350, 1500, 1920):
+            page.resize(width)
+            widest = (
+                "Math.max(...[...document.querySelectorAll('html, main, .scroll .fleet')].map((e) => e.scrollWidth))"
+            )
+            assert page.evaluate(widest) <= width, (path, width)
+
+
+def test_nothing_of_a_log_is_run(browser: Browser, start: Start, tmp_path: Path) -> None:
+    """Markup in lines, losses' names and file names is text."""
+    log = tmp_path / f"{HOSTILE.replace('/', '')}.log"
+    hostile = line(9).replace("lm loss", f"{HOSTILE} loss: 1.0 | lm loss")
+    log.write_text("".join(line(number) for number in range(1, 9)))
+    daemon = hang(start("--set", "detectors.hang.minimum=1s", str(tmp_path / "*.log")), log, hostile)
+    page = opened(browser, f"http://{daemon.address}/")
+    page.wait("document.querySelector('#incidents article pre') !== null")
+    for _ in range(2):
+        assert "<img src=x" in page.text("main")
+        assert page.evaluate(
+            "[document.images.length, window.hacked, document.querySelectorAll('main script').length]"
+        ) in ([0, None, 0], [0, 0])
+        assert page.problems == []
+        page.open(page.evaluate("document.querySelector('a[href^=runs], h3 a').href"))
+        page.wait(LIVE)
+
+
+def test_served_and_live_figures_are_the_same(browser: Browser, hung: RunningDaemon) -> None:
+    """What the server writes and what the script writes cannot drift apart."""
+    page = opened(browser, f"http://{hung.address}/")
+    page.wait("document.querySelectorAll('tbody tr').length === 2")
+    cells = "[...D.querySelectorAll('tbody tr')].flatMap((row) => [...row.cells].filter((cell) => !cell.querySelector('[data-k=progress_at]')).map((cell) => [row.dataset.run, cell.textContent.trim(), cell.innerHTML.replace(/ hidden=\"\"/g, '')]))"
+    served = page.evaluate(
+        f"fetch('./').then((a) => a.text()).then((t) => {{ const D = new DOMParser().parseFromString(t, 'text/html'); return {cells}; }})"
+    )
+    live = page.evaluate(f"(() => {{ const D = document; return {cells}; }})()")
+    assert [cell[:2] for cell in served] == [cell[:2] for cell in live]
+    values: list[Any] = [
+        None,
+        0,
+        1,
+        7,
+        999,
+        1000,
+        1234.4,
+        123456789,
+        0.26,
+        0.1234567,
+        99.95,
+        999.96,
+        1e-4,
+        1.5e-5,
+        3e-12,
+        -2.5,
+        -0.0004567,
+        2.0**32,
+        31_536_000.4,
+        59.96,
+        3599.0,
+        86399.9,
+        90061,
+        "nan",
+    ]
+    formats = {"number": number, "percent": percent, "duration": duration, "instant": instant, "size": size}
+    for name, python in formats.items():
+        got = page.evaluate(f"import('./static/format.js').then((m) => {json.dumps(values)}.map((v) => m.{name}(v)))")
+        assert got == [python(value) for value in values], name
+    for value in (1e15, 1.23e20, -1e300):
+        assert page.evaluate(f"import('./static/format.js').then((m) => m.number({value!r}))") == number(value)
+    facts = {"a": 1.5, "b": [1, "x"], "c": None}
+    assert page.evaluate(f"import('./static/format.js').then((m) => m.plain('x', {json.dumps(facts)}))") == plain(
+        "x", facts
+    )
+
+
+def test_behind_a_path_prefix(browser: Browser, start: Start, tmp_path: Path) -> None:
+    """A proxy that serves the monitor below /team/monitor/: page, link, charts, and a name with a slash."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(line(number) for number in range(1, 60)))
+    daemon = start("--set", f"runs=[{{name: 'team/a b', paths: ['{log}']}}]")
+    daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
+    with prefixed(daemon.address) as port:
+        page = opened(browser, f"http://127.0.0.1:{port}/team/monitor/")
+        page.open(page.evaluate("document.querySelector('th a').href"))
+        assert page.evaluate("location.pathname") == "/team/monitor/runs/team/a%20b"
+        page.wait("document.querySelectorAll('.chart').length === 6")
+        assert page.evaluate("document.querySelector('header a').pathname") == "/team/monitor/"
+        assert page.problems == []
+
+
+def test_without_script_the_page_still_tells(browser: Browser, hung: RunningDaemon) -> None:
+    """The server writes it all but the charts."""
+    page = browser.page()
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+    page.call("Page.navigate", url=f"http://{hung.address}/runs/train")
+    page.wait("document.querySelector('#incidents article') !== null")
+    assert "hung" in page.text("h1")
+    assert "iteration       40/" in page.text("main > section:last-child pre")
+
+
+class prefixed:  # noqa: N801 - used as a function
+    """A reverse proxy on a port of its own that knows the daemon below /team/monitor/."""
+
+    def __init__(self, address: str) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                """Hand over what stands below the prefix."""
+                if not self.path.startswith("/team/monitor/"):
+                    self.send_error(404)
+                    return
+                target = f"http://{address}/{self.path[len('/team/monitor/') :]}"
+                with urllib.request.urlopen(target, timeout=10) as answer:
+                    body = answer.read()
+                    self.send_response(answer.status)
+                    for name in ("Content-Type", "Content-Security-Policy"):
+                        self.send_header(name, answer.headers[name])
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Silent."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> int:
+        """Its port."""
+        self._thread.start()
+        assert isinstance(self._server.socket, socket.socket)
+        return int(self._server.server_address[1])
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)

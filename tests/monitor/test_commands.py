@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
-from monitor.cli import main
+from monitor.cli import COMMANDS, main
 
 LINE = " iteration        7/     100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 | grad norm: nan |"
 
@@ -62,7 +65,7 @@ def test_explain_says_what_read_a_line_and_why_none_did() -> None:
     assert '"task": 9' in found
     assert '"iteration": 7' in found
     assert "no literal" in invoke("explain", "hello world").stdout
-    assert "none of them knows" in invoke("explain", "the last iteration was good").stdout
+    assert "none of them knows" in invoke("explain", "the last iteration 5 was good").stdout
     assert invoke("explain", stdin=LINE + "\nhello\n").stdout.count("\n") == 2
 
 
@@ -112,9 +115,27 @@ def test_simulate_writes_a_log(tmp_path: Path) -> None:
     assert "hang_evaluation" in result.stderr
 
 
-@pytest.mark.parametrize("command", sorted(main.commands))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help(command: str) -> None:
     """`--help` says what it does."""
     result = invoke(command, "--help")
     assert result.exit_code == 0
     assert len(result.stdout) > 150
+
+
+def test_help_keeps_its_examples_on_their_lines() -> None:
+    """Every command's help shows each example as a line of its own, and no mark of the formatter."""
+
+    def every(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            yield (*before, name)
+            if isinstance(command, click.Group):
+                yield from every(command, (*before, name))
+
+    for command in ((), *every(main)):
+        text = invoke(*command, "--help").stdout
+        assert "\\b" not in text, command
+        if "Example" in text:
+            assert re.search(r"^ +megatron-monitor .*$", text, re.MULTILINE), command

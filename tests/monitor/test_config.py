@@ -89,7 +89,9 @@ def test_examples_of_config_yaml_are_valid() -> None:
     config = load(uncommented((ROOT / "config.yaml").read_text("utf-8")))
     assert [watch.name for watch in config.runs] == ["tr11-176B", None]
     assert [pattern.kind for pattern in config.patterns] == ["value", "progress", "failure"]
-    assert [notifier.name for notifier in config.notifiers] == ["on-call", "chat", "dashboard"]
+    assert [notifier.name for notifier in config.notifiers] == [
+        "on-call", "chat", "dashboard", "alertmanager", "stacks", "slack",
+    ]  # fmt: skip
     assert config.web.tls_server_config is not None
     assert list(config.web.basic_auth_users) == ["prometheus"]
 

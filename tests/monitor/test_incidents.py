@@ -65,15 +65,14 @@ def test_unknown_keeps_what_stood() -> None:
     assert "hang" in book.open
 
 
-def test_a_crash_silences_the_hang() -> None:
-    """The hang of a run that turns out to have crashed ends without a word of its own."""
+def test_a_crash_supersedes_the_hang() -> None:
+    """A hang that was told before the crash is resolved by it, so that no receiver keeps it."""
     book = IncidentBook()
     step(book, 1.0, firing())
-    told = step(book, 2.0, Verdict("hang"), firing(kind="crash"))
-    assert [(item.incident, item.status, item.quiet) for item in told] == [
-        ("crash", "firing", False),
-        ("hang", "resolved", True),
-    ]
+    told = step(book, 2.0, firing(), firing(kind="crash"))
+    assert [(item.incident, item.status) for item in told] == [("crash", "firing"), ("hang", "resolved")]
+    assert told[1].summary.startswith("superseded by crash: ")
+    assert step(book, 3.0, firing(), firing(kind="crash")) == []
 
 
 def test_json_has_the_public_names() -> None:

@@ -227,8 +227,8 @@ def test_buffered_lines_are_no_hang() -> None:
         for _ in range(60):
             feed(state, IterationLogged(iteration=number, seconds_per_iteration=10.0, lm_loss=9.0 - number / 99), now)
             number += 1
-    assert verdict(state, 700.0)[1] != "critical"
-    assert verdict(state, 1000.0) == ("firing", "critical")
+    assert verdict(state, 1150.0)[1] != "critical"
+    assert verdict(state, 1250.0) == ("firing", "critical")
 
 
 @given(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
+from html import escape
+from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import unquote_to_bytes, urljoin
+
+import pytest
 
 from monitor.clock import ManualClock
 from monitor.metrics import RunSnapshot, Sample, Snapshot
 from monitor.serve.http import App
+from monitor.serve.page import run_path
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\"'&\u2028"
 
@@ -29,14 +37,17 @@ def app_with(*runs: RunSnapshot, turned_at: float | None = None) -> App:
     return App(lambda: snapshot, clock)
 
 
-def get(app: App, path: str, method: str = "GET") -> tuple[str, dict[str, str], str]:
+def get(
+    app: App, path: str, method: str = "GET", query: str = "", uri: str = "", **more: str
+) -> tuple[str, dict[str, str], str]:
     """(status, headers, body)."""
     got: dict[str, Any] = {}
 
     def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
         got["status"], got["headers"] = status, dict(headers)
 
-    body = b"".join(app({"PATH_INFO": path, "REQUEST_METHOD": method, "QUERY_STRING": ""}, start_response))
+    environ = {"PATH_INFO": path, "REQUEST_METHOD": method, "QUERY_STRING": query, "REQUEST_URI": uri, **more}
+    body = b"".join(app(environ, start_response))
     return got["status"], got["headers"], body.decode()
 
 
@@ -54,8 +65,100 @@ def test_hostile_names_and_lines_are_escaped() -> None:
     for path in ("/", "/runs/" + HOSTILE.encode().decode("latin-1")):
         status, headers, body = get(app, path)
         assert status == "200 OK"
-        assert "<script" not in body
-        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert "default-src 'none'; script-src 'self'; style-src 'self'" in headers["Content-Security-Policy"]
+        read = Reading()
+        read.feed(body)
+        assert read.scripts == 1 + (path != "/") * 1
+        assert read.handlers == []
+        assert "".join(read.inline) == ""
+        assert HOSTILE.strip() in "".join(read.words)
+
+
+class Reading(HTMLParser):
+    """What a browser would make of a page: its scripts, what stands in them, and its words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scripts, self.inside = 0, False
+        self.inline: list[str] = []
+        self.handlers: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag begins."""
+        self.inside = tag in ("script", "style")
+        self.scripts += tag == "script"
+        self.handlers += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+        assert tag not in ("iframe", "object", "embed", "base", "form")
+
+    def handle_endtag(self, tag: str) -> None:
+        """A tag ends."""
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        """Text."""
+        (self.inline if self.inside else self.words).append(data)
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "team/a b", "a/../b", "100%", "%2F", "/lead", "ü/ñ", "..", "a\\b", "x/history", "?q#f"]
+)
+def test_every_name_has_a_page_and_a_history(name: str) -> None:
+    """Slashes, percent signs, dots, letters of any kind: the link on the page leads to the run and back."""
+    app = app_with(RunSnapshot(name, {}, page(run=name)), RunSnapshot("history", {}, page(run="history")))
+    way = run_path(name)
+    path, _, query = ("runs/" + way).partition("?")
+    assert ".." not in path.split("/")
+    status, _, body = get(app, "/" + as_served(path), query=query, uri="/" + path)
+    assert status.startswith("200")
+    assert f"<h1>{escape(name)} <" in body
+    root = re.search("data-root='([^']*)'", body)
+    assert root is not None
+    assert urljoin("http://h/prefix/" + path, root[1]) == "http://h/prefix/"
+    asked, _, query = (f"api/v1/runs/history{way}" if way[0] == "?" else f"api/v1/runs/{way}/history").partition("?")
+    status, _, body = get(app, "/" + as_served(asked), query=query)
+    assert status.startswith("200")
+    assert json.loads(body)["run"]["run"] == name
+
+
+def as_served(path: str) -> str:
+    """PATH_INFO as the server gives it: unquoted once, slashes left quoted, bytes as Latin-1."""
+    parts = [unquote_to_bytes(part) for part in re.split("%2[Ff]", path)]
+    return b"%2F".join(parts).decode("latin-1")
+
+
+def test_a_quoted_slash_is_a_slash() -> None:
+    """`/runs/a%2Fb` is the run a/b, and its page knows how deep the browser thinks it is."""
+    app = app_with(RunSnapshot("a/b", {}, page(run="a/b")))
+    _, _, body = get(app, "/runs/a%2Fb", uri="/runs/a%2Fb")
+    assert "data-root='../'" in body
+    _, _, body = get(app, "/runs/a/b", uri="/runs/a/b")
+    assert "data-root='../../'" in body
+
+
+def test_static_files_are_typed_tagged_and_nothing_else_is_served() -> None:
+    """The browser may keep them, asks whether they changed, and cannot climb out of the folder."""
+    app = app_with()
+    status, headers, body = get(app, "/static/fleet.js")
+    assert (status, headers["Content-Type"]) == ("200 OK", "text/javascript; charset=utf-8")
+    assert "import" in body
+    assert get(app, "/static/uplot/LICENSE")[0].startswith("200")
+    assert get(app, "/static/uplot/uPlot.iife.min.js")[0].startswith("200")
+    again = get(app, "/static/fleet.js", HTTP_IF_NONE_MATCH=headers["ETag"])
+    assert (again[0], again[2]) == ("304 Not Modified", "")
+    for path in ("/static/", "/static/../http.py", "/static/%2e%2e/http.py", "/static/uplot", "/static/none.js"):
+        assert get(app, path)[0].startswith("404"), path
+
+
+def test_large_answers_are_packed_for_who_takes_it() -> None:
+    """An ssh tunnel is narrow."""
+    app = app_with(RunSnapshot("run", {}, page(last_line="x" * 5000)))
+    got: dict[str, Any] = {}
+    environ = {"PATH_INFO": "/api/v1/runs", "REQUEST_METHOD": "GET", "HTTP_ACCEPT_ENCODING": "gzip"}
+    body = b"".join(app(environ, lambda status, headers: got.update(headers)))
+    assert got["Content-Encoding"] == "gzip"
+    assert len(body) == int(got["Content-Length"]) < 1000
+    assert json.loads(gzip.decompress(body))["runs"][0]["last_line"] == "x" * 5000
 
 
 def test_the_api_is_valid_json() -> None:

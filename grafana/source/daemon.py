@@ -1,0 +1,211 @@
+"""*monitor*: the daemons themselves. What they do not see, nobody sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana_foundation_sdk.builders import dashboard as build
+
+from grafana.source import queries as q
+from grafana.source.layout import Line, Section, annotation, new, place, variable
+from grafana.source.panels import Query, bars, chart, coloured, number, numbers, timeline
+from grafana.source.tables import Column, mapped_look, rows
+
+OWN = q.DAEMON
+UP = {0.0: ("down", "red"), 1.0: ("up", "green")}
+NO_DAEMON = "No daemon is scraped: add a scrape configuration"
+
+
+def total(metric: str) -> str:
+    """The sum over the chosen daemons."""
+    return f"sum({metric}{{{OWN}}})"
+
+
+def each(metric: str) -> str:
+    """One series a daemon."""
+    return f"max by (instance) ({metric}{{{OWN}}})"
+
+
+def _figure(title: str, text: str, unit: str, expression: str, **options: Any) -> Any:
+    return number(title, text, unit, Query(expression, instant=True), empty="no daemon", **options)
+
+
+def _now() -> list[Line]:
+    return [
+        Line(4, [
+            (3, _figure("Up", "Daemons that Prometheus could scrape at its last try. Fewer than you run: see Down, and the table below.", "none",
+                        f"count(up{{{OWN}}} == 1) or vector(0)", steps=((None, "red"), (1.0, "green")))),
+            (3, _figure("Down", "Scrape targets that do not answer. Their runs are watched by nobody: start "
+                        "the daemon again; it goes on where it stopped.", "none",
+                        f"count(up{{{OWN}}} == 0) or vector(0)", steps=((None, "green"), (1.0, "red")),
+                        background=True)),
+            (3, _figure("Runs", "Runs that the daemons show. Fewer than you launched: look at Files by state.",
+                        "none", total("megatron_monitor_runs"))),
+            (3, _figure("Unreadable", "Log files that a daemon may not or cannot read. Above 0 check mounts "
+                        "and permissions; the error is in the chart of read errors.", "none",
+                        f'sum(megatron_monitor_sources{{{OWN}, state="unreadable"}})',
+                        steps=((None, "green"), (1.0, "dark-yellow")), background=True)),
+            (3, _figure("Behind", "Written to the logs and not read yet. Megabytes that stay are a file system "
+                        "or a daemon that cannot keep up.", "bytes", total("megatron_monitor_bytes_behind"),
+                        steps=((None, "green"), (16e6, "dark-yellow"), (256e6, "orange")))),
+            (3, _figure("Loop ran", "Time since the slowest daemon last looked at its logs. Over 30 s it "
+                        "is stuck: a hang would be told late.", "s",
+                        f"max(time() - megatron_monitor_loop_timestamp_seconds{{{OWN}}})",
+                        steps=((None, "green"), (30.0, "dark-yellow"), (120.0, "red")))),
+            (3, _figure("Last read", "Time since any daemon last read anything. Long while runs train: the logs do "
+                        "not reach this machine.", "s",
+                        f"time() - max(megatron_monitor_last_read_timestamp_seconds{{{OWN}}})",
+                        steps=((None, "green"), (900.0, "dark-yellow")))),
+            (3, _figure("Config", "Whether the configuration in use is the one in the file. If rejected, run "
+                        "check-config on it.", "none", f"min(megatron_monitor_config_last_reload_successful{{{OWN}}})",
+                        mappings=numbers({0.0: ("rejected", "orange"), 1.0: ("in use", "green")}))),
+        ]),
+        Line(6, [
+            (14, timeline("Daemons over time", "Green while a daemon answers Prometheus. Red, or no band, is a time in "
+                          "which its runs were not watched.", Query(each("up"), "{{instance}}"),
+                          mappings=numbers(UP), empty="Nothing reported")),
+            (10, _daemons()),
+        ]),
+    ]  # fmt: skip
+
+
+def _daemons() -> Any:
+    build_info = f"max by (instance, version, python) (megatron_monitor_build_info{{{OWN}}})"
+    return rows(
+        "Daemons",
+        "Version and age of each daemon. Different versions side by side may judge differently: update the older.",
+        [
+            Query(each("up")),
+            Query(build_info),
+            Query(f"time() - {each('process_start_time_seconds')}"),
+            Query(each("megatron_monitor_runs")),
+        ],
+        [
+            Column("instance", "Daemon"),
+            Column("A", "State", width=80, look=mapped_look(numbers(UP))),
+            Column("version", "Version", width=90),
+            Column("python", "Python", width=90),
+            Column("C", "Runs since", "s", 110),
+            Column("D", "Runs", width=70),
+        ],
+        hidden=("Value #B",),
+        empty=NO_DAEMON,
+        sort="State",
+        descending=False,
+        pages=False,
+    )
+
+
+def _reading() -> list[Line]:
+    return [
+        Line(8, [
+            (8, coloured(chart("Lines read", "Per second, by what became of them. Matched ones told something; too_long "
+                       "ones were cut and not read. None at all while runs train is bad.", "short",
+                       Query(q.rate("megatron_monitor_lines_total", OWN, "outcome"), "{{outcome}}"), stacked=True,
+                       minimum=0, empty=NO_DAEMON), matched="green", other="#8e8e8e", too_long="orange")),
+            (8, chart("Events, the 10 most frequent kinds", "What the lines told, per second. Iterations should be "
+                      "there; a kind that floods is a log worth looking at.", "short",
+                      Query(f"topk(10, {q.rate('megatron_monitor_events_total', OWN, 'event')})", "{{event}}"),
+                      minimum=0, empty=NO_DAEMON)),
+            (8, chart("Bytes read and behind", "Read per second, and what is left to read. Behind should return to "
+                      "zero at once.", "bytes",
+                      Query(q.rate("megatron_monitor_bytes_total", OWN), "read per second"),
+                      Query(total("megatron_monitor_bytes_behind"), "behind"), minimum=0, empty=NO_DAEMON)),
+        ]),
+        Line(7, [
+            (8, coloured(chart("Files by state", "Files that are followed. Reading is catching up, following is up to "
+                       "date, unreadable is blind.", "none",
+                       Query(f"sum by (state) (megatron_monitor_sources{{{OWN}}})", "{{state}}"), stacked=True,
+                       minimum=0, decimals=0, empty=NO_DAEMON),
+                       following="green", reading="blue", unreadable="dark-yellow")),
+            (8, chart("Read errors", "Sources that could not be read, per second, by the system's error. ESTALE or EIO "
+                      "is the mount, EACCES the permissions.", "short",
+                      Query(f"{q.rate('megatron_monitor_io_errors_total', OWN, 'errno')} > 0", "{{errno}}"), bars=True,
+                      minimum=0, empty="No read error")),
+            (8, chart("Rotations and truncations", "Files found replaced or cut, per second. Nobody should cut a log of "
+                      "a running training.", "short",
+                      Query(f"{q.rate('megatron_monitor_rotations_total', OWN)} > 0", "rotated"),
+                      Query(f"{q.rate('megatron_monitor_truncations_total', OWN)} > 0", "truncated"), bars=True,
+                      minimum=0, empty="None in this range")),
+        ]),
+    ]  # fmt: skip
+
+
+def _judging() -> list[Line]:
+    return [
+        Line(7, [
+            (7, chart("Malformed lines", "Lines that begin like a known one and do not parse, by rule. A steady rate is "
+                      "a program that changed its format: report it with the line.", "short",
+                      Query(f"{q.rate('megatron_monitor_malformed_lines_total', OWN, 'rule')} > 0", "{{rule}}"),
+                      bars=True, minimum=0, empty="Every known line parsed")),
+            (7, chart("Notifications", "Per second, by notifier and outcome. Anything but sent is a person who was not "
+                      "told.", "short",
+                      Query(f"{q.rate('megatron_monitor_notifications_total', OWN, 'notifier', 'outcome')} > 0",
+                            "{{notifier}}: {{outcome}}"), bars=True, minimum=0,
+                      empty="None sent, or no notifier is configured")),
+            (10, rows("Alerts that fire", "Alerts of this project's rules that Prometheus holds firing. Empty is good, if "
+                     "the rules are loaded.",
+                     [Query('max by (severity, alertname, run, instance) '
+                            '(ALERTS{alertname=~"Megatron.*", alertstate="firing"})')],
+                     [Column("severity", "Severity", width=90), Column("alertname", "Alert", width=170), Column("run", "Run", width=150),
+                      Column("instance", "Daemon")],
+                     hidden=("Value",), empty="No alert fires, or the rules are not loaded")),
+        ]),
+    ]  # fmt: skip
+
+
+def _process() -> Section:
+    return Section("Cost and process", [
+        Line(7, [
+            (6, chart("CPU", "Seconds of CPU a second, each daemon. One core busy all the time is too much: fewer "
+                      "files, or a longer poll.", "none",
+                      Query(f"max by (instance) (rate(process_cpu_seconds_total{{{OWN}}}[$__rate_interval]))",
+                            "{{instance}}"), minimum=0, decimals=3, empty=NO_DAEMON)),
+            (6, chart("Memory", "Resident memory of each daemon. It should be flat after the first hour.", "bytes",
+                      Query(each("process_resident_memory_bytes"), "{{instance}}"), minimum=0, empty=NO_DAEMON)),
+            (6, chart("Open files", "File descriptors over the limit. Near 100 % new logs cannot be opened: raise "
+                      "LimitNOFILE.", "percentunit",
+                      Query(f"{each('process_open_fds')} / {each('process_max_fds')}", "{{instance}}"), percent=True,
+                      empty=NO_DAEMON)),
+            (6, chart("Turn of the loop", "Time that the last turn took, each daemon. Seconds mean that a hang is told "
+                      "late.", "s", Query(each("megatron_monitor_loop_duration_seconds"), "{{instance}}"), minimum=0,
+                      empty=NO_DAEMON)),
+        ]),
+        Line(7, [
+            (6, chart("Calls of stat", "Per second on log files: the load that polling puts on a shared file system. "
+                      "Hundreds are much for a parallel file system.", "short",
+                      Query(f"sum by (instance) (rate(megatron_monitor_stats_total{{{OWN}}}[$__rate_interval]))",
+                            "{{instance}}"), minimum=0, empty=NO_DAEMON)),
+            (6, chart("Duration of a scrape", "As Prometheus measures it. Near the scrape timeout (10 s) gaps follow.",
+                      "s", Query(each("scrape_duration_seconds"), "{{instance}}"), minimum=0, empty=NO_DAEMON)),
+            (6, chart("Samples a scrape", "Series that each daemon exposes; 60 or so a run. A jump is a label that "
+                      "explodes.", "short", Query(each("scrape_samples_scraped"), "{{instance}}"), minimum=0,
+                      empty=NO_DAEMON)),
+            (6, bars("State file and patterns", "Failures since start: state files not written or rebuilt from the "
+                     "logs, patterns of your own that took too long. All should be 0.", "none",
+                     Query(f"{total('megatron_monitor_state_save_failures_total')}", "not saved", instant=True),
+                     Query(f"{total('megatron_monitor_state_rebuilds_total')}", "rebuilt", instant=True),
+                     Query(f"sum by (pattern) (megatron_monitor_pattern_timeouts_total{{{OWN}}})",
+                           "pattern {{pattern}}", instant=True),
+                     steps=((None, "green"), (1.0, "orange")), decimals=0, empty="No failure")),
+        ]),
+    ], collapsed=True)  # fmt: skip
+
+
+def monitor() -> build.Dashboard:
+    """The daemons."""
+    dashboard = (
+        new("megatron-monitor", "The monitor itself: is it up, does it read, is it told what it needs, what it costs.")
+        .with_variable(variable("job", "Job", "label_values(megatron_monitor_build_info, job)"))
+        .with_variable(variable("instance", "Daemon",
+                                'label_values(megatron_monitor_build_info{job=~"$job"}, instance)'))
+        .annotation(annotation("Restarts of the monitor", "blue",
+                               f"max by (instance) (changes(process_start_time_seconds{{{OWN}}}[$__rate_interval])) > 0",
+                               "restart", "{{instance}}"))
+    )  # fmt: skip
+    return place(dashboard, [
+        Section("Now", _now()),
+        Section("Reading", _reading()),
+        Section("Judging and telling", _judging()),
+        _process(),
+    ])  # fmt: skip

@@ -1,0 +1,148 @@
+"""Rows of panels on Grafana's grid of 24 columns, with stable ids; what all four dashboards have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.builders import prometheus
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as model
+
+DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
+TAG = "megatron"
+TITLES = {
+    "megatron-fleet": "Megatron / fleet",
+    "megatron-run": "Megatron / run",
+    "megatron-compare": "Megatron / compare",
+    "megatron-monitor": "Megatron / monitor",
+}
+
+
+@dataclass
+class Line:
+    """Panels side by side: height in grid units, then (width, panel) from left to right, 24 columns in all."""
+
+    height: int
+    panels: list[tuple[int, Any]]
+
+
+@dataclass
+class Section:
+    """A row with a title. A collapsed one costs no query until it is opened."""
+
+    title: str
+    lines: list[Line]
+    collapsed: bool = False
+
+
+@dataclass
+class _Grid:
+    y: int = 0
+    next_id: int = 1
+    rows: list[Any] = field(default_factory=list)
+
+    def take_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+
+def place(dashboard: build.Dashboard, sections: list[Section]) -> build.Dashboard:
+    """Put the sections below one another."""
+    grid = _Grid()
+    for section in sections:
+        row = build.Row(section.title).id(grid.take_id()).collapsed(section.collapsed)
+        row.grid_pos(model.GridPos(h=1, w=24, x=0, y=grid.y))
+        grid.y += 1
+        placed = []
+        for line in section.lines:
+            x = 0
+            for width, panel in line.panels:
+                panel.id(grid.take_id()).grid_pos(model.GridPos(h=line.height, w=width, x=x, y=grid.y))
+                placed.append(panel)
+                x += width
+            grid.y += line.height
+        if section.collapsed:
+            for panel in placed:
+                row.with_panel(panel)
+        dashboard.with_row(row)
+        if not section.collapsed:
+            for panel in placed:
+                dashboard.with_panel(panel)
+    return dashboard
+
+
+def new(uid: str, description: str) -> build.Dashboard:
+    """A dashboard with what all four share: data source, shared crosshair, links to the others, 30 s refresh."""
+    dashboard = (
+        build.Dashboard(TITLES[uid])
+        .uid(uid)
+        .description(description)
+        .tags([TAG])
+        .readonly()
+        .timezone("browser")
+        .tooltip(model.DashboardCursorSync.CROSSHAIR)
+        .time("now-6h", "now")
+        .refresh("30s")
+        .with_variable(build.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    )
+    for other, title in TITLES.items():
+        if other != uid:
+            dashboard.link(
+                build.DashboardLink(title.removeprefix("Megatron / "))
+                .type(model.DashboardLinkType.LINK)
+                .url(f"/d/{other}")
+                .icon("dashboard")
+                .include_vars(True)
+                .keep_time(True)
+            )
+    return dashboard
+
+
+def variable(name: str, label: str, query: str, *, several: bool = True, description: str = "") -> build.QueryVariable:
+    """A variable that is read again when the time changes. With `several` it has All, which also matches a label
+    that the site does not set.
+    """
+    made = (
+        build.QueryVariable(name)
+        .label(label)
+        .description(description)
+        .datasource(DATASOURCE)
+        .query({"query": query, "refId": f"variable-{name}", "qryType": 1})
+        .definition(query)
+        .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(model.VariableSort.NATURAL_ASC)
+        .multi(several)
+        .include_all(several)
+    )
+    if several:
+        made.all_value(".*").current(model.VariableOption(selected=True, text="All", value="$__all"))
+    return made
+
+
+def cluster() -> build.QueryVariable:
+    """`cluster` is a label that a site may add while scraping; without it there is nothing to choose."""
+    return variable(
+        "cluster",
+        "Cluster",
+        "label_values(megatron_run_state, cluster)",
+        description="A label that your scrape configuration may add; leave it at All where there is none",
+    )
+
+
+def annotation(name: str, colour: str, expression: str, title: str, text: str, enabled: bool = True) -> Any:
+    """Vertical lines (or regions, while the expression lasts) on every chart of the dashboard."""
+    return (
+        build.AnnotationQuery()
+        .name(name)
+        .datasource(DATASOURCE)
+        .enable(enabled)
+        .hide(False)
+        .icon_color(colour)
+        .target(prometheus.Dataquery().expr(expression).ref_id("Anno").range())
+        .expr(expression)
+        .step("60s")
+        .title_format(title)
+        .text_format(text)
+    )

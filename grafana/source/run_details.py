@@ -1,0 +1,91 @@
+"""The collapsed rows of *run*: memory, configuration, data, and whatever else the log tells."""
+
+from __future__ import annotations
+
+from grafana.source import queries as q
+from grafana.source.layout import Line, Section
+from grafana.source.panels import Query, chart, number, numbers
+from grafana.source.tables import Column, rows
+
+RUN = q.ONE
+BLOCKING = {0.0: ("off", "text"), 1.0: ("on: slow", "orange")}
+
+
+def _memory() -> Section:
+    return Section("Memory", [
+        Line(8, [
+            (24, chart("GPU memory", "Largest over the ranks that print it. Reserved should be flat; a slow climb is a "
+                       "leak, a reserved far above allocated is fragmentation.", "bytes",
+                       Query(q.value("megatron_gpu_memory_bytes", RUN, "kind"), "{{kind}}"), minimum=0,
+                       values=("lastNotNull", "max"))),
+        ]),
+    ], collapsed=True)  # fmt: skip
+
+
+def _configuration() -> Section:
+    labels = ("world_size", "tp", "pp", "dp", "mbs", "layers", "hidden", "heads", "seq_len", "dtype", "zero_stage",
+              "dialect")  # fmt: skip
+    titles = ("GPUs", "TP", "PP", "DP", "MBS", "Layers", "Hidden", "Heads", "Sequence", "Type", "ZeRO", "Program")
+    return Section("Configuration", [
+        Line(5, [
+            (17, rows("Topology and model", "From the arguments that the log prints at the start; empty cells were not "
+                      "printed. Two rows: the run was restarted with other arguments. Compare with what you meant to "
+                      "launch.", [Query(q.value("megatron_run_info", RUN, *labels))],
+                      [Column(label, title) for label, title in zip(labels, titles, strict=True)],
+                      hidden=("run", "cluster", "Value"), empty="Choose a run above")),
+            (4, number("Launch blocking", "CUDA_LAUNCH_BLOCKING. On makes every kernel wait: right for debugging, slow in production.",
+                       "none", Query(q.value("megatron_cuda_launch_blocking", RUN), instant=True),
+                       mappings=numbers(BLOCKING))),
+            (3, number("GPUs", "World size as the log tells it. Not what you asked for? Then nodes are missing: see the launcher.", "none",
+                       Query(q.value("megatron_world_size", RUN), instant=True))),
+        ]),
+    ], collapsed=True)  # fmt: skip
+
+
+def _data() -> Section:
+    return Section("Data and progress", [
+        Line(7, [
+            (6, chart("Samples consumed", "As the log says. It should climb straight; a fall is a restart.", "short",
+                      Query(q.value("megatron_consumed_samples", RUN), "samples"), colour="blue", legend="hidden")),
+            (6, chart("Tokens consumed", "As the log says; many programs do not print it. It should climb straight; a fall is a restart.", "short",
+                      Query(q.value("megatron_consumed_tokens", RUN), "tokens"), colour="blue", legend="hidden")),
+            (6, chart("Global batch size", "Samples per iteration. A staircase is a ramp-up: the time per iteration "
+                      "rises with it and is no slowdown.", "none",
+                      Query(q.value("megatron_global_batch_size", RUN), "batch size"), colour="blue",
+                      steps_line=True, legend="hidden", minimum=0)),
+            (6, chart("Samples per second", "From batch size and time per iteration, while the run is alive. Steps "
+                      "down at the same batch size are a slowdown.", "none",
+                      Query(q.while_alive(q.value("megatron_samples_per_second", RUN), RUN), "samples/s"),
+                      colour="blue", legend="hidden", minimum=0)),
+        ]),
+        Line(7, [
+            (12, chart("Iterations finished per minute", "From the counter, repeated iterations included: 0 is no "
+                       "progress, whatever the state says.", "none",
+                       Query(f"60 * max by (cluster, run) (rate(megatron_iterations_total{{{RUN}}}[$__rate_interval]))",
+                             "iterations/min"), colour="blue", legend="hidden", minimum=0, interval="5m")),
+            (12, chart("Silence and its budget", "Time since the last progress, and how long it may be before it is a "
+                       "hang. The first must stay below the second.", "s",
+                       Query(f"time() - {q.value('megatron_last_progress_timestamp_seconds', RUN)}", "silence"),
+                       Query(f"{q.value('megatron_hang_deadline_timestamp_seconds', RUN)} - "
+                             f"{q.value('megatron_last_progress_timestamp_seconds', RUN)}", "budget"), minimum=0)),
+        ]),
+    ], collapsed=True)  # fmt: skip
+
+
+def _others() -> Section:
+    return Section("Other values of the log", [
+        Line(8, [
+            (12, chart("Other losses", "Every other loss that the iteration line carries, by its printed name (load "
+                       "balancing, z, multi-token). Each has its own meaning; a jump deserves a look.", "none",
+                       Query(q.value("megatron_loss", RUN, "name"), "{{name}}"),
+                       empty="The iteration line carries no other loss", decimals=3)),
+            (12, chart("Values of your own patterns", "What the patterns of your configuration file read from the log.",
+                       "none", Query(q.value("megatron_custom_value", RUN, "name"), "{{name}}"),
+                       empty="No pattern of kind value is configured, or none matched")),
+        ]),
+    ], collapsed=True)  # fmt: skip
+
+
+def details() -> list[Section]:
+    """Rows that cost nothing until they are opened."""
+    return [_memory(), _configuration(), _data(), _others()]

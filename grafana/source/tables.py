@@ -1,0 +1,106 @@
+"""Tables: several instant queries merged into one row a run, with the columns named, ordered and made readable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grafana_foundation_sdk.builders import common, table
+from grafana_foundation_sdk.models import common as shape
+from grafana_foundation_sdk.models import dashboard as model
+
+from grafana.source.layout import DATASOURCE
+from grafana.source.panels import Query, limits, override, run_link, severity_mapping, state_mapping, target
+
+
+@dataclass
+class Column:
+    """A column: the field it comes from (a label, or the letter of a query) and how it looks."""
+
+    source: str
+    title: str
+    unit: str = ""
+    width: int = 0
+    look: dict[str, Any] = field(default_factory=dict)
+
+
+def limit_look(steps: Sequence[tuple[float | None, str]]) -> dict[str, Any]:
+    """Text in the colour of the threshold that is reached."""
+    return {
+        "thresholds": limits(steps).build(),
+        "color": {"mode": "thresholds"},
+        "custom__cellOptions": {"type": "color-text"},
+    }
+
+
+def mapped_look(mappings: list[model.ValueMapping]) -> dict[str, Any]:
+    """A cell filled with its mapping's colour, the text in it."""
+    return {"mappings": mappings, "custom__cellOptions": {"type": "color-background", "mode": "basic"}}
+
+
+def gauge_look(steps: Sequence[tuple[float | None, str]]) -> dict[str, Any]:
+    """A bar from 0 to 100 % with the figure beside it."""
+    return {
+        "min": 0,
+        "max": 1,
+        "thresholds": limits(steps).build(),
+        "color": {"mode": "thresholds"},
+        "custom__cellOptions": {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"},
+    }
+
+
+STATE = mapped_look(state_mapping()) | {"custom__align": "center"}
+SEVERITY = mapped_look(severity_mapping()) | {"custom__align": "center"}
+LINK = {"links": run_link("__value.text")}
+
+
+def rows(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    columns: Sequence[Column],
+    *,
+    empty: str,
+    sort: str = "",
+    descending: bool = True,
+    hidden: Sequence[str] = (),
+    unit: str = "none",
+    pages: bool = True,
+) -> Any:
+    """A table; `hidden` are the fields that are not shown."""
+    panel = table.Panel().title(title).description(description).unit(unit).datasource(DATASOURCE).no_value(empty)
+    for place, query in enumerate(queries):
+        panel.with_target(target(query._replace(instant=True, format="table"), place))
+    named = {
+        (f"Value #{column.source}" if len(column.source) == 1 and len(queries) > 1 else column.source): column
+        for column in columns
+    }
+    if len(queries) == 1:
+        named = {("Value" if len(name) == 1 else name): column for name, column in named.items()}
+    if len(queries) > 1:
+        panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
+    panel.with_transformation(
+        model.DataTransformerConfig(
+            id_val="organize",
+            options={
+                "excludeByName": dict.fromkeys(("Time", *hidden), True),
+                "indexByName": {name: place for place, name in enumerate(named)},
+                "renameByName": {name: column.title for name, column in named.items()},
+            },
+        )
+    )
+    for column in columns:
+        # A table's no-value text stands in every empty cell, so only the whole table may say why it is empty.
+        properties = {"noValue": "–", **column.look}
+        if column.unit:
+            properties["unit"] = column.unit
+        if column.width:
+            properties["custom__width"] = column.width
+        panel.override_by_name(column.title, override(**properties))
+    panel.show_header(True).cell_height(shape.TableCellHeight.SM).thresholds(limits(((None, "text"),)))
+    panel.footer(common.TableFooterOptions().show(False).reducer([]).enable_pagination(pages))
+    panel.align(shape.FieldTextAlignment.AUTO).min_width(60)
+    if sort:
+        panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(descending)])
+    return panel

@@ -1,0 +1,162 @@
+"""`backfill`: the history of finished logs as OpenMetrics with time stamps, for promtool."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, tzinfo
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import click
+
+from monitor.backfill import Moment, Reading, UndatedError, history
+from monitor.commands.files import files_of
+from monitor.commands.parse import events_of
+from monitor.commands.reading import spooled
+from monitor.commands.settings import config_option, configured, set_option
+from monitor.config import Config, run_name
+from monitor.follow.patterns import absolute
+from monitor.judgement import Judge
+from monitor.reports.openmetrics import Spool
+from monitor.run.units import positive_seconds_of
+from parsers.events import LogEvent
+
+
+class _Step(click.ParamType[float]):
+    """`15s`, `5m`, or seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds, above 0."""
+        try:
+            return positive_seconds_of(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
+class _Zone(click.ParamType[tzinfo]):
+    """`UTC`, `Europe/Paris`."""
+
+    name = "zone"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tzinfo:
+        """The zone, from the system's time zone data."""
+        if isinstance(value, tzinfo):
+            return value
+        if str(value).upper() == "UTC":
+            return UTC
+        try:
+            return ZoneInfo(str(value))
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            self.fail(f"{value!r} is no time zone that this system knows", param, ctx)
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier() or not name.isascii() or name.startswith("__") or name == "run":
+        raise click.BadParameter(f"{text!r}: write NAME=VALUE, and not run", param_hint="--label")
+    return name, value
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
+@click.option(
+    "--step", type=_Step(), default="60s", show_default=True, help="As often as Prometheus would have scraped."
+)
+@click.option(
+    "--timezone", "zone", type=_Zone(), default="UTC", show_default=True, help="Zone of the times in the logs."
+)
+@click.option("--start", help="When logs that print no times began: ISO 8601 (in --timezone) or Unix seconds.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label more, such as job=megatron.")
+@config_option
+@set_option
+def backfill(
+    paths: tuple[str, ...], output: Path | None, step: float, zone: tzinfo, start: str | None, labels: tuple[str, ...],
+    config_file: Path | None, overrides: tuple[str, ...],
+) -> None:  # fmt: skip
+    r"""Write the history of finished logs as OpenMetrics with time stamps, for `promtool tsdb create-blocks-from`.
+
+    \b
+    Examples:
+      megatron-monitor backfill /logs/tr11 -o history.om --timezone Europe/Paris --label job=megatron
+      promtool tsdb create-blocks-from openmetrics history.om /var/lib/prometheus
+      megatron-monitor backfill old.log --start 2022-03-11T11:42:00 -o history.om     a log without times
+
+    A Prometheus deletes what is older than its retention time, backfilled or not.
+    """
+    extra = dict(_label(text) for text in labels)
+    began = _instant(start, zone) if start is not None else None
+    with spooled(paths) as files, tempfile.TemporaryDirectory(prefix="megatron-monitor-") as folder:
+        config = configured(config_file, overrides, files)
+        spool = Spool(Path(folder), extra)
+        complete = [
+            _fill(spool, config, name, sources, partial(history, step=step, zone=zone, start=began))
+            for name, sources in _runs(files, config).items()
+        ]
+        if output is None:
+            spool.write(sys.stdout)
+        else:
+            with output.open("w", encoding="utf-8") as stream:
+                spool.write(stream)
+    _sum_up(spool)
+    sys.exit(0 if all(complete) and spool.points else 1)
+
+
+def _runs(paths: tuple[str, ...], config: Config) -> dict[str, dict[str, Reading]]:
+    """The sources of each run, in the order in which the runs are named."""
+    runs: dict[str, dict[str, Reading]] = {}
+    for path in files_of(paths):
+        name = run_name(absolute(path), absolute(path), config.runs)
+        runs.setdefault(name, {})[path] = partial(_read, path, config)
+    return runs
+
+
+def _fill(
+    spool: Spool, config: Config, name: str, sources: dict[str, Reading], past: Callable[..., Iterator[Moment]]
+) -> bool:
+    """One run's history into the spool; False, and said, where it cannot be read or dated."""
+    shown = 0
+    try:
+        for moment in past(config, Judge(config), name, sources):
+            spool.add(name, moment.at, moment.samples)
+            shown += 1
+    except UndatedError:
+        click.echo(f"{name}: no line prints a time; give --start", err=True)
+        return False
+    except OSError as error:
+        click.echo(f"{error.filename or name}: {error.strerror or error}", err=True)
+        return False
+    if not shown:
+        click.echo(f"{name}: no training line", err=True)
+    return True
+
+
+def _sum_up(spool: Spool) -> None:
+    if spool.first is not None and spool.last is not None:
+        first, last = (
+            datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") for at in (spool.first, spool.last)
+        )
+        click.echo(f"{spool.points} samples from {first} to {last}", err=True)
+
+
+def _read(path: str, config: Config) -> Iterator[LogEvent]:
+    with open(path, "rb") as stream:
+        yield from events_of(stream, config)
+
+
+def _instant(text: str, zone: tzinfo) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no time; write 2022-03-11T11:42:00", param_hint="--start") from error
+    return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()

@@ -1,0 +1,167 @@
+"""`flops`: TFLOP/s per GPU by every formula of the field, with the inputs shown; `flops plan`: the ramp-up planner."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from monitor.commands.reading import only_run
+from monitor.commands.sizes import Count
+from monitor.reports import calculator, planner
+from monitor.reports.calculator import Question
+from monitor.reports.ramp import Ramp
+from monitor.run import gpus
+from monitor.run.topology import Topology
+
+_POSITIVE = click.IntRange(1)
+_ABOVE = click.FloatRange(0, min_open=True)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--log", "source", metavar="PATH", help="Take what is not given here from this log.")
+@click.option("--layers", type=_POSITIVE, help="Transformer layers.")
+@click.option("--hidden", type=_POSITIVE, help="Hidden size.")
+@click.option("--ffn", type=_POSITIVE, help="Width of the MLP; 4 x hidden if not given.")
+@click.option("--heads", type=_POSITIVE, help="Attention heads.")
+@click.option("--query-groups", type=_POSITIVE, help="Key and value heads, where fewer than heads.")
+@click.option("--kv-channels", type=_POSITIVE, help="Width of a head; hidden / heads if not given.")
+@click.option("--vocab", type=_POSITIVE, help="Vocabulary; padded to a multiple of --divisible-by x TP.")
+@click.option("--padded-vocab", type=_POSITIVE, help="Vocabulary as padded.")
+@click.option("--divisible-by", type=_POSITIVE, default=128, show_default=True, help="Megatron's padding.")
+@click.option("--seq", "sequence", type=_POSITIVE, help="Tokens per sample.")
+@click.option("--gbs", "batch", type=_POSITIVE, help="Global batch size, samples.")
+@click.option("--mbs", type=_POSITIVE, help="Micro batch size, samples.")
+@click.option("--seconds", type=_ABOVE, help="Seconds per iteration.")
+@click.option("--gpus", "world", type=_POSITIVE, help="GPUs; TP x PP x DP if not given.")
+@click.option("--tp", type=_POSITIVE, help="Tensor parallel size.")
+@click.option("--pp", type=_POSITIVE, help="Pipeline parallel size.")
+@click.option("--dp", type=_POSITIVE, help="Data parallel size.")
+@click.option("--checkpointing", type=click.Choice(["full", "selective", "none"]),
+              help="Activations computed again; full if neither this nor a log tells.")  # fmt: skip
+@click.option("--glu", is_flag=True, help="SwiGLU or another gated MLP.")
+@click.option("--experts", type=_POSITIVE, help="Experts of a layer.")
+@click.option("--top-k", type=_POSITIVE, help="Experts that a token passes.")
+@click.option("--expert-ffn", type=_POSITIVE, help="Width of an expert's MLP.")
+@click.option("--mtp-layers", type=_POSITIVE, help="Multi-token prediction layers.")
+@click.option("--size", type=Count(), help="Parameters as told, e.g. 104B: the seed formula's.")
+@click.option("--gpu", help="GPU by name, e.g. 'A100-SXM4-80GB': its peak gives MFU.")
+@click.option("--dtype", type=click.Choice(["fp16", "bf16"]), help="Which of the GPU's peaks.")
+@click.option("--peak", type=_ABOVE, help="Peak of one GPU in TFLOP/s, instead of --gpu.")
+@click.option("--printed", type=_ABOVE, help="A figure that a log or table prints: which formula is it?")
+@click.option("--iterations", type=_POSITIVE, help="Iterations of the whole training: days.")
+@click.option("--tokens", type=Count(), help="Tokens of the whole training, e.g. 400B: days.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@click.pass_context
+def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
+    r"""Compute TFLOP/s per GPU by every formula of the field from sizes and seconds, inputs shown, and MFU.
+
+    \b
+    Examples:
+      megatron-monitor flops --layers 72 --hidden 14336 --padded-vocab 250880 --seq 2048 --gbs 2048 \
+          --gpus 384 --tp 8 --pp 12 --seconds 143.31 --gpu A100-SXM4-80GB
+      megatron-monitor flops --size 104B --seq 2048 --gbs 2048 --gpus 128 --seconds 633 --printed 43.0
+      megatron-monitor flops --log train.log --gpu 'H100 80GB HBM3'
+      megatron-monitor flops plan --gbs 2048 --rampup 32 32 10000000 --tp 8 --pp 12 --gpus 384
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if all(value in (None, False) for name, value in options.items() if name != "divisible_by"):
+        click.echo(ctx.get_help())
+        return
+    answer = calculator.answer(_question(options))
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        click.echo(calculator.text(answer))
+    sys.exit(0 if any(row["tflops"] is not None for row in answer["formulas"]) or answer["parameters"] else 1)
+
+
+def _question(given: dict[str, Any]) -> Question:
+    base, seconds, batch, sequence, printed = Topology(), None, None, None, None
+    if given["source"]:
+        state, row = only_run(given["source"], None, ())
+        base, seconds, batch = state.topology, row.seconds_per_iteration, row.global_batch_size
+        sequence, printed = row.sequence_length, row.tflops if row.tflops_source == "log" else None
+    told = {name: given[option] for name, option in _OF_TOPOLOGY.items() if given[option] not in (None, False)}
+    if told.keys() & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:
+        told.setdefault("data_parallel_size", None)  # the log's belongs to the log's own layout
+    if "data_parallel_size" in told and told["data_parallel_size"] and "world_size" not in told:
+        told["world_size"] = None
+    topology = _completed(replace(base, **told), given)
+    name, dtype = topology.gpu_name, topology.dtype
+    if given["gpu"] and given["peak"] is None and gpus.peak_tflops(given["gpu"], dtype) is None:
+        raise click.BadParameter(
+            f"no peak is known for {name!r}{' in ' + dtype if dtype else ''}; give --peak", param_hint="--gpu"
+        )
+    changed = bool(told.keys() - {"gpu_name", "dtype"}) or given["seconds"] is not None
+    return Question(
+        topology, given["seconds"] or seconds, given["batch"] or batch, given["sequence"] or sequence, given["peak"],
+        given["printed"] or (None if changed else printed), given["iterations"], given["tokens"],
+    )  # fmt: skip
+
+
+_OF_TOPOLOGY = {
+    "world_size": "world", "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
+    "micro_batch_size": "mbs", "global_batch_size": "batch", "layers": "layers", "hidden_size": "hidden",
+    "ffn_hidden_size": "ffn", "attention_heads": "heads", "query_groups": "query_groups", "kv_channels": "kv_channels",
+    "sequence_length": "sequence", "padded_vocab_size": "padded_vocab", "activation_checkpointing": "checkpointing",
+    "glu": "glu", "experts": "experts", "moe_top_k": "top_k", "moe_ffn_hidden_size": "expert_ffn",
+    "mtp_layers": "mtp_layers", "parameters": "size", "gpu_name": "gpu", "dtype": "dtype",
+}  # fmt: skip
+
+
+def _completed(topology: Topology, given: dict[str, Any]) -> Topology:
+    """What follows from the sizes: ranks or layout, the padding, full recomputation."""
+    replica = (topology.tensor_parallel_size or 1) * (topology.pipeline_parallel_size or 1)
+    replica *= topology.context_parallel_size or 1
+    world, data, padded = topology.world_size, topology.data_parallel_size, topology.padded_vocab_size
+    if world is None and data is not None:
+        world = replica * data
+    elif data is None and world is not None and world % replica == 0:
+        data = world // replica
+    if given["padded_vocab"] is None and given["vocab"]:
+        multiple = given["divisible_by"] * (topology.tensor_parallel_size or 1)
+        padded = -(-given["vocab"] // multiple) * multiple
+    return replace(
+        topology,
+        world_size=world,
+        data_parallel_size=data,
+        padded_vocab_size=padded,
+        activation_checkpointing=topology.activation_checkpointing or "full",
+        log_interval=topology.log_interval or 1,
+    )
+
+
+@flops.command()
+@click.option("--gbs", "batch", type=_POSITIVE, required=True, help="Global batch size at the ramp's end.")
+@click.option("--rampup", type=(int, int, int), metavar="START INCREMENT SAMPLES", help="--rampup-batch-size.")
+@click.option("--tp", type=_POSITIVE, default=1, show_default=True, help="Tensor parallel size.")
+@click.option("--pp", type=_POSITIVE, default=1, show_default=True, help="Pipeline parallel size.")
+@click.option("--mbs", type=_POSITIVE, help="Only this micro batch size.")
+@click.option("--dp", type=_POSITIVE, help="Check this data parallel size (with --mbs).")
+@click.option("--gpus", "world", type=_POSITIVE, help="GPUs at hand; no bound if not given.")
+@click.option("--gpus-per-node", type=_POSITIVE, default=8, show_default=True, help="GPUs of a node.")
+@click.option("--layers", type=_POSITIVE, help="Layers: must be a multiple of PP.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+def plan(
+    batch: int, rampup: tuple[int, int, int] | None, tp: int, pp: int, mbs: int | None, dp: int | None,
+    world: int | None, gpus_per_node: int, layers: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    r"""Plan a batch size ramp-up: which MBS, DP and nodes fit every batch size, and the most GPUs each can feed.
+
+    \b
+    Examples:
+      megatron-monitor flops plan --gbs 2048 --rampup 32 32 10000000 --tp 8 --pp 12 --gpus 384
+      megatron-monitor flops plan --gbs 2048 --rampup 32 32 10000000 --mbs 8 --dp 8      is it valid? exit 1 if not
+    """
+    try:
+        ramp = Ramp(batch, *rampup) if rampup else Ramp(batch)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--rampup") from error
+    answer = planner.answer(ramp, tp, pp, gpus_per_node, gpus=world, micro_batch=mbs, data_parallel=dp, layers=layers)
+    click.echo(json.dumps(answer, indent=2) if as_json else planner.text(answer))
+    sys.exit(1 if answer["problems"] else 0)

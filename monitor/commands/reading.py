@@ -1,0 +1,64 @@
+"""Finished logs as report rows: what `report`, `compare` and `flops --log` start from."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from monitor.clock import Clock, SystemClock
+from monitor.commands.settings import configured
+from monitor.config import Config
+from monitor.once import read_all
+from monitor.reports.rows import Options, Row, row_of
+from monitor.reports.trace import Tallies
+from monitor.run import derived
+from monitor.run.state import RunState
+
+
+@contextmanager
+def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The paths with standard input, where `-` names it, as a file `stdin` for as long as this lasts."""
+    if "-" not in paths:
+        yield tuple(paths)
+        return
+    with tempfile.TemporaryDirectory(prefix="megatron-monitor-") as folder:
+        copy = Path(folder) / "stdin"
+        with copy.open("wb") as stream:
+            shutil.copyfileobj(sys.stdin.buffer, stream)
+        yield tuple(str(copy) if path == "-" else path for path in paths)
+
+
+def runs_of(
+    config: Config, options: Options, clock: Clock | None = None
+) -> tuple[list[tuple[RunState, Row]], list[str]]:
+    """(each run's state and row in the order of their names, what a person should know)."""
+    tallies = Tallies()
+    core, problems = read_all(config, clock or SystemClock(), tallies.look)
+    runs = [
+        (
+            run.state,
+            row_of(run.state, derived.run_state(run.state, run.history), tallies.of.get(name), options),
+        )
+        for name, run in sorted(core.runs.items())
+        if run.state.proven and run.state.sources
+    ]
+    return runs, problems
+
+
+def only_run(path: str, config_file: Path | None, overrides: Sequence[str]) -> tuple[RunState, Row]:
+    """The one run that the path holds; a usage error with their names if it holds another number."""
+    with spooled((path,)) as files:
+        config = configured(config_file, overrides, files)
+        runs, problems = runs_of(config, Options(config.gpu_peak_tflops))
+    if len(runs) == 1:
+        return runs[0]
+    for told in problems:
+        click.echo(told, err=True)
+    names = ", ".join(row.run for _, row in runs) or "none"
+    raise click.ClickException(f"{path} holds {len(runs)} runs: {names}; one is needed")

@@ -1,0 +1,212 @@
+"""`top`: the page's table in a terminal, from files or from a daemon."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+import select
+import sys
+import termios
+import tty
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from monitor.clock import SystemClock
+from monitor.commands.settings import config_option, configured, set_option
+from monitor.commands.top_screen import plain, screen
+from monitor.config import Config
+from monitor.metrics import Snapshot
+from monitor.once import read_all
+from monitor.watching import Watching
+
+_DEFAULT = "http://127.0.0.1:9843"
+_TIMEOUT = 5.0
+_LARGEST_ANSWER = 64 * 1024 * 1024
+_HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+
+
+class View(NamedTuple):
+    """The runs as the API gives them, and the clock of whoever judged them."""
+
+    at: float
+    runs: list[dict[str, Any]]
+
+
+class TopError(Exception):
+    """Nothing can be shown; the message says why and what to do."""
+
+
+Look = Callable[[float], View]
+"""Wait up to so many seconds, and give what there is then."""
+
+
+@click.command()
+@click.argument("targets", nargs=-1, metavar="[PATH|URL]...")
+@config_option
+@set_option
+@click.option(
+    "--plain", "as_lines", is_flag=True, help="Aligned columns for pipes: numbers without units, - for unknown."
+)
+@click.option("--once", is_flag=True, help="Show once and exit; so it does where standard output is no terminal.")
+@click.option("--every", type=click.FloatRange(0.2), default=None, help="Seconds between two looks.  [default: 2]")
+def top(
+    targets: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], as_lines: bool, once: bool,
+    every: float | None,
+) -> None:  # fmt: skip
+    r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs. q ends it.
+
+    \b
+    Examples:
+      megatron-monitor top                            the daemon on 127.0.0.1:9843
+      megatron-monitor top http://login-node:9843
+      megatron-monitor top '/logs/**/*.out'           no daemon needed
+      megatron-monitor top --plain | awk '$2 == "hung"'
+    """
+    logging.basicConfig(handlers=[logging.NullHandler()])  # the screen says what cannot be read
+    terminal = sys.stdout.isatty()
+    once = once or (not terminal and every is None)
+    try:
+        with _source(targets, config_file, overrides, once) as (look, where):
+            if once:
+                _print(look(0.0), where, as_lines or not terminal)
+            elif as_lines or not terminal:
+                while True:
+                    _print(look(every or 2.0), where, True)
+            else:
+                _watch(look, where, every or 2.0)
+    except TopError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.stderr.close()  # nothing more to say, nor for the interpreter as it ends
+
+
+def _print(view: View, where: str, as_lines: bool) -> None:
+    if as_lines:
+        click.echo(plain(view.runs, view.at), nl=False)
+    else:
+        console = Console()
+        console.print(screen(view.runs, view.at, where, console.width))
+    sys.stdout.flush()
+
+
+# --- where the runs come from ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _source(
+    targets: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], once: bool
+) -> Iterator[tuple[Look, str]]:
+    addresses = [target for target in targets if _is_address(target)]
+    if addresses and (len(targets) > 1 or config_file is not None):
+        raise click.UsageError("give one URL, or paths")
+    if addresses or (not targets and config_file is None):
+        address = addresses[0] if addresses else _DEFAULT
+        yield _daemon(address if "://" in address else f"http://{address}"), _without_password(address)
+        return
+    config = configured(config_file, overrides, targets)
+    if once:
+        yield _finished(config), "read to the end"
+        return
+    watching = Watching(config)
+    watching.start()
+    try:
+        yield lambda seconds: _view(watching.look(seconds or 1.0)), ", ".join(targets) or str(config_file)
+    finally:
+        watching.stop()
+
+
+def _is_address(target: str) -> bool:
+    if target.startswith(("http://", "https://")):
+        return True
+    return _HOST_AND_PORT.fullmatch(target) is not None and not Path(target).exists()
+
+
+def _without_password(address: str) -> str:
+    parts = urlsplit(address)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _view(snapshot: Snapshot) -> View:
+    return View(snapshot.at, [run.page for run in snapshot.runs])
+
+
+def _finished(config: Config) -> Look:
+    def look(_seconds: float) -> View:
+        core, problems = read_all(config)
+        for problem in problems:
+            click.echo(problem, err=True)
+        snapshot = core.snapshot(SystemClock().wall())
+        if all(run.page["progress_at"] is None for run in snapshot.runs):
+            raise TopError("no training run found")
+        return _view(snapshot)
+
+    return look
+
+
+def _daemon(address: str) -> Look:
+    """Ask the API. A first failure is a TopError, a later one too: the caller knows what it last saw."""
+    parts = urlsplit(address)
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+    request = urllib.request.Request(f"{bare.rstrip('/')}/api/v1/runs")  # noqa: S310 - only http and https come here
+    if parts.username:
+        secret = f"{parts.username}:{parts.password or ''}".encode()
+        request.add_header("Authorization", f"Basic {base64.b64encode(secret).decode()}")
+
+    def look(seconds: float) -> View:
+        SystemClock().sleep(seconds)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310 - as above
+                value = json.loads(answer.read(_LARGEST_ANSWER))
+            return View(float(value["at"]), [dict(run) for run in value["runs"]])
+        except urllib.error.HTTPError as error:
+            raise TopError(f"{bare} answers {error.code} {error.reason}") from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise TopError(f"no monitor at {bare}: {reason}; name a URL, or the logs themselves") from error
+        except (KeyError, TypeError) as error:
+            raise TopError(f"{bare} is no megatron-monitor of this version") from error
+
+    return look
+
+
+# --- the screen -----------------------------------------------------------------------------------------------------
+
+
+def _watch(look: Look, where: str, every: float) -> None:
+    console = Console()
+    view, problem = look(0.0), ""
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(screen(view.runs, view.at, where, console.width, problem), refresh=True)
+            if pressed():
+                return
+            try:
+                view, problem = look(every), ""
+            except TopError as error:
+                problem = str(error)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[], bool]]:
+    """Whether q was pressed; the terminal is as it was afterwards."""
+    if not sys.stdin.isatty():
+        yield lambda: False
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield lambda: bool(select.select([sys.stdin], [], [], 0)[0]) and sys.stdin.read(1) in "qQ"
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

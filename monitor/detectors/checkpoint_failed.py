@@ -1,0 +1,213 @@
+"""Checkpoint failed: a save began and did not become whole.
+
+Three ways: an exception while saving; the loop went on and nobody said that the save succeeded; the run ended inside.
+An asynchronous save may succeed many iterations later. A program whose success was never seen, and that is not known
+to tell it, is not suspected. Resolved by the next save that is whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from monitor.detectors.memory import recall
+from monitor.detectors.verdict import Severity, Verdict
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+from monitor.run.units import Factor, Seconds
+from parsers.events import (
+    CheckpointFileWritten,
+    CheckpointSaved,
+    CheckpointSaveScheduled,
+    CheckpointSaveStarted,
+    Event,
+    FailureSeen,
+    TracebackSeen,
+)
+
+LISTENS = (
+    CheckpointSaveStarted, CheckpointSaveScheduled, CheckpointSaved, CheckpointFileWritten, FailureSeen, TracebackSeen,
+)  # fmt: skip
+TELLS_SUCCESS = frozenset({"bigscience", "microsoft", "argonne", "megatron-lm", "primus"})
+"""Programs that print a line for each save that succeeded."""
+_OF_THE_SAVE = frozenset({"disk_full", "python_exception", "unknown"})
+"""Failures that a save itself can meet; others come from outside."""
+_PENDING = 8  # saves under way that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailedSettings:
+    """Thresholds, each with its reason."""
+
+    iterations: int = 5
+    """Iteration lines after which a save that holds the loop up must have ended: ranks' lines come out of order."""
+    minimum: Seconds = 60.0
+    """And so much training time: another rank's file is read a little later."""
+    asynchronous_factor: Factor = 4.0
+    """Over the longest asynchronous save seen, in iterations: it shares the file system with everybody."""
+
+
+@dataclass(slots=True)
+class Save:
+    """A save under way."""
+
+    iteration: int | None
+    attempt: int
+    lines: int = 0
+    seconds: float = 0.0
+    scheduled: bool = False
+
+
+@dataclass(slots=True)
+class Memory:
+    """Saves under way, and the last one that failed."""
+
+    pending: list[Save] = field(default_factory=list)
+    completed: int = 0
+    longest_async: int | None = None
+    file_open: bool = False
+    failed: int | None = None
+    """Its iteration, 0 where unknown."""
+    reason: str = ""
+    failed_at: float | None = None
+    in_a_row: int = 0
+    exception: bool = False
+
+
+def on_event(state: RunState, event: Event, settings: CheckpointFailedSettings) -> bool:  # noqa: ARG001
+    """Saves begin, are handed over, end, or meet an exception."""
+    memory = recall(state, "checkpoint_failed", Memory)
+    if isinstance(event, CheckpointSaveStarted):
+        if not any(
+            save.iteration == event.iteration and save.attempt == state.attempt.number for save in memory.pending
+        ):
+            memory.pending.append(Save(event.iteration, state.attempt.number))
+            del memory.pending[:-_PENDING]
+        return False
+    if isinstance(event, CheckpointSaveScheduled):
+        save = _find(memory, event.iteration)
+        if save is not None:
+            save.scheduled = True
+        return False
+    if isinstance(event, CheckpointFileWritten):
+        memory.file_open = not event.finished
+        return False
+    if isinstance(event, CheckpointSaved):
+        return _completed(state, memory, event.iteration)
+    if isinstance(event, FailureSeen):
+        if event.consequence or not event.fatal or event.failure not in _OF_THE_SAVE:
+            return False  # the run ends, the save with it: `check` sees that
+        message = event.message
+    elif isinstance(event, TracebackSeen) and state.failure is not None:  # a bystander's leaves no record
+        message = f"{event.exception}: {event.message}" if event.message else event.exception
+    else:
+        return False
+    return _broken(state, memory, message, disk=isinstance(event, FailureSeen) and event.failure == "disk_full")
+
+
+def _find(memory: Memory, iteration: int | None) -> Save | None:
+    return next((save for save in reversed(memory.pending) if iteration in (None, save.iteration)), None)
+
+
+def _completed(state: RunState, memory: Memory, iteration: int | None) -> bool:
+    save = _find(memory, iteration)
+    if save is not None:
+        memory.pending.remove(save)
+        if save.scheduled:
+            memory.longest_async = max(save.lines, memory.longest_async or 0)
+    memory.completed += 1
+    memory.file_open = False
+    whole = iteration if iteration is not None else state.checkpoints.last_iteration
+    mended = memory.failed is not None and (whole is None or whole >= memory.failed)
+    if mended:
+        memory.failed, memory.failed_at, memory.reason, memory.in_a_row, memory.exception = None, None, "", 0, False
+        memory.pending = [other for other in memory.pending if (other.iteration or 0) > (whole or 0)]
+    return mended
+
+
+def _broken(state: RunState, memory: Memory, message: str, disk: bool) -> bool:
+    """An exception counts while the loop is held up by a save, or where it names the disk while files are written."""
+    held = next((save for save in reversed(memory.pending) if not save.scheduled and not save.lines), None)
+    if held is None and not (disk and (memory.file_open or memory.pending)):
+        return False
+    if memory.exception and memory.failed_at is not None and held is None:
+        return False
+    save = held or (memory.pending[-1] if memory.pending else None)
+    if save is not None:
+        memory.pending.remove(save)
+    iteration = save.iteration if save is not None else state.latest.iteration
+    _fail(state, memory, iteration, message.strip()[:300])
+    memory.exception = True
+    return True
+
+
+def _fail(state: RunState, memory: Memory, iteration: int | None, reason: str) -> None:
+    if memory.failed is None:
+        memory.failed_at = state.updated_at
+    memory.failed, memory.reason = iteration or 0, reason
+    memory.in_a_row += 1
+
+
+def on_step(state: RunState, settings: CheckpointFailedSettings) -> bool:
+    """The loop goes on: what was being saved must be whole by and by."""
+    memory = recall(state, "checkpoint_failed", Memory)
+    if not memory.pending:
+        return False
+    changed = False
+    seconds = (state.latest.seconds_per_iteration or 0.0) * (state.log_interval or 1)
+    for save in list(memory.pending):
+        if save.attempt != state.attempt.number:
+            memory.pending.remove(save)
+            _fail(state, memory, save.iteration, "the launch ended while it was being saved: it may be partial")
+            changed = True
+            continue
+        save.lines += 1
+        save.seconds += seconds
+        if _overdue(state, memory, save, settings):
+            memory.pending.remove(save)
+            _fail(state, memory, save.iteration, f"no success was told, {save.lines} lines of training later")
+            changed = True
+    return changed
+
+
+def _overdue(state: RunState, memory: Memory, save: Save, settings: CheckpointFailedSettings) -> bool:
+    if save.scheduled:
+        known = memory.longest_async
+        return known is not None and save.lines > settings.asynchronous_factor * max(known, settings.iterations)
+    tells = memory.completed > 0 or state.dialect in TELLS_SUCCESS
+    return tells and save.lines > settings.iterations and save.seconds >= settings.minimum
+
+
+def check(state: RunState, now: float, settings: CheckpointFailedSettings) -> Verdict:  # noqa: ARG001
+    """Fires until a later save is whole. An end inside a save is seen as soon as the run is known to have ended."""
+    memory = recall(state, "checkpoint_failed", Memory)
+    failed, reason, in_a_row = memory.failed, memory.reason, memory.in_a_row
+    if state.phase in ENDED and failed is None:
+        open_saves = [save for save in memory.pending if save.attempt == state.attempt.number]
+        if state.phase == "crashed" and open_saves and not all(_late(save, memory) for save in open_saves):
+            failed, reason, in_a_row = open_saves[-1].iteration or 0, "the run ended inside: it may be partial", 1
+    if failed is None:
+        return Verdict("checkpoint_failed")
+    whole = state.checkpoints.last_iteration
+    severity: Severity = "critical" if memory.exception or in_a_row > 1 else "warning"
+    risk = f", {state.seconds_since_checkpoint:.0f} s of training at risk" if state.seconds_since_checkpoint else ""
+    last = f"the last whole one is iteration {whole}" if whole is not None else "none was saved whole before"
+    return Verdict(
+        "checkpoint_failed",
+        "firing",
+        severity=severity,
+        summary=f"the checkpoint of iteration {failed or '?'} failed: {reason}; {last}{risk}",
+        onset_iteration=failed or None,
+        since=memory.failed_at,
+        evidence={
+            "failed_iteration": failed or None,
+            "reason": reason,
+            "failed_in_a_row": in_a_row,
+            "last_whole_iteration": whole,
+            "seconds_at_risk": round(state.seconds_since_checkpoint, 1),
+        },
+    )
+
+
+def _late(save: Save, memory: Memory) -> bool:
+    """A program that never told of success: its saves stay open for ever."""
+    return save.lines > 0 and memory.completed == 0

@@ -1,0 +1,120 @@
+"""Configuration: the run's arguments, lines and names contradict each other, or waste what it has (monitor/run/audit/).
+
+One incident a run that lists every finding, the worst first; it opens anew when a new one appears. Findings that are
+only worth knowing are shown and never sent. Judged when the arguments are there, and again now and then as lines come:
+an audit takes half a millisecond, a step in between two microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from monitor.detectors.memory import recall
+from monitor.detectors.verdict import Severity, Verdict
+from monitor.run.audit import RANK, Finding, audit
+from monitor.run.state import RunState
+from parsers.events import (
+    ArgumentsDumped,
+    BatchSizeRampupPlanned,
+    Event,
+    ModelSettingLogged,
+    ParametersCounted,
+    TopologyLogged,
+)
+
+LISTENS = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned, ParametersCounted)
+_AT_ONCE = (ArgumentsDumped, ModelSettingLogged, BatchSizeRampupPlanned)
+"""Launchers tell a world size as each of them sees it: what they tell waits for the first iteration."""
+_FIRST = 3  # steps until the first audit of lines: the first one of a launch is an outlier
+_MOST = 4096  # steps between two audits when nothing was told
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationSettings:
+    """The checks' own thresholds stand with their reasons in monitor/run/audit/: the report uses the same."""
+
+    ignore: tuple[str, ...] = ()
+    """Checks that this site does not want, by number, e.g. K27: a small pipeline may be meant to wait."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """The findings of the last audit, and when each was first made."""
+
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    since: dict[str, float] = field(default_factory=dict)
+    stale: bool = False
+    next_step: int = _FIRST
+    told: int = 0
+    """The worst severity's rank at the last new finding."""
+    news_at: float | None = None
+    attempt: int = 0
+
+
+def on_event(state: RunState, event: Event, settings: ConfigurationSettings) -> bool:
+    """More is known. Arguments are judged at once: a wrong one may end the run before its first step."""
+    memory = recall(state, "configuration", Memory)
+    memory.stale = True
+    ready = state.attempt.iterations == 0 and "arguments" in state.attempt.boundaries
+    return ready and isinstance(event, _AT_ONCE) and _audit(state, memory, settings)
+
+
+def on_step(state: RunState, settings: ConfigurationSettings) -> bool:
+    """Judge again at the third step, and then at twice as many each time."""
+    memory = recall(state, "configuration", Memory)
+    if state.attempt.number != memory.attempt:
+        memory.attempt, memory.next_step = state.attempt.number, state.iterations_total + _FIRST - 1
+    if state.iterations_total < memory.next_step:
+        if not memory.stale or state.attempt.iterations < 1:
+            return False
+    else:
+        memory.next_step = state.iterations_total + min(max(state.attempt.iterations, 1), _MOST)
+    return _audit(state, memory, settings)
+
+
+def _audit(state: RunState, memory: Memory, settings: ConfigurationSettings) -> bool:
+    memory.stale = False
+    findings = [finding for finding in audit(state) if finding.check not in settings.ignore]
+    found = [asdict(finding) for finding in findings]
+    if found == memory.findings:
+        return False
+    new = [finding for finding in findings if finding.key not in memory.since]
+    memory.findings = found
+    memory.since = {finding.key: memory.since.get(finding.key, state.updated_at) for finding in findings}
+    # Only news that are at least as bad open the incident anew.
+    worst = max((RANK[finding.severity] for finding in new), default=-1)
+    if not findings:
+        memory.told, memory.news_at = 0, None
+    elif memory.told and not RANK[findings[0].severity]:  # what was told is mended, hints are left
+        memory.told, memory.news_at = 0, state.updated_at
+    elif memory.news_at is None or worst >= max(memory.told, 1):
+        memory.told, memory.news_at = max(worst, memory.told), state.updated_at
+    return True
+
+
+def check(state: RunState, now: float, settings: ConfigurationSettings) -> Verdict:  # noqa: ARG001
+    """Fires while an audit finds anything; quiet while it is nothing worse than worth knowing."""
+    known = recall(state, "configuration", Memory)
+    findings = [Finding(**found) for found in known.findings if found["check"] not in settings.ignore]
+    if not findings:
+        return Verdict("configuration")
+    if state.phase == "finished":
+        return Verdict("configuration", "unknown")  # what stood stands, and is not told again
+    worst: Severity = findings[0].severity
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return Verdict(
+        "configuration",
+        "firing",
+        severity=worst,
+        summary=f"{findings[0].check}: {findings[0].message}{more}",
+        onset_iteration=state.attempt.first_iteration,
+        since=known.news_at,
+        evidence={"findings": [_shown(finding) for finding in findings]},
+        quiet=worst == "info",
+    )
+
+
+def _shown(finding: Finding) -> dict[str, Any]:
+    shown = {"check": finding.check, "severity": finding.severity, "message": finding.message}
+    return {**shown, "evidence": finding.evidence} if finding.evidence else shown

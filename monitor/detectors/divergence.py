@@ -1,0 +1,165 @@
+"""Divergence: the loss rises and goes on rising, without any spike.
+
+Lines are taken in blocks; a block's median is not moved by a spike of a dozen lines. Three blocks in a row that rise,
+and a level well above the lowest of the last forty, are a divergence. What "well above" is comes from how much the
+run's own blocks differ, so that a slow wander of the data is none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from monitor.detectors.memory import recall
+from monitor.detectors.signals import advice, of_event, percent, rollback
+from monitor.detectors.verdict import Verdict
+from monitor.detectors.window import median, spread
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+from monitor.run.units import Factor, Ratio
+from parsers.events import Event
+
+_RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
+_STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
+_STEP_NOISE = 3.0  # spreads of the changes between blocks: a larger one is a step
+_LEARNED = 8  # blocks before anything is judged
+
+
+@dataclass(frozen=True, slots=True)
+class DivergenceSettings:
+    """Thresholds, each with its reason."""
+
+    rise: Ratio = 0.03
+    """Least rise over the lowest block: below it lie changes of the data that every long run has."""
+    spreads: Factor = 6.0
+    """Times what the run's own blocks differ by: at 2 % noise the median of 25 lines is good to 1 %."""
+    block: int = 25
+    """Lines in a block: three of them are the time to detect, and fewer make the median too noisy."""
+    blocks: int = 40
+    """Blocks in which the lowest is looked for: a thousand lines, so that a slow rise adds up."""
+    critical: Ratio = 0.1
+    """A rise of this much does not come back by itself in any run on record."""
+
+
+@dataclass(slots=True)
+class Rise:
+    """An open divergence."""
+
+    onset: int
+    since: float
+    base: float
+    bar: float
+    samples_before: int | None = None
+    checkpoint: int | None = None
+
+
+@dataclass(slots=True)
+class DivergenceMemory:
+    """The block that is being filled, and the medians of those that are full."""
+
+    attempt: int = 0
+    current: list[float] = field(default_factory=list)
+    blocks: list[tuple[int, float, int | None, int | None]] = field(default_factory=list)
+    """(last iteration, median of the log loss, consumed samples, last checkpoint), oldest first."""
+    seen: tuple[int, float] | None = None
+    rise: Rise | None = None
+
+
+def on_step(state: RunState, settings: DivergenceSettings) -> bool:
+    """See the training loop's own line."""
+    return state.driver == "iteration" and _observe(state, state.latest.lm_loss, settings)
+
+
+def on_event(state: RunState, event: Event, settings: DivergenceSettings) -> bool:
+    """See a report of HF Trainer or of a lone engine; every node may print the same one."""
+    signal = of_event(state, event)
+    if signal is None or signal.loss is None:
+        return False
+    memory = recall(state, "divergence", DivergenceMemory)
+    key = (state.latest.iteration or 0, signal.loss)
+    if key == memory.seen:
+        return False
+    memory.seen = key
+    return _observe(state, signal.loss, settings)
+
+
+def _observe(state: RunState, loss: float | None, settings: DivergenceSettings) -> bool:
+    memory = recall(state, "divergence", DivergenceMemory)
+    changed = False
+    if memory.attempt != state.attempt.number:
+        # what the new launch computes again is forgotten; the block that was being filled was of the old one
+        iteration = state.latest.iteration or 0
+        changed = memory.rise is not None
+        memory.attempt, memory.current, memory.rise = state.attempt.number, [], None
+        memory.blocks = [block for block in memory.blocks if block[0] < iteration]
+    if loss is None or not 0 < loss < math.inf:
+        return changed
+    memory.current.append(loss)
+    if len(memory.current) < settings.block:
+        return changed
+    level, memory.current = math.log(median(memory.current)), []
+    memory.blocks.append(
+        (state.latest.iteration or 0, level, state.latest.consumed_samples, state.checkpoints.last_iteration)
+    )
+    del memory.blocks[: -settings.blocks]
+    return _judge(memory, state, settings) or changed
+
+
+def _judge(memory: DivergenceMemory, state: RunState, settings: DivergenceSettings) -> bool:
+    """A block is full. Whether that changes anything."""
+    levels = [block[1] for block in memory.blocks]
+    if memory.rise is not None:
+        risen = levels[-1] - memory.rise.base
+        if risen <= memory.rise.bar / 2:
+            memory.rise = None
+        elif risen < math.log1p(settings.critical) and min(levels) > memory.rise.base:
+            memory.rise.base = min(levels)  # a level that has stood for as long as we remember is the new normal
+        return True
+    if len(levels) < _LEARNED:
+        return False
+    rises = [levels[-n] - levels[-n - 1] for n in range(1, _RISES + 1)]
+    if min(rises) <= _STEADY * max(rises):
+        return False  # falls among them, or a single step: other data has another level
+    changes = [later - earlier for later, earlier in zip(levels[1:], levels, strict=False)]
+    usual = spread(changes)
+    bar = max(math.log1p(settings.rise), settings.spreads * usual / math.sqrt(2))
+    lowest = min(range(len(levels)), key=levels.__getitem__)
+    largest = max(changes[lowest:], default=0.0)
+    step = largest if largest > _STEP_NOISE * usual else 0.0  # other data has another level
+    if levels[-1] - levels[lowest] - step < bar:
+        return False
+    onset, base, samples, checkpoint = memory.blocks[lowest]
+    at = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
+    memory.rise = Rise(onset, at, base, bar, samples, checkpoint)
+    return True
+
+
+def check(state: RunState, now: float, settings: DivergenceSettings) -> Verdict:  # noqa: ARG001
+    """A warning while the loss is a little above its lowest and rose three times; critical when it is far above."""
+    if state.lost:
+        return Verdict("divergence", "unknown")
+    memory = recall(state, "divergence", DivergenceMemory)
+    rise = memory.rise
+    if rise is None or memory.attempt != state.attempt.number:
+        return Verdict("divergence")
+    if state.phase in ENDED:
+        return Verdict("divergence", "unknown")
+    level = memory.blocks[-1][1]
+    facts = rollback(state, rise.onset, rise.samples_before, rise.checkpoint)
+    risen = level - rise.base
+    return Verdict(
+        "divergence",
+        "firing",
+        severity="critical" if risen > math.log1p(settings.critical) else "warning",
+        summary=f"loss rising since iteration {rise.onset}: median lm loss {math.exp(level):.4g}, lowest before "
+        f"{math.exp(rise.base):.4g} ({percent(risen)}); {advice(facts)}",
+        onset_iteration=rise.onset,
+        since=rise.since,
+        evidence={
+            "median_lm_loss": float(f"{math.exp(level):.6g}"),
+            "lowest_median_lm_loss": float(f"{math.exp(rise.base):.6g}"),
+            "rise_ratio": round(math.expm1(risen), 4),
+            "threshold_ratio": round(math.expm1(rise.bar), 4),
+            **facts,
+        },
+    )

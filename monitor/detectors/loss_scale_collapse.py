@@ -1,0 +1,238 @@
+"""Loss scale collapse: it halves again and again, sinks over thousands of iterations, or has reached its minimum.
+
+Healthy is: halved once, doubled after a window of clean steps (1000 by default). Each fall counts in halvings, from
+overflow lines or from the iteration lines, whichever tells more. A scale that never moves (bf16 prints none or 1.0, a
+static one is constant) is no evidence; -1 is no scale.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from monitor.detectors.memory import recall
+from monitor.detectors.scaler import Search
+from monitor.detectors.verdict import Severity, Verdict
+from monitor.detectors.window import median
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+from parsers.events import Event, LossScaleExhausted, OverflowSkipped
+
+LISTENS: tuple[type[Event], ...] = (OverflowSkipped, LossScaleExhausted)
+_BLOCKS = 16  # blocks of the slow decline that are remembered
+_DYNAMIC = 16.0  # a launch that never had this scale was never far from the minimum: it did not fall there
+_SHORT, _LONG = 10, 50  # iterations within which halvings are counted
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaleCollapseSettings:
+    """Thresholds, each with its reason."""
+
+    halvings: int = 3
+    """Within 10 iterations: health halves once, with hysteresis at the second overflow; GLM-130B fell like this 30
+    iterations before its loss exploded."""
+    halvings_slow: int = 4
+    """Within 50 iterations: at one overflow in 1000 iterations four of them meet by chance once in millions."""
+    minimum: float = 1.0
+    """The smallest scale of Megatron and DeepSpeed by default; at twice that there is one step left."""
+    calm: int = 100
+    """Iterations without a further fall that end the incident: doubling again takes thousands, it is not waited for."""
+    block: int = 500
+    """Iterations whose median tells a slow decline: half the window after which a scale doubles."""
+    decline: float = 3.0
+    """Halvings between such medians: a 104B run sank 8-fold over 2,300 iterations before it broke."""
+
+
+@dataclass(slots=True)
+class ScaleMemory:
+    """Falls of the last iterations, and medians of the past. Scales as logarithms to base 2."""
+
+    attempt: int = 0
+    search: Search = field(default_factory=Search)
+    line_scale: float | None = None
+    told: float = 0.0
+    """Halvings that overflow lines told since the last iteration line."""
+    pair: tuple[float, float] | None = None
+    highest: float = 0.0
+    """The largest scale of this launch since its search ended."""
+    falls: list[tuple[int, float]] = field(default_factory=list)
+    """(iteration, halvings)."""
+    block: list[float] = field(default_factory=list)
+    block_from: int = 0
+    blocks: list[float] = field(default_factory=list)
+    reason: str = ""
+    onset: int = 0
+    since: float = 0.0
+    before: float = 0.0
+    last_fall: int = 0
+
+
+def on_step(state: RunState, settings: LossScaleCollapseSettings) -> bool:
+    """See the scale of each step."""
+    scale = state.latest.loss_scale
+    if scale is None or scale <= 0:
+        return False
+    memory = _memory(state)
+    if scale == 1.0 and not memory.line_scale:
+        return False  # bf16: there is nothing to scale
+    level = math.log2(scale)
+    iteration = state.latest.iteration or 0
+    known = memory.line_scale
+    fall = 0.0
+    if known is not None and state.driver == "iteration":
+        fall = max(0.0, known - level - memory.told)
+        if level > known:
+            memory.pair = None
+    memory.line_scale, memory.told = level, 0.0
+    searching = memory.search.on(state, fall > 0)
+    if searching:
+        memory.block_from, memory.highest = iteration, level
+        return _at_minimum(memory, state, iteration, level, settings)
+    memory.highest = max(memory.highest, level)
+    changed = _slow(memory, state, iteration, level, settings)
+    if fall > 0:
+        changed = _fallen(memory, state, iteration, fall, settings) or changed
+    if memory.reason:
+        return _calmed(memory, iteration, level, settings) or changed
+    return changed
+
+
+def on_event(state: RunState, event: Event, settings: LossScaleCollapseSettings) -> bool:
+    """See each overflow when it is told, before the step's own line."""
+    memory = _memory(state)
+    iteration = state.latest.iteration or 0
+    if isinstance(event, LossScaleExhausted):
+        return _open(memory, state, "exhausted", iteration)
+    if not isinstance(event, OverflowSkipped) or not event.loss_scale or not event.new_loss_scale:
+        return False
+    pair = (event.loss_scale, event.new_loss_scale)
+    if pair == memory.pair or min(pair) <= 0:
+        return False  # the same reduction told twice, or another engine's copy
+    memory.pair = pair
+    fall = math.log2(event.loss_scale) - math.log2(event.new_loss_scale)
+    memory.told += max(0.0, fall)
+    if memory.search.on(state, True) or fall <= 0:
+        return False
+    return _fallen(memory, state, iteration, fall, settings)
+
+
+def _memory(state: RunState) -> ScaleMemory:
+    memory = recall(state, "loss_scale_collapse", ScaleMemory)
+    if memory.attempt != state.attempt.number:  # the scaler starts anew; what the scale used to be is remembered
+        memory = ScaleMemory(attempt=state.attempt.number, blocks=memory.blocks)
+        state.memory_of["loss_scale_collapse"] = memory
+    return memory
+
+
+def _fallen(
+    memory: ScaleMemory, state: RunState, iteration: int, fall: float, settings: LossScaleCollapseSettings
+) -> bool:
+    memory.falls.append((iteration, fall))
+    memory.falls = [item for item in memory.falls if item[0] > iteration - _LONG]
+    memory.last_fall = iteration
+    every = state.log_interval or 1
+    recent = sum(halvings for at, halvings in memory.falls if at > iteration - max(_SHORT, every))
+    lately = sum(halvings for _, halvings in memory.falls)
+    # one line of many iterations tells the net fall of all of them
+    needed = settings.halvings + (every > _SHORT) + (every > _LONG)
+    if recent >= needed or lately >= settings.halvings_slow + (every > _LONG):
+        return _open(memory, state, "falling", memory.falls[0][0])
+    return bool(memory.reason)
+
+
+def _at_minimum(
+    memory: ScaleMemory, state: RunState, iteration: int, level: float, settings: LossScaleCollapseSettings
+) -> bool:
+    floor = level <= math.log2(2 * settings.minimum)
+    fell = max(memory.highest, memory.line_scale or 0.0) >= math.log2(_DYNAMIC)
+    return floor and fell and _open(memory, state, "minimum", iteration)
+
+
+def _slow(
+    memory: ScaleMemory, state: RunState, iteration: int, level: float, settings: LossScaleCollapseSettings
+) -> bool:
+    """The level of whole blocks, and whether the minimum is reached."""
+    changed = _at_minimum(memory, state, iteration, level, settings)
+    memory.block.append(level)
+    if iteration - memory.block_from < settings.block:
+        return changed
+    present, memory.block, memory.block_from = median(memory.block), [], iteration
+    past = memory.blocks
+    declined = bool(past) and max(past) - present >= settings.decline
+    past.append(present)
+    del past[:-_BLOCKS]
+    if declined:
+        memory.before = max(memory.before, *past)
+        return _open(memory, state, "declining", iteration)
+    if memory.reason == "declining":
+        memory.reason = ""
+        return True
+    return changed
+
+
+def _open(memory: ScaleMemory, state: RunState, reason: str, onset: int) -> bool:
+    order = ("", "declining", "falling", "minimum", "exhausted")
+    if order.index(reason) <= order.index(memory.reason):
+        return True
+    if not memory.reason:
+        memory.onset = onset
+        memory.since = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
+        memory.before = max(memory.before, memory.highest)
+    memory.reason = reason
+    return True
+
+
+def _calmed(memory: ScaleMemory, iteration: int, level: float, settings: LossScaleCollapseSettings) -> bool:
+    """Whether the incident has ended with this step."""
+    if memory.reason == "declining" or iteration - memory.last_fall < settings.calm:
+        return False
+    if level <= math.log2(2 * settings.minimum):
+        return False
+    memory.reason, memory.falls, memory.before = "", [], 0.0
+    memory.highest = level
+    memory.block, memory.block_from, memory.blocks = [], iteration, []  # told once: no decline on top of the fall
+    return True
+
+
+def check(state: RunState, now: float, settings: LossScaleCollapseSettings) -> Verdict:  # noqa: ARG001
+    """A warning while the scale falls, critical where it can fall no further."""
+    if state.lost:
+        return Verdict("loss_scale_collapse", "unknown")
+    memory = recall(state, "loss_scale_collapse", ScaleMemory)
+    if not memory.reason or memory.attempt != state.attempt.number:
+        return Verdict("loss_scale_collapse")
+    if state.phase in ENDED and memory.reason != "exhausted":
+        return Verdict("loss_scale_collapse", "unknown")
+    scale = state.latest.loss_scale or 0.0
+    before = 2.0**memory.before if memory.before else None
+    was = f" from {before:.0f}" if before is not None and before > scale else ""
+    severity: Severity = "critical" if memory.reason in ("minimum", "exhausted") else "warning"
+    words = {
+        "falling": f"falling since iteration {memory.onset}: {scale:.0f} now{was}; losses have blown up 30 iterations "
+        "after such a fall: keep a checkpoint from before, watch grad norm and loss",
+        "declining": f"sinking up to iteration {memory.onset}: {scale:.0f} now{was}; gradients grow: lower the "
+        "learning rate or go back before it breaks",
+        "minimum": f"at its minimum since iteration {memory.onset}: {scale:.0f} now{was}; nothing is learned any more: "
+        "stop, go back to a checkpoint from before and skip the data or lower the learning rate",
+        "exhausted": f"below its minimum at iteration {memory.onset}{was}: the program stops; go back to a checkpoint "
+        "from before and skip the data or lower the learning rate",
+    }
+    evidence: dict[str, object] = {
+        "reason": memory.reason,
+        "loss_scale": scale,
+        "halvings": round(sum(halvings for _, halvings in memory.falls), 2),
+        "last_fall_iteration": memory.last_fall,
+    }
+    if before is not None:
+        evidence["loss_scale_before"] = before
+    if state.checkpoints.last_iteration is not None:
+        evidence["last_checkpoint_iteration"] = state.checkpoints.last_iteration
+    return Verdict(
+        "loss_scale_collapse",
+        "firing",
+        severity=severity,
+        summary=f"loss scale {words[memory.reason]}",
+        onset_iteration=memory.onset,
+        since=memory.since,
+        evidence=evidence,
+    )

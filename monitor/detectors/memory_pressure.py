@@ -1,0 +1,223 @@
+"""Memory pressure: a device or a host is nearly full, or fills up steadily.
+
+Near the limit needs the device's size: from its name in the log, or from an out-of-memory line. A leak is a slope
+(Theil and Sen: the median over pairs of points, deaf to outliers) over at least 200 reports that does not flatten: what
+warms up and settles is no leak. Time is training time, so that a pause does not dilute it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor.detectors.memory import recall
+from monitor.detectors.verdict import Severity, Verdict
+from monitor.run import gpus
+from monitor.run.series import Series
+from monitor.run.state import RunState
+from monitor.run.units import Ratio, Seconds
+from parsers.events import EngineStepLogged, Event, FailureSeen, MemoryReported, TrainerLogged
+
+LISTENS = (MemoryReported, EngineStepLogged, TrainerLogged, FailureSeen)
+_GIB = 2**30
+_CLEAR = 5.0  # of the reports' spread around the line that must have been gained
+_SHARE = 4.0  # a leak is watched for a quarter of the time that it leaves, so that what settles has time to
+_RANK = {"info": 0, "warning": 1, "critical": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPressureSettings:
+    """Thresholds, each with its reason."""
+
+    near: Ratio = 0.95
+    """Of the device: 31.5 of 32 GB and 76 of 80 GB were called too close, and the next runs ended out of memory."""
+    host_near: Ratio = 0.95
+    """Of the host: IDEFICS left by itself here before the kernel killed it."""
+    points: int = 200
+    """Reports before a slope is believed."""
+    soon: Seconds = 24 * 3600.0
+    """Until the memory is full: a working day's notice is a warning,"""
+    now: Seconds = 2 * 3600.0
+    """and so little that somebody must come is critical."""
+    settle: Seconds = 3 * 3600.0
+    """Training time over which a leak that is not urgent must hold: fragmentation and caches settle within hours."""
+    flattening: Ratio = 0.75
+    """The slope of the last third over the first third's below which it settles."""
+    growth: Ratio = 0.002
+    """Of the device that must have been gained: 0.16 GB of 80 is above what reports vary by."""
+    host_growth: Ratio = 0.01
+    """Of the host that must have been gained: DeepSpeed prints tenths of a percent, other programs share the host."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """Reports over training time."""
+
+    attempt: int = -1
+    sequence_length: int | None = None
+    seconds: float = 0.0
+    device: Series = field(default_factory=Series)
+    host: Series = field(default_factory=Series)
+    fresh: bool = False
+    device_bytes: int | None = None
+    """From an out-of-memory line."""
+    near: bool = False
+    leaks: list[dict[str, Any]] = field(default_factory=list)
+
+
+def on_event(state: RunState, event: Event, settings: MemoryPressureSettings) -> bool:  # noqa: ARG001
+    """A report came; its figures are in the state, largest over the ranks."""
+    memory = recall(state, "memory_pressure", Memory)
+    if isinstance(event, FailureSeen):
+        if event.device_bytes:
+            memory.device_bytes = event.device_bytes
+    elif isinstance(event, MemoryReported) or _carries(event):
+        memory.fresh = True
+    return False
+
+
+def _carries(event: Event) -> bool:
+    if isinstance(event, EngineStepLogged):
+        return event.allocated_bytes is not None or event.max_allocated_bytes is not None
+    return isinstance(event, TrainerLogged) and event.memory_bytes is not None
+
+
+def on_step(state: RunState, settings: MemoryPressureSettings) -> bool:
+    """Take the last report in once the step that it belongs to is over."""
+    memory = recall(state, "memory_pressure", Memory)
+    latest = state.latest
+    if memory.attempt != state.attempt.number or memory.sequence_length != latest.sequence_length:
+        memory.attempt, memory.sequence_length = state.attempt.number, latest.sequence_length
+        memory.device, memory.host, memory.leaks, memory.seconds = Series(), Series(), [], 0.0
+    memory.seconds += (latest.seconds_per_iteration or 0.0) * (state.log_interval or 1)
+    if not memory.fresh:
+        return False
+    memory.fresh = False
+    told = state.memory
+    used = told.allocated or told.reserved or told.max_allocated or told.max_reserved
+    due = False
+    if used:
+        due = memory.device.add(memory.seconds, float(used))
+    if told.host_used_ratio is not None:
+        due = memory.host.add(memory.seconds, told.host_used_ratio) or due
+    changed = False
+    if due:
+        found = _leaks(state, memory, settings)
+        changed = found != memory.leaks
+        memory.leaks = found
+    near = bool(_near(state, memory, settings))
+    changed = changed or near != memory.near
+    memory.near = near
+    return changed
+
+
+def _size(state: RunState, memory: Memory) -> int | None:
+    name = state.topology.gpu_name
+    whole = gpus.memory_bytes(name) if name else None
+    if name and whole is not None:
+        return whole // gpus.ranks_per_module(name)
+    return memory.device_bytes
+
+
+def _peak(state: RunState) -> int | None:
+    told = state.memory
+    return max((value for value in (told.max_allocated, told.allocated) if value), default=None)
+
+
+def _near(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> list[tuple[str, str, dict[str, Any]]]:
+    """(kind, text, evidence) of what is nearly full."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    told, size = state.memory, _size(state, memory)
+    used = told.max_reserved or told.reserved or _peak(state)
+    if size and used and settings.near * size <= used <= 1.1 * size:
+        text = f"{used / _GIB:.1f} of {size / _GIB:.1f} GiB of the GPU are taken ({used / size:.0%})"
+        found.append(("device", text, {"used_bytes": used, "device_bytes": size}))
+    ratio = told.host_used_ratio
+    if ratio is not None and ratio >= settings.host_near:
+        found.append(("host", f"{ratio:.0%} of the host's memory are taken", {"host_used_ratio": ratio}))
+    return found
+
+
+def _leaks(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    size, peak = _size(state, memory), _peak(state) or memory.device.last
+    if peak is not None:
+        room = max(0.0, size - peak) if size is not None else None
+        leak = _leak(memory.device, settings.growth * (size or peak), room, settings)
+        found += [{"kind": "device", **leak}] if leak else []
+    if memory.host.last is not None:
+        leak = _leak(memory.host, settings.host_growth, max(0.0, 1.0 - memory.host.last), settings)
+        found += [{"kind": "host", **leak}] if leak else []
+    return found
+
+
+def _leak(series: Series, least: float, room: float | None, settings: MemoryPressureSettings) -> dict[str, Any] | None:
+    """Slope per second, and seconds until full where the room is known, of a series that grows steadily."""
+    if series.count < settings.points:
+        return None
+    slope, watched = series.slope(), series.times[-1] - series.times[0]
+    if slope <= 0 or slope * watched < max(least, _CLEAR * series.spread()):
+        return None
+    third = len(series.times) // 3
+    if series.slope(-third) < settings.flattening * max(series.slope(0, third), slope):
+        return None
+    full_in = room / slope if room is not None else None
+    needed = settings.settle if full_in is None else min(settings.settle, full_in / _SHARE)
+    if watched < needed:
+        return None
+    return {"slope": slope, "full_in": full_in, "reports": series.count}
+
+
+def check(state: RunState, now: float, settings: MemoryPressureSettings) -> Verdict:  # noqa: ARG001
+    """Fires near the limit, and while a leak is seen: urgent by the time that is left."""
+    memory = recall(state, "memory_pressure", Memory)
+    if state.phase == "finished":
+        return Verdict("memory_pressure")
+    near = _near(state, memory, settings) if state.attempt.iterations else []
+    severities: list[Severity] = ["warning"] * len(near)
+    texts = [text for _, text, _ in near]
+    evidence: dict[str, Any] = {kind: detail for kind, _, detail in near}
+    for leak in memory.leaks:
+        severity = _urgency(state, leak["full_in"], settings)
+        severities.append(severity)
+        texts.append(_told(leak))
+        rate = leak["slope"] * 86400.0
+        name = "bytes_per_day" if leak["kind"] == "device" else "ratio_per_day"
+        shown: dict[str, Any] = {name: round(rate, 4), "reports": leak["reports"]}
+        if leak["full_in"] is not None:
+            shown["full_in_seconds"] = round(leak["full_in"])
+        evidence[f"{leak['kind']}_leak"] = shown
+    if not texts:
+        return Verdict("memory_pressure")
+    worst = max(severities, key=lambda name: _RANK[name])
+    return Verdict(
+        "memory_pressure",
+        "firing",
+        severity=worst,
+        summary="; ".join(texts),
+        onset_iteration=state.latest.iteration,
+        evidence=evidence,
+        quiet=worst == "info",
+    )
+
+
+def _urgency(state: RunState, full_in: float | None, settings: MemoryPressureSettings) -> Severity:
+    """What is full before the run is done, or whose end is not known, is a warning; the rest is worth knowing."""
+    if full_in is None:
+        return "info"
+    if full_in <= settings.now:
+        return "critical"
+    last, total, pace = state.latest.iteration, state.train_iterations, state.pace.baseline
+    left = (total - last) * pace if total is not None and last is not None and pace is not None else None
+    return "info" if full_in > settings.soon and left is not None and full_in > left else "warning"
+
+
+def _told(leak: dict[str, Any]) -> str:
+    per_day = leak["slope"] * 86400.0
+    when = ""
+    if leak["full_in"] is not None:
+        hours = leak["full_in"] / 3600.0
+        when = f": full in {hours:.1f} h of training" if hours < 72 else f": full in {hours / 24:.0f} days of training"
+    if leak["kind"] == "host":
+        return f"the host's memory grows by {per_day:.1%} a day{when}"
+    return f"GPU memory grows by {per_day / _GIB:.2f} GiB a day{when}"

@@ -1,0 +1,212 @@
+"""Resume discontinuity: after a restart the run does not go on where it was.
+
+The first line of a new launch is held against what the run itself had printed: learning rate, batch size and consumed
+samples at that very iteration, where it is computed again, or just before it. A run that goes on from its checkpoint
+repeats its past exactly. What a person changed on purpose (other arguments for the schedule) is told and wakes nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor.detectors.memory import recall
+from monitor.detectors.verdict import Severity, Verdict
+from monitor.run.past import Past
+from monitor.run.state import RunState
+from monitor.run.units import Ratio, Seconds
+from parsers.events import EngineStepLogged, Event, IterationsSkipped, TrainerLogged
+
+LISTENS = (IterationsSkipped, EngineStepLogged, TrainerLogged)
+_SLOPES = 3.0  # schedule steps that skipped (overflowed) iterations may shift the learning rate by
+_RANK = {"info": 0, "warning": 1, "critical": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSettings:
+    """Thresholds, each with its reason."""
+
+    learning_rate: Ratio = 0.05
+    """From what the schedule had at this iteration: a resumed schedule repeats its digits, a lost one is far off."""
+    samples: Ratio = 0.01
+    """Of the consumed samples, beyond two batches: counters are exact, a log may lack a line."""
+    stands: Seconds = 6 * 3600.0
+    """How long it is shown: what nobody mended in six hours was meant."""
+
+
+_Found = tuple[str, Severity, str, dict[str, Any]]
+"""What does not go on: (what, severity, text, evidence)."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """The run's past, and what the last restart showed."""
+
+    past: Past = field(default_factory=Past)
+    older: Past | None = None
+    """The past before a restart that went wrong: the next one may go on from there."""
+    attempt: int = 0
+    schedule: str | None = None
+    total: int | None = None
+    skipped_to: int | None = None
+    found: list[dict[str, Any]] = field(default_factory=list)
+    found_at: float | None = None
+    found_iteration: int | None = None
+    expected_rate: float | None = None
+    """Of the first line after the restart, while the second may still put it right."""
+    deliberate: bool = False
+    """The last restart came with another plan."""
+    rate_awaited: bool = False
+    """The launch has begun, its first learning rate has not been printed."""
+
+
+def on_event(state: RunState, event: Event, settings: ResumeSettings) -> bool:
+    """A range that is skipped on purpose makes a jump legal. A step of DeepSpeed or the Trainer has its learning rate
+    in a line of its own, which not every step prints.
+    """
+    memory, latest = recall(state, "resume_discontinuity", Memory), state.latest
+    if isinstance(event, IterationsSkipped):
+        memory.skipped_to = max(event.last, memory.skipped_to or 0)
+        return False
+    rate = event.learning_rate if isinstance(event, EngineStepLogged | TrainerLogged) else None
+    if rate is None or latest.iteration is None or state.driver == "iteration":
+        return False
+    changed = False
+    if memory.rate_awaited and memory.attempt == state.attempt.number:
+        memory.rate_awaited = False
+        past = memory.older or memory.past
+        jump = latest.iteration - past.iterations[-1] if past.iterations else 0
+        if past.iterations and jump <= 2 * past.interval:
+            changed = _take(
+                state, memory, list(_rate(state, past, latest.iteration, max(past.interval, jump), settings))
+            )
+    memory.past.add(latest.iteration, rate, latest.global_batch_size, latest.consumed_samples)
+    return changed
+
+
+def on_step(state: RunState, settings: ResumeSettings) -> bool:
+    """Remember the line; the first ones after a restart are compared."""
+    memory, latest = recall(state, "resume_discontinuity", Memory), state.latest
+    iteration = latest.iteration
+    if iteration is None:
+        return False
+    changed = False
+    if memory.attempt != state.attempt.number:
+        changed = _resumed(state, memory, iteration, settings)
+    elif memory.found:
+        changed = _later(state, memory, settings)
+    if state.driver == "iteration":
+        memory.past.add(iteration, latest.learning_rate, latest.global_batch_size, latest.consumed_samples)
+    if memory.schedule is None:
+        memory.schedule, memory.total = state.topology.schedule, state.train_iterations
+    return changed
+
+
+def _later(state: RunState, memory: Memory, settings: ResumeSettings) -> bool:
+    """The second line may put the first right: one that was skipped prints what rate it likes. Old trouble ends."""
+    expected, memory.expected_rate, rate = memory.expected_rate, None, state.latest.learning_rate
+    if expected is not None and rate is not None and abs(rate - expected) <= 2 * settings.learning_rate * expected:
+        memory.found = [item for item in memory.found if item["what"] != "learning rate"]
+        return True
+    return memory.found_at is not None and state.updated_at - memory.found_at >= settings.stands
+
+
+def _resumed(state: RunState, memory: Memory, iteration: int, settings: ResumeSettings) -> bool:
+    had = bool(memory.found)
+    memory.attempt, memory.expected_rate = state.attempt.number, None
+    pasts = [past for past in (memory.past, memory.older) if past is not None and past.iterations]
+    compared = [(_compare(state, memory, past, iteration, settings), past) for past in pasts]
+    found, past = min(compared, key=lambda pair: len(pair[0]), default=([], memory.past))
+    memory.deliberate = memory.schedule != state.topology.schedule or memory.total != state.train_iterations
+    memory.found, memory.rate_awaited = [], state.driver != "iteration"
+    _take(state, memory, found)
+    if found:
+        memory.older, memory.past = past, Past()
+    elif past.iterations and iteration <= past.iterations[0]:
+        memory.older, memory.past = None, Past()
+    else:
+        memory.older, memory.past = None, past
+    memory.schedule, memory.total = state.topology.schedule, state.train_iterations
+    memory.skipped_to = None
+    return had or bool(found)
+
+
+def _take(state: RunState, memory: Memory, found: list[_Found]) -> bool:
+    for what, severity, text, evidence in found:
+        level = "info" if memory.deliberate else severity
+        memory.found.append({"what": what, "severity": level, "text": text, **evidence})
+        memory.found_at, memory.found_iteration = state.updated_at, state.latest.iteration
+        if what == "learning rate":
+            memory.expected_rate = float(evidence["expected_learning_rate"])
+    return bool(found)
+
+
+def _compare(state: RunState, memory: Memory, past: Past, iteration: int, settings: ResumeSettings) -> list[_Found]:
+    """All that does not go on from this past."""
+    last, every, jump = past.iterations[-1], past.interval, iteration - past.iterations[-1]
+    if jump > 2 * every:
+        # Lines were lost, or iterations: what the schedule should be now is not known.
+        if memory.skipped_to is not None or not _ahead(state, past, jump, settings):
+            return []
+        text = f"went on at iteration {iteration}, the last one seen was {last}, and the samples do not tell of more"
+        return [("iteration", "warning", text, {"iteration": iteration, "last_iteration": last})]
+    found: list[_Found] = []
+    saved = state.checkpoints.last_iteration
+    if saved is not None and iteration + every <= saved <= last and iteration <= every:
+        text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
+        found.append(("iteration", "warning", text, {"iteration": iteration, "last_checkpoint": saved}))
+    if state.driver == "iteration":
+        found += _rate(state, past, iteration, max(every, jump), settings)
+    batch, before = state.latest.global_batch_size, past.batches_at(iteration)
+    grows = state.topology.rampup is not None and before is not None and (batch or 0) > before[1]
+    if batch and before and not before[0] <= batch <= before[1] and not grows:
+        text = f"batch size {batch} where it was {before[1]}"
+        found.append(("batch size", "warning", text, {"global_batch_size": batch, "expected_batch_size": before[1]}))
+    samples, expected = state.latest.consumed_samples, past.samples_at(iteration)
+    if samples is not None and expected is not None:
+        room = settings.samples * expected + 2 * every * max(batch or 0, before[1] if before else 0)
+        if abs(samples - expected) > room:
+            text = f"consumed samples {samples} where there were {expected:.0f}: data is repeated or left out"
+            evidence = {"consumed_samples": samples, "expected_samples": round(expected)}
+            found.append(("samples", "critical", text, evidence))
+    return found
+
+
+def _rate(state: RunState, past: Past, iteration: int, steps: int, settings: ResumeSettings) -> Iterator[_Found]:
+    expected, rate = past.rate_at(iteration), state.latest.learning_rate
+    if expected is None or rate is None or expected[0] <= 0:
+        return
+    value, slope = expected
+    if abs(rate - value) > settings.learning_rate * value + _SLOPES * slope * steps:
+        text = f"learning rate {rate:.4g} where the schedule had {value:.4g} ({rate / value:.3g} x)"
+        yield "learning rate", "critical", text, {"learning_rate": rate, "expected_learning_rate": value}
+
+
+def _ahead(state: RunState, past: Past, jump: int, settings: ResumeSettings) -> bool:
+    """A jump forward that the counter of samples does not tell of."""
+    samples, known, batch = state.latest.consumed_samples, past.samples[-1], state.latest.global_batch_size
+    if samples is None or known is None or not batch:
+        return False
+    smallest = min(batch, past.batches[-1] or batch)
+    return samples - known < (1 - settings.samples) * smallest * jump - 2 * batch
+
+
+def check(state: RunState, now: float, settings: ResumeSettings) -> Verdict:
+    """Fires from the first line after the restart on."""
+    memory = recall(state, "resume_discontinuity", Memory)
+    if not memory.found or memory.found_at is None or now - memory.found_at >= settings.stands:
+        return Verdict("resume_discontinuity")
+    worst: Severity = max((item["severity"] for item in memory.found), key=lambda name: _RANK[name])
+    texts = "; ".join(item["text"] for item in memory.found)
+    meant = " (other arguments: meant)" if worst == "info" else ""
+    return Verdict(
+        "resume_discontinuity",
+        "firing",
+        severity=worst,
+        summary=f"after the restart at iteration {memory.found_iteration}: {texts}{meant}",
+        onset_iteration=memory.found_iteration,
+        since=memory.found_at,
+        evidence={"restart": state.attempt.number, "found": memory.found},
+        quiet=worst == "info",
+    )

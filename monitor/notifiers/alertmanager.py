@@ -1,0 +1,57 @@
+"""Alertmanager by its API v2: an incident is an alert, its kind, run and severity are labels.
+
+Comes in: a Transition. Goes out: one POST of alerts. An alert of a lower severity of the same incident is ended by the
+message that tells the higher one; a resolved incident ends all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from monitor.config import AlertmanagerSettings
+from monitor.incidents import Transition
+from monitor.notifiers.message import SEVERITIES, payload
+from monitor.notifiers.webhook import Webhook
+
+
+class Alertmanager(Webhook):
+    """One Alertmanager. What it does with an alert, its own routes decide."""
+
+    def __init__(self, settings: AlertmanagerSettings, environ: Mapping[str, str]) -> None:
+        super().__init__(settings, environ)
+        self._keep = settings.keep
+
+    def _url(self) -> str:
+        return super()._url().rstrip("/") + "/api/v2/alerts"
+
+    def _content(self, message: Transition) -> Any:
+        """One alert a severity: the message's own fires, unless it is resolved; the others have ended."""
+        fields = payload(message)
+        annotations = {"summary": fields["summary"]}
+        for name in ("iteration", "onset_iteration", "phase"):
+            if name in fields:
+                annotations[name] = str(fields[name])
+        annotations |= {f"evidence_{name}": str(value) for name, value in fields["evidence"].items()}
+        alerts = []
+        for severity in SEVERITIES:
+            fires = message.status == "firing" and severity == message.severity
+            alerts.append(
+                {
+                    "labels": {
+                        "alertname": "Megatron" + "".join(part.title() for part in message.incident.split("_")),
+                        "run": fields["run"],
+                        "incident": message.incident,
+                        "severity": severity,
+                    },
+                    "annotations": annotations,
+                    "startsAt": _instant(message.time),
+                    "endsAt": _instant(message.time + (self._keep if fires else 0.0)),
+                }
+            )
+        return alerts
+
+
+def _instant(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()

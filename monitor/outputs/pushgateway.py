@@ -1,0 +1,48 @@
+"""The figures pushed to a Pushgateway: one group a daemon, replaced at each push, deleted when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import (
+    basic_auth_handler,
+    default_handler,
+    delete_from_gateway,
+    push_to_gateway,
+)
+
+from monitor.config import PushgatewaySettings
+
+
+class Pushgateway:
+    """One gateway. The password's file is read at each push, so that it may be renewed under the daemon."""
+
+    def __init__(self, settings: PushgatewaySettings, instance: str) -> None:
+        self._settings = settings
+        self._group = {"instance": settings.instance or instance}
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration."""
+        return self._settings.name
+
+    def write(self, registry: CollectorRegistry) -> None:
+        """PUT: a run that has gone from the figures goes from the gateway too. Raises OSError or HTTPException."""
+        where = self._settings
+        push_to_gateway(where.url, where.job, registry, self._group, timeout=where.timeout, handler=self._handler)
+
+    def remove(self) -> None:
+        """Delete the group: a gateway shows the last push for ever. Raises OSError or HTTPException."""
+        where = self._settings
+        delete_from_gateway(where.url, where.job, self._group, timeout=where.timeout, handler=self._handler)
+
+    def _handler(
+        self, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
+    ) -> Callable[[], None]:
+        where = self._settings
+        if where.username is None or where.password_file is None:
+            return default_handler(url, method, timeout, headers, data)
+        password = Path(where.password_file).read_text("utf-8").strip("\r\n")
+        return basic_auth_handler(url, method, timeout, headers, data, where.username, password)

@@ -1,0 +1,29 @@
+"""A file for node_exporter's textfile collector, replaced whole: a reader sees the old figures or the new ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, write_to_textfile
+
+from monitor.config import TextfileSettings
+
+
+class Textfile:
+    """One file; its name ends in .prom, or node_exporter would not read it (the configuration checks)."""
+
+    def __init__(self, settings: TextfileSettings) -> None:
+        self._settings = settings
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration."""
+        return self._settings.name
+
+    def write(self, registry: CollectorRegistry) -> None:
+        """Write beside it and rename. Raises OSError."""
+        write_to_textfile(self._settings.path, registry)
+
+    def remove(self) -> None:
+        """Node_exporter would show it for ever. Raises OSError."""
+        Path(self._settings.path).unlink(missing_ok=True)

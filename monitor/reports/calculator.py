@@ -1,0 +1,170 @@
+"""What `flops` answers: a question of sizes and seconds -> every formula's figure, utilisation, counts, days. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from monitor.reports import formulas, horizon
+from monitor.reports.tables import Table, aligned
+from monitor.run import causes, flops, gpus
+from monitor.run.sizes import parameters
+from monitor.run.topology import Topology
+
+_INPUTS = (
+    "layers", "hidden_size", "ffn_hidden_size", "attention_heads", "query_groups", "kv_channels", "padded_vocab_size",
+    "glu", "experts", "moe_top_k", "moe_ffn_hidden_size", "mtp_layers", "parameters", "activation_checkpointing",
+    "world_size", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "micro_batch_size",
+    "gpu_name", "dtype",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The inputs: seconds per iteration, samples, tokens per sample, GPU peak in TFLOP/s, a printed figure, a goal."""
+
+    topology: Topology
+    seconds: float | None = None
+    batch: int | None = None
+    sequence: int | None = None
+    peak: float | None = None
+    printed: float | None = None
+    iterations: int | None = None
+    tokens: int | None = None
+
+
+def answer(question: Question) -> dict[str, Any]:
+    """Everything that follows from the question, as plain data; None where an input lacks."""
+    topology, seconds, batch, sequence = question.topology, question.seconds, question.batch, question.sequence
+    peak = question.peak if question.peak is not None else _peak(topology)
+    mfu, hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
+    counted = parameters(topology)
+    tokens = batch * sequence if batch and sequence else None
+    model = flops.model_flops_per_iteration(topology, batch, sequence) if batch and sequence else None
+    hardware = flops.hardware_flops_per_iteration(topology, batch, sequence) if batch and sequence else None
+    out: dict[str, Any] = {
+        "inputs": {name: value for name in _INPUTS if (value := getattr(topology, name)) not in (None, False)}
+        | {
+            name: value
+            for name, value in (("seconds", seconds), ("global_batch_size", batch), ("sequence_length", sequence))
+            if value is not None
+        },
+        "formulas": [
+            {
+                "formula": figure.name,
+                "tflops": figure.tflops,
+                "counts": formulas.FORMULAS[figure.name].counts,
+                "printed_by": formulas.FORMULAS[figure.name].printed_by,
+                "lacks": list(figure.lacks),
+            }
+            for figure in formulas.figures(topology, seconds, batch, sequence)
+        ],
+        "parameters": {"total": counted[0], "outside_embedding": counted[1]} if counted else None,
+        "model_flops_per_iteration": model,
+        "hardware_flops_per_iteration": hardware,
+        "peak_tflops": peak,
+        "mfu": mfu,
+        "hfu": hfu,
+        "samples_per_second": batch / seconds if batch and seconds else None,
+        "tokens_per_second": tokens / seconds if tokens and seconds else None,
+        **_pipeline(question),
+        **_days(question),
+    }
+    if question.printed is not None:
+        out["printed"] = _explained(question)
+    return out
+
+
+def _peak(topology: Topology) -> float | None:
+    name = topology.gpu_name
+    peak = gpus.peak_tflops(name, topology.dtype) if name else None
+    return peak / gpus.ranks_per_module(name) if name and peak is not None else None
+
+
+def _pipeline(question: Question) -> dict[str, Any]:
+    topology = question.topology
+    micro = None
+    if question.batch and topology.micro_batch_size and topology.data_parallel_size:
+        micro = horizon.micro_batches(question.batch, topology.micro_batch_size, topology.data_parallel_size)
+    stages = topology.pipeline_parallel_size
+    return {"micro_batches": micro, "pipeline_bubble": horizon.bubble(stages, micro) if stages and micro else None}
+
+
+def _days(question: Question) -> dict[str, Any]:
+    seconds, batch, sequence = question.seconds, question.batch, question.sequence
+    out: dict[str, Any] = {}
+    if question.iterations and seconds:
+        out["days"] = horizon.days_for_iterations(question.iterations, seconds)
+    elif question.tokens and seconds and batch and sequence:
+        out["days"] = horizon.days_for_tokens(question.tokens, batch, sequence, seconds)
+    if question.iterations and batch and sequence:
+        out["tokens"] = question.iterations * batch * sequence
+    return out
+
+
+def _explained(question: Question) -> dict[str, Any]:
+    printed, seconds, batch, sequence = question.printed, question.seconds, question.batch, question.sequence
+    if not (printed and seconds and batch and sequence):
+        return {"tflops": printed, "formula": None, "causes": [], "nearest": None}
+    name = flops.explain_printed(printed, question.topology, seconds, batch, sequence)
+    near = causes.nearest(printed, question.topology, seconds, batch, sequence)
+    wrong = [] if name else causes.wrong_input(printed, question.topology, seconds, batch, sequence)
+    return {"tflops": printed, "formula": name, "causes": wrong, "nearest": list(near) if near else None}
+
+
+def text(found: dict[str, Any]) -> str:
+    """The answer for people."""
+    parts = ["Inputs", _pairs(found["inputs"]), "", "TFLOP/s per GPU"]
+    rows = [
+        (
+            row["formula"],
+            f"{row['tflops']:.2f}" if row["tflops"] is not None else "",
+            row["counts"],
+            row["printed_by"] if row["tflops"] is not None else "needs " + ", ".join(row["lacks"]),
+        )
+        for row in found["formulas"]
+    ]
+    parts.append(aligned(Table(("formula", "TFLOPs", "counts", "printed by"), tuple(rows)), "  "))
+    figures: dict[str, Any] = {}
+    if found["parameters"]:
+        total, outside = found["parameters"]["total"], found["parameters"]["outside_embedding"]
+        figures["parameters"] = f"{total / 1e9:.3f} B, {outside / 1e9:.3f} B outside the embedding"
+    for name, label in (("model_flops_per_iteration", "model FLOPs / iteration"),
+                        ("hardware_flops_per_iteration", "hardware FLOPs / iteration")):  # fmt: skip
+        if found[name] is not None:
+            figures[label] = f"{found[name]:.4e}"
+    if found["mfu"] is not None:
+        figures["MFU"] = f"{found['mfu']:.1%} of {found['peak_tflops']:g} TFLOP/s"
+    if found["hfu"] is not None:
+        figures["HFU"] = f"{found['hfu']:.1%}, what is computed again counted"
+    if found["samples_per_second"] is not None:
+        figures["samples per second"] = f"{found['samples_per_second']:.3f}"
+    if found["tokens_per_second"] is not None:
+        figures["tokens per second"] = f"{found['tokens_per_second']:.1f}"
+    if found["pipeline_bubble"] is not None:
+        figures["pipeline bubble"] = f"{found['pipeline_bubble']:.1%} at {found['micro_batches']} micro-batches"
+    if "tokens" in found:
+        figures["tokens"] = f"{found['tokens']:.4e}"
+    if "days" in found:
+        figures["days"] = f"{found['days']:.2f}"
+    if figures:
+        parts += ["", "What follows", _pairs(figures)]
+    if "printed" in found:
+        parts += ["", _printed_text(found["printed"])]
+    return "\n".join(parts)
+
+
+def _printed_text(told: dict[str, Any]) -> str:
+    if told["formula"]:
+        return f"{told['tflops']:g} TFLOPs as printed is the formula {told['formula']}"
+    if told["causes"]:
+        lines = "".join(f"\n  {cause}" for cause in told["causes"])
+        return f"{told['tflops']:g} TFLOPs as printed is no formula's figure for these inputs; it would be with{lines}"
+    near = told["nearest"]
+    close = f"; nearest is {near[0]}: {near[1]:.2f} ({near[1] / told['tflops'] - 1:+.1%})" if near else ""
+    return f"{told['tflops']:g} TFLOPs as printed is no formula's figure, nor with one input changed{close}"
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    width = max((len(name) for name in values), default=0)
+    return "\n".join(f"  {name.replace('_', ' '):<{width}}  {value}" for name, value in values.items())

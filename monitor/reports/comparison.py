@@ -1,0 +1,196 @@
+"""Two runs beside each other: is it the same configuration, what differs, and how sure the difference is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from monitor.reports import horizon
+from monitor.reports.benchmark import efficiency
+from monitor.reports.confidence import Difference, difference
+from monitor.reports.rows import Row
+from monitor.reports.tables import Table, aligned
+
+_CONFIGURATION = (
+    "gpus", "nodes", "gpu", "parameters", "layers", "hidden_size", "attention_heads", "data_parallel_size",
+    "tensor_parallel_size",
+    "pipeline_parallel_size", "context_parallel_size", "micro_batch_size", "global_batch_size", "sequence_length",
+    "dtype", "zero_stage", "activation_checkpointing", "dialect",
+)  # fmt: skip
+# Arguments that say where, not what: they differ between any two runs.
+_PLACES = (
+    "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
+    "project", "comment", "iteration", "job", "id",
+)  # fmt: skip
+_REPEATS = 0.011  # repeats of one configuration on one machine differ by so much (A100, three days: seed-facts.md, K14)
+_MODEL_FITS = 0.03
+
+
+def compare(a: Row, b: Row) -> dict[str, Any]:
+    """Plain data: what differs by kind, and figures with their difference; names are Row's."""
+    told = [name for name in _CONFIGURATION if getattr(a, name) is not None and getattr(b, name) is not None]
+    changed = _changes({name: getattr(a, name) for name in told}, {name: getattr(b, name) for name in told})
+    arguments = _changes(_arguments(a), _arguments(b))
+    environment = _changes(a.environment, b.environment)
+    software = _changes(a.software, b.software)
+    pace = difference(a.steady, b.steady)
+    out: dict[str, Any] = {
+        "runs": [a.run, b.run],
+        "outcomes": [a.outcome, b.outcome],
+        "same_configuration": not changed and not arguments if told else None,
+        "configuration": changed,
+        "arguments": arguments,
+        "environment": environment,
+        "software": software,
+        "figures": _figures(a, b),
+        "pace": asdict(pace) | {"sure": pace.sure} if pace else None,
+        "verdict": _verdict(a, b, pace, bool(changed)),
+        "notes": _notes(a, b, changed, pace),
+    }
+    return out
+
+
+def _arguments(row: Row) -> dict[str, str]:
+    return dict(row.trace.arguments) if row.trace is not None else {}
+
+
+def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Name -> the two values, where they differ. What only one log tells is a difference too, but not a whole dump."""
+    if not a or not b:
+        return {}
+    names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
+    return {name: [a.get(name), b.get(name)] for name in names if not _is_place(name)}
+
+
+def _is_place(name: str) -> bool:
+    return name not in _CONFIGURATION and any(part in _PLACES for part in name.lower().replace("-", "_").split("_"))
+
+
+_FIGURES = (
+    "seconds_per_iteration", "samples_per_second", "tokens_per_second", "tflops", "mfu", "memory_bytes",
+    "pipeline_bubble", "iterations", "restarts",
+)  # fmt: skip
+
+
+_COUNTS = ("iterations", "restarts")
+
+
+def _figures(a: Row, b: Row) -> dict[str, dict[str, Any]]:
+    out = {}
+    for name in _FIGURES:
+        one, other = getattr(a, name), getattr(b, name)
+        if one is None and other is None:
+            continue
+        ratio = other / one - 1 if one and other is not None and name not in _COUNTS else None
+        out[name] = {"values": [one, other], "difference": ratio}
+    loss = _losses(a, b)
+    if loss is not None:
+        out["lm_loss"] = {"values": [loss[1], loss[2]], "difference": loss[2] / loss[1] - 1, "iteration": loss[0]}
+    return out
+
+
+def _losses(a: Row, b: Row) -> tuple[int, float, float] | None:
+    """(iteration, loss of a, loss of b) at the last iteration near which both logs have one."""
+    if a.trace is None or b.trace is None:
+        return None
+    one, other = a.trace.loss, b.trace.loss
+    width = max(one.width, other.width)
+    mine = {first // width: (low + high) / 2 for first, low, high in one.buckets}
+    theirs = {first // width: (low + high) / 2 for first, low, high in other.buckets}
+    common = max(mine.keys() & theirs.keys(), default=None)
+    if common is None or mine[common] <= 0:
+        return None
+    return common * width, mine[common], theirs[common]
+
+
+def _verdict(a: Row, b: Row, pace: Difference | None, changed: bool) -> str:
+    if a.seconds_per_iteration is None or b.seconds_per_iteration is None:
+        missing = a.run if a.seconds_per_iteration is None else b.run
+        return f"{missing} has no steady iteration: nothing to compare"
+    if pace is None:
+        return "too few steady iterations to say how sure the difference is"
+    interval = f"{pace.low:+.2%} to {pace.high:+.2%}, 95 %"
+    if not pace.sure:
+        return f"no difference beyond the runs' own spread ({pace.ratio:+.2%}; {interval})"
+    word = "slower" if pace.ratio > 0 else "faster"
+    said = f"{b.run} is {abs(pace.ratio):.2%} {word} per iteration ({interval})"
+    if not changed and abs(pace.ratio) <= _REPEATS:
+        return said + f"; repeats of one configuration differ by up to {_REPEATS:.1%} anyway"
+    return said
+
+
+def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | None) -> list[str]:
+    out = []
+    if a.tflops is not None and b.tflops is not None and a.tflops_formula != b.tflops_formula:
+        out.append(
+            f"TFLOPs are by different formulas ({a.tflops_formula or 'unknown'}, {b.tflops_formula or 'unknown'}): "
+            "compare seconds or samples"
+        )
+    one, other = (row.environment.get("CUDA_LAUNCH_BLOCKING") for row in (a, b))
+    if one != other:
+        out.append(f"CUDA_LAUNCH_BLOCKING is {one or 'not told'} and {other or 'not told'}: never compare across it")
+    if changed.keys() <= {"global_batch_size"} and "global_batch_size" in changed:
+        out += _batch_model(a, b)
+    elif "global_batch_size" in changed:
+        out.append("batch sizes differ: samples per second compare, seconds per iteration do not")
+    if "gpus" in changed and (kept := efficiency(b, a)) is not None:
+        out.append(f"per GPU {b.run} does {kept:.1%} of {a.run}'s samples per second")
+    if a.restarts or b.restarts:
+        out.append("a run with restarts mixes launches, perhaps on other nodes")
+    if pace is not None and min(a.steady_iterations, b.steady_iterations) < 30:
+        out.append(f"measured over {a.steady_iterations} and {b.steady_iterations} iterations")
+    return out
+
+
+def _batch_model(a: Row, b: Row) -> list[str]:
+    """K15: with the batch size alone changed, the pipeline's filling says what the time should have become."""
+    counts = []
+    for row in (a, b):
+        if not (row.global_batch_size and row.micro_batch_size and row.data_parallel_size):
+            return []
+        counts.append(horizon.micro_batches(row.global_batch_size, row.micro_batch_size, row.data_parallel_size))
+    stages, mine, theirs = a.pipeline_parallel_size, *counts
+    if not (stages and mine and theirs and a.seconds_per_iteration and b.seconds_per_iteration):
+        return []
+    expected = horizon.scaled_seconds(a.seconds_per_iteration, stages, mine, theirs)
+    off = b.seconds_per_iteration / expected - 1
+    fits = "as the pipeline's filling explains" if abs(off) <= _MODEL_FITS else "which the batch size does not explain"
+    return [f"from {a.run}, the batch size alone gives {expected:.2f} s; {b.run} is {off:+.1%} off, {fits}"]
+
+
+def text(found: dict[str, Any]) -> str:
+    """The comparison for people."""
+    a, b = found["runs"]
+    parts = [found["verdict"]]
+    same = found["same_configuration"]
+    if same is None:
+        parts += ["", "The logs do not tell their configuration."]
+    elif same:
+        parts += ["", "Same configuration."]
+    for kind in ("configuration", "arguments", "environment", "software"):
+        if not found[kind]:
+            continue
+        changes = tuple((name, _shown(values[0]), _shown(values[1])) for name, values in found[kind].items())
+        parts += ["", f"Different {kind}", aligned(Table((" ", a, b), changes), "  ")]
+    rows: list[tuple[str, ...]] = []
+    for name, figure in found["figures"].items():
+        label = name.replace("_", " ") + (f" near iteration {figure['iteration']}" if "iteration" in figure else "")
+        change = "" if figure["difference"] is None else f"{figure['difference']:+.2%}"
+        values = figure["values"]
+        if name == "memory_bytes":
+            label, values = "memory GiB", [None if value is None else value / 2**30 for value in values]
+        rows.append((label, _shown(values[0]), _shown(values[1]), change))
+    rows.append(("outcome", *found["outcomes"], ""))
+    parts += ["", "Figures", aligned(Table((" ", a, b, "difference"), tuple(rows)), "  ")]
+    if found["notes"]:
+        parts += ["", *(f"Note: {note}" for note in found["notes"])]
+    return "\n".join(parts)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return str(value) if len(str(value)) <= 60 else str(value)[:57] + "..."

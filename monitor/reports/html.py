@@ -1,0 +1,98 @@
+"""The benchmark as one HTML file with its plots inside: to be mailed, attached, opened from a disk. No script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from monitor.reports import svg
+from monitor.reports.benchmark import Benchmark, table
+from monitor.reports.rows import Row
+from monitor.reports.svg import Bar
+from monitor.reports.tables import Table
+
+_BARS_SHOWN = 40
+_CURVES_SHOWN = 24
+
+_STYLE = """
+:root{color-scheme:light dark;--paper:#fff;--ink:#1b1f24;--quiet:#59636e;--rule:#d1d9e0;--mark:#0a5db8;--band:#a8cdf0}
+@media(prefers-color-scheme:dark){:root{--paper:#12161b;--ink:#e6edf3;--quiet:#9aa7b4;--rule:#353d47;--mark:#6cb2ff;
+--band:#24466b}}
+body{background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:76rem;
+padding:0 1rem}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}h3{font-size:1rem;margin-bottom:.2rem}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.87rem}
+th,td{padding:.3rem .6rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top;white-space:nowrap}
+td.figure,th.figure{text-align:right}td:last-child{white-space:normal;min-width:18rem}
+svg{width:100%;max-width:760px;height:auto;display:block}svg text{font-size:11px;fill:var(--quiet)}
+.bar,.curve{fill:var(--mark)}.curve{fill:none;stroke:var(--mark);stroke-width:1.2}.band{fill:var(--band)}
+.grid{stroke:var(--rule)}.spread{stroke:var(--ink);stroke-width:2}
+.curves{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem}
+@media print{body{max-width:none}}
+"""
+
+
+def page(found: Benchmark, _extra: bool = True) -> str:
+    """The whole document. HTML has room: the further columns are always there."""
+    parts = [
+        "<!doctype html><html lang=en><head><meta charset=utf-8>",
+        '<meta name=viewport content="width=device-width,initial-scale=1"><title>Benchmark report</title>',
+        f"<style>{_STYLE}</style></head><body><main><h1>Benchmark report</h1>",
+        f"<p>{len(found.rows)} runs. Medians over steady iterations: start-up, evaluation, saving, ramp-up left out.",
+        f" Baseline: {escape(found.baseline.run)}." if found.baseline is not None else "",
+        "</p>",
+    ]
+    for name, rows in found.groups:
+        parts.append(f"<h2>{escape(name or 'Runs')}</h2>")
+        parts.append(_table(table(found, rows, True)))
+    if found.warnings:
+        items = "".join(f"<li>{escape(text)}</li>" for text in found.warnings)
+        parts.append(f"<h2>Before comparing</h2><ul>{items}</ul>")
+    parts += [_bars(found.rows), _curves(found.rows), "</main></body></html>\n"]
+    return "".join(parts)
+
+
+def _table(content: Table) -> str:
+    numeric = content.numeric()
+
+    def cells(tag: str, values: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=figure' if right else ''}>{escape(value)}</{tag}>"
+            for value, right in zip(values, numeric, strict=True)
+        )
+
+    head = f"<tr>{cells('th', content.headers)}</tr>"
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in content.rows)
+    return f"<div class=scroll tabindex=0><table><thead>{head}</thead><tbody>{body}</tbody></table></div>"
+
+
+def _bars(rows: Sequence[Row]) -> str:
+    measured = [row for row in rows if row.seconds_per_iteration is not None][:_BARS_SHOWN]
+    if not measured:
+        return ""
+    seconds = [Bar(row.run, row.seconds_per_iteration or 0.0, row.seconds_low, row.seconds_high) for row in measured]
+    rates = [Bar(row.run, row.tflops) for row in measured if row.tflops is not None]
+    samples = [Bar(row.run, row.samples_per_second) for row in measured if row.samples_per_second is not None]
+    out = ["<h2>Seconds per iteration (lower is better)</h2>"]
+    out.append("<p>The line over a bar reaches from the fastest to the slowest tenth.</p>")
+    out.append(svg.bars("Seconds per iteration by run", "s", seconds))
+    if samples:
+        out.append("<h2>Samples per second (higher is better)</h2>" + svg.bars("Samples per second", "/s", samples))
+    if rates:
+        out.append("<h2>TFLOP/s per GPU</h2>" + svg.bars("TFLOP/s per GPU by run", "TFLOP/s", rates))
+    return "".join(out)
+
+
+def _curves(rows: Sequence[Row]) -> str:
+    out: list[str] = []
+    for row in rows:
+        if row.trace is None or len(out) >= _CURVES_SHOWN:
+            continue
+        plots = [
+            f"<figure><h3>{escape(row.run)}: {name}</h3>{drawn}</figure>"
+            for name, unit, trace in (("seconds per iteration", "s", row.trace.seconds), ("loss", "", row.trace.loss))
+            if (drawn := svg.line(f"{row.run}: {name}", unit, trace.buckets))
+        ]
+        if plots:
+            out.append(f"<div class=curves>{''.join(plots)}</div>")
+    return "<h2>Over the iterations</h2>" + "".join(out) if out else ""

@@ -1,0 +1,80 @@
+"""How a run ended, in the words that people put into a table: OOM, hang, time limit. Pure."""
+
+from __future__ import annotations
+
+from monitor.reports.trace import Tally
+from monitor.run.state import RunState
+
+_WORDS = {
+    "cuda_oom": "OOM",
+    "host_oom": "host OOM",
+    "time_limit": "time limit",
+    "preempted": "preempted",
+    "node_failure": "node failure",
+    "killed": "killed",
+    "disk_full": "disk full",
+    "ecc": "ECC error",
+    "nccl": "NCCL failure",
+}
+_SILENT = 3.0  # so many iterations of silence before an end is told, and a minute at least: as the hang detector has it
+_SILENT_AT_LEAST = 60.0
+
+
+def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
+    """One or a few words; `ok` for a run that ended by itself, `running` for one that may go on."""
+    if state.watchdog_ranks:
+        return "hang"
+    silence = silent_before_end(state, tally)
+    if run_state == "crashed":
+        failure = state.failure.failure if state.failure else "unknown"
+        if silence is not None and failure in ("time_limit", "killed", "unknown"):
+            return "hang"
+        return _WORDS.get(failure, "crash")
+    if run_state == "hung":
+        return "hang"
+    if run_state == "finished":
+        return "ok"
+    if run_state == "lost":
+        return "incomplete" if state.iterations_total else "never started"
+    return "running"
+
+
+def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | None:
+    """What the note says of the end; None where all is well."""
+    last, total = state.latest.iteration, state.train_iterations
+    where = "before the first iteration" if last is None else f"at iteration {last}" + (f" of {total}" if total else "")
+    failure = state.failure
+    if outcome_word in ("ok", "running"):
+        return None
+    if outcome_word == "hang":
+        if state.watchdog_ranks:
+            count = len(state.watchdog_ranks)
+            return f"hang {where}: {failure.message if failure else 'NCCL watchdog'}, {count} ranks"
+        silence = silent_before_end(state, tally)
+        ended = f", ended by {failure.failure.replace('_', ' ')}" if failure and silence else ""
+        return f"hang {where}" + (f": {silence:.0f} s of silence{ended}" if silence else f" while {state.phase}")
+    if outcome_word == "incomplete":
+        inside = f" while {state.phase}" if state.phase in ("evaluating", "saving", "loading") else ""
+        return f"the log ends {where}{inside} and does not say why"
+    if outcome_word == "never started":
+        return "no iteration was finished"
+    message = f": {failure.message}" if failure and outcome_word == "crash" and failure.message else ""
+    return f"{outcome_word} {where}{_shortened(message)}"
+
+
+def silent_before_end(state: RunState, tally: Tally | None) -> float | None:
+    """Seconds from the last iteration to the end by the log's own clock, where too long for a healthy run."""
+    failure = state.failure
+    if failure is None or tally is None or tally.last_iteration_clock is None or state.log_clock_last is None:
+        return None
+    pace = state.pace.predicted() or state.latest.seconds_per_iteration or 0.0
+    silence = state.log_clock_last - tally.last_iteration_clock
+    allowed = max(_SILENT_AT_LEAST, _SILENT * pace * (state.log_interval or 1))
+    if state.phase_history and "evaluating" in (phase for _, phase in state.phase_history[-2:]):
+        return None  # it evaluated or saved: nobody knows how long that may take
+    return silence if silence > allowed else None
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,253 @@
+"""One run as a row of the benchmark table: medians over steady iterations, memory, outcome, notes. Pure.
+
+Units: seconds, bytes, samples, TFLOP/s per GPU, ratios from 0 to 1. `None` is what the log does not tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from monitor.reports import formulas, horizon
+from monitor.reports.checks import Finding, Measured, explains, findings
+from monitor.reports.outcome import outcome, remark
+from monitor.reports.trace import Tally
+from monitor.run import derived, flops
+from monitor.run.sizes import parameters
+from monitor.run.state import RunState
+from monitor.run.steady import AtSize
+from monitor.run.topology import Topology
+
+_BUBBLE_NOTED = 0.10
+_ENDS_APART = 0.02  # the first and last stage are told apart where they differ this much from the others
+
+
+@dataclass(slots=True)
+class Options:
+    """What the reader of the table knows and the log may not."""
+
+    peak_tflops: float | None = None
+    gpus_per_node: int | None = None
+    gpus_at_hand: int | None = None
+    iterations: int | None = None
+    tokens: int | None = None
+    formula: str | None = None
+    """Recompute every run's TFLOPs by this one."""
+
+
+@dataclass(slots=True)
+class Row:
+    """See the module. Fields are the report's JSON: public names."""
+
+    run: str
+    outcome: str
+    nodes: int | None = None
+    gpus: int | None = None
+    parameters: int | None = None
+    data_parallel_size: int | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    micro_batch_size: int | None = None
+    global_batch_size: int | None = None
+    memory_bytes: int | None = None
+    """Largest over the ranks that print it."""
+    memory_ends_bytes: int | None = None
+    memory_others_bytes: int | None = None
+    seconds_per_iteration: float | None = None
+    seconds_low: float | None = None
+    """A tenth of the steady iterations is faster than this, and a tenth slower than `seconds_high`."""
+    seconds_high: float | None = None
+    steady_iterations: int = 0
+    tflops: float | None = None
+    """As printed, else recomputed."""
+    tflops_source: str | None = None
+    tflops_computed: float | None = None
+    tflops_formula: str | None = None
+    """The formula behind `tflops`; None where a printed figure is no formula's."""
+    mfu: float | None = None
+    hfu: float | None = None
+    samples_per_second: float | None = None
+    tokens_per_second: float | None = None
+    petaflops: float | None = None
+    pipeline_bubble: float | None = None
+    idle_gpus: int | None = None
+    days: float | None = None
+    iterations: int = 0
+    last_iteration: int | None = None
+    train_iterations: int | None = None
+    restarts: int = 0
+    sequence_length: int | None = None
+    layers: int | None = None
+    hidden_size: int | None = None
+    attention_heads: int | None = None
+    dtype: str | None = None
+    zero_stage: int | None = None
+    activation_checkpointing: str | None = None
+    gpu: str | None = None
+    dialect: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)
+    findings: list[dict[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    trace: Tally | None = None
+    steady: list[float] = field(default_factory=list)
+    """Seconds of steady iterations in their order, evenly thinned."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; what is unknown is left out, the plots' traces too."""
+        values = asdict(self)
+        values.pop("trace")
+        values.pop("steady")
+        return {name: value for name, value in values.items() if value is not None and value not in ([], {})}
+
+
+def row_of(state: RunState, run_state: str, tally: Tally | None, options: Options) -> Row:
+    """The row of one run. `run_state` is derived.run_state's."""
+    topology = state.topology
+    word = outcome(state, run_state, tally)
+    row = Row(run=state.name, outcome=word, trace=tally)
+    _configuration(row, state, options)
+    row.iterations, row.last_iteration = state.iterations_total, state.latest.iteration
+    row.train_iterations, row.restarts = state.train_iterations, state.restarts
+    notes = [text for text in (remark(state, word, tally),) if text]
+    chosen = state.steady.chosen(topology.global_batch_size)
+    if chosen is not None:
+        row.global_batch_size = chosen[0] or row.global_batch_size
+    notes += _pace(row, state, chosen[1] if chosen else None)
+    measured = _rates(row, state, chosen[1] if chosen else None, options)
+    _memory(row, state)
+    row.environment, row.software = dict(state.environment), dict(state.software)
+    row.sources = list(state.sources)
+    if row.tflops_source == "computed" and row.tflops_formula:
+        notes.append(f"TFLOPs computed by {row.tflops_formula}")
+    if state.restarts:
+        notes.append(f"{state.restarts} restart{'s' if state.restarts > 1 else ''}")
+    found = findings(state, measured)
+    if row.pipeline_bubble is not None and row.pipeline_bubble > _BUBBLE_NOTED:
+        found.append(Finding("K27", f"pipeline bubble {row.pipeline_bubble:.0%}"))
+    row.findings = [asdict(finding) for finding in found]
+    row.notes = notes + [finding.text for finding in found]
+    return row
+
+
+def _configuration(row: Row, state: RunState, options: Options) -> None:
+    topology = state.topology
+    row.gpus = topology.world_size
+    row.data_parallel_size = topology.data_parallel_size
+    row.tensor_parallel_size = topology.tensor_parallel_size
+    row.pipeline_parallel_size = topology.pipeline_parallel_size
+    row.context_parallel_size = topology.context_parallel_size
+    row.micro_batch_size = topology.micro_batch_size
+    row.global_batch_size = derived.batch_size(state)
+    row.sequence_length = derived.sequence_length(state)
+    row.layers, row.hidden_size = topology.layers, topology.hidden_size
+    row.attention_heads = topology.attention_heads
+    row.dtype, row.zero_stage = topology.dtype, topology.zero_stage
+    row.activation_checkpointing = topology.activation_checkpointing
+    row.gpu, row.dialect = topology.gpu_name, state.dialect
+    counted = parameters(topology)
+    row.parameters = topology.parameters or (counted[0] if counted else None)
+    per_node = options.gpus_per_node or topology.processes_per_node
+    row.nodes = topology.nodes
+    if row.nodes is None and row.gpus and per_node and row.gpus % per_node == 0:
+        row.nodes = row.gpus // per_node
+    at_hand = options.gpus_at_hand
+    if at_hand is None and row.nodes and per_node:
+        at_hand = row.nodes * per_node
+    row.idle_gpus = _idle(topology, at_hand)
+
+
+def _idle(topology: Topology, at_hand: int | None) -> int | None:
+    """GPUs at hand that hold no replica; without a count of those at hand, those of the world that fill none."""
+    world, tensor, pipeline = topology.world_size, topology.tensor_parallel_size, topology.pipeline_parallel_size
+    if not world or not tensor or not pipeline:
+        return None
+    replica = tensor * pipeline * (topology.context_parallel_size or 1)
+    used = min(world, replica * (topology.data_parallel_size or world // replica))
+    return max(0, (at_hand or world) - used)
+
+
+def _pace(row: Row, state: RunState, steady: AtSize | None) -> list[str]:
+    """Fill the seconds in; gives what should be noted of how they were measured."""
+    if steady is not None and steady.seconds.seen:
+        row.seconds_per_iteration = steady.seconds.median
+        row.seconds_low, row.seconds_high = steady.seconds.quantile(0.1), steady.seconds.quantile(0.9)
+        row.steady_iterations = steady.seconds.seen
+        row.steady = list(steady.seconds.values)
+        planned = state.topology.global_batch_size
+        if planned and row.global_batch_size and row.global_batch_size != planned and state.topology.rampup:
+            return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]
+        return []
+    row.seconds_per_iteration = state.pure_seconds
+    return ["from the first iteration alone"] if row.seconds_per_iteration is not None else []
+
+
+def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Measured:
+    topology, seconds = state.topology, row.seconds_per_iteration
+    batch, sequence = row.global_batch_size, row.sequence_length
+    peak = derived.peak_tflops(state, options.peak_tflops)
+    printed = state.latest.tflops if state.driver == "iteration" else None
+    if steady is not None:
+        printed = steady.tflops.median
+    rounding = _rounding(steady.seconds.values) if steady is not None else 0.0
+    formula = explains(state, printed, seconds, batch, sequence, rounding) if seconds else None
+    if seconds:
+        wanted = options.formula or formula
+        computed = flops.computed_tflops(topology, seconds, batch, sequence, state.dialect, wanted)
+        if computed is not None and (options.formula is None or computed[0] == options.formula):
+            row.tflops_computed = computed[1]
+            row.tflops_formula = computed[0] if options.formula or printed is None else formula
+        if batch:
+            row.samples_per_second = batch / seconds
+        elif state.latest.samples_per_second:
+            row.samples_per_second = state.latest.samples_per_second
+        if row.samples_per_second and sequence:
+            row.tokens_per_second = row.samples_per_second * sequence
+        row.mfu, row.hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
+        _goals(row, options)
+    if options.formula is not None or printed is None:
+        row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
+    else:
+        row.tflops, row.tflops_source = printed, "log"
+    if row.tflops is not None and row.gpus:
+        row.petaflops = horizon.aggregate_petaflops(row.tflops, row.gpus)
+    stages, micro, data = row.pipeline_parallel_size, row.micro_batch_size, row.data_parallel_size
+    if stages and batch and micro and data and (number := horizon.micro_batches(batch, micro, data)):
+        row.pipeline_bubble = horizon.bubble(stages, number)
+    return Measured(seconds, batch, sequence, printed, formula, peak, rounding)
+
+
+def _goals(row: Row, options: Options) -> None:
+    seconds, batch, sequence = row.seconds_per_iteration, row.global_batch_size, row.sequence_length
+    if options.iterations and seconds:
+        row.days = horizon.days_for_iterations(options.iterations, seconds)
+    elif options.tokens and seconds and batch and sequence:
+        row.days = horizon.days_for_tokens(options.tokens, batch, sequence, seconds)
+
+
+def _rounding(values: list[float]) -> float:
+    """Half a unit of the last decimal that any of the values has: how coarsely the log prints them."""
+    exponents = [Decimal(repr(round(value, 6))).normalize().as_tuple().exponent for value in values]
+    finest = min((exponent for exponent in exponents if isinstance(exponent, int)), default=0)
+    return float(10.0 ** min(finest, 0) / 2)
+
+
+def _memory(row: Row, state: RunState) -> None:
+    """The largest; and where ranks of every kind print it, the first and last pipeline stage against the others."""
+    memory, topology = state.memory, state.topology
+    row.memory_bytes = memory.max_reserved or memory.max_allocated
+    world, stages = topology.world_size, topology.pipeline_parallel_size
+    if not (world and stages and stages > 2) or world % stages:
+        return
+    # pipeline stages are the outermost axis of the ranks, in Megatron and in DeepSpeed
+    of_stage: dict[int, int] = {}
+    for rank, amount in memory.by_rank.items():
+        stage = rank // (world // stages)
+        of_stage[stage] = max(amount, of_stage.get(stage, 0))
+    ends = [amount for stage, amount in of_stage.items() if stage in (0, stages - 1)]
+    others = [amount for stage, amount in of_stage.items() if 0 < stage < stages - 1]
+    if ends and others and abs(max(ends) - max(others)) > _ENDS_APART * max(others):
+        row.memory_ends_bytes, row.memory_others_bytes = max(ends), max(others)

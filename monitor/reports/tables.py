@@ -1,0 +1,77 @@
+"""A table of texts, written out: aligned for a terminal, Markdown, CSV. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# `12`, `1.30`, `-2.3 %`, `37 | 29`: figures stand to the right
+_FIGURE = re.compile(r"[-+~]?[\d.,]+(?:e[-+]?\d+)?(?: ?[%×]| ?[KMGT]i?B?| ?[dsB])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells by row; every row has as many as there are headers. An empty cell is unknown."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def numeric(self) -> list[bool]:
+        """Which columns hold figures alone."""
+        columns = [[row[place] for row in self.rows if row[place]] for place in range(len(self.headers))]
+        return [bool(cells) and all(_FIGURE.fullmatch(cell) for cell in cells) for cells in columns]
+
+
+def aligned(table: Table, indent: str = "") -> str:
+    """Columns under their headers, two blanks between them."""
+    numeric = table.numeric()
+    lines = [table.headers, *table.rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(table.headers))]
+    out = []
+    for line in lines:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        out.append((indent + "  ".join(cells)).rstrip())
+    return "\n".join(out)
+
+
+def markdown(table: Table) -> str:
+    """A GitHub table. Pipes and line ends in cells are made harmless."""
+    clean = [[_cell(cell) for cell in line] for line in [table.headers, *table.rows]]
+    widths = [max(3, *(len(line[place]) for line in clean)) for place in range(len(table.headers))]
+    numeric = table.numeric()
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(cells, widths, numeric, strict=True)
+        )
+        return "| " + " | ".join(padded) + " |"
+
+    rule = line(
+        [("-" * (width - 1) + ":") if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
+    )
+    return "\n".join([line(clean[0]), rule, *(line(cells) for cells in clean[1:])])
+
+
+def _cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", " ")
+
+
+def as_csv(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """RFC 4180, line ends as CR LF. Texts that a spreadsheet would run as a formula get a leading apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(headers)
+    for row in rows:
+        writer.writerow(["" if cell is None else _safe(cell) for cell in row])
+    return out.getvalue()
+
+
+def _safe(cell: object) -> object:
+    return "'" + cell if isinstance(cell, str) and cell[:1] in "=+-@\t\r" and not _FIGURE.fullmatch(cell) else cell

@@ -1,0 +1,82 @@
+"""What consistency checks need of the iteration and memory lines, beside the last values. Pure; folded by fold.py.
+
+Law: bounded, plain values, a few microseconds a line. Lines that count once (copies taken out) come here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf, isfinite
+
+from parsers.events import IterationLogged, MemoryReported
+
+_KEPT = 3  # lines of printed figures: enough to tell a rule from an accident
+_RANKS = 4096  # ranks whose memory is kept; a report has one line per tensor and pipeline rank
+
+
+@dataclass(slots=True)
+class Observed:
+    """Of the current attempt."""
+
+    attempt: int = -1
+    iteration: int | None = None
+    samples: int | None = None
+    batch: int | None = None
+    counted: int = 0
+    """Steps between two lines at which samples could be counted."""
+    miscounted: int = 0
+    """Such steps in a row at which samples did not grow by the batch size."""
+    miscount: list[int] = field(default_factory=list)
+    """[iterations, samples, batch size] of the newest such step."""
+    rates: list[float] = field(default_factory=list)
+    """Printed samples per second over batch size by time, of the last lines at one batch size."""
+    tflops: list[tuple[float, float, int, int]] = field(default_factory=list)
+    """(printed TFLOP/s per GPU, seconds per iteration, batch size, tokens per sample) of the last lines."""
+    unexplained: int = 0
+    """Lines whose printed TFLOPs no formula gave: after a few of them the search ends."""
+    rank_bytes: dict[str, int] = field(default_factory=dict)
+    """Rank -> most bytes that it reported."""
+
+
+def observe_iteration(
+    seen: Observed, event: IterationLogged, attempt: int, batch_size: int | None, tokens_per_sample: int | None
+) -> None:
+    """An iteration line that counted; batch and tokens as the line says them, else as the arguments do."""
+    if seen.attempt != attempt:
+        seen.attempt, seen.iteration, seen.samples, seen.batch = attempt, None, None, None
+        seen.counted = seen.miscounted = seen.unexplained = 0
+        seen.rates, seen.tflops, seen.rank_bytes = [], [], {}
+    batch, samples, seconds = event.global_batch_size, event.consumed_samples, event.seconds_per_iteration
+    if seconds is not None and not 0 < seconds < inf:
+        seconds = None
+    if batch and samples is not None:
+        if seen.samples is not None and seen.iteration is not None and seen.batch:
+            steps, grown = event.iteration - seen.iteration, samples - seen.samples
+            seen.counted += 1
+            if min(batch, seen.batch) * steps <= grown <= max(batch, seen.batch) * steps:
+                seen.miscounted = 0
+            else:
+                seen.miscounted += 1
+                seen.miscount = [steps, grown, batch]
+        seen.iteration, seen.samples = event.iteration, samples
+    if batch and seconds:
+        if batch != seen.batch:
+            seen.rates = []
+        elif event.samples_per_second is not None and isfinite(event.samples_per_second):
+            seen.rates.append(event.samples_per_second * seconds / batch)
+            del seen.rates[:-_KEPT]
+    tflops = event.tflops
+    if tflops is not None and 0 < tflops < inf and seconds and batch_size and tokens_per_sample:
+        seen.tflops.append((tflops, seconds, batch_size, tokens_per_sample))
+        del seen.tflops[:-_KEPT]
+    seen.batch = batch
+
+
+def observe_memory(seen: Observed, event: MemoryReported) -> None:
+    """A rank told its memory after some iterations."""
+    value = event.max_reserved_bytes or event.max_allocated_bytes
+    if event.rank is None or event.iteration is None or not value:
+        return
+    key = str(event.rank)
+    if key in seen.rank_bytes or len(seen.rank_bytes) < _RANKS:
+        seen.rank_bytes[key] = max(value, seen.rank_bytes.get(key, 0))

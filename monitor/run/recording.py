@@ -1,0 +1,101 @@
+"""From a run's state to the rows of its history: `fold` calls `record` when something that is drawn has happened."""
+
+from __future__ import annotations
+
+from monitor.run import derived
+from monitor.run.history import Row
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+from parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
+
+RECORDED = frozenset({EngineStepLogged, TrainerLogged, ThroughputReported, ValidationLogged})
+"""Events that may say more of an iteration already counted, or that are drawn themselves."""
+
+_BOUNDS = ENDED | {"starting"}
+"""Phases that end a stretch of training: without a time of their own they begin where the last iteration ended."""
+
+
+def record(
+    state: RunState, event: Event, stepped: bool, entered: bool, clock: float | None, at: float, live: bool
+) -> None:
+    """Take in what `event` has done to `state`: `stepped` it counted iterations, `entered` it began a phase.
+
+    `clock` is the log's own time of the event, None if it printed none; `at` and `live` are fold's.
+    """
+    history = state.history
+    if live and clock is not None:
+        lag = at - clock
+        history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
+    time = clock if clock is not None else at - history.zone if live else None
+    latest_known = history.steps.open[-1][1] if history.steps.open else None
+    iteration = state.latest.iteration
+    if stepped and iteration is not None:
+        _note_restart(state, iteration, time)
+        history.add_step(_row(state, time))
+    elif isinstance(event, ValidationLogged):
+        result = state.validations.get(event.dataset)
+        if result is not None:
+            where = event.iteration if event.iteration is not None else iteration
+            when = time if time is not None else latest_known
+            history.add_validation(event.dataset, (where, when, state.attempt.number, result.loss))
+    elif isinstance(event, TrainerLogged) and event.eval_loss is not None:
+        when = time if time is not None else latest_known
+        history.add_validation("validation", (iteration, when, state.attempt.number, event.eval_loss))
+    elif history.steps.open and (state.driver != "iteration" or isinstance(event, ThroughputReported)):
+        last = history.steps.open[-1]
+        if last[0] == iteration and last[2] == state.attempt.number:
+            history.steps.open[-1] = _row(state, last[1])
+    if entered:
+        if not history.phases:
+            first = (
+                state.log_clock_first if clock is not None else (state.first_at or at) - history.zone if live else None
+            )
+            history.add_phase(first, None, "starting")
+        bounds = time is None and state.phase in _BOUNDS
+        history.add_phase(latest_known if bounds else time, iteration, state.phase)
+
+
+def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
+    history, number = state.history, state.attempt.number
+    if number != history.attempt:
+        last = history.steps.open[-1] if history.steps.open else None
+        if last is not None:
+            history.add_restart(iteration, int(last[0] or 0), time)
+        history.attempt = number
+
+
+def _row(state: RunState, time: float | None) -> Row:
+    """In the order of history.SERIES."""
+    latest, memory = state.latest, state.memory
+    seconds = state.step_seconds
+    return (
+        latest.iteration,
+        time,
+        state.attempt.number,
+        latest.lm_loss,
+        latest.grad_norm,
+        latest.loss_scale,
+        seconds,
+        state.memo.get("last_baseline"),
+        latest.tflops if latest.tflops is not None else _computed_tflops(state, seconds),
+        memory.max_reserved or memory.max_allocated,
+        latest.learning_rate,
+        latest.global_batch_size,
+    )
+
+
+def _computed_tflops(state: RunState, seconds: float | None) -> float | None:
+    """FLOPs over time: the FLOPs are worked out once for each batch size, sequence length and layout."""
+    if not seconds:
+        return None
+    topology, latest = state.topology, state.latest
+    key = [
+        state.attempt.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
+        state.tflops_formula,
+    ]  # fmt: skip
+    known = state.memo.get("tflops_rate")
+    if known is None or known[0] != key:
+        computed = derived.computed_tflops(state)
+        pure = state.pure_seconds
+        known = state.memo["tflops_rate"] = [key, computed[1] * pure if computed and pure else None]
+    return known[1] / seconds if known[1] is not None else None

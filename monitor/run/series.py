@@ -1,0 +1,61 @@
+"""A long series of readings in little room, and its slope by Theil and Sen. Pure, bounded, plain values."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+_MOST = 256  # points kept; neighbours are averaged two by two when there are more
+_EVERY = 16  # points between two looks: the slope takes about a millisecond
+
+
+@dataclass(slots=True)
+class Series:
+    """Points (time, value), each the mean of `stride` readings."""
+
+    times: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    stride: int = 1
+    count: int = 0
+    """Readings."""
+    open_count: int = 0
+    open_time: float = 0.0
+    open_value: float = 0.0
+    last: float | None = None
+
+    def add(self, time: float, value: float) -> bool:
+        """One reading; True where it is worth looking at the slope again."""
+        self.count += 1
+        self.last = value
+        self.open_count += 1
+        self.open_time += time
+        self.open_value += value
+        if self.open_count < self.stride:
+            return False
+        self.times.append(self.open_time / self.open_count)
+        self.values.append(self.open_value / self.open_count)
+        self.open_count, self.open_time, self.open_value = 0, 0.0, 0.0
+        if len(self.times) >= _MOST:
+            for name in ("times", "values"):
+                points = getattr(self, name)
+                setattr(self, name, [(one + two) / 2 for one, two in zip(points[::2], points[1::2], strict=True)])
+            self.stride *= 2
+        return len(self.times) % _EVERY == 0
+
+    def slope(self, begin: int = 0, end: int | None = None) -> float:
+        """Median over pairs half a length apart: of all pairs those tell most of the slope, and they are few."""
+        times, values = self.times[begin:end], self.values[begin:end]
+        half = len(times) // 2
+        slopes = [
+            (values[at + half] - values[at]) / (times[at + half] - times[at])
+            for at in range(len(times) - half)
+            if times[at + half] > times[at]
+        ]
+        return statistics.median(slopes) if slopes and half else 0.0
+
+    def spread(self) -> float:
+        """How far points lie from the line, as a robust standard deviation."""
+        slope = self.slope()
+        rest = [value - slope * time for time, value in zip(self.times, self.values, strict=True)]
+        middle = statistics.median(rest)
+        return 1.4826 * statistics.median(abs(value - middle) for value in rest)

@@ -1,0 +1,82 @@
+"""What an arguments dump tells beyond sizes: the run's own names, and what makes plain arithmetic not apply. Pure.
+
+In: the dump's values as printed. Out: fields of `Topology`. Law: a trait is only ever a reason to stay silent, so a
+doubtful one counts as there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_OFF = frozenset({"", "None", "False", "0", "1", "[]", "{}", "[1]", "1.0", "no_shard"})
+_UNEVEN = (
+    "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "standalone_embedding_stage",
+    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_split_rank",
+    "encoder_pipeline_model_parallel_size", "noop_layers", "enable_zbh1_pipeline", "heterogeneous_layers_config_path",
+    "decoder_pipeline_manual_split_list",
+)  # fmt: skip
+"""Arguments of the programs that lay layers out by hand, or schedule them in another way than one forward, one back."""
+_UNUSUAL = (
+    "multi_latent_attention", "hybrid_attention_ratio", "hybrid_layer_pattern", "hybrid_override_pattern",
+    "is_hybrid_model", "linear_attention_freq", "linear_attention_type", "experimental_attention_variant",
+    "sft", "variable_seq_lengths", "packing", "sequence_packing",
+    "use_packed_sequences", "pack_sequences", "sequence_packing_scheduler", "curriculum_learning",
+    "curriculum_learning_legacy", "data_efficiency_curriculum_learning", "random_ltd", "attention_sink",
+    "decoder_num_layers",
+    "encoder_num_layers_t5", "retro_add_retriever", "use_dataset_only_lora", "lora_rank", "lora_r", "peft",
+    "encoder_tensor_model_parallel_size", "encoder_pipeline_model_parallel_size", "hybrid_context_parallel",
+    "window_size", "sliding_window", "mamba_num_heads", "is_encoder_decoder", "sparse_attention_mode",
+)  # fmt: skip
+"""Arguments under which FLOPs, parameters or tokens per sample are not those of a plain GPT."""
+_PARALLEL = frozenset(
+    {
+        "tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size", "pipe_parallel_size",
+        "transformer_pipeline_model_parallel_size", "data_parallel_size", "context_parallel_size",
+        "ds_sequence_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size",
+        "moe_expert_parallel_size", "virtual_pipeline_model_parallel_size", "world_size",
+    }
+)  # fmt: skip
+_NAMES = ("save", "tensorboard_dir", "wandb_exp_name", "wandb_name", "wandb_group", "name", "exp_name", "job_name")
+_SCHEDULE = (
+    "lr", "min_lr", "lr_decay_style", "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens", "lr_warmup_iters",
+    "lr_warmup_samples", "lr_warmup_tokens", "lr_warmup_fraction", "lr_wsd_decay_iters", "lr_wsd_decay_samples",
+    "train_iters", "train_samples", "train_tokens", "override_lr_scheduler", "override_opt_param_scheduler", "finetune",
+    "rampup_batch_size", "global_batch_size", "optimizer", "scheduler",
+)  # fmt: skip
+"""Arguments that a person changes to begin a new phase on purpose."""
+
+
+def _on(values: dict[str, str], name: str) -> bool:
+    return values.get(name, "None") not in _OFF
+
+
+def from_arguments(values: dict[str, str]) -> dict[str, Any]:
+    """The traits that a dump tells; every field is given, so that a new launch replaces the last one's."""
+    parallel = sorted(
+        name
+        for name in values
+        if name not in _PARALLEL and name.endswith("_parallel_size") and "inference" not in name and _on(values, name)
+    )
+    if _on(values, "gtp_remat_size"):
+        parallel.append("gtp_remat_size")
+    dataset_packed = _on(values, "reset_attention_mask") and _on(values, "reset_position_ids")
+    unusual = [name for name in _UNUSUAL if _on(values, name)] + (["packed documents"] if dataset_packed else [])
+    virtual = values.get("virtual_pipeline_model_parallel_size") or values.get(
+        "num_virtual_stages_per_pipeline_rank", ""
+    )
+    return {
+        "virtual_pipeline_size": int(virtual) if virtual.isdigit() and int(virtual) > 1 else 1,
+        "uneven_pipeline": any(_on(values, name) for name in _UNEVEN),
+        "other_parallelism": parallel,
+        "unusual": unusual,
+        "untied": _on(values, "untie_embeddings_and_output_weights") or _on(values, "no_weight_tying"),
+        "flexible_batch": _on(values, "decrease_batch_size_if_needed"),
+        "low_precision": _on(values, "fp8") or _on(values, "fp4") or _on(values, "transformer_impl_fp8"),
+        "fused_softmax": {"True": True, "False": False}.get(values.get("masked_softmax_fusion", "")),
+        "flash": _on(values, "use_flash_attn") or _on(values, "use_flash_attn_v2") or values.get("transformer_impl")
+        == "transformer_engine" or _on(values, "use_mcore_models") or _on(values, "use_flash_attn_triton"),
+        "saves": _on(values, "save"),
+        "names": [values[name] for name in _NAMES if values.get(name, "None") not in ("None", "")][:8],
+        "schedule": ";".join(f"{name}={values[name][:200]}" for name in _SCHEDULE if name in values),
+    }  # fmt: skip

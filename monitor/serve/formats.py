@@ -1,0 +1,189 @@
+"""Figures of a run as short texts for people. static/format.js says the same in the browser; a test compares them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+DASH = "–"
+_JOINED = "\u00a0"  # a blank at which no line breaks
+# State and severity by symbol and word, never by colour alone.
+SYMBOLS = {
+    "starting": "◔", "training": "●", "evaluating": "◑", "saving": "◒", "hung": "■", "crashed": "✖",
+    "finished": "✔", "lost": "?", "critical": "■", "warning": "▲", "info": "◆",
+}  # fmt: skip
+
+
+class Figure(NamedTuple):
+    """A figure and the smaller words beside it."""
+
+    text: str
+    note: str = ""
+    tone: str = ""
+    """`bad` or `warn` where the figure needs a look."""
+
+
+def number(value: Any) -> str:
+    """Four digits; thousands grouped; a dash where it is unknown. The API says nan and inf as text."""
+    if value is None or isinstance(value, str):
+        return value or DASH
+    if value != value or value in (float("inf"), float("-inf")):
+        return str(value)
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _known(value: Any) -> bool:
+    return value is not None and not isinstance(value, str) and abs(value) < float("inf")
+
+
+def count(value: Any) -> str:
+    """Tokens and the like: millions, billions, trillions as M, B, T."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if _known(value) and abs(value) >= size:
+            return f"{value / size:.4g} {letter}"
+    return number(value)
+
+
+def percent(ratio: Any) -> str:
+    """A ratio with one digit after the point."""
+    return f"{100 * ratio:.1f} %" if _known(ratio) else DASH
+
+
+def duration(seconds: Any) -> str:
+    """Seconds in the two largest units that say something."""
+    if not _known(seconds):
+        return DASH
+    seconds = max(0.0, seconds)
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if hours < 1:
+        return f"{minutes} min {int(seconds % 60)} s"
+    if days < 1:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days:,} d {hours % 24} h"
+
+
+def instant(at: Any) -> str:
+    """UTC, to the second."""
+    if not _known(at):
+        return DASH
+    try:
+        return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return DASH
+
+
+def size(count: Any) -> str:
+    """Bytes as GiB."""
+    return f"{count / 2**30:.1f} GiB" if _known(count) else DASH
+
+
+def plain(name: str, value: Any) -> str:
+    """A fact of an incident or a run whose kind only its name tells."""
+    if name.endswith("_at"):
+        return instant(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {plain('', item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(plain("", item) for item in value)
+    return str(value).lower() if isinstance(value, bool) else number(value)
+
+
+def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:
+    """What the pages and `top` show of a run, by key: `state`, and the keys of LABELS."""
+    return {
+        "state": _state(run),
+        "iteration": _progress(run),
+        "eta": _eta(run, now),
+        "seconds_per_iteration": _pace(run),
+        "tflops": Figure(number(run.get("tflops")), "" if run.get("mfu") is None else f"MFU {percent(run['mfu'])}"),
+        "samples_per_second": Figure(number(run.get("samples_per_second"))),
+        "tokens_per_second": Figure(number(run.get("tokens_per_second"))),
+        "lm_loss": Figure(number(run.get("lm_loss"))),
+        "validation_loss": Figure(
+            ", ".join(f"{name} {number(loss)}" for name, loss in (run.get("validation_loss") or {}).items()) or DASH
+        ),
+        "grad_norm": Figure(number(run.get("grad_norm"))),
+        "learning_rate": Figure(number(run.get("learning_rate"))),
+        "loss_scale": Figure(number(run.get("loss_scale"))),
+        "global_batch_size": Figure(number(run.get("global_batch_size"))),
+        "max_memory_bytes": Figure(size(run.get("max_memory_bytes"))),
+        "progress_at": _silence(run, now),
+        "seconds_at_risk": Figure(
+            duration(run.get("seconds_at_risk")),
+            "no checkpoint yet"
+            if run.get("last_checkpoint_iteration") is None
+            else f"since checkpoint {number(run['last_checkpoint_iteration'])}",
+        ),
+        "restarts": Figure(
+            number(run.get("restarts")),
+            f"{number(run['lost_iterations'])} iterations lost" if run.get("lost_iterations") else "",
+        ),
+        "effective_training_time_ratio": Figure(percent(run.get("effective_training_time_ratio"))),
+        "consumed_tokens": Figure(count(run.get("consumed_tokens"))),
+    }
+
+
+LABELS = {
+    "iteration": "Iteration",
+    "eta": "Ends in",
+    "seconds_per_iteration": "s/iteration",
+    "tflops": "TFLOPs per GPU",
+    "samples_per_second": "Samples/s",
+    "tokens_per_second": "Tokens/s",
+    "lm_loss": "Loss",
+    "validation_loss": "Validation loss",
+    "grad_norm": "Grad norm",
+    "learning_rate": "Learning rate",
+    "loss_scale": "Loss scale",
+    "global_batch_size": "Batch size",
+    "max_memory_bytes": "GPU memory",
+    "progress_at": "Last progress",
+    "seconds_at_risk": "Work at risk",
+    "restarts": "Restarts",
+    "effective_training_time_ratio": "Effective time",
+    "consumed_tokens": "Tokens consumed",
+}
+FLEET = ("iteration", "eta", "seconds_per_iteration", "tflops", "lm_loss", "progress_at", "seconds_at_risk")
+"""The columns of the fleet's table, after name and state."""
+
+
+def _state(run: dict[str, Any]) -> Figure:
+    """The state's symbol and word; beside it why it crashed, or the phase where that says more."""
+    state, phase = str(run.get("state", "")), str(run.get("phase") or "")
+    note = str(run["failure"]).partition(":")[0] if run.get("failure") else phase if phase != state else ""
+    return Figure(f"{SYMBOLS.get(state, '?')} {state}", note.replace("_", " "))
+
+
+def _progress(run: dict[str, Any]) -> Figure:
+    iteration, total = run.get("iteration"), run.get("train_iterations")
+    if iteration is None or not total:
+        return Figure(number(iteration))
+    return Figure(number(iteration), f"of {number(total)}, {percent(iteration / total).replace(' ', _JOINED)}")
+
+
+def _eta(run: dict[str, Any], now: float) -> Figure:
+    eta: Any = run.get("eta")
+    if not _known(eta) or run.get("state") == "hung":
+        return Figure(DASH)
+    return Figure(duration(eta - now) if eta > now else "overdue", instant(eta))
+
+
+def _pace(run: dict[str, Any]) -> Figure:
+    seconds, normal = run.get("seconds_per_iteration"), run.get("baseline_seconds")
+    if not _known(seconds) or not normal:
+        return Figure(number(seconds))
+    change = 100 * (seconds / normal - 1)
+    return Figure(number(seconds), f"normal {number(normal)}, {change:+.1f}{_JOINED}%")
+
+
+def _silence(run: dict[str, Any], now: float) -> Figure:
+    at, budget = run.get("progress_at"), run.get("budget_seconds")
+    if at is None:
+        return Figure(DASH)
+    silence = max(0.0, now - at)
+    if budget is None:
+        return Figure(f"{duration(silence)} ago")
+    tone = "bad" if silence >= budget else "warn" if silence >= budget / 2 else ""
+    return Figure(f"{duration(silence)} ago", f"of {duration(budget)} allowed", tone)

@@ -1,0 +1,70 @@
+// The page of all runs.
+import { instant } from "./format.js";
+import { ROOT, badge, live, runPath, setText, showFigures, showIncidents } from "./live.js";
+
+const table = document.getElementById("runs");
+const body = table.tBodies[0];
+const template = document.getElementById("row");
+const query = document.getElementById("query");
+let runs = [];
+let shownAt = 0;
+
+function rowOf(run) {
+  for (const row of body.rows) if (row.dataset.run === run.run) return row;
+  const row = template.content.firstElementChild.cloneNode(true);
+  row.dataset.run = run.run;
+  const link = row.querySelector("a");
+  link.textContent = run.run;
+  link.href = `${ROOT}runs/${runPath(run.run)}`;
+  return row;
+}
+
+function show(now) {
+  shownAt = now;
+  const wanted = query.value.trim().toLowerCase();
+  runs.forEach((run, place) => {
+    const row = rowOf(run);
+    if (body.rows[place] !== row) body.insertBefore(row, body.rows[place] || null);
+    row.hidden = wanted !== "" && !run.run.toLowerCase().includes(wanted);
+    showFigures(row, run, now);
+    const cell = row.querySelector("[data-k=incidents]");
+    const badges = run.incidents.map(badge);
+    const text = badges.map((node) => node.textContent).join(" ");
+    if (cell.dataset.shown !== text || !cell.childNodes.length) {
+      cell.dataset.shown = text;
+      cell.replaceChildren(...(badges.length ? badges.flatMap((node) => [node, " "]) : ["–"]));
+    }
+  });
+  while (body.rows.length > runs.length) body.rows[body.rows.length - 1].remove();
+}
+
+function take(value, now) {
+  runs = value.runs;
+  const states = {};
+  for (const run of runs) states[run.state] = (states[run.state] || 0) + 1;
+  const counts = Object.keys(states).sort().map((state) => `${states[state]} ${state}`).join(", ");
+  setText(document.getElementById("summary"),
+    `${runs.length} run${runs.length === 1 ? "" : "s"}${counts ? ": " : ""}${counts}` +
+    `${value.ready ? "" : "; reading the backlog"}; ${instant(value.at)}`);
+  const incidents = runs.flatMap((run) => run.incidents);
+  showIncidents(incidents, now);
+  const jump = document.getElementById("jump");
+  jump.hidden = incidents.length === 0;
+  setText(jump, `${incidents.length} open incident${incidents.length === 1 ? "" : "s"}`);
+  document.getElementById("none").hidden = incidents.length > 0;
+  document.getElementById("empty").hidden = runs.length > 0;
+  document.getElementById("filter").hidden = runs.length < 8;
+  table.classList.toggle("hidden", runs.length === 0);
+  const critical = incidents.filter((incident) => incident.severity === "critical").length;
+  document.title = critical ? `(${critical}) megatron-monitor` : "megatron-monitor";
+  show(now);
+}
+
+query.addEventListener("input", () => show(shownAt));
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && !/input|textarea/i.test(document.activeElement.tagName)) {
+    event.preventDefault();
+    query.focus();
+  }
+});
+live(() => `${ROOT}api/v1/runs`, take, show);

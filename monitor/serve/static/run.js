@@ -1,0 +1,73 @@
+// The page of one run.
+import { SYMBOLS, instant, number, plain } from "./format.js";
+import { Charts } from "./charts.js";
+import { showPhases } from "./phases.js";
+import { ROOT, h, live, setText, showFigures, showIncidents } from "./live.js";
+
+const main = document.querySelector("main");
+const path = main.dataset.path;
+const charts = new Charts(document.getElementById("charts"), document.getElementById("controls"));
+const history = path.startsWith("?") ? `history${path}&` : `${path}/history?`;
+const FACTS = ["topology", "software", "environment", "tflops_formula", "failure", "sources"];
+let shown = null;
+
+function figuresAt(now) {
+  showFigures(document.body, shown.run, now);
+}
+
+function take(answer, now) {
+  shown = answer;
+  figuresAt(now);
+  document.title = `${SYMBOLS[answer.run.state] || "?"} ${answer.run.state} · ${answer.run.run}`;
+  setText(document.getElementById("summary"), `${answer.run.phase.replace("_", " ")}; ${instant(answer.at)}`);
+  showIncidents(answer.run.incidents, now);
+  document.getElementById("open-section").hidden = answer.run.incidents.length === 0;
+  setText(document.querySelector("[data-k=last_line]"), answer.run.last_line || "");
+  document.querySelector("section[aria-labelledby=last]").hidden = !answer.run.last_line;
+  showPast(answer);
+  showFacts(answer.run);
+  document.getElementById("charts-section").hidden = false;
+  charts.take(answer);
+  const times = charts.past.columns.time.filter((time) => time !== null);
+  answer.lastTime = times.length ? times[times.length - 1] : null;
+  document.getElementById("phases-section").hidden = !showPhases(document.getElementById("phases"), answer, now);
+}
+
+function replaceIfNew(node, children) {
+  const fresh = node.cloneNode(false);
+  fresh.append(...children);
+  if (!fresh.isEqualNode(node)) node.replaceChildren(...fresh.childNodes);
+}
+
+function showPast(answer) {
+  const incidents = answer.incidents.map((item) => {
+    const kind = item.status === "resolved" ? "resolved" : item.severity;
+    return {
+      time: item.time.slice(0, 19).replace("T", " "), kind, words: `${SYMBOLS[kind] || "✔"} ${item.incident} ${kind}`,
+      where: item.onset_iteration ?? item.iteration, summary: item.summary,
+    };
+  });
+  const restarts = answer.restarts.map((restart) => {
+    const again = restart.after_iteration - restart.iteration + 1;
+    return {
+      time: restart.time === null ? "" : instant(restart.time).slice(0, 19), kind: "restart", words: "┆ restart", where: restart.iteration,
+      summary: `after iteration ${number(restart.after_iteration)}${again > 0 ? `: ${number(again)} computed again` : ""}`,
+    };
+  });
+  const rows = [...incidents, ...restarts].sort((a, b) => (a.time < b.time ? 1 : a.time > b.time ? -1 : 0)).map((row) =>
+    h("tr", {}, h("td", {}, row.time || "–"), h("td", { class: row.kind }, row.words),
+      h("td", {}, row.where === undefined || row.where === null ? "–" : String(row.where)), h("td", {}, row.summary)));
+  const nothing = h("tr", {}, h("td", { colspan: 4 }, "Nothing so far."));
+  replaceIfNew(document.getElementById("past"), rows.length ? rows : [nothing]);
+}
+
+function showFacts(run) {
+  const list = document.querySelector("section[aria-labelledby=known] dl");
+  const facts = FACTS.filter((name) => {
+    const value = run[name];
+    return value && (typeof value !== "object" || Object.keys(value).length);
+  });
+  replaceIfNew(list, facts.flatMap((name) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, plain(name, run[name]))]));
+}
+
+live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}`, take, figuresAt);

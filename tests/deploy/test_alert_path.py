@@ -1,0 +1,175 @@
+"""A training that hangs, a daemon, Prometheus, its rules, Alertmanager, a receiver: in the time set."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.conftest import (
+    DEPLOY,
+    Launch,
+    Prometheus,
+    Receiver,
+    StartAlertmanager,
+    StartPrometheus,
+    free_port,
+    hastened,
+    wait,
+)
+from tests.e2e.conftest import RunningDaemon, Start
+from tests.e2e.test_daemon import Writer, line
+
+pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
+
+SCRAPE = EVALUATION = GROUP_WAIT = GROUP_INTERVAL = FOR = 1.0
+SLACK = 5.0
+"""Seconds for what no setting names: two cores that other tests use as well."""
+HANG = ("--set", "detectors.hang.minimum=2s")
+
+
+def scraping(tmp_path: Path, daemon: str, alertmanager: str) -> dict[str, Any]:
+    """The shipped prometheus.yml, pointed at the test's daemon and hastened."""
+    config: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": f"{SCRAPE:g}s", "evaluation_interval": f"{EVALUATION:g}s"}
+    (tmp_path / "rules").mkdir()
+    config["rule_files"] = hastened(
+        tmp_path / "rules", MegatronHangDeadlinePassedWhileDown=f"{FOR:g}s", MegatronMonitorDown=f"{FOR:g}s"
+    )
+    config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [alertmanager]
+    config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] == "megatron-monitor"]
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = [daemon]
+    return config
+
+
+def received(receiver: Receiver, name: str, status: str, within: float) -> dict[str, Any]:
+    """The alert, once the webhook has it."""
+    wait(lambda: bool(receiver.alerts(name, status)), within, f"{name} {status}")
+    return receiver.alerts(name, status)[-1]
+
+
+def watched(prometheus: Prometheus, daemon: RunningDaemon, training: Writer) -> None:
+    """Wait until the run is judged by its own pace, and Prometheus holds its deadline."""
+    daemon.wait(lambda: training.number >= 12 and (daemon.metric("megatron_iteration") or 0) >= 12)
+    held = "run:megatron_hang_deadline_timestamp_seconds:held"
+    wait(lambda: bool(prometheus.query(held)), 20.0, "the recorded deadline")
+
+
+def test_a_hang_reaches_a_person_and_so_does_its_end(
+    start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
+    training: Writer, tmp_path: Path,
+) -> None:  # fmt: skip
+    """Firing within scrape + evaluation + group_wait of the daemon's own word, resolved likewise."""
+    alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
+    daemon = start(*HANG, str(training.path))
+    prometheus = start_prometheus(scraping(tmp_path, daemon.address, alertmanager))
+    watched(prometheus, daemon, training)
+    assert not prometheus.firing()
+    training.stop()
+    daemon.wait(lambda: daemon.metric("megatron_incident", incident="hang", severity="critical") == 1.0)
+    alert = received(receiver, "MegatronHang", "firing", SCRAPE + EVALUATION + GROUP_WAIT + SLACK)
+    assert alert["labels"] == {
+        "alertname": "MegatronHang", "cluster": "cluster-1", "incident": "hang", "run": "train", "severity": "critical",
+    }  # fmt: skip
+    assert alert["annotations"]["summary"] == "Run train hangs"
+    assert f"Last iteration: {training.number}." in alert["annotations"]["description"]
+    assert alert["annotations"]["dashboard_url"].endswith("/d/megatron-run?var-cluster=cluster-1&var-run=train")
+    assert "MegatronHangDeadlinePassedWhileDown" not in prometheus.firing()
+
+    going_on = Writer(training.path)
+    going_on.number = training.number
+    received(receiver, "MegatronHang", "resolved", 2 * SCRAPE + EVALUATION + GROUP_INTERVAL + SLACK)
+    going_on.stop()
+
+
+def test_the_deadline_is_told_when_the_daemon_is_dead(
+    start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
+    training: Writer, tmp_path: Path,
+) -> None:  # fmt: skip
+    """Kill -9, then the training stops: the deadline left behind tells it. Back again, it is resolved."""
+    alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
+    listen = f"127.0.0.1:{free_port()}"
+    daemon = start("--set", "detectors.hang.minimum=6s", str(training.path), listen=listen)
+    prometheus = start_prometheus(scraping(tmp_path, daemon.address, alertmanager))
+    watched(prometheus, daemon, training)
+    daemon.kill()
+    training.stop()
+    ((_, deadline),) = prometheus.query("run:megatron_hang_deadline_timestamp_seconds:held")
+    left = deadline - time.time()  # noqa: TID251
+    assert 0 < left <= 6.5
+    down = received(receiver, "MegatronMonitorDown", "firing", SCRAPE + EVALUATION + FOR + GROUP_WAIT + SLACK)
+    assert down["labels"]["instance"] == listen
+    assert not receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing"), "told before the deadline"
+    until = deadline - time.time() + EVALUATION + FOR + GROUP_WAIT + GROUP_INTERVAL + SLACK  # noqa: TID251
+    alert = received(receiver, "MegatronHangDeadlinePassedWhileDown", "firing", until)
+    assert alert["labels"]["run"] == "train"
+    assert time.time() > deadline  # noqa: TID251
+
+    with training.path.open("a") as stream:
+        stream.write(line(training.number + 1))
+    going_on = Writer(training.path)
+    going_on.number = training.number + 1
+    start("--set", "detectors.hang.minimum=6s", str(training.path), listen=listen)
+    within = SCRAPE + EVALUATION + GROUP_INTERVAL + SLACK
+    received(receiver, "MegatronHangDeadlinePassedWhileDown", "resolved", within)
+    received(receiver, "MegatronMonitorDown", "resolved", within)
+    assert not receiver.alerts("MegatronHang", "firing")
+    going_on.stop()
+
+
+def test_a_run_that_ended_leaves_no_deadline(
+    start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
+    training: Writer, tmp_path: Path,
+) -> None:  # fmt: skip
+    """It finishes, then its daemon ends with it: when the deadline would have passed, nobody is told."""
+    alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
+    daemon = start("--set", "detectors.hang.minimum=4s", str(training.path))
+    prometheus = start_prometheus(scraping(tmp_path, daemon.address, alertmanager))
+    watched(prometheus, daemon, training)
+    training.stop()
+    with training.path.open("a") as stream:
+        stream.write("[after training is done] datetime: 2026-01-01 00:00:00 \n")
+        stream.write(f"[exiting program at iteration {training.number}] datetime: 2026-01-01 00:00:00 \n")
+    daemon.wait(lambda: daemon.metric("megatron_run_state", state="finished") == 1.0)
+    held = "run:megatron_hang_deadline_timestamp_seconds:held"
+    wait(lambda: not prometheus.query(held), SCRAPE + EVALUATION + SLACK, "the deadline is dropped")
+    assert daemon.terminate() == 0
+    received(receiver, "MegatronMonitorDown", "firing", SCRAPE + EVALUATION + FOR + GROUP_WAIT + SLACK)
+    wait_for_deadline = threading.Event()
+    wait_for_deadline.wait(4.0 + EVALUATION + FOR + GROUP_WAIT)
+    assert prometheus.firing() == {"MegatronMonitorDown"}
+    assert {alert["labels"]["alertname"] for body in receiver.bodies for alert in body["alerts"]} == {
+        "MegatronMonitorDown"
+    }
+
+
+@pytest.mark.outputs
+def test_the_deadline_in_a_dead_push_is_told(
+    start: Start, launch: Launch, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager,
+    receiver: Receiver, training: Writer, tmp_path: Path,
+) -> None:  # fmt: skip
+    """A Pushgateway keeps what a killed daemon pushed last: its deadline passes there, and that is told."""
+    gateway = f"127.0.0.1:{free_port()}"
+    launch("prometheus-pushgateway", f"--web.listen-address={gateway}", ready=f"http://{gateway}/-/ready")
+    alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
+    pushed = f"outputs.0={{type: pushgateway, name: p, url: 'http://{gateway}', interval: 300ms}}"
+    daemon = start("--set", pushed, "--set", "detectors.hang.minimum=4s", str(training.path))
+    config = scraping(tmp_path, gateway, alertmanager)
+    config["scrape_configs"] = [
+        {"job_name": "gateway", "honor_labels": True, "static_configs": [{"targets": [gateway]}]}
+    ]
+    for path in map(Path, config["rule_files"]):  # the grace for a daemon that is about to tell it, and `for`
+        text = path.read_text().replace("timestamp_seconds:held > 30)", "timestamp_seconds:held > 1)")
+        path.write_text(text.replace("for: 1m", "for: 1s"))
+    prometheus = start_prometheus(config)
+    watched(prometheus, daemon, training)
+    daemon.kill()
+    training.stop()
+    within = 4.0 + 1.0 + SCRAPE + EVALUATION + FOR + GROUP_WAIT + SLACK
+    alert = received(receiver, "MegatronHangDeadlinePassed", "firing", within)
+    assert alert["labels"] == {"alertname": "MegatronHangDeadlinePassed", "run": "train", "severity": "critical"}
+    assert not receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")

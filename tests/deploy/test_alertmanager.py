@@ -1,0 +1,137 @@
+"""Routes, examples and inhibition by Alertmanager's own word."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.conftest import DEPLOY, StartAlertmanager, get, wait, with_example
+from tests.deploy.test_rules import ALERTS
+
+FILE = DEPLOY / "alertmanager" / "alertmanager.yml"
+EXAMPLES = ("slack", "mail", "webhook", "pagerduty")
+
+pytestmark = pytest.mark.prometheus
+
+
+def amtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """What amtool says."""
+    return subprocess.run(["amtool", *map(str, arguments)], capture_output=True, text=True, timeout=30)
+
+
+@pytest.mark.parametrize("name", ["", *EXAMPLES])
+def test_amtool_takes_the_file_and_each_example(name: str, tmp_path: Path) -> None:
+    """As shipped, and with each commented receiver taken into use."""
+    text = FILE.read_text()
+    file = tmp_path / "alertmanager.yml"
+    file.write_text(with_example(text, name) if name else text)
+    done = amtool("check-config", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if name:
+        kind = {"mail": "email"}.get(name, name)
+        assert f"\n    {kind}_configs:" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("labels", "receivers"),
+    [
+        ({"severity": "info", "alertname": "MegatronConfiguration", "run": "a"}, ["nobody"]),
+        ({"severity": "warning", "alertname": "MegatronSlowdown", "run": "a"}, ["chat"]),
+        ({"severity": "critical", "alertname": "MegatronHang", "run": "a"}, ["pager", "chat"]),
+        ({"severity": "critical", "alertname": "MegatronHangDeadlinePassedWhileDown", "run": "a"}, ["pager", "chat"]),
+        ({"severity": "warning", "alertname": "MegatronMonitorDown", "instance": "a"}, ["chat"]),
+        ({"severity": "critical", "alertname": "MegatronMonitorStuck", "instance": "a"}, ["pager", "chat"]),
+        ({"severity": "info", "alertname": "MegatronMonitorMalformedLines", "instance": "a"}, ["nobody"]),
+    ],
+)
+def test_who_is_told(labels: dict[str, str], receivers: list[str]) -> None:
+    """`amtool config routes test`."""
+    done = amtool("config", "routes", "test", f"--config.file={FILE}", *(f"{k}={v}" for k, v in labels.items()))
+    assert done.stdout.split() == [",".join(receivers)]
+
+
+def post(address: str, alerts: list[dict[str, str]]) -> None:
+    """Alerts as Prometheus sends them."""
+    request = urllib.request.Request(
+        f"http://{address}/api/v2/alerts", data=json.dumps([{"labels": labels} for labels in alerts]).encode(),
+        headers={"Content-Type": "application/json"}, method="POST",
+    )  # fmt: skip
+    urllib.request.urlopen(request, timeout=5).close()
+
+
+def inhibited(address: str) -> dict[str, set[tuple[str, str]]]:
+    """Run or instance -> (alert, severity) that are kept back."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    alerts: list[dict[str, Any]] = json.loads(get(f"http://{address}/api/v2/alerts"))
+    for alert in alerts:
+        labels = alert["labels"]
+        kept = found.setdefault(labels.get("run") or labels["instance"], set())
+        if alert["status"]["inhibitedBy"]:
+            kept.add((labels["alertname"], labels["severity"]))
+    return found
+
+
+def test_what_silences_what(start_alertmanager: StartAlertmanager) -> None:
+    """The cause is told, its consequences are not; another run's, and another cluster's, are."""
+    address = start_alertmanager()
+
+    def alert(name: str, run: str, severity: str = "critical", cluster: str = "one") -> dict[str, str]:
+        return {"alertname": name, "run": run, "severity": severity, "cluster": cluster}
+
+    def own(name: str, instance: str, severity: str = "warning") -> dict[str, str]:
+        return {"alertname": name, "instance": instance, "severity": severity}
+
+    post(
+        address,
+        [
+            alert("MegatronCrash", "crashed"), alert("MegatronHang", "crashed"),
+            alert("MegatronHangDeadlinePassedWhileDown", "crashed"), alert("MegatronSlowdown", "crashed", "warning"),
+            alert("MegatronNanLoss", "crashed"),
+            alert("MegatronHang", "elsewhere", cluster="one"), alert("MegatronCrash", "elsewhere", cluster="two"),
+            alert("MegatronHang", "hung"), alert("MegatronHangDeadlinePassed", "hung"),
+            alert("MegatronHangDeadlinePassedWhileDown", "hung"), alert("MegatronSourceLost", "hung", "warning"),
+            alert("MegatronCrashLoop", "looping"), alert("MegatronCrash", "looping"),
+            alert("MegatronSlowdown", "worse", "warning"), alert("MegatronSlowdown", "worse"),
+            alert("MegatronLaunchBlocking", "blocking", "warning"), alert("MegatronSlowdown", "blocking", "warning"),
+            alert("MegatronLaunchBlocking", "noted", "info"), alert("MegatronSlowdown", "noted", "warning"),
+            alert("MegatronDivergence", "away"), alert("MegatronLossSpike", "away", "warning"),
+            own("MegatronMonitorDown", "a:9843"), own("MegatronMonitorBehind", "a:9843"),
+            own("MegatronMonitorBehind", "b:9843"), own("MegatronMonitorStuck", "c:9843", "critical"),
+            own("MegatronMonitorReadsNothing", "c:9843"),
+        ],
+    )  # fmt: skip
+    expected = {
+        "crashed": {
+            ("MegatronHang", "critical"), ("MegatronHangDeadlinePassedWhileDown", "critical"),
+            ("MegatronSlowdown", "warning"),
+        },
+        "elsewhere": set(),
+        "hung": {("MegatronHangDeadlinePassed", "critical"), ("MegatronHangDeadlinePassedWhileDown", "critical")},
+        "looping": {("MegatronCrash", "critical")},
+        "worse": {("MegatronSlowdown", "warning")},
+        "blocking": {("MegatronSlowdown", "warning")},
+        "noted": set(),
+        "away": {("MegatronLossSpike", "warning")},
+        "a:9843": {("MegatronMonitorBehind", "warning")},
+        "b:9843": set(),
+        "c:9843": {("MegatronMonitorReadsNothing", "warning")},
+    }  # fmt: skip
+    wait(lambda: inhibited(address) == expected, 10.0, "the inhibitions")
+
+
+def test_every_alert_that_a_rule_of_inhibition_names_exists() -> None:
+    """A name that was changed in the rules would silence nothing."""
+    names = {rule["alert"] for rule in ALERTS}
+    text = FILE.read_text().partition("inhibit_rules:")[2].partition("receivers:")[0]
+    for pattern in re.findall(r'alertname (?:=~|=) "?([\w|.*()]+)"?', text):
+        for part in re.split(r"\|(?![^(]*\))", pattern):
+            assert any(re.fullmatch(part, name) for name in names), part
+        inner = re.search(r"\((.*)\)", pattern)
+        for part in inner[1].split("|") if inner else ():
+            assert f"MegatronMonitor{part}" in names

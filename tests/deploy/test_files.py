@@ -1,0 +1,308 @@
+"""The ways to run it, each by the checker of its own world."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from monitor.config import load, run_name
+from tests.deploy.conftest import DEPLOY, Launch, Prometheus, answers, environment, free_port, get, wait
+from tests.deploy.test_rules import tool
+
+ROOT = DEPLOY.parent
+SCRIPTS = sorted([*DEPLOY.rglob("*.sh"), *DEPLOY.rglob("*.sbatch"), ROOT / ".ci" / "run"])
+OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.29", "1.34"
+
+
+# --- systemd ----------------------------------------------------------------------------------------------------------
+
+
+def unit(name: str, directory: Path) -> Path:
+    """A copy of a unit whose program exists on this machine."""
+    text = (DEPLOY / "systemd" / name).read_text()
+    text, found = re.subn(r"(?m)^(Exec\w+=)\S*/bin/megatron-monitor", rf"\g<1>{sys.executable}", text)
+    assert found
+    copy = directory / name.replace(".user.", ".")
+    copy.write_text(text)
+    return copy
+
+
+@pytest.mark.systemd
+@pytest.mark.parametrize("name", ["megatron-monitor.service", "megatron-monitor.user.service"])
+def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
+    """`systemd-analyze verify` says nothing."""
+    user = ["--user"] if ".user." in name else []
+    done = subprocess.run(
+        ["systemd-analyze", *user, "verify", "--man=no", str(unit(name, tmp_path))],
+        capture_output=True, text=True, timeout=60, env={**environment(), "XDG_RUNTIME_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.systemd
+def test_the_unit_may_do_little(tmp_path: Path) -> None:
+    """`systemd-analyze security`: exposure 2.0 of 10 at most; a unit without any of it has 9.6."""
+    file = unit("megatron-monitor.service", tmp_path)
+    done = tool("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", file)
+    assert done.returncode == 0, done.stdout[-300:]
+
+
+@pytest.mark.parametrize("name", ["megatron-monitor.service", "megatron-monitor.user.service"])
+def test_the_unit_is_watched_and_starts_again(name: str) -> None:
+    """What the daemon's side of the agreement needs: notify, a watchdog, a restart; and no root."""
+    text = (DEPLOY / "systemd" / name).read_text()
+    for line in ("Type=notify", "NotifyAccess=main", "WatchdogSec=60", "Restart=always", "NoNewPrivileges=yes"):
+        assert f"\n{line}\n" in text
+    assert ("\nUser=megatron-monitor\n" in text) == (".user." not in name)
+
+
+# --- scripts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_bash_takes_the_script(script: Path) -> None:
+    """`bash -n`."""
+    assert tool("bash", "-n", script).returncode == 0
+
+
+@pytest.mark.shellcheck
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck_finds_nothing(script: Path) -> None:
+    """No finding of any severity."""
+    done = tool("shellcheck", script)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_login_nodes_configuration_is_good() -> None:
+    """Loaded by the daemon's own reader; requeued jobs are one run."""
+    config = load(DEPLOY / "slurm" / "login-node.yaml")
+    names = {run_name(path, path, config.runs) for path in ("/shared/logs/tr11/17.out", "/shared/logs/tr11/18.err")}
+    assert names == {"tr11"}
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.compose
+def test_compose_takes_the_file() -> None:
+    """`docker-compose config`, as old as 1.29."""
+    variables = {**environment(), "LOGS": "/logs", "GRAFANA_PASSWORD": "x"}
+    done = subprocess.run(
+        ["docker-compose", "-f", str(DEPLOY / "container" / "compose.yaml"), "config", "-q"],
+        capture_output=True, text=True, timeout=60, env=variables,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_compose_is_closed_to_the_network_and_pinned() -> None:
+    """Ports on loopback, images with a version, passwords from outside, what is mounted exists."""
+    compose = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())
+    assert set(compose["services"]) == {"monitor", "prometheus", "alertmanager", "grafana"}
+    for name, service in compose["services"].items():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        assert re.search(r":(v?\d+\.\d+\.\d+|local)$", service["image"]), name
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            if source.startswith(".") and "grafana" not in source:
+                assert (DEPLOY / "container" / source).exists(), volume
+    used = {volume.split(":")[0] for one in compose["services"].values() for volume in one["volumes"]}
+    assert set(compose["volumes"]) == {name for name in used if name.isalpha()}
+
+
+@pytest.mark.prometheus
+def test_prometheus_takes_composes_configuration() -> None:
+    """The rules lie elsewhere in the container, so its syntax alone."""
+    done = tool("promtool", "check", "config", "--syntax-only", DEPLOY / "container" / "prometheus.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_image_holds_the_whole_program(tmp_path: Path) -> None:
+    """From nothing but what the Dockerfile copies and .dockerignore lets through, pip builds all of it."""
+    docker = (DEPLOY / "container" / "Dockerfile").read_text()
+    allowed = {row[1:] for row in (ROOT / ".dockerignore").read_text().splitlines() if row.startswith("!")}
+    copied = [
+        source for row in re.findall(r"^COPY (?!--from)(.+)$", docker, re.MULTILINE) for source in row.split()[:-1]
+    ]
+    assert set(copied) == allowed
+    for source in copied:
+        subprocess.run(["cp", "-r", str(ROOT / source), str(tmp_path / source)], check=True)
+    done = tool(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path / "wheel", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "wheel").iterdir()
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    tracked = tool("git", "-C", ROOT, "ls-files", "monitor", "parsers").stdout.split()
+    assert tracked
+    assert {name for name in tracked if name not in packed} == set()
+
+
+# --- Kubernetes -------------------------------------------------------------------------------------------------------
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    """The objects of a file."""
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+
+
+@pytest.mark.parametrize("version", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
+@pytest.mark.parametrize("name", ["sidecar.yaml", "daemonset.yaml"])
+def test_kubernetes_takes_the_objects(name: str, version: str) -> None:
+    """By the API's schema, no unknown field."""
+    for document in documents(name):
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_schema_can_refuse() -> None:
+    """A misspelt field is found."""
+    (job,) = documents("sidecar.yaml")
+    job["spec"]["template"]["spec"]["initContainers"][0]["restartpolicy"] = "Always"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(job, NEWEST_KUBERNETES, strict=True)
+
+
+def test_the_pods_are_found_and_may_do_little() -> None:
+    """Selectors meet labels, the port has the name that is scraped, nobody may gain privileges."""
+    (job,) = documents("sidecar.yaml")
+    _, config, daemons = documents("daemonset.yaml")
+    monitors = documents("podmonitor.yaml")
+    assert [one["kind"] for one in monitors] == ["PodMonitor", "PodMonitor"]
+    pods = [daemons["spec"]["template"], job["spec"]["template"]]
+    containers = [pods[0]["spec"]["containers"][0], pods[1]["spec"]["initContainers"][0]]
+    for monitor, pod, container in zip(monitors, pods, containers, strict=True):
+        assert monitor["metadata"]["name"] == "megatron-monitor"  # the job's name in the rules
+        selector = monitor["spec"]["selector"]
+        for label, value in selector.get("matchLabels", {}).items():
+            assert pod["metadata"]["labels"][label] == value
+        for term in selector.get("matchExpressions", ()):
+            assert pod["metadata"]["labels"][term["key"]] in term["values"]
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] in [port["name"] for port in container["ports"]]
+        secured = container["securityContext"]
+        assert not secured["allowPrivilegeEscalation"]
+        assert secured["readOnlyRootFilesystem"]
+        assert secured["capabilities"]["drop"] == ["ALL"]
+    assert load(config["data"]["config.yaml"]).state_dir == "/state"
+    (override,) = [a.removeprefix("--set=") for a in containers[1]["args"] if a.startswith("--set=runs")]
+    assert load("", [override]).runs[0].name == "tr11"
+
+
+@pytest.mark.parametrize(
+    ("pod", "run"),
+    [
+        ("tr11-x7k2p", "tr11"), ("tr11-large-x7k2p", "tr11-large"), ("tr11-0-x7k2p", "tr11"),
+        ("tr11-worker-12", "tr11"), ("tr11-master-0", "tr11"), ("tr11", "tr11"), ("tr11-large", "tr11-large"),
+    ],
+)  # fmt: skip
+def test_all_pods_of_a_training_are_one_run(pod: str, run: str) -> None:
+    """Whatever the controller that made them adds to their names."""
+    config = load(documents("daemonset.yaml")[1]["data"]["config.yaml"])
+    path = f"/var/log/pods/ml_{pod}_0b7d6c0e-1111-2222-3333-444455556666/trainer/0.log"
+    assert run_name(path, path, config.runs) == run
+
+
+@pytest.mark.prometheus
+def test_kubernetes_targets_are_kept_and_labelled(launch: Launch, tmp_path: Path) -> None:
+    """kubernetes.yml's relabelling in a real Prometheus (Debian's lacks the discovery, so pods come from a file)."""
+    config = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.yml").read_text())
+    (job,) = config["scrape_configs"]
+    assert job.pop("kubernetes_sd_configs") == [{"role": "pod"}]
+    job["file_sd_configs"] = [{"files": [str(tmp_path / "pods.json")]}]
+    config["rule_files"] = []
+
+    def pod(name: str, container: str, port: str, phase: str) -> dict[str, Any]:
+        labels = {"pod_container_name": container, "pod_container_port_name": port, "pod_phase": phase,
+                  "namespace": "ml", "pod_name": name, "pod_node_name": "node-1"}  # fmt: skip
+        return {"targets": ["127.0.0.1:1"], "labels": {f"__meta_kubernetes_{k}": v for k, v in labels.items()}}
+
+    pods = [
+        pod("good", "megatron-monitor", "metrics", "Running"), pod("over", "megatron-monitor", "metrics", "Succeeded"),
+        pod("trainer", "trainer", "metrics", "Running"), pod("other", "megatron-monitor", "debug", "Running"),
+    ]  # fmt: skip
+    (tmp_path / "pods.json").write_text(json.dumps(pods))
+    file, address = tmp_path / "prometheus.yml", f"127.0.0.1:{free_port()}"
+    file.write_text(yaml.safe_dump(config))
+    launch(
+        "prometheus", f"--config.file={file}", f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address={address}", ready=f"http://{address}/-/ready",
+    )  # fmt: skip
+    prometheus = Prometheus(address)
+    wait(lambda: bool(prometheus.api("targets", state="active")["activeTargets"]), 20.0, "a target")
+    (target,) = prometheus.api("targets", state="active")["activeTargets"]
+    assert target["labels"] == {
+        "instance": "127.0.0.1:1", "job": "megatron-monitor", "namespace": "ml", "node": "node-1", "pod": "good",
+    }  # fmt: skip
+
+
+# --- Slurm ------------------------------------------------------------------------------------------------------------
+
+
+def slurm_job(directory: Path, train: str) -> subprocess.Popen[bytes]:
+    """training.sbatch under a Slurm that is no more than its variables and an srun that runs the command once."""
+    programs = directory / "bin"
+    programs.mkdir()
+    for name, text in {
+        "srun": 'while [[ "$1" == --* ]]; do shift; done\nexec "$@"\n',
+        "megatron-monitor": f'cd {ROOT} && exec {sys.executable} -m monitor "$@"\n',
+    }.items():
+        (programs / name).write_text(f"#!/usr/bin/env bash\n{text}")
+        (programs / name).chmod(0o755)
+    (directory / "targets").mkdir()
+    (directory / "train.sh").write_text(train)
+    variables = {
+        **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(directory), "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NAME": "tr11", "SLURMD_NODENAME": "127.0.0.1", "MEGATRON_MONITOR_LINGER": "1",
+        "MEGATRON_MONITOR_SH": str(DEPLOY / "slurm" / "monitor.sh"),
+        "MEGATRON_MONITOR_TARGETS": str(directory / "targets"), "MEGATRON_MONITOR_LISTEN": f"127.0.0.1:{free_port()}",
+        "MEGATRON_MONITOR_LOG": str(directory / "monitor.log"),
+    }  # fmt: skip
+    return subprocess.Popen(["bash", str(DEPLOY / "slurm" / "training.sbatch")], cwd=directory, env=variables)
+
+
+TRAIN = """
+for n in $(seq 1 1000); do
+    echo " iteration $n/1000 | consumed samples: $n | elapsed time per iteration (ms): 100.0 | lm loss: 2.0E+00 |"
+    if [ -e stop ]; then exit 3; fi
+    sleep 0.1
+done
+"""
+
+
+def iteration(target: str) -> str:
+    """The row of the run's iteration, empty while nobody answers."""
+    if not answers(f"http://{target}/metrics"):
+        return ""
+    rows = get(f"http://{target}/metrics").splitlines()
+    return next((row for row in rows if row.startswith('megatron_iteration{run="tr11"}')), "")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("end", ["by itself", "by signal"])
+def test_the_monitor_lives_and_ends_with_the_job(end: str, tmp_path: Path) -> None:
+    """Found by file_sd while the job runs; afterwards no target, no process; the job keeps its exit status."""
+    job = slurm_job(tmp_path, TRAIN)
+    target_file = tmp_path / "targets" / "job-4711.yml"
+    try:
+        wait(target_file.exists, 10.0, "the target")
+        (target,) = yaml.safe_load(target_file.read_text())
+        assert target["labels"] == {"slurm_job": "4711"}
+        (address,) = target["targets"]
+        wait(lambda: bool(iteration(address)), 20.0, (tmp_path / "monitor.log").read_text())
+        if end == "by itself":
+            (tmp_path / "stop").touch()
+        else:
+            job.terminate()
+        assert job.wait(timeout=20) == (3 if end == "by itself" else 143)
+    finally:
+        job.kill()
+    assert not target_file.exists()
+    assert not iteration(address)
+    assert "Traceback" not in (tmp_path / "monitor.log").read_text()

@@ -1,0 +1,169 @@
+"""The daemon's figures by way of a real node_exporter, Pushgateway and VictoriaMetrics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.conftest import DEPLOY, Launch, Receiver, StartAlertmanager, free_port, get, hastened, wait
+from tests.e2e.conftest import Start
+from tests.e2e.test_daemon import Writer, line
+
+pytestmark = [pytest.mark.e2e, pytest.mark.outputs]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A training's log of some iterations."""
+    path = tmp_path / "train.log"
+    path.write_text("".join(line(number) for number in range(1, 21)))
+    return path
+
+
+def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Path, tmp_path: Path) -> None:
+    """Two daemons on one node, each with its label; gone when they end; node_exporter's own figures unharmed."""
+    directory = tmp_path / "textfiles"
+    directory.mkdir()
+    address = f"127.0.0.1:{free_port()}"
+    launch(
+        "prometheus-node-exporter", "--collector.disable-defaults", "--collector.textfile",
+        f"--collector.textfile.directory={directory}", f"--web.listen-address={address}", ready=f"http://{address}/metrics",
+    )  # fmt: skip
+    daemons = [
+        start(
+            "--set", f"outputs.0={{type: textfile, name: textfile, path: {directory}/{job}.prom, interval: 200ms}}",
+            "--set", f"outputs.0.labels={{slurm_job: '{job}'}}", str(log),
+        )
+        for job in (17, 18)
+    ]  # fmt: skip
+
+    def page() -> str:
+        return get(f"http://{address}/metrics")
+
+    wait(lambda: page().count("\nmegatron_iteration{") == 2, 10.0, "both daemons' runs")
+    assert 'megatron_iteration{run="train",slurm_job="17"} 20' in page()
+    assert "node_textfile_scrape_error 0" in page()
+    assert page().count("\nprocess_cpu_seconds_total ") == 1, "node_exporter's own"
+    with log.open("a") as stream:
+        stream.write(line(21))
+    wait(lambda: 'megatron_iteration{run="train",slurm_job="18"} 21' in page(), 5.0, "the next iteration")
+    assert 'megatron_monitor_output_writes_total{outcome="written",output="textfile",slurm_job="17"}' in page()
+    assert daemons[0].terminate() == 0
+    assert [path.name for path in directory.iterdir()] == ["18.prom"]
+    daemons[1].kill()
+    assert "18.prom" in [path.name for path in directory.iterdir()], "MegatronMonitorStuck tells this one"
+
+
+def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Start, launch: Launch, log: Path) -> None:
+    """Pushed on a timer under job and instance, deleted at SIGTERM."""
+    address = f"127.0.0.1:{free_port()}"
+    launch("prometheus-pushgateway", f"--web.listen-address={address}", ready=f"http://{address}/-/ready")
+    pushed = f"outputs.0={{type: pushgateway, name: p, url: 'http://{address}', interval: 200ms, instance: login-1}}"
+    daemon = start("--set", pushed, str(log))
+
+    def page() -> str:
+        return get(f"http://{address}/metrics")
+
+    row = 'megatron_iteration{instance="login-1",job="megatron-monitor",run="train"} 20'
+    wait(lambda: row in page(), 10.0, "the pushed iteration")
+    assert "push_time_seconds" in page()
+    with log.open("a") as stream:
+        stream.write(line(21))
+    wait(lambda: row.replace(" 20", " 21") in page(), 5.0, "the next iteration")
+    assert daemon.terminate() == 0
+    assert "megatron_" not in page().replace("megatron-monitor", "")
+
+
+def test_a_gateway_that_is_away_costs_the_daemon_nothing(start: Start, log: Path) -> None:
+    """Failures are counted, the page goes on."""
+    pushed = (
+        f"outputs.0={{type: pushgateway, name: pushgateway, url: 'http://127.0.0.1:{free_port()}', interval: 100ms}}"
+    )
+    daemon = start("--set", pushed, str(log))
+    name = "megatron_monitor_output_writes_total"
+    daemon.wait(lambda: (daemon.metric(name, outcome="failed", output="pushgateway") or 0) >= 3)
+    with log.open("a") as stream:
+        stream.write(line(21))
+    assert daemon.wait(lambda: daemon.metric("megatron_iteration") == 21) < 1.5
+    assert daemon.terminate() == 0
+
+
+def send_on(launch: Launch, directory: Path, agent: str, target: str, daemon: str) -> None:
+    """agent.yml as shipped, on test addresses and hastened."""
+    (directory / "targets").mkdir()
+    (directory / "targets" / "one.yml").write_text(yaml.safe_dump([{"targets": [daemon]}]))
+    config = yaml.safe_load((DEPLOY / "prometheus" / "agent.yml").read_text())
+    config["global"]["scrape_interval"] = "1s"
+    config["remote_write"][0]["url"] = f"http://{target}/api/v1/write"
+    config["remote_write"][0]["queue_config"]["batch_send_deadline"] = "500ms"
+    (directory / "agent.yml").write_text(yaml.safe_dump(config))
+    launch(
+        "prometheus", "--enable-feature=agent", f"--config.file={directory / 'agent.yml'}",
+        f"--storage.agent.path={directory / 'agent'}", f"--web.listen-address={agent}", ready=f"http://{agent}/-/ready",
+    )  # fmt: skip
+
+
+def at_victoria(target: str, expression: str) -> list[dict[str, Any]]:
+    """The samples of an instant query at VictoriaMetrics."""
+    answer = get(f"http://{target}/api/v1/query?query={expression}&nocache=1")
+    found: list[dict[str, Any]] = json.loads(answer)["data"]["result"]
+    return found
+
+
+@pytest.mark.prometheus
+def test_an_agent_sends_on_to_victoria_metrics(start: Start, launch: Launch, log: Path, tmp_path: Path) -> None:
+    """agent.yml as shipped, on test addresses: found by file_sd, scraped, remote-written, queried at the target."""
+    target, agent = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    launch(
+        "victoria-metrics", f"-storageDataPath={tmp_path / 'victoria'}", f"-httpListenAddr={target}",
+        "-search.latencyOffset=0s", "-loggerLevel=ERROR", ready=f"http://{target}/health",
+    )  # fmt: skip
+    daemon = start(str(log))
+    send_on(launch, tmp_path, agent, target, daemon.address)
+
+    wait(lambda: bool(at_victoria(target, "megatron_iteration")), 20.0, "the iteration at VictoriaMetrics")
+    (sample,) = at_victoria(target, "megatron_iteration")
+    assert sample["metric"] == {
+        "__name__": "megatron_iteration", "cluster": "cluster-1", "instance": daemon.address,
+        "job": "megatron-monitor", "run": "train",
+    }  # fmt: skip
+    assert float(sample["value"][1]) == 20
+    assert at_victoria(target, "megatron_iteration_duration_seconds_bucket")
+    assert not at_victoria(target, "python_gc_objects_collected_total")
+
+
+@pytest.mark.prometheus
+def test_the_rules_run_at_victoria_metrics(
+    start: Start, launch: Launch, training: Writer, tmp_path: Path, receiver: Receiver,
+    start_alertmanager: StartAlertmanager,
+) -> None:  # fmt: skip
+    """Agent, VictoriaMetrics, vmalert with the shipped rules: a deadline that a dead daemon left is told."""
+    target, agent, vmalert = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    alertmanager = start_alertmanager(group_wait="1s", group_interval="1s")
+    launch(
+        "victoria-metrics", f"-storageDataPath={tmp_path / 'victoria'}", f"-httpListenAddr={target}",
+        "-search.latencyOffset=0s", "-loggerLevel=ERROR", ready=f"http://{target}/health",
+    )  # fmt: skip
+    daemon = start("--set", "detectors.hang.minimum=6s", str(training.path))
+    send_on(launch, tmp_path, agent, target, daemon.address)
+    (tmp_path / "rules").mkdir()
+    rules = hastened(tmp_path / "rules", MegatronHangDeadlinePassedWhileDown="1s")
+    launch(
+        "vmalert", *(f"-rule={path}" for path in rules), f"-datasource.url=http://{target}",
+        f"-remoteWrite.url=http://{target}", f"-remoteRead.url=http://{target}", f"-notifier.url=http://{alertmanager}",
+        "-evaluationInterval=1s", f"-httpListenAddr={vmalert}", ready=f"http://{vmalert}/health",
+    )  # fmt: skip
+    held = "run:megatron_hang_deadline_timestamp_seconds:held"
+    daemon.wait(lambda: training.number >= 12)
+    wait(lambda: bool(at_victoria(target, held)), 30.0, "the recorded deadline")
+    daemon.kill()
+    training.stop()
+    wait(lambda: bool(receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")), 30.0, "the deadline's alert")
+    assert not receiver.alerts("MegatronHang", "firing")
+    (alert,) = receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")[:1]
+    assert alert["labels"]["cluster"] == "cluster-1"
+    assert alert["annotations"]["summary"] == "Run train is past its hang deadline and nobody watches it"

@@ -1,0 +1,171 @@
+"""The rules by Prometheus's own tools, and that they, the catalogue and the runbook know the same things."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from monitor.detectors.verdict import INCIDENTS
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from monitor.run.phases import RUN_STATES
+from tests.deploy.conftest import DEPLOY, RULES
+
+PROMETHEUS = DEPLOY / "prometheus"
+TESTS = sorted((PROMETHEUS / "tests").glob("*.yml"))
+ELSEWHERE = {"up", "process_start_time_seconds"}
+"""Metrics that are Prometheus's or the client library's."""
+
+
+def rules() -> list[dict[str, Any]]:
+    """Every rule of every file."""
+    files = [yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("*.yml"))]
+    return [rule for file in files for group in file["groups"] for rule in group["rules"]]
+
+
+ALERTS = [rule for rule in rules() if "alert" in rule]
+
+
+def tool(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    """A program's outcome."""
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("name", ["prometheus", "file-sd", "agent"])
+def test_promtool_takes_the_configuration(name: str) -> None:
+    """`promtool check config`, rules included."""
+    agent = ["--agent"] if name == "agent" else []
+    done = tool("promtool", "check", "config", *agent, PROMETHEUS / f"{name}.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.prometheus
+def test_promtool_takes_the_rules() -> None:
+    """Syntax and lint."""
+    done = tool("promtool", "check", "rules", "--lint=all", "--lint-fatal", *sorted(RULES.glob("*.yml")))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.prometheus
+def test_the_rules_unit_tests_pass() -> None:
+    """`promtool test rules`."""
+    done = tool("promtool", "test", "rules", *TESTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    ("tests", "right", "wrong"),
+    [
+        ("monitor", "loop_timestamp_seconds > 60", "loop_timestamp_seconds > 600"),
+        ("runs", 'incident="hang", severity="critical"} == 1', 'incident="hang"} == 1'),
+        ("day", "held > time() - 86400", "held"),
+        ("runs", "megatron_incident[15m]", "megatron_incident[1m]"),
+        (
+            "runs",
+            "last_over_time(megatron_incident[15m]) unless on (cluster, run) megatron_run_info",
+            "megatron_incident",
+        ),
+        ("incidents", 'incident="overflow_storm"} == 1', 'incident="hang"} == 1'),
+    ],
+)
+def test_the_unit_tests_can_fail(tests: str, right: str, wrong: str, tmp_path: Path) -> None:
+    """A rule made wrong is found."""
+    for directory in ("rules", "tests"):
+        (tmp_path / directory).mkdir()
+    changed = 0
+    for path in RULES.glob("*.yml"):
+        text = path.read_text()
+        changed += text.count(right)
+        (tmp_path / "rules" / path.name).write_text(text.replace(right, wrong))
+    assert changed == 1
+    cases = tmp_path / "tests" / f"{tests}.yml"
+    cases.write_text((PROMETHEUS / "tests" / cases.name).read_text())
+    assert tool("promtool", "check", "rules", *(tmp_path / "rules").glob("*.yml")).returncode == 0
+    assert tool("promtool", "test", "rules", cases).returncode != 0
+
+
+def cases() -> list[dict[str, Any]]:
+    """Every alert_rule_test of every file."""
+    groups = [group for path in TESTS for group in yaml.safe_load(path.read_text())["tests"]]
+    return [case for group in groups for case in group.get("alert_rule_test", ())]
+
+
+@pytest.mark.parametrize("alert", [rule["alert"] for rule in ALERTS])
+def test_each_alert_has_a_firing_and_a_silent_case(alert: str) -> None:
+    """At least one of each."""
+    expected = [case["exp_alerts"] for case in cases() if case["alertname"] == alert]
+    assert any(expected)
+    assert not all(expected)
+
+
+def test_every_incident_kind_is_relayed() -> None:
+    """Each kind of the closed set by an alert of its own, and no kind falls between them and the one for the rest."""
+    relays = {}
+    for rule in ALERTS:
+        match = re.fullmatch(r'run:megatron_incident:held\{incident="(\w+)".*\} == 1', rule["expr"])
+        if match:
+            relays[match[1]] = rule
+    assert set(relays) == set(INCIDENTS)
+    for kind, rule in relays.items():
+        assert rule["alert"] == "Megatron" + kind.replace("_", " ").title().replace(" ", "")
+        assert rule["labels"]["severity"] == "{{ $labels.severity }}"
+        assert rule["annotations"]["runbook_url"].endswith("#" + kind.replace("_", "-"))
+    (rest,) = [rule for rule in ALERTS if rule["alert"] == "MegatronIncident"]
+    left_out = re.search(r'incident!~"([\w|]+)"', rest["expr"])
+    assert left_out
+    assert set(left_out[1].split("|")) == set(INCIDENTS)
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=[rule["alert"] for rule in ALERTS])
+def test_an_alert_says_what_is_needed(rule: dict[str, Any]) -> None:
+    """Severity, summary, description, a runbook section that exists, a dashboard with its variable set."""
+    assert rule["labels"]["severity"] in ("info", "warning", "critical", "{{ $labels.severity }}")
+    notes = rule["annotations"]
+    assert set(notes) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert all(notes.values())
+    sections = re.findall(r"^### (.+)$", (DEPLOY / "runbook.md").read_text(), re.MULTILINE)
+    page, _, anchor = notes["runbook_url"].partition("#")
+    assert page == "https://runbooks.example/megatron-monitor/runbook.md"
+    assert anchor in [section.lower().replace(" ", "-") for section in sections]
+    if rule["alert"].startswith("MegatronMonitor"):
+        assert notes["dashboard_url"].startswith("https://grafana.example/d/megatron-monitor")
+    else:
+        assert notes["dashboard_url"] == (
+            "https://grafana.example/d/megatron-run"
+            "?var-cluster={{ $labels.cluster | urlquery }}&var-run={{ $labels.run | urlquery }}"
+        )
+
+
+def test_each_section_of_the_runbook_says_four_things() -> None:
+    """What it means, what to do, a case; and what to look at, unless what to do says it."""
+    for section in re.split(r"^### ", (DEPLOY / "runbook.md").read_text(), flags=re.MULTILINE)[1:]:
+        text = section.split("\n## ")[0]
+        assert text.count("**Means**:") == text.count("**Do**:") == text.count("**Case**:") == 1, section
+
+
+def test_the_runbook_has_no_section_without_an_alert() -> None:
+    """What is not told needs no section."""
+    told = {rule["annotations"]["runbook_url"].partition("#")[2] for rule in ALERTS}
+    sections = re.findall(r"^### (.+)$", (DEPLOY / "runbook.md").read_text(), re.MULTILINE)
+    assert {section.lower().replace(" ", "-") for section in sections} == told
+
+
+def test_the_rules_know_only_metrics_that_exist() -> None:
+    """Each metric is in the catalogue, is recorded here, or comes from elsewhere; so do labels and states."""
+    catalogue = {row.name: set(row.labels) for row in (*CATALOGUE, *MONITOR_CATALOGUE)}
+    known = set(catalogue) | {rule["record"] for rule in rules() if "record" in rule} | ELSEWHERE
+    for rule in rules():
+        # what a metric selects, without strings, label lists and keywords
+        for name in re.findall(r"[a-z]+:megatron\w+:\w+|(?<!:)\bmegatron_\w+|\bup\b|\bprocess_\w+", rule["expr"]):
+            assert name in known, f"{name} in {rule}"
+        for name, matchers in re.findall(r"(megatron_\w+)\{([^}]*)\}", rule["expr"]):
+            used = set(re.findall(r"(\w+)\s*[=!]~?\s*\"", matchers))
+            assert used <= catalogue.get(name, used) | {"run"}, f"{used} of {name}"
+        for states in re.findall(r'megatron_run_state\{state=~"([^"]+)"', rule["expr"]):
+            assert set(states.split("|")) <= set(RUN_STATES)

@@ -1,0 +1,121 @@
+"""`top` on a real terminal of 80 columns, from a daemon and from live files, and through a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.test_daemon import line
+
+pytestmark = pytest.mark.e2e
+
+
+class Terminal:
+    """A program on a pseudo-terminal of 80 by 24."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.modes = termios.tcgetattr(slave)
+        self._slave = slave
+        environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "monitor", *arguments], stdin=slave, stdout=slave, stderr=slave,
+            env={**environment, "TERM": "xterm-256color"},
+        )  # fmt: skip
+        self.seen = ""
+
+    def wait(self, words: str, timeout: float = 20.0) -> None:
+        """Read until the words have come since the last call."""
+        until = time.monotonic() + timeout  # noqa: TID251
+        while words not in self.seen:
+            assert time.monotonic() < until, f"never: {words}; {self.seen}"  # noqa: TID251
+            if select.select([self.master], [], [], 0.1)[0]:
+                self.seen += os.read(self.master, 65536).decode("utf-8", "replace")
+        self.seen = ""
+
+    def quit(self) -> int:
+        """Press q; the exit status. The terminal must be as it was."""
+        os.write(self.master, b"q")
+        until = time.monotonic() + 10.0  # noqa: TID251
+        while self.process.poll() is None and time.monotonic() < until:  # noqa: TID251
+            if select.select([self.master], [], [], 0.1)[0]:
+                os.read(self.master, 65536)
+        assert termios.tcgetattr(self._slave) == self.modes
+        return int(self.process.wait(timeout=1))
+
+    def close(self) -> None:
+        """End it."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(timeout=5)
+        os.close(self.master)
+        os.close(self._slave)
+
+
+def test_a_terminal_follows_a_daemon(start: Start, tmp_path: Path) -> None:
+    """The run, then its next iteration, then that the daemon has gone; q ends it."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(line(number) for number in range(1, 41)))
+    daemon = start(str(log))
+    daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
+    terminal = Terminal("top", daemon.address, "--every", "0.3")
+    try:
+        terminal.wait("4.0 %")
+        with log.open("a") as stream:
+            stream.write(line(50))
+        terminal.wait("5.0 %")
+        daemon.kill()
+        terminal.wait("figures are old")
+        assert terminal.quit() == 0
+    finally:
+        terminal.close()
+
+
+def test_a_terminal_follows_files(tmp_path: Path) -> None:
+    """No daemon: lines that are written while it runs are shown, and a hang is told."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(line(number) for number in range(1, 41)))
+    terminal = Terminal("top", str(log), "--every", "0.3", "--set", "detectors.hang.minimum=3s")
+    try:
+        terminal.wait("4.0 %")
+        with log.open("a") as stream:
+            stream.write(line(50))
+        terminal.wait("5.0 %")
+        terminal.wait("no progress for")
+        assert terminal.quit() == 0
+    finally:
+        terminal.close()
+
+
+def test_a_pipe_gets_lines_once(start: Start, tmp_path: Path) -> None:
+    """Not a terminal: one table without escape sequences, then the end; with --every until the pipe closes."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(line(number) for number in range(1, 41)))
+    daemon = start(str(log))
+    daemon.wait(lambda: "training" in daemon.get("/api/v1/runs"))
+    command = [sys.executable, "-m", "monitor", "top", f"http://{daemon.address}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1].split()[:4] == ["train", "training", "40", "1000"]
+    assert "\x1b" not in done.stdout
+    piped = subprocess.Popen([*command, "--every", "0.2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert piped.stdout is not None
+    assert piped.stderr is not None
+    rows = [piped.stdout.readline() for _ in range(6)]
+    piped.stdout.close()
+    assert sum(row.startswith("train ") for row in rows) == 3
+    assert piped.wait(timeout=10) == 0
+    assert piped.stderr.read() == ""
+    piped.stderr.close()

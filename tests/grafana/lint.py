@@ -1,0 +1,253 @@
+"""The house's lint of dashboards: one function a rule, each gives sentences, none is an empty list.
+
+Eleven rules of Grafana's dashboard-linter that fit (its job and instance rules do not: our routine labels are `run`
+and `cluster`), and our own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.grafana.promql import fill, study
+
+Dashboard = dict[str, Any]
+Panel = dict[str, Any]
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+UIDS = {"megatron-fleet", "megatron-run", "megatron-compare", "megatron-monitor"}
+MOST_QUERIES = 30  # before a row is opened
+UNITS = {"none", "short", "s", "percentunit", "bytes", "sci", "locale"}
+
+
+def panels(dashboard: Dashboard) -> Iterator[Panel]:
+    """Every panel that is no row, those of collapsed rows included."""
+    for panel in dashboard["panels"]:
+        if panel["type"] == "row":
+            yield from panel.get("panels", [])
+        else:
+            yield panel
+
+
+def variables(dashboard: Dashboard) -> dict[str, list[str]]:
+    """Every variable with the values that a check should try."""
+    values = {}
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "custom":
+            values[variable["name"]] = [part.split(" : ")[-1].strip() for part in variable["query"].split(",")]
+        else:
+            values[variable["name"]] = [".*" if variable.get("includeAll") else "gpt-13b-base"]
+    return values
+
+
+def fillings(dashboard: Dashboard) -> list[dict[str, str]]:
+    """The variables' values, one dictionary for each value of a custom variable."""
+    made: list[dict[str, str]] = [{}]
+    for name, values in variables(dashboard).items():
+        made = [{**filling, name: value} for filling in made for value in values]
+    return made
+
+
+def expressions(dashboard: Dashboard) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(where, expression, target) of every panel and annotation, variables not yet filled in."""
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            yield f"{panel['title']} {target['refId']}", target["expr"], target
+    for annotation in dashboard["annotations"].get("list", []):
+        yield f"annotation {annotation['name']}", annotation["target"]["expr"], annotation["target"]
+
+
+def selector_of(query: str) -> str | None:
+    """The selector within `label_values(selector, label)`."""
+    match = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
+    return match[1] if match else None
+
+
+def template_datasource(dashboard: Dashboard) -> Iterator[str]:
+    """The data source is a variable."""
+    if not any(v["name"] == "datasource" and v["type"] == "datasource" for v in dashboard["templating"]["list"]):
+        yield "no variable chooses the data source"
+
+
+def template_queries(dashboard: Dashboard) -> Iterator[str]:
+    """Variables ask for a label that exists, and again when the time changes."""
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] != "query":
+            continue
+        if variable["refresh"] != 2:
+            yield f"${variable['name']} is not read again when the time changes"
+        query = variable["query"]["query"]
+        selector = selector_of(query)
+        if selector is None:
+            yield f"${variable['name']} is no label_values(selector, label)"
+            continue
+        for filling in fillings(dashboard):
+            usage = study(fill(selector, filling))
+            label = query.rsplit(", ", 1)[1].rstrip(")")
+            yield from (f"${variable['name']}: {problem}" for problem in usage.problems)
+            if label not in usage.labels:
+                yield f"${variable['name']}: {selector} has no label {label}"
+
+
+def variables_are_used(dashboard: Dashboard) -> Iterator[str]:
+    """Every variable stands in some expression or title, or chains another."""
+    text = repr(
+        [dashboard["panels"], dashboard["annotations"], [v.get("query") for v in dashboard["templating"]["list"]]]
+    )
+    for name in variables(dashboard):
+        if not re.search(rf"\$\{{?{name}\b", text):
+            yield f"${name} is never used"
+
+
+def panel_datasource(dashboard: Dashboard) -> Iterator[str]:
+    """Every panel and query uses the variable."""
+    for panel in panels(dashboard):
+        if panel.get("datasource") != DATASOURCE or any(t.get("datasource") != DATASOURCE for t in panel["targets"]):
+            yield f"{panel['title']} does not use the data source variable"
+
+
+def panel_words(dashboard: Dashboard) -> Iterator[str]:
+    """A title, a description in sentences, and a word why a panel may be empty."""
+    for panel in panels(dashboard):
+        description = panel.get("description", "")
+        if not panel.get("title"):
+            yield f"panel {panel['id']} has no title"
+        if len(description) < 60 or not description.endswith("."):
+            yield f"{panel['title']}: the description says too little"
+        if not panel["fieldConfig"]["defaults"].get("noValue"):
+            yield f"{panel['title']}: no word for the case that there is nothing"
+
+
+def panel_units(dashboard: Dashboard) -> Iterator[str]:
+    """A unit that Grafana knows; ratios go from 0 to 1."""
+    for panel in panels(dashboard):
+        defaults = panel["fieldConfig"]["defaults"]
+        if defaults.get("unit") not in UNITS:
+            yield f"{panel['title']}: unit {defaults.get('unit')}"
+        if defaults.get("unit") == "percentunit" and (defaults.get("min") != 0 or "max" not in defaults):
+            yield f"{panel['title']}: a share without 0 and 1"
+
+
+def panel_targets(dashboard: Dashboard) -> Iterator[str]:
+    """At least one query, refIds unique."""
+    for panel in panels(dashboard):
+        ids = [target["refId"] for target in panel["targets"]]
+        if not ids or len(ids) != len(set(ids)):
+            yield f"{panel['title']}: queries {ids}"
+
+
+def target_promql(dashboard: Dashboard) -> Iterator[str]:
+    """Every expression parses; its metrics and labels are the catalogue's; its legend names labels that it has."""
+    for where, expression, target in expressions(dashboard):
+        for filling in fillings(dashboard):
+            usage = study(fill(expression, filling))
+            yield from (f"{where}: {problem}" for problem in usage.problems)
+            for label in re.findall(r"\{\{\s*(\w+)\s*\}\}", target.get("legendFormat", "")):
+                if label not in usage.labels:
+                    yield f"{where}: the legend's {label} is no label of the result"
+
+
+def annotation_labels(dashboard: Dashboard) -> Iterator[str]:
+    """Titles and texts of annotations name labels that their series have."""
+    for annotation in dashboard["annotations"].get("list", []):
+        labels = study(fill(annotation["target"]["expr"], fillings(dashboard)[0])).labels
+        for label in re.findall(r"\{\{(\w+)\}\}", annotation["titleFormat"] + annotation["textFormat"]):
+            if label not in labels:
+                yield f"annotation {annotation['name']}: no label {label}"
+
+
+def target_rate_interval(dashboard: Dashboard) -> Iterator[str]:
+    """`rate` follows the scrape interval; a fixed window would be empty or coarse somewhere."""
+    for where, expression, _ in expressions(dashboard):
+        if re.search(r"\brate\([^\[]*\[(?!\$__rate_interval\])", expression):
+            yield f"{where}: rate without $__rate_interval"
+
+
+def target_counters(dashboard: Dashboard) -> Iterator[str]:
+    """A counter over time is a line that only climbs: charts show its rate or its growth."""
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            bare = study(fill(target["expr"], fillings(dashboard)[0])).bare_counters
+            if bare and not target.get("instant"):
+                yield f"{panel['title']}: bare counter {sorted(bare)} over time"
+
+
+def shared_settings(dashboard: Dashboard) -> Iterator[str]:
+    """What all dashboards have in common."""
+    for key, value in (("editable", False), ("graphTooltip", 1), ("refresh", "30s"), ("timezone", "browser")):
+        if dashboard.get(key) != value:
+            yield f"{key} is {dashboard.get(key)!r}, not {value!r}"
+    if dashboard["tags"] != ["megatron"] or dashboard["time"] != {"from": "now-6h", "to": "now"}:
+        yield "tags or time are not the house's"
+    if dashboard["uid"] not in UIDS or dashboard["schemaVersion"] > 42:
+        yield f"uid {dashboard['uid']}, schema {dashboard['schemaVersion']}"
+
+
+def explicit_looks(dashboard: Dashboard) -> Iterator[str]:
+    """Charts say how legend and tooltip look; thresholds are no default of Grafana's (80 is red)."""
+    for panel in panels(dashboard):
+        options = panel.get("options", {})
+        if panel["type"] in ("timeseries", "state-timeline", "trend") and not (
+            "legend" in options and "tooltip" in options
+        ):
+            yield f"{panel['title']}: legend or tooltip is left to chance"
+        steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps")
+        if panel["type"] != "heatmap" and not steps:
+            yield f"{panel['title']}: thresholds are left to Grafana's default"
+        elif steps and any(step["value"] == 80 for step in steps):
+            yield f"{panel['title']}: the default threshold of 80"
+
+
+def links_resolve(dashboard: Dashboard) -> Iterator[str]:
+    """Every link leads to a dashboard that ships, with a variable that it has."""
+    for uid, variable in re.findall(r"/d/([\w-]+)(?:\?var-(\w+)=)?", repr(dashboard)):
+        if uid not in UIDS:
+            yield f"a link leads to {uid}"
+        if variable and variable != "run":
+            yield f"a link sets {variable}"
+    for link in dashboard["links"]:
+        if not (link["keepTime"] and link["includeVars"]):
+            yield f"the link {link['title']} forgets time or variables"
+
+
+def unique_and_in_place(dashboard: Dashboard) -> Iterator[str]:
+    """Ids and titles unique, nothing overlaps, each line fills the grid, the first row is low."""
+    every = list(panels(dashboard))
+    ids = [panel["id"] for panel in [*every, *(p for p in dashboard["panels"] if p["type"] == "row")]]
+    titles = [panel["title"] for panel in every]
+    yield from (f"id {i} twice" for i in set(ids) if ids.count(i) > 1)
+    yield from (f"title {t} twice" for t in set(titles) if titles.count(t) > 1)
+    taken: dict[tuple[int, int], str] = {}
+    for panel in every:
+        place = panel["gridPos"]
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                if x >= 24 or (x, y) in taken:
+                    yield f"{panel['title']} lies over {taken.get((x, y), 'the edge')}"
+                    return
+                taken[(x, y)] = panel["title"]
+    for y in {y for _, y in taken}:
+        if sum(1 for _, other in taken if other == y) != 24:
+            yield f"line {y} does not fill the grid"
+            return
+    if every[0]["gridPos"]["h"] > 6:
+        yield "the first row is taller than 6"
+
+
+def few_queries(dashboard: Dashboard) -> Iterator[str]:
+    """What loads before a row is opened."""
+    count = sum(len(panel["targets"]) for panel in dashboard["panels"] if panel["type"] != "row")
+    if count > MOST_QUERIES:
+        yield f"{count} queries before a row is opened"
+
+
+RULES: tuple[Callable[[Dashboard], Iterator[str]], ...] = (
+    template_datasource, template_queries, variables_are_used, panel_datasource, panel_words, panel_units,
+    panel_targets, target_promql, annotation_labels, target_rate_interval, target_counters, shared_settings,
+    explicit_looks, links_resolve, unique_and_in_place, few_queries,
+)  # fmt: skip
+
+
+def findings(dashboard: Dashboard) -> list[str]:
+    """Everything that is wrong, each with its rule."""
+    return sorted({f"{rule.__name__}: {problem}" for rule in RULES for problem in rule(dashboard)})

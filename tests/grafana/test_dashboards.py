@@ -1,0 +1,169 @@
+"""The committed dashboards are the code's, clean by the house's lint, and agree with the catalogue both ways."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from grafana.source.__main__ import DASHBOARDS, FOLDER, text
+from grafana.source.queries import STATES
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from monitor.run.phases import RUN_STATES
+from tests.grafana import lint
+from tests.grafana.promql import fill, study
+
+PROVISIONING = FOLDER.parent / "provisioning"
+Mutation = Callable[[dict[str, Any]], None]
+
+
+def load(name: str) -> dict[str, Any]:
+    """A committed dashboard."""
+    made: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return made
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_committed_json_is_the_codes(name: str) -> None:
+    """`make dashboards` has been run."""
+    assert (FOLDER / f"{name}.json").read_text() == text(name)
+
+
+def test_nothing_else_is_shipped() -> None:
+    """Every file in the folder comes from the code."""
+    assert {path.stem for path in FOLDER.iterdir()} == set(DASHBOARDS)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_lint_finds_nothing(name: str) -> None:
+    """Zero findings of every rule."""
+    assert lint.findings(load(name)) == []
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_shape_survives_the_models(name: str) -> None:
+    """Grafana's own model of a dashboard reads it and gives back every panel and query."""
+    shipped = load(name)
+    back = json.loads(JSONEncoder().encode(Dashboard.from_json(copy.deepcopy(shipped))))
+    for before, after in zip(shipped["panels"], back["panels"], strict=True):
+        assert before["type"] == after["type"]
+        assert before["gridPos"].items() <= after["gridPos"].items()
+        assert [t["expr"] for t in before.get("targets", [])] == [t["expr"] for t in after.get("targets", [])]
+
+
+def test_every_metric_is_on_some_dashboard() -> None:
+    """Both ways: the lint refuses a metric that does not exist; here no metric is left out."""
+    used: set[str] = set()
+    for name in DASHBOARDS:
+        dashboard = load(name)
+        for _, expression, _ in lint.expressions(dashboard):
+            for filling in lint.fillings(dashboard):
+                used |= study(fill(expression, filling)).metrics
+    declared = {metric.name for metric in CATALOGUE} | {own.name for own in MONITOR_CATALOGUE}
+    assert declared - used == set()
+
+
+def test_every_state_has_one_colour_everywhere() -> None:
+    """The table of states is complete, its numbers and colours are distinct, and no panel shows another colour."""
+    assert {state.name for state in STATES} == set(RUN_STATES)
+    assert len({state.code for state in STATES}) == len({state.colour for state in STATES}) == len(RUN_STATES)
+    colours = {state.name: state.colour for state in STATES}
+    seen = set()
+    for name in DASHBOARDS:
+        for panel in lint.panels(load(name)):
+            mappings = [panel["fieldConfig"]["defaults"].get("mappings", [])]
+            for change in panel["fieldConfig"].get("overrides", []):
+                mappings += [p["value"] for p in change["properties"] if p["id"] == "mappings"]
+                for found in (p["value"] for p in change["properties"] if p["id"] == "color"):
+                    if change["matcher"]["options"] in colours:
+                        assert found["fixedColor"] == colours[change["matcher"]["options"]], panel["title"]
+            for result in (
+                r for group in mappings for m in group if m["type"] == "value" for r in m["options"].values()
+            ):
+                if result["text"] in colours:
+                    seen.add(result["text"])
+                    assert result["color"] == colours[result["text"]], panel["title"]
+    assert seen == set(RUN_STATES)
+
+
+def test_provisioning_leads_to_the_dashboards() -> None:
+    """The data source tells the scrape interval, so that $__rate_interval fits; the provider reads the folder."""
+    source = yaml.safe_load((PROVISIONING / "datasources" / "prometheus.yaml").read_text())
+    (prometheus,) = source["datasources"]
+    assert source["apiVersion"] == 1
+    assert prometheus["type"] == "prometheus"
+    assert prometheus["isDefault"] is True
+    assert prometheus["jsonData"]["timeInterval"] == "15s"
+    provider = yaml.safe_load((PROVISIONING / "dashboards" / "megatron.yaml").read_text())
+    (folder,) = provider["providers"]
+    assert folder["type"] == "file"
+    assert folder["allowUiUpdates"] is False
+    assert Path(folder["options"]["path"]).name == "dashboards"
+
+
+def _first(dashboard: dict[str, Any], kind: str = "timeseries") -> dict[str, Any]:
+    return next(panel for panel in dashboard["panels"] if panel["type"] == kind)
+
+
+def _query(expression: str) -> Mutation:
+    return lambda d: _first(d)["targets"][0].update(expr=expression)
+
+
+def _default(key: str, value: Any) -> Mutation:
+    return lambda d: _first(d)["fieldConfig"]["defaults"].update({key: value})
+
+
+RUN = 'run="$run", cluster=~"$cluster"'
+BROKEN: list[tuple[str, Mutation]] = [
+    ("template_datasource", lambda d: d["templating"]["list"].pop(0)),
+    ("template_queries", lambda d: d["templating"]["list"][1].update(refresh=1)),
+    ("template_queries", lambda d: d["templating"]["list"][2]["query"].update(query="label_values(megatron_stat, run)")),
+    ("template_queries", lambda d: d["templating"]["list"][2]["query"].update(query="label_values(up, run)")),
+    ("variables_are_used", lambda d: d["templating"]["list"].append({"name": "rank", "type": "textbox"})),
+    ("panel_datasource", lambda d: _first(d).update(datasource={"type": "prometheus", "uid": "abc"})),
+    ("panel_datasource", lambda d: _first(d)["targets"][0].update(datasource={"type": "prometheus", "uid": "abc"})),
+    ("panel_words", lambda d: _first(d).update(description="Loss.")),
+    ("panel_words", lambda d: _first(d)["fieldConfig"]["defaults"].pop("noValue")),
+    ("panel_units", _default("unit", "furlong")),
+    ("panel_units", _default("unit", "percentunit")),
+    ("panel_targets", lambda d: _first(d)["targets"].clear()),
+    ("target_promql", _query("max by (run) (megatron_lm_loss")),
+    ("target_promql", _query(f"max by (run) (megatron_lmloss{{{RUN}}})")),
+    ("target_promql", _query(f'max by (run) (megatron_lm_loss{{{RUN}, dataset="a"}})')),
+    ("target_promql", _query(f"max by (run, dataset) (megatron_lm_loss{{{RUN}}})")),
+    ("target_promql", _query(f"megatron_lm_loss{{{RUN}}} * on (run) group_left (state) megatron_grad_norm{{{RUN}}}")),
+    ("target_promql", lambda d: _first(d)["targets"][0].update(legendFormat="{{dataset}}")),
+    ("annotation_labels", lambda d: d["annotations"]["list"][0].update(titleFormat="{{state}}")),
+    ("target_rate_interval", _query(f"rate(megatron_iterations_total{{{RUN}}}[5m])")),
+    ("target_counters", _query(f"max by (run) (megatron_iterations_total{{{RUN}}})")),
+    ("shared_settings", lambda d: d.update(editable=True)),
+    ("explicit_looks", lambda d: _first(d)["options"].pop("tooltip")),
+    ("explicit_looks", lambda d: _first(d)["fieldConfig"]["defaults"].pop("thresholds")),
+    ("links_resolve", lambda d: d["links"][0].update(url="/d/megatron-cluster")),
+    ("links_resolve", lambda d: d["links"][0].update(keepTime=False)),
+    ("unique_and_in_place", lambda d: _first(d).update(id=2)),
+    ("unique_and_in_place", lambda d: _first(d)["gridPos"].update(x=20)),
+    ("unique_and_in_place", lambda d: _first(d)["gridPos"].update(w=3)),
+    ("few_queries", lambda d: _first(d)["targets"].extend([{**_first(d)["targets"][0], "refId": f"Q{i}"} for i in range(30)])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "mutate"), BROKEN, ids=[f"{rule}-{i}" for i, (rule, _) in enumerate(BROKEN)])
+def test_each_rule_of_the_lint_finds_its_fault(rule: str, mutate: Mutation) -> None:
+    """A lint that cannot fail proves nothing: each fault is found by its own rule."""
+    dashboard = load("run")
+    mutate(dashboard)
+    checked = next(each for each in lint.RULES if each.__name__ == rule)
+    assert list(checked(dashboard))
+
+
+def test_every_rule_has_such_a_fault() -> None:
+    """The list above covers the lint."""
+    assert {rule.__name__ for rule in lint.RULES} == {rule for rule, _ in BROKEN}

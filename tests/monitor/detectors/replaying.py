@@ -1,0 +1,102 @@
+"""Texts in, transitions out, through the real parser and judgement: what scenarios of detectors share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from monitor.config import default_config
+from monitor.incidents import Transition
+from monitor.judgement import Judge, Judged
+from monitor.run.state import RunState
+from monitor.simulate import Scenario, timeline
+from parsers.reader import SourceReader
+
+START = 1_700_000_000.0
+
+
+class Replaying:
+    """One live run. `say` gives it a text at an instant; `told` is everything that was said of it."""
+
+    def __init__(self, name: str = "run") -> None:
+        self.judge = Judge(default_config())
+        self.run = Judged(RunState(name=name))
+        self.reader = SourceReader()
+        self.told: list[Transition] = []
+        self.at = START
+
+    def say(self, text: str, after: float = 0.0) -> list[Transition]:
+        """The text is written `after` seconds later; the daemon judges once after it, as its loop does."""
+        self.at += after
+        before = len(self.told)
+        for entry in self.reader.feed(text.encode()):
+            self.told += self.judge.take(self.run, entry, "a.log", self.at, True)
+        self.told += self.judge.judge(self.run, self.at)
+        return self.told[before:]
+
+    def play(self, scenario: Scenario) -> Replaying:
+        """A whole simulated log."""
+        begun = self.at
+        for emission in timeline(scenario):
+            self.at = begun + emission.at
+            self.say(emission.text)
+        return self
+
+    def firing(self, kind: str) -> Transition | None:
+        """The first time that it was told."""
+        return next((item for item in self.told if item.incident == kind and item.status == "firing"), None)
+
+    def loud(self, *kinds: str) -> list[Transition]:
+        """What a person would be told of these kinds, or of any."""
+        return [item for item in self.told if not item.quiet and (not kinds or item.incident in kinds)]
+
+    def stands(self, kind: str) -> bool:
+        """It is open now."""
+        return kind in self.run.book.open
+
+
+_MEGATRON: dict[str, Any] = {
+    "bf16": True, "checkpoint_activations": True, "data_parallel_size": 8, "ffn_hidden_size": 57344, "fp16": False,
+    "global_batch_size": 2048, "hidden_size": 14336, "kv_channels": 128, "log_interval": 1, "lr": 6e-05,
+    "micro_batch_size": 2, "num_attention_heads": 112, "num_layers": 70, "padded_vocab_size": 250880,
+    "pipeline_model_parallel_size": 12, "save_interval": 100, "seq_length": 2048, "tensor_model_parallel_size": 4,
+    "train_iters": 100000, "world_size": 384,
+}  # fmt: skip
+
+
+def arguments(**changes: Any) -> str:
+    """Megatron's dump: BLOOM's arguments with changes; None leaves one out."""
+    values = {name: value for name, value in {**_MEGATRON, **changes}.items() if value is not None}
+    body = "".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}\n" for name, value in sorted(values.items()))
+    head, foot = f"{'-' * 24} arguments {'-' * 24}\n", f"{'-' * 20} end of arguments {'-' * 21}\n"
+    return head + body + foot
+
+
+def line(
+    iteration: int,
+    *,
+    batch: int = 2048,
+    samples: int | None = None,
+    seconds: float = 105.22,
+    rate: float = 6e-05,
+    tflops: float | None = None,
+    rates: float | None = None,
+    total: int = 100000,
+) -> str:
+    """BigScience's iteration line; samples default to iteration x batch."""
+    consumed = iteration * batch if samples is None else samples
+    printed = batch / seconds if rates is None else rates
+    shown = f"TFLOPs: {149.02 if tflops is None else tflops:.2f} |"
+    return (
+        f" iteration {iteration:8d}/{total:8d} | consumed samples: {consumed:12d} | "
+        f"consumed tokens: {consumed * 2048:12d} | elapsed time per iteration (s): {seconds:.2f} | "
+        f"learning rate: {rate:.3E} | global batch size: {batch:5d} | "
+        f"lm loss: {2.5 + 1 / iteration:.6E} | grad norm: {0.2 + (iteration % 7) / 100:.3f} | num zeros: 0.0 | "
+        "number of skipped iterations:   0 | number of nan iterations:   0 | "
+        f"samples per second: {printed:.3f} | {shown}\n"
+    )
+
+
+def lines(iterations: Iterable[int], **values: Any) -> str:
+    """Several."""
+    return "".join(line(iteration, **values) for iteration in iterations)

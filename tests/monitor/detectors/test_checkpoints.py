@@ -1,0 +1,309 @@
+"""Checkpoints that fail or stay away: scenarios that fire, and legal saves that must not."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from monitor.detectors import checkpoint_failed, checkpoint_overdue
+from monitor.simulate import Fault, Scenario
+from tests.monitor.detectors.replaying import Replaying, arguments, line
+
+FAILED, OVERDUE = "checkpoint_failed", "checkpoint_overdue"
+
+
+def start(iteration: int) -> str:
+    """A save begins."""
+    return f"saving checkpoint at iteration {iteration:7d} to /ckpt in torch_dist format\n"
+
+
+def end(iteration: int) -> str:
+    """A save is whole."""
+    return f"  successfully saved checkpoint from iteration {iteration:7d} to /ckpt [ t 1/4, p 1/12 ]\n"
+
+
+def scheduled(iteration: int) -> str:
+    """A save goes on in the background."""
+    return f"  scheduled an async checkpoint save at iteration {iteration:7d} to /ckpt\n"
+
+
+def trained(run: Replaying, first: int, last: int, seconds: float = 30.0, every: int = 1) -> None:
+    """Iteration lines."""
+    for iteration in range(first, last + 1, every):
+        run.say(line(iteration, seconds=seconds), seconds)
+
+
+def begun(**changes: object) -> Replaying:
+    """A run that has saved twice, every 50 iterations."""
+    run = Replaying()
+    run.say(arguments(**{"save_interval": 50, "save": "/ckpt", **changes}))
+    for iteration in (50, 100):
+        trained(run, iteration - 49, iteration)
+        run.say(start(iteration), 1.0)
+        run.say(end(iteration), 40.0)
+    return run
+
+
+# --- failed ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_save_that_never_ended_while_training_went_on() -> None:
+    """Told five lines later, a warning; the next one as well is critical; one that is whole resolves it."""
+    run = begun()
+    trained(run, 101, 150)
+    run.say(start(150), 1.0)
+    trained(run, 151, 155)
+    assert run.firing(FAILED) is None
+    trained(run, 156, 157)
+    told = run.firing(FAILED)
+    assert told is not None
+    assert (told.severity, told.onset_iteration, told.iteration) == ("warning", 150, 156)
+    assert "iteration 100" in told.summary
+    trained(run, 158, 200)
+    run.say(start(200), 1.0)
+    trained(run, 201, 210)
+    assert run.loud(FAILED)[-1].severity == "critical"
+    trained(run, 211, 250)
+    run.say(start(250) + end(250), 40.0)
+    assert run.loud(FAILED)[-1].status == "resolved"
+
+
+def test_the_first_save_of_a_program_that_tells_success() -> None:
+    """BigScience's program prints a line for each success."""
+    run = Replaying()
+    run.say(arguments())
+    trained(run, 1, 100)
+    run.say(start(100), 1.0)
+    trained(run, 101, 110)
+    assert run.firing(FAILED) is not None
+
+
+def test_a_program_that_never_tells_success_is_not_suspected() -> None:
+    """gpt-neox's lines: nothing says how its saves end."""
+    run = Replaying()
+    for iteration in range(1, 60):
+        run.say(
+            f" samples/sec: 10.0 | iteration {iteration:8d}/     512 | elapsed time per iteration (ms): 9000.0 | "
+            f"learning rate: 1.000E-04 | approx flops per GPU: 41.2TFLOPS | lm_loss: {9 - iteration / 60:.6E} | "
+            "number of skipped iterations:   0 | number of nan iterations:   0 |\n",
+            9.0,
+        )
+        if iteration == 20:
+            run.say(start(20))
+    assert run.firing(FAILED) is None
+
+
+def test_a_full_disk() -> None:
+    """An exception inside a save is critical at once, and names it."""
+    run = begun()
+    trained(run, 101, 150)
+    run.say(start(150), 1.0)
+    run.say(
+        'Traceback (most recent call last):\n  File "checkpointing.py", line 300, in save_checkpoint\n'
+        "OSError: [Errno 28] No space left on device\n",
+        20.0,
+    )
+    told = run.firing(FAILED)
+    assert told is not None
+    assert told.severity == "critical"
+    assert "No space left on device" in told.summary
+    assert "1500 s of training at risk" in told.summary
+
+
+def test_an_exception_that_training_survives() -> None:
+    """The save is tried again and succeeds: resolved."""
+    run = begun()
+    trained(run, 101, 150)
+    run.say(start(150), 1.0)
+    run.say(
+        'Traceback (most recent call last):\n  File "c.py", line 3, in save\nRuntimeError: PytorchStreamWriter failed writing file\n'
+    )
+    assert run.firing(FAILED) is not None
+    run.say(start(150) + end(150), 60.0)
+    assert run.loud(FAILED)[-1].status == "resolved"
+    trained(run, 151, 170)
+    assert not run.stands(FAILED)
+
+
+def test_killed_inside_a_save() -> None:
+    """The end came while it was written: perhaps partial."""
+    run = begun()
+    trained(run, 101, 150)
+    run.say(start(150), 1.0)
+    run.say(
+        "slurmstepd: error: *** JOB 1718955 ON nid006149 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n", 5.0
+    )
+    told = run.firing(FAILED)
+    assert told is not None
+    assert ("partial" in told.summary, told.severity, told.onset_iteration) == (True, "warning", 150)
+
+
+@pytest.mark.parametrize(
+    "kind", ["crash_oom", "crash_nccl", "crash_python", "crash_ecc", "time_limit", "kill_switch", "hang"]
+)
+def test_an_end_outside_a_save_is_no_failed_save(kind: str) -> None:
+    """Crashes between saves."""
+    scenario = Scenario(iterations=100, save_interval=20, faults=(Fault(kind, 50),))
+    assert Replaying().play(scenario).firing(FAILED) is None
+
+
+def test_the_simulated_full_disk() -> None:
+    """`simulate --fault checkpoint_failed`."""
+    told = (
+        Replaying()
+        .play(Scenario(iterations=100, save_interval=20, faults=(Fault("checkpoint_failed", 50),)))
+        .firing(FAILED)
+    )
+    assert told is not None
+    assert (told.severity, told.onset_iteration) == ("critical", 60)
+
+
+def test_asynchronous_saves_end_many_iterations_later() -> None:
+    """Handed over, whole 20 iterations later, again and again: silent. One that never ends is told."""
+    run = Replaying()
+    run.say(arguments(save="/ckpt", save_interval=100))
+    for begin in range(100, 500, 100):
+        trained(run, begin - 99 if begin == 100 else begin - 79, begin)
+        run.say(start(begin) + scheduled(begin))
+        trained(run, begin + 1, begin + 20)
+        run.say(end(begin))
+    assert run.firing(FAILED) is None
+    trained(run, 421, 500)
+    run.say(start(500) + scheduled(500))
+    trained(run, 501, 579)
+    assert run.firing(FAILED) is None
+    trained(run, 580, 590)
+    told = run.firing(FAILED)
+    assert told is not None
+    assert told.onset_iteration == 500
+
+
+def test_asynchronous_saves_whose_success_is_never_told() -> None:
+    """Nothing is known of them."""
+    run = Replaying()
+    run.say(arguments(save="/ckpt"))
+    for begin in range(50, 400, 50):
+        trained(run, begin - 49, begin)
+        run.say(start(begin) + scheduled(begin))
+    assert run.firing(FAILED) is None
+
+
+def test_ranks_out_of_order() -> None:
+    """Another rank's iteration lines come between the begin and the end of a save."""
+    run = begun()
+    trained(run, 101, 150)
+    run.say(start(150))
+    trained(run, 151, 153)
+    run.say(end(150))
+    trained(run, 154, 190)
+    assert run.firing(FAILED) is None
+
+
+def test_fast_iterations_wait_for_the_other_file() -> None:
+    """A tenth of a second each: six lines are over before another rank's file was read."""
+    run = begun()
+    run.say(start(150))
+    trained(run, 151, 400, seconds=0.1)
+    run.say(end(150))
+    assert run.firing(FAILED) is None
+
+
+def test_memories_survive_as_json() -> None:
+    """Saves under way are remembered over a restart of the daemon."""
+    run = begun()
+    run.say(start(150))
+    for name, kind in ((FAILED, checkpoint_failed.Memory), (OVERDUE, checkpoint_overdue.Memory)):
+        memory = run.run.state.memory_of[name]
+        assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(memory)), kind) == memory
+
+
+# --- overdue --------------------------------------------------------------------------------------------------------
+
+
+def test_saves_that_stop() -> None:
+    """Every 50 iterations, then no more: told after two intervals, once; the next save resolves it."""
+    run = begun()
+    trained(run, 101, 201)
+    assert run.firing(OVERDUE) is None
+    trained(run, 202, 230)
+    told = run.firing(OVERDUE)
+    assert told is not None
+    assert (told.severity, told.onset_iteration, told.iteration) == ("warning", 100, 202)
+    assert len(run.loud(OVERDUE)) == 1
+    run.say(start(230) + end(230))
+    assert run.loud(OVERDUE)[-1].status == "resolved"
+
+
+def test_without_arguments_the_interval_is_learned() -> None:
+    """Three saves tell it."""
+    run = Replaying()
+    for iteration in range(20, 200, 20):
+        trained(run, iteration - 19, iteration)
+        run.say(start(iteration) + end(iteration))
+    trained(run, 181, 230)
+    told = run.firing(OVERDUE)
+    assert told is not None
+    assert told.iteration == 222
+
+
+def test_a_longer_interval_in_new_arguments_is_legal() -> None:
+    """From 50 to 500 at a restart."""
+    run = begun()
+    run.say("RuntimeError: CUDA error: unknown error\n" + arguments(save_interval=500, save="/ckpt"), 60.0)
+    trained(run, 101, 700)
+    assert run.firing(OVERDUE) is None
+
+
+def test_a_run_that_never_saved() -> None:
+    """Without a place to save nothing is said; with one it is shown, nobody is woken."""
+    silent = Replaying()
+    silent.say(arguments(save_interval=10))
+    trained(silent, 1, 100)
+    assert silent.firing(OVERDUE) is None
+    shown = Replaying()
+    shown.say(arguments(save_interval=10, save="/ckpt"))
+    trained(shown, 1, 100)
+    told = shown.firing(OVERDUE)
+    assert told is not None
+    assert (told.severity, told.quiet) == ("info", True)
+    assert shown.loud() == []
+
+
+def test_saves_by_the_clock() -> None:
+    """Every two hours, while the batch ramps up: in iterations irregular. A long pause is told, a slower batch is not."""
+    run = Replaying()
+    iteration = 0
+    for seconds in (15.0, 20.0, 30.0, 45.0, 60.0, 80.0):
+        for _ in range(int(7200 / seconds)):
+            iteration += 1
+            run.say(line(iteration, seconds=seconds), seconds)
+        run.say(start(iteration) + end(iteration))
+    assert run.firing(OVERDUE) is None
+    for _ in range(int(4 * 7200 / 80)):
+        iteration += 1
+        run.say(line(iteration, seconds=80.0), 80.0)
+    told = run.firing(OVERDUE)
+    assert told is not None
+    assert told.severity == "warning"
+
+
+def test_restarts_and_log_intervals() -> None:
+    """Back to the checkpoint and on, again and again, logging every ten: never overdue."""
+    run = Replaying()
+    run.say(arguments(save_interval=50, save="/ckpt", log_interval=10))
+    trained(run, 10, 50, every=10)
+    run.say(start(50) + end(50))
+    for _ in range(5):
+        trained(run, 60, 90, every=10)
+        run.say(
+            "RuntimeError: CUDA error: unknown error\n" + arguments(save_interval=50, save="/ckpt", log_interval=10)
+        )
+    assert run.firing(OVERDUE) is None
+
+
+@pytest.mark.parametrize(("fault", "kind", "iteration"), [("save_unfinished", FAILED, 66), ("saves_stop", OVERDUE, 82)])
+def test_simulated_faults(fault: str, kind: str, iteration: int) -> None:
+    """`simulate --fault save_unfinished` and `saves_stop`."""
+    told = Replaying().play(Scenario(iterations=100, save_interval=20, faults=(Fault(fault, 50),))).firing(kind)
+    assert told is not None
+    assert told.iteration == iteration

@@ -1,0 +1,377 @@
+"""Configuration: every rule fires on the lines that break it, and legal configurations stay silent."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from monitor.detectors import configuration
+from monitor.detectors.configuration import ConfigurationSettings, Memory
+from monitor.run.audit import Finding, audit
+from monitor.simulate import Fault, Scenario
+from tests.monitor.detectors.replaying import Replaying, arguments, line, lines
+
+
+def found(run: Replaying) -> dict[str, Finding]:
+    """Key -> finding, of everything that the log has shown."""
+    return {finding.key: finding for finding in audit(run.run.state)}
+
+
+def started(name: str = "run", text: str = "", **changes: object) -> Replaying:
+    """A run whose arguments were dumped."""
+    run = Replaying(name)
+    run.say(text + arguments(**changes))
+    return run
+
+
+def loud(run: Replaying) -> dict[str, str]:
+    """Key -> severity of findings that wake somebody."""
+    return {key: finding.severity for key, finding in found(run).items() if finding.severity != "info"}
+
+
+def test_bloom_is_clean() -> None:
+    """The arguments and lines of a sound run: nothing at all is wrong, for a thousand lines."""
+    run = started("tr11-176B-ml")
+    run.say(lines(range(1, 1000)))
+    assert found(run) == {}
+    assert run.told == []
+
+
+# --- the model is not the one that its name says -------------------------------------------------------------------
+
+
+WIDE = {"num_layers": 32, "hidden_size": 16384, "num_attention_heads": 32, "kv_channels": 512, "padded_vocab_size": 50688,
+        "swiglu": False, "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 32, "data_parallel_size": 1,
+        "world_size": 128, "global_batch_size": 1024, "micro_batch_size": 1, "bf16": False, "fp16": True}  # fmt: skip
+
+
+def test_the_104b_run_that_was_58b() -> None:
+    """FFN_HIDDEN_SIZE left at 20480 from the 13B: told when the arguments are printed, before the first iteration."""
+    run = started("tr8-104B-wide", ffn_hidden_size=20480, **WIDE)
+    told = run.firing("configuration")
+    assert told is not None
+    assert (told.severity, told.quiet) == ("warning", False)
+    assert "104B" in told.summary
+    assert "56.7B" in told.summary
+    assert "ffn_hidden_size 20480" in told.summary
+    assert told.iteration is None
+
+
+def test_the_true_104b() -> None:
+    """65536 is 104B."""
+    assert loud(started("tr8-104B-wide", ffn_hidden_size=65536, **WIDE)) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["tr8-104B", "save/104B-exp1/checkpoints", "gpt-104b", "1T-tokens-104B", "tr8b-104B", "104B-300B-tokens"]
+)
+def test_where_a_name_may_tell(name: str) -> None:
+    """The run's own name, or where it saves; counts of tokens and numbers of trainings are no sizes."""
+    assert "K07 name" in loud(started("run", save=f"/ckpt/{name}", ffn_hidden_size=20480, **WIDE))
+    assert loud(started("run", save=f"/ckpt/{name}", ffn_hidden_size=65536, **WIDE)) == {}
+
+
+LLAMA = {"num_layers": 16, "hidden_size": 2048, "ffn_hidden_size": 8192, "num_attention_heads": 32, "kv_channels": 64,
+         "swiglu": True, "group_query_attention": True, "num_query_groups": 8, "padded_vocab_size": 128256,
+         "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "data_parallel_size": 28, "world_size": 56,
+         "global_batch_size": 336, "micro_batch_size": 4, "untie_embeddings_and_output_weights": False}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama3-1b-fineweb40B-gutenberg3B",
+        "llama-1B",
+        "fineweb-40B/llama3-1b-x",
+        "run",
+        "gpt",
+        "llama3-1b-300B",
+        "exp_7",
+    ],
+)
+def test_names_that_fit(name: str) -> None:
+    """A GLU model with grouped queries whose name counts without the embedding, beside names of data sets."""
+    assert loud(started(name, **LLAMA)) == {}
+
+
+def test_a_mixture_has_no_one_size() -> None:
+    """8x7B and 30B-A3B: which layers have experts is not told."""
+    moe = {**LLAMA, "num_experts": 8, "moe_router_topk": 2, "expert_model_parallel_size": 4}
+    assert loud(started("mixtral-8x7B", **moe)) == {}
+    assert loud(started("qwen3-30B-A3B", **moe)) == {}
+
+
+def test_a_cut_down_trial_is_shown_not_told() -> None:
+    """Two layers of a 70B model to try the set-up: named after the whole."""
+    trial = {**WIDE, "num_layers": 32, "hidden_size": 2048, "kv_channels": 64, "ffn_hidden_size": 8192}
+    run = started("llama-70b-debug", **trial)
+    assert found(run)["K07 name"].severity == "info"
+    assert run.loud() == []
+
+
+# --- the layout -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "severity", "changes"),
+    [
+        ("K02", "warning", {"data_parallel_size": 16}),
+        ("K02", "warning", {"world_size": 192}),
+        ("K04", "warning", {"global_batch_size": 1000, "micro_batch_size": 3}),
+        ("K04", "warning", {"global_batch_size": 1024, "data_parallel_size": 384, "pipeline_model_parallel_size": 1,
+                            "tensor_model_parallel_size": 1, "micro_batch_size": 1}),
+        ("K19 batch", "warning", {"global_batch_size": 1048, "data_parallel_size": 1, "micro_batch_size": 1,
+                                  "world_size": 48}),
+        ("K05", "warning", {"num_layers": 8}),
+        ("K06 heads", "warning", {"num_attention_heads": 110}),
+        ("K06 head size", "warning", {"hidden_size": 14340, "kv_channels": None}),
+        ("K21", "warning", {"rampup_batch_size": "['24', '24', '1000000']", "global_batch_size": 2040,
+                            "micro_batch_size": 1, "data_parallel_size": 12, "world_size": 576}),
+    ],
+)  # fmt: skip
+def test_layouts_that_do_not_add_up(key: str, severity: str, changes: dict[str, object]) -> None:
+    """Told when the arguments are printed."""
+    run = started(**changes)
+    if key == "K21":
+        # 24 is a multiple of 12: this ramp is legal; one by 32 is not
+        assert "K21" not in found(run)
+        run = started(**{**changes, "rampup_batch_size": "['32', '32', '1000000']", "global_batch_size": 2016})
+    assert loud(run).get(key) == severity
+    assert run.firing("configuration") is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"virtual_pipeline_model_parallel_size": 2, "num_layers": 72},
+        {"context_parallel_size": 2, "data_parallel_size": 4},
+        {"num_experts": 64, "expert_model_parallel_size": 8, "moe_router_topk": 2},
+        {"decoder_first_pipeline_num_layers": 4, "decoder_last_pipeline_num_layers": 4, "num_layers": 58},
+        {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True},
+        {"swiglu": True, "ffn_hidden_size": 38400},
+        {"group_query_attention": True, "num_query_groups": 8},
+        {"curriculum_learning": True},
+        {"rampup_batch_size": "['32', '32', '9765625']"},
+        {"encoder_tensor_model_parallel_size": 2, "world_size": 400},
+        {"gtp_remat_size": 2, "world_size": 768},
+        {"decrease_batch_size_if_needed": True, "global_batch_size": 2050, "rampup_batch_size": "['32', '32', '100']"},
+        {"kv_channels": 256, "num_attention_heads": 64},
+        {"global_batch_size": 2016, "data_parallel_size": 12, "pipeline_model_parallel_size": 8, "num_layers": 72},
+        {"global_batch_size": 2040, "data_parallel_size": 12, "pipeline_model_parallel_size": 8, "num_layers": 72},
+        {"multi_latent_attention": True, "kv_channels": 192},
+        {"world_size": None, "data_parallel_size": None},
+    ],
+)
+def test_legal_layouts(changes: dict[str, object]) -> None:
+    """Virtual pipeline, context and expert parallelism, uneven stages, GLU, grouped queries, unknown inputs ..."""
+    run = started("tr11-176B" if not changes.keys() & {"num_layers", "swiglu", "kv_channels"} else "run", **changes)
+    run.say(lines(range(1, 12), batch=int(str(changes.get("global_batch_size", 2048))), tflops=111.11))
+    assert loud(run) == {}
+    assert run.loud() == []
+
+
+def test_a_ramp_that_will_stop_the_run_is_critical() -> None:
+    """s004 L182: DP 8 x MBS 8 = 64; a ramp by 32 from 64 runs, and stops at 96."""
+    run = started(rampup_batch_size="['64', '32', '9765625']", micro_batch_size=8)
+    assert found(run)["K21"].severity == "warning"
+    run.say(lines(range(1, 5), batch=64))
+    told = [item for item in run.loud("configuration") if item.severity == "critical"]
+    assert len(told) == 1
+    assert "will stop at batch size 96" in told[0].summary
+
+
+def test_uneven_layers_by_program() -> None:
+    """NVIDIA's program refuses them; DeepSpeed's pipeline spreads them, at a price worth a word."""
+    run = started(num_layers=72, pipeline_model_parallel_size=48, tensor_model_parallel_size=1, zero_stage=1)
+    assert found(run)["K05"].severity == "info"
+    assert "25%" in found(run)["K05"].message
+
+
+# --- printed figures ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("factor", "severity", "word"),
+    [(2.0, "warning", "half the GPUs"), (0.5, "warning", "twice the GPUs"), (4.0, "warning", "512 for 2048"),
+     (8.0, "warning", "node of 8"), (0.75, "info", "recomputation"), (1048 / 1024, "info", "1048"),
+     (2**30 / 1e9, "info", "2^30"), (0.001, "info", "milliseconds")],
+)  # fmt: skip
+def test_ratio_dictionary(factor: float, severity: str, word: str) -> None:
+    """Printed over recomputed TFLOPs names the likely cause."""
+    run = started()
+    run.say(lines(range(1, 8), tflops=149.02 * factor))
+    findings = [finding for finding in audit(run.run.state) if finding.check == "K12"]
+    assert [finding.severity for finding in findings] == [severity]
+    assert word in findings[0].message
+    assert bool(run.loud("configuration")) is (severity == "warning")
+
+
+def test_an_unknown_relation_is_a_hint() -> None:
+    """It does not follow from the arguments, and nobody knows why: shown with the size that it implies."""
+    run = started()
+    run.say(lines(range(1, 8), tflops=121.0))
+    assert found(run)["K08 unexplained"].severity == "info"
+    assert "K11" in found(run)
+    assert run.loud() == []
+
+
+def test_an_old_formula_is_named() -> None:
+    """The log of before PR 251: right by its own formula, not comparable with the newer one."""
+    run = started()
+    run.say(lines(range(1, 8), tflops=143.36))
+    assert found(run)["K08 formula"].evidence["formula"] == "megatron_deepspeed_2021"
+    assert run.loud() == []
+
+
+def test_printed_samples_per_second_in_milliseconds() -> None:
+    """tr8b printed 0.005 samples per second where there were 5.3."""
+    run = started()
+    run.say(lines(range(1, 8), rates=2048 / 105.22 / 1000))
+    assert found(run)["K09 unit"].severity == "info"
+    assert run.loud() == []
+
+
+def test_consumed_samples_that_do_not_add_up() -> None:
+    """Each iteration counts 1024 samples at a printed batch of 2048: told; one line out of order is not."""
+    run = started()
+    run.say(lines(range(1, 4)))
+    run.say(line(4, samples=4 * 2048 + 7) + lines(range(5, 20)))
+    assert "K10" not in found(run)
+    run.say("".join(line(at, samples=19 * 2048 + (at - 19) * 1024) for at in range(20, 30)))
+    assert loud(run)["K10"] == "warning"
+
+
+def test_ramp_up_and_log_intervals_add_up() -> None:
+    """The batch grows between two lines of ten iterations: anything between both sizes is right."""
+    run = started(rampup_batch_size="['32', '32', '9765625']", log_interval=10)
+    samples, batch, text = 0, 32, ""
+    for iteration in range(10, 400, 10):
+        for step in range(10):
+            samples += batch
+            batch = min(2048, batch + 32 * (step == 4))
+        text += line(iteration, batch=batch, samples=samples)
+    run.say(text)
+    assert "K10" not in found(run)
+
+
+def test_more_than_the_hardware_can_do() -> None:
+    """A V100 at 104 TFLOPs is a bug in the calculation."""
+    run = started(text="GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-5c1e)\n")
+    run.say(lines(range(1, 8), tflops=149.02))
+    assert loud(run)["K17"] == "warning"
+    a100 = started(text="GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5c1e)\n")
+    a100.say(lines(range(1, 8), tflops=149.02))
+    assert loud(a100) == {}
+
+
+# --- hints ----------------------------------------------------------------------------------------------------------
+
+
+def test_hints_are_shown_and_never_sent() -> None:
+    """Bubble, kernel shapes, memory of the end stages."""
+    run = started(global_batch_size=64, num_attention_heads=64, hidden_size=14400, kv_channels=225)
+    run.say(lines(range(1, 8), batch=64, tflops=10.0))
+    keys = found(run).keys()
+    assert {"K27", "K20 hidden", "K20 head size"} <= keys
+    assert loud(run) == {}
+    assert run.loud() == []
+    shown = run.firing("configuration")
+    assert shown is not None
+    assert (shown.quiet, shown.severity) == (True, "info")
+
+
+def test_memory_of_the_end_stages() -> None:
+    """61 GB where the embedding is, 47 between; balanced ones are silent."""
+
+    def run_with(ends: float) -> Replaying:
+        run = started(bf16=True)
+        text = "".join(
+            f"[Rank {stage * 32}] (after 1 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0 | "
+            f"max reserved: {(ends if stage in (0, 11) else 47.0) * 1024:.1f}\n"
+            for stage in range(12)
+        )
+        run.say(line(1) + text + lines(range(2, 8)))
+        return run
+
+    assert found(run_with(61.0))["K16"].severity == "info"
+    assert "K16" not in found(run_with(48.0))
+
+
+# --- the incident ---------------------------------------------------------------------------------------------------
+
+
+def test_one_incident_that_opens_anew_for_news() -> None:
+    """It lists its findings; a new one as bad closes it and opens it again; one that is only a hint does not."""
+    run = started("tr8-104B", ffn_hidden_size=20480, **WIDE)
+    first = run.firing("configuration")
+    assert first is not None
+    assert len(run.loud("configuration")) == 1
+    for iteration in range(1, 20):
+        run.say(line(iteration, batch=1024, samples=iteration * 512, tflops=20.0), 105.0)
+    assert [(item.status, item.severity) for item in run.loud("configuration")] == [
+        ("firing", "warning"), ("resolved", "warning"), ("firing", "warning"),
+    ]  # fmt: skip
+    checks = {item["check"] for item in run.run.book.open["configuration"].evidence["findings"]}
+    assert {"K07", "K10"} <= checks
+
+
+def test_a_restart_with_right_arguments_resolves_it() -> None:
+    """The next launch has the right width."""
+    run = started("tr8-104B", ffn_hidden_size=20480, **WIDE)
+    run.say(lines(range(1, 6), batch=1024))
+    run.say(arguments(ffn_hidden_size=65536, **WIDE) + lines(range(1, 6), batch=1024), 600.0)
+    assert not any(item["severity"] == "warning" for item in _open(run))
+    assert run.loud("configuration")[-1].status == "resolved"
+
+
+def _open(run: Replaying) -> list[dict[str, object]]:
+    known = run.run.book.open.get("configuration")
+    return list(known.evidence["findings"]) if known else []
+
+
+def test_a_new_launch_is_not_judged_by_halves() -> None:
+    """Its launcher tells the new world before the arguments tell the new layout."""
+    run = started()
+    run.say(lines(range(1, 6)))
+    run.say(
+        "using world size: 192, data-parallel-size: 4, tensor-model-parallel size: 4, pipeline-model-parallel size: 12 \n"
+    )
+    run.say(arguments(world_size=192, data_parallel_size=4) + lines(range(1, 6), tflops=298.04))
+    assert loud(run) == {}
+    assert run.loud() == []
+
+
+def test_ignored_checks() -> None:
+    """A site may leave some out."""
+    run = started(data_parallel_size=16)
+    assert configuration.check(run.run.state, run.at, ConfigurationSettings()).status == "firing"
+    assert configuration.check(run.run.state, run.at, ConfigurationSettings(ignore=("K02", "K27"))).status == "clear"
+
+
+def test_its_memory_survives_as_json() -> None:
+    """A restart of the daemon knows what was told."""
+    run = started(data_parallel_size=16)
+    kept = msgspec.json.decode(msgspec.json.encode(run.run.state.memory_of["configuration"]))
+    run.run.state.memory_of["configuration"] = kept
+    assert run.say(lines(range(1, 9))) == []
+    assert isinstance(run.run.state.memory_of["configuration"], Memory)
+
+
+@pytest.mark.parametrize(
+    "dialect", ["bigscience", "megatron-lm", "megatron-lm-2021", "microsoft", "gpt-neox", "deepspeed"]
+)
+def test_simulated_runs_are_silent(dialect: str) -> None:
+    """Ramp-up, evaluation and saves in every dialect: nothing is told but what a hint may be."""
+    scenario = Scenario(dialect=dialect, iterations=150, save_interval=20, eval_interval=25, eval_sets=2)
+    run = Replaying("bloom-176B").play(scenario)
+    kinds = ("configuration", "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure")
+    assert run.loud(*kinds) == []
+
+
+@pytest.mark.parametrize(("fault", "check"), [("wrong_topology", "K02"), ("wrong_size", "K07")])
+def test_simulated_faults(fault: str, check: str) -> None:
+    """`simulate --fault wrong_topology` and `wrong_size`: told before the first iteration."""
+    told = Replaying().play(Scenario(iterations=20, faults=(Fault(fault, 1),))).firing("configuration")
+    assert told is not None
+    assert told.summary.startswith(check)
+    assert told.iteration is None

@@ -1,0 +1,66 @@
+"""CUDA_LAUNCH_BLOCKING: its cost where both settings were seen; a cold start that is too slow; unknown is not 0."""
+
+from __future__ import annotations
+
+import pytest
+
+from monitor.detectors.launch_blocking import is_on
+from monitor.simulate import Fault, Scenario
+from tests.monitor.playing import Played, play, texts
+
+
+def restarted(first: int | None, factor: float, world_size: int = 384, **more: int) -> Played:
+    """A run that is restarted with the variable set, slower by a factor."""
+    faults = (Fault("launch_blocking", 300, factor=factor),)
+    scenario = Scenario(iterations=500, launch_blocking=first, faults=faults, world_size=world_size, **more)
+    return play(texts(scenario))
+
+
+def test_its_cost_is_told() -> None:
+    """0 before, 1 after, 6.3 % slower from the first iteration of the launch on."""
+    told = restarted(0, 1.063).firing("launch_blocking")
+    assert told.severity == "warning"
+    assert told.evidence["cost_ratio"] == pytest.approx(0.063, abs=0.01)
+    assert told.evidence["cuda_launch_blocking"] == "1"
+    assert "hung without it" in told.summary
+
+
+def test_small_runs_are_told_to_unset_it() -> None:
+    """On 48 GPUs nothing speaks for it."""
+    assert "unset it" in restarted(0, 1.063, 48).firing("launch_blocking").summary
+
+
+def test_a_cost_within_noise_is_not_told() -> None:
+    """At 160 GPUs and more it was measured at nothing."""
+    assert restarted(0, 1.005).of("launch_blocking") == []
+
+
+def test_not_seen_is_unknown() -> None:
+    """The launch before did not tell the variable: there is nothing to compare with, whatever the difference."""
+    assert restarted(None, 1.063).of("launch_blocking") == []
+
+
+def test_advice_in_a_traceback_is_no_setting() -> None:
+    """`For debugging consider passing CUDA_LAUNCH_BLOCKING=1` stands in every CUDA traceback."""
+    advice = [(0.5, "For debugging consider passing CUDA_LAUNCH_BLOCKING=1.\n")]
+    assert play([*advice, *texts(Scenario(iterations=50))]).state.environment == {}
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(120.0, False), (150.0, True)])
+def test_a_cold_start_is_compared_with_known_machines(seconds: float, told: bool) -> None:
+    """The seeds hold this layout at 123.69 s; 21 % slower from the start on is told, as information only."""
+    sizes = {"layers": 72, "hidden": 14336, "tp": 8, "pp": 12, "micro_batch_size": 4, "heads": 64}
+    played = play(texts(Scenario(iterations=60, seconds_per_iteration=seconds, save_interval=0, **sizes)))  # type: ignore[arg-type]
+    found = [item for item in played.told if item.incident == "launch_blocking"]
+    assert bool(found) == told
+    if found:
+        assert (found[0].severity, found[0].evidence["expected_seconds_per_iteration"]) == (
+            "info",
+            123.69,
+        )
+        assert "the log does not tell" in found[0].summary
+
+
+def test_values() -> None:
+    """Only what is on is on."""
+    assert [is_on(value) for value in (None, "0", "1", "")] == [None, False, True, False]

@@ -1,0 +1,194 @@
+"""Loss-scale collapse and overflow storms of real trainings, and the scaler's healthy life."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.monitor.detectors.training_log import TrainingLog, bloom, fp16, overflow
+
+
+def steady(first: int, last: int, scale: float = 1048576.0, norm: float = 464000.0, loss: float = 2.67) -> TrainingLog:
+    """A run whose scale has found its level."""
+    log = TrainingLog(21)
+    for iteration in range(first, last):
+        log.feed(fp16(iteration, log.around(loss, 0.005), scale, log.around(norm, 0.1)))
+    assert log.incidents == set()
+    return log
+
+
+def test_the_104b_with_embedding_norm() -> None:
+    """L7: overflows one after the other, the norm frozen bit for bit: both incidents at the third overflow."""
+    log = steady(16900, 17062)
+    scales = (1048576.0, 524288.0, 262144.0, 131072.0, 65536.0, 32768.0)
+    found: dict[str, int] = {}
+    for number, (scale, new) in enumerate(pairwise(scales), 1):
+        log.feed(overflow(scale, new))
+        for incident in log.incidents:
+            found.setdefault(incident, number)
+        log.feed(fp16(17061 + number, 2.67 + 0.3 * number, new, 464441.887))
+    assert found["overflow_storm"] == 3
+    assert found["loss_scale_collapse"] == 3
+    log.feed(fp16(17068, None, 32768.0, 464441.887))
+    assert log.first("nan_loss")[0] == 17068
+    assert log.fired("overflow_storm")[0].onset_iteration == 17061
+
+
+def test_the_same_without_overflow_lines() -> None:
+    """They may stand in another file: the falling scale and the frozen norm tell it, one line later at most."""
+    log = steady(16900, 17062)
+    log.feed(fp16(17062, 2.68, 1048576.0, 464441.887))
+    for number, scale in enumerate((524288.0, 262144.0, 131072.0), 1):
+        log.feed(fp16(17062 + number, 2.7, scale, 464441.887))
+    assert (log.first("overflow_storm")[0] or 0) <= 17065
+    assert (log.first("loss_scale_collapse")[0] or 0) <= 17065
+
+
+def test_a_frozen_norm_that_nothing_explains() -> None:
+    """Two equal lines of nine digits without a halving: the step was not taken."""
+    log = steady(16900, 17062)
+    log.feed(fp16(17062, 2.68, 1048576.0, 464441.887))
+    assert log.incidents == set()
+    log.feed(fp16(17063, 2.68, 1048576.0, 464441.887))
+    assert log.first("overflow_storm") == (17063, "warning")
+    assert log.fired("overflow_storm")[0].evidence["witness"] == "frozen grad norm"
+
+
+@pytest.mark.parametrize("norm", ["0.000", "-1.000", "1.000", "0.139"])
+def test_equal_norms_that_mean_nothing(norm: str) -> None:
+    """Near misses: a norm that is not computed is constant, and 0.139 follows 0.139 by chance."""
+    log = TrainingLog()
+    for iteration in range(1, 200):
+        text = fp16(iteration, log.around(2.7, 0.005), 32768.0, 0.14 + 0.001 * (iteration % 3))
+        log.feed(
+            text if norm == "0.139" and iteration % 4 else text.replace(f"{0.14 + 0.001 * (iteration % 3):.3f}", norm)
+        )
+    assert log.incidents == set()
+
+
+def test_healthy_cycles() -> None:
+    """Near miss: every thousand iterations the scale doubles, overflows with hysteresis, and halves."""
+    log = steady(1, 100)
+    iteration = 100
+    for _ in range(5):
+        for _ in range(300):
+            iteration += 1
+            log.feed(fp16(iteration, log.around(2.67, 0.005), 1048576.0, log.around(464000.0, 0.1)))
+        norm = 480000.125
+        log.feed(fp16(iteration + 1, 2.67, 2097152.0, norm))
+        log.feed(overflow(2097152.0, None) + fp16(iteration + 2, 2.67, 2097152.0, norm))
+        log.feed(overflow(2097152.0, 1048576.0) + fp16(iteration + 3, 2.67, 1048576.0, norm))
+        iteration += 3
+    assert log.incidents == set()
+
+
+@pytest.mark.parametrize("start", [16, 24, 32])
+def test_the_first_search_is_silent(start: int) -> None:
+    """Near miss: from 2^16 to 2^32 the scale is halved at each step until one succeeds, by lines or by the counter."""
+    for told_by_engine in (True, False):
+        log = TrainingLog()
+        scale, iteration = 2.0**start, 0
+        while scale > 2.0**12:
+            iteration += 1
+            if told_by_engine:
+                log.feed(overflow(scale, scale / 2))
+            scale /= 2
+            log.feed(fp16(iteration, None if not told_by_engine else 11.0, scale, None, skipped=not told_by_engine))
+        for _ in range(100):
+            iteration += 1
+            log.feed(fp16(iteration, log.around(9.0, 0.01), scale, log.around(5.0, 0.2)))
+        assert log.incidents == set()
+
+
+def test_glm_falls_thirty_iterations_before_its_loss() -> None:
+    """L8: the scale reduces drastically around 33710, the loss explodes at 33740: a warning 20 iterations ahead."""
+    log = steady(33500, 33706, scale=65536.0, norm=900.0)
+    scale, loss = 65536.0, 2.67
+    for iteration in range(33706, 33760):
+        if iteration >= 33708 and iteration % 3 == 0 and scale > 8:
+            log.feed(overflow(scale, scale / 2))
+            scale /= 2
+        loss = 2.67 if iteration < 33740 else loss * 1.15
+        log.feed(fp16(iteration, log.around(loss, 0.005), scale, log.around(900.0, 0.1)))
+    iteration, severity = log.first("loss_scale_collapse")
+    assert (iteration or 0) <= 33720
+    assert severity == "warning"
+    assert (log.first("loss_spike")[0] or 0) >= 33740
+
+
+def test_a_slow_decline() -> None:
+    """L3: the scale sinks over 2,300 iterations; told before the loss breaks at 7000. Up and down by two: silent."""
+    log = TrainingLog()
+    for iteration in range(1, 4700):
+        scale = 32768.0 * (1, 2, 4, 2)[(iteration // 400) % 4]
+        log.feed(fp16(iteration, 3.0, scale, log.around(5e4, 0.1)))
+    assert log.incidents == set()
+    for iteration in range(4700, 7000):
+        log.feed(fp16(iteration, 3.0, 32768.0 / 2 ** ((iteration - 4700) // 380), log.around(5e4, 0.1)))
+    assert log.incidents == {"loss_scale_collapse"}
+    told = log.fired("loss_scale_collapse")[0]
+    assert told.evidence["reason"] == "declining"
+    assert (told.iteration or 0) < 7000
+
+
+def test_at_the_minimum_it_is_critical_at_once() -> None:
+    """L10: the scale has reached its floor. A run whose scale was always 1 (bf16) has none."""
+    log = steady(100, 300, scale=64.0)
+    for iteration, scale in ((300, 64.0), (340, 32.0), (380, 16.0), (420, 8.0), (460, 4.0)):
+        log.feed(fp16(iteration, 2.67, scale, 1000.0 + iteration))
+    assert all(item.severity == "warning" for item in log.fired("loss_scale_collapse"))
+    log.feed(fp16(500, 2.67, 2.0, 1500.0))
+    assert log.fired("loss_scale_collapse")[-1].severity == "critical"
+    bf16 = TrainingLog()
+    for iteration in range(1, 100):
+        bf16.feed(fp16(iteration, 2.67, 1.0, log.around(1.0, 0.1)))
+    assert bf16.incidents == set()
+
+
+def test_the_program_gives_up() -> None:
+    """L11: DeepSpeed's last word."""
+    log = steady(100, 200)
+    log.feed("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n")
+    assert log.fired("loss_scale_collapse")[-1].severity == "critical"
+    assert log.fired("loss_scale_collapse")[-1].evidence["reason"] == "exhausted"
+
+
+def test_a_storm_grows_critical_and_ends() -> None:
+    """Ten of ten steps skipped is standing still; twenty clean ones end it."""
+    log = steady(100, 200)
+    for iteration in range(200, 215):
+        log.feed(overflow(1048576.0, 1048576.0) + fp16(iteration, 2.67, 1048576.0, 470000.125))
+    assert [item.severity for item in log.fired("overflow_storm")] == ["warning", "critical"]
+    for iteration in range(215, 240):
+        log.feed(fp16(iteration, 2.67, 1048576.0, log.around(464000.0, 0.1)))
+    assert len(log.resolved("overflow_storm")) == 1
+
+
+def test_skipped_steps_of_a_line_a_hundred() -> None:
+    """Megatron-LM with a log interval of 100: five skipped of a hundred are health, fifty are a storm."""
+    log = TrainingLog()
+    for iteration in range(100, 3000, 100):
+        log.feed(fp16(iteration, 3.0, 65536.0, log.around(1.5, 0.1), skipped=5 if iteration % 1000 == 0 else 0))
+    assert log.incidents == set()
+    log.feed(fp16(3000, 3.0, 65536.0, 1.6, skipped=50))
+    assert log.incidents == {"overflow_storm"}
+
+
+def test_a_scale_of_minus_one_is_none() -> None:
+    """DeepSpeed's pipeline owns the scale, and Megatron prints -1.0."""
+    log = TrainingLog()
+    for iteration in range(1, 100):
+        log.feed(fp16(iteration, log.around(3.0, 0.005), -1.0, 0.0))
+    assert log.incidents == set()
+
+
+def test_two_engines_with_scales_of_their_own() -> None:
+    """Near miss: DeepSpeed-Chat's actor and critic overflow in turn; between their scales lies no fall."""
+    log = TrainingLog()
+    for iteration in range(1, 100):
+        log.feed(bloom(iteration, log.around(3.0, 0.005)))
+    log.feed(overflow(65536.0, 32768.0) + overflow(1024.0, 512.0))
+    for iteration in range(100, 200):
+        log.feed(bloom(iteration, log.around(3.0, 0.005)))
+    assert log.incidents == set()

@@ -1,0 +1,220 @@
+"""Memory pressure: near the limit, and leaks; silent on plateaus, noise, and sizes that nobody told."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from monitor.detectors import memory_pressure
+from monitor.detectors.memory_pressure import Memory, MemoryPressureSettings
+from monitor.run.series import Series
+from monitor.run.state import RunState
+from monitor.simulate import Fault, Scenario
+from parsers.events import MemoryReported
+from tests.monitor.detectors.replaying import Replaying, arguments, line
+
+KIND = "memory_pressure"
+A100 = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5c1e)\n"
+GIB = 1024.0  # in the MB that the line prints
+
+
+def report(iteration: int, allocated: float, reserved: float | None = None) -> str:
+    """Megatron's line; in MiB."""
+    most = allocated + 2048 if reserved is None else reserved
+    return (
+        f"[Rank 0] (after {iteration} iterations) memory (MB) | allocated: {allocated:.4f} | max allocated: "
+        f"{allocated + 1024:.4f} | reserved: {most:.1f} | max reserved: {most:.1f}\n"
+    )
+
+
+def host(percent: float) -> str:
+    """DeepSpeed's see_memory_usage."""
+    return (
+        "[2026-01-01 00:00:00,000] [INFO] [utils.py:806:see_memory_usage] after step\n"
+        "[2026-01-01 00:00:00,000] [INFO] [utils.py:807:see_memory_usage] MA 30.0 GB         Max_MA 31.0 GB         "
+        "CA 40.0 GB         Max_CA 40 GB \n"
+        "[2026-01-01 00:00:00,000] [INFO] [utils.py:815:see_memory_usage] CPU Virtual Memory:  "
+        f"used = {percent * 5:.2f} GB, percent = {percent:.1f}%\n"
+    )
+
+
+def trained(
+    used: Callable[[float], float],
+    seconds: float,
+    hours: float,
+    name: str = A100,
+    text: Callable[[int, float], str] = report,
+    total: int = 1_000_000,
+) -> tuple[Replaying, float | None]:
+    """(the run, hours until it was told aloud) with a report after each iteration; `used` is given the hours."""
+    run = Replaying()
+    run.say(name + arguments(train_iters=total))
+    first = None
+    for iteration in range(1, int(hours * 3600 / seconds)):
+        elapsed = iteration * seconds / 3600
+        run.say(text(iteration, used(elapsed)) + line(iteration, seconds=seconds, total=total), seconds)
+        if first is None and run.loud(KIND):
+            first = elapsed
+    return run, first
+
+
+def driven(used: Callable[[float], float], seconds: float, hours: float) -> float | None:
+    """As `trained` without the text, for long series: hours until it fires aloud."""
+    state = RunState(name="run")
+    state.topology.gpu_name = "NVIDIA A100-SXM4-80GB"
+    state.attempt.iterations = 1
+    settings = MemoryPressureSettings()
+    for iteration in range(1, int(hours * 3600 / seconds)):
+        elapsed = iteration * seconds / 3600
+        state.latest.iteration, state.latest.seconds_per_iteration = iteration, seconds
+        state.memory.allocated = state.memory.max_allocated = int(used(elapsed) * 2**20)
+        memory_pressure.on_event(state, MemoryReported(allocated_bytes=state.memory.allocated), settings)
+        memory_pressure.on_step(state, settings)
+        verdict = memory_pressure.check(state, 0.0, settings)
+        if verdict.status == "firing" and not verdict.quiet:
+            return elapsed
+    return None
+
+
+# --- near the limit -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reserved", "fires"), [(77.0, True), (76.0, True), (74.0, False), (53.0, False)])
+def test_near_the_device_size(reserved: float, fires: bool) -> None:
+    """76 of 80 GB was "too close to OOM"."""
+    run = Replaying()
+    run.say(A100 + arguments())
+    run.say(line(1) + report(1, 40 * GIB, reserved * GIB) + line(2) + line(3))
+    assert bool(run.loud(KIND)) is fires
+    if fires:
+        assert run.loud(KIND)[0].severity == "warning"
+
+
+def test_without_the_device_size_nothing_is_near() -> None:
+    """Megatron does not print the device's name."""
+    run = Replaying()
+    run.say(arguments() + line(1) + report(1, 78 * GIB, 79.5 * GIB) + line(2) + line(3))
+    assert run.firing(KIND) is None
+
+
+def test_the_size_from_an_out_of_memory_line() -> None:
+    """The launch before ended with one: it told the capacity."""
+    run = Replaying()
+    run.say(arguments() + line(1) + line(2))
+    run.say(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of "
+        "79.15 GiB of which 1.10 GiB is free.\n",
+        5.0,
+    )
+    run.say(arguments(micro_batch_size=1) + line(1) + report(1, 70 * GIB, 77 * GIB) + line(2) + line(3), 60.0)
+    assert run.loud(KIND)
+    assert "79.2 GiB" in run.loud(KIND)[0].summary
+
+
+def test_a_nearly_full_host() -> None:
+    """95 % of the host."""
+    run = Replaying()
+    run.say(arguments() + line(1) + host(96.0) + line(2) + line(3))
+    told = run.firing(KIND)
+    assert told is not None
+    assert "96% of the host" in told.summary
+
+
+# --- leaks ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gigabyte_a_day_is_found_within_six_hours() -> None:
+    """On 80 GB, with reports that vary by a few MB, through the parser."""
+    noise = random.Random(1)
+    _, first = trained(lambda hours: (60 + hours / 24) * GIB + noise.gauss(0, 8), 100.0, 6.0)
+    assert first is not None
+    assert first < 6.0
+
+
+@pytest.mark.parametrize("seconds", [1.0, 10.0, 60.0, 100.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gigabyte_a_day_at_every_pace(seconds: float, seed: int) -> None:
+    """Each pace and noise of its own."""
+    noise = random.Random(seed)
+    first = driven(lambda hours: (60 + hours / 24) * GIB + noise.gauss(0, 16), seconds, 6.0)
+    assert first is not None
+
+
+def test_a_fast_leak_is_critical_in_time() -> None:
+    """A gigabyte in ten minutes from 70 of 80: told long before it is full."""
+    run, first = trained(lambda hours: (70 + 6 * hours) * GIB, 5.0, 1.2)
+    assert first is not None
+    assert first < 0.6
+    assert run.loud(KIND)[-1].severity == "critical"
+
+
+def test_a_leak_that_outlives_the_run_is_a_hint() -> None:
+    """Full in a month, done in a day."""
+    run, first = trained(lambda hours: (50 + hours / 24) * GIB, 20.0, 6.0, total=4000)
+    assert first is None
+    told = run.firing(KIND)
+    assert told is not None
+    assert (told.severity, told.quiet) == ("info", True)
+
+
+def test_a_leak_of_unknown_room_is_a_hint() -> None:
+    """The device's size is not told."""
+    run, first = trained(lambda hours: (50 + hours) * GIB, 20.0, 5.0, name="")
+    assert first is None
+    assert run.firing(KIND) is not None
+
+
+def test_a_host_leak() -> None:
+    """IDEFICS: a little host memory a step, dead after days."""
+    run, first = trained(lambda hours: 40 + hours, 20.0, 8.0, text=lambda _, percent: host(percent))
+    assert first is not None
+    assert first < 5.0
+    assert "host's memory grows" in run.loud(KIND)[0].summary
+
+
+@pytest.mark.parametrize("tau", [0.02, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("gained", [0.5, 5.0, 12.0])
+def test_a_warm_up_plateau_is_silent(tau: float, gained: float) -> None:
+    """Caches and fragmentation grow towards a level, over a minute or an hour."""
+    for seconds in (10.0, 60.0):
+        assert driven(lambda hours: (58 + gained * (1 - math.exp(-hours / tau))) * GIB, seconds, 12.0) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_is_silent(seed: int) -> None:
+    """Reports that vary by a hundred MB, with outliers of gigabytes, for five days."""
+    noise = random.Random(seed)
+
+    def used(_: float) -> float:
+        return 60 * GIB + noise.gauss(0, 100) + (3000 if noise.random() < 0.02 else 0)
+
+    assert driven(used, 60.0, 5 * 24.0) is None
+
+
+def test_steps_and_restarts_are_silent() -> None:
+    """A level that changes once, and curriculum learning's longer sequences, are no slope."""
+    assert driven(lambda hours: (50 if hours < 2 else 58) * GIB, 30.0, 12.0) is None
+
+
+def test_the_simulated_fault() -> None:
+    """`simulate --fault memory_leak`: told before the device is full."""
+    scenario = Scenario(iterations=600, save_interval=1000, faults=(Fault("memory_leak", 20),))
+    assert Replaying().play(scenario).loud(KIND)
+
+
+# --- the series -----------------------------------------------------------------------------------------------------
+
+
+def test_the_series_is_bounded_and_its_slope_is_robust() -> None:
+    """A hundred thousand readings, a tenth of them wild."""
+    series, noise = Series(), random.Random(0)
+    for at in range(100_000):
+        series.add(float(at), 3.0 * at + (1e7 if noise.random() < 0.1 and at < 50 else 0.0) + noise.gauss(0, 50))
+    assert len(series.times) <= 256
+    assert series.slope() == pytest.approx(3.0, rel=0.01)
+    assert series.count == 100_000
+    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(Memory(device=series))), Memory).device == series

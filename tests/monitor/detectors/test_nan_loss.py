@@ -1,0 +1,149 @@
+"""A loss that is no number, in all its prints; and the lines without a loss that are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from parsers.reader import SourceReader
+from tests.monitor.detectors.training_log import TrainingLog, bloom, fp16, saved, trainer
+
+
+def test_the_field_is_gone() -> None:
+    """L6, the 104B's experiment 12: 9027 has no loss, the same grad norm and half the scale. Told at that line."""
+    log = TrainingLog()
+    for iteration in range(8900, 9026):
+        log.feed(fp16(iteration, log.around(7.1, 0.01), 16384.0, log.around(20000, 0.1)))
+    log.feed(fp16(9026, 7.024580, 16384.0, 20609.780))
+    assert log.incidents == set()
+    log.feed(fp16(9027, None, 8192.0, 20609.780))
+    assert log.first("nan_loss") == (9027, "warning")  # the scaler may skip it
+    for iteration in (9028, 9029):
+        log.feed(fp16(iteration, None, 4096.0, 20609.780))
+    told = log.fired("nan_loss")
+    assert [item.severity for item in told] == ["warning", "critical"]
+    assert told[1].iteration == 9029
+    assert told[0].evidence["form"] == "gone"
+    assert told[0].evidence["last_finite_iteration"] == 9026
+    assert not log.fired("loss_spike")
+
+
+def test_in_bf16_the_first_line_is_critical() -> None:
+    """Nothing skips the step: the weights are NaN. Resolved by a restart that prints a loss again."""
+    log = TrainingLog()
+    log.feed(saved(20))
+    for iteration in range(21, 60):
+        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    said = log.feed(bloom(60, None, "nan"))
+    assert [(item.incident, item.severity) for item in said] == [("nan_loss", "critical")]
+    assert said[0].evidence["rollback_iteration"] == 20
+    assert "iteration 20" in said[0].summary
+    log.feed("[after megatron is initialized] datetime: 2022-04-12 10:10:00 \n")
+    log.feed(bloom(21, 2.5))
+    assert len(log.resolved("nan_loss")) == 1
+
+
+@pytest.mark.parametrize(("printed", "form"), [("NAN", "nan"), ("INF", "inf"), ("-INF", "inf")])
+def test_printed_as_such(printed: str, form: str) -> None:
+    """Some programs print it: INF always."""
+    log = TrainingLog()
+    for iteration in range(1, 30):
+        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    log.feed(bloom(30, 2.5).replace("2.500000E+00", printed))
+    assert [item.evidence["form"] for item in log.fired("nan_loss")] == [form]
+    log.feed(bloom(31, 2.5))
+    assert len(log.resolved("nan_loss")) == 1
+
+
+def test_counted_by_the_loop() -> None:
+    """Megatron-LM counts NaN steps that were skipped beside the mean of the others."""
+    log = TrainingLog()
+    for iteration in range(10, 300, 10):
+        log.feed(fp16(iteration, 3.0, 32768.0, 1.5))
+    log.feed(fp16(300, 3.0, 32768.0, 1.5, skipped=1).replace("nan iterations:   0", "nan iterations:   1"))
+    assert [item.evidence["form"] for item in log.fired("nan_loss")] == ["counted"]
+    assert log.first("nan_loss")[1] == "warning"
+
+
+def test_nan_from_the_first_line() -> None:
+    """A real log: iteration 1 without a loss, `grad norm: nan`, and no NaN counted."""
+    log = TrainingLog()
+    log.feed(bloom(1, None, "nan"))
+    assert log.first("nan_loss") == (1, "critical")
+    assert log.fired("nan_loss")[0].evidence["form"] == "grad_norm"
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "form"), [("nan", "nan", "nan"), ("'nan'", "'nan'", "nan"), (0.0, "nan", "grad_norm")]
+)
+def test_hf_trainer(loss: object, norm: object, form: str) -> None:
+    """Its dict says nan, or 0.0 beside a grad norm of nan."""
+    log = TrainingLog()
+    log.feed("***** Running training *****\n  Total optimization steps = 1000\n")
+    for step in range(1, 20):
+        log.feed(trainer(step, 1.5, 0.9))
+    assert log.incidents == set()
+    log.feed(trainer(20, loss, norm))
+    assert [item.evidence["form"] for item in log.fired("nan_loss")] == [form]
+
+
+def test_the_engine_tells_which_it_is() -> None:
+    """The microsoft fork's engine prints its own line before the loop's."""
+    log = TrainingLog()
+    for iteration in range(1, 20):
+        log.feed(f"steps: {iteration} loss: 2.5000 iter time (s): 105.2 samples/sec: 19.4\n" + bloom(iteration, 2.5))
+    log.feed("steps: 20 loss: nan iter time (s): 105.2 samples/sec: 19.4\n" + bloom(20, None, "nan"))
+    told = log.fired("nan_loss")[0]
+    assert (told.evidence["form"], told.evidence["engine_loss"]) == ("gone", "nan")
+
+
+def test_every_step_skipped_is_no_nan() -> None:
+    """Near miss: the interval has no loss because the loss scale was searched for, and the counter says so."""
+    log = TrainingLog()
+    log.feed(fp16(10, None, 8388608.0, None, skipped=10))
+    log.feed(fp16(20, 12.0, 32768.0, None, skipped=8))
+    for iteration in range(30, 400, 10):
+        log.feed(fp16(iteration, 8.0, 32768.0, 3.0))
+    log.feed(fp16(400, None, 32.0, None, skipped=10))
+    assert not log.fired("nan_loss")
+    assert log.fired("overflow_storm")  # that is what it is
+
+
+def test_lines_that_never_carry_a_loss() -> None:
+    """Near misses: a fork that prints none, one that prints it now and then, a line that is torn before it."""
+    log = TrainingLog()
+    for iteration in range(1, 50):
+        log.feed(bloom(iteration, None, "0.220"))
+    assert log.incidents == set()
+    for iteration in range(50, 100):
+        log.feed(bloom(iteration, 2.5 if iteration % 4 == 0 else None, "0.220"))
+    log = TrainingLog()
+    for iteration in range(1, 30):
+        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    log.feed(bloom(30, 2.5)[:140] + "\n")
+    log.feed(bloom(31, 2.5))
+    assert log.incidents == set()
+
+
+def test_a_copy_without_the_loss_is_not_the_line() -> None:
+    """Near miss: an older line that another rank prints late says nothing of now."""
+    log = TrainingLog()
+    for iteration in range(1, 30):
+        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    for text in (bloom(24, 2.5), bloom(29, None)):
+        for entry in SourceReader().feed(text.encode()):
+            log.run.state.copies.moved("rank0.log", entry.event.iteration - 1, 0)  # it is behind, not restarted
+            log.said += log.judge.take(log.run, entry, "rank0.log", log.at, True)
+    assert log.incidents == set()
+
+
+def test_finite_losses_with_a_norm_that_is_no_number() -> None:
+    """One such line is the scaler's business, five in a row are a finding."""
+    log = TrainingLog()
+    for iteration in range(1, 30):
+        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    log.feed(bloom(30, 2.5, "inf"))
+    log.feed(bloom(31, 2.5))
+    assert log.incidents == set()
+    for iteration in range(32, 37):
+        log.feed(bloom(iteration, 2.5, "nan"))
+    assert log.first("nan_loss")[0] == 36

@@ -1,0 +1,129 @@
+"""Slowdowns: found in a few iterations, told once, resolved; nothing of what only looks like one."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from monitor.detectors.levels import Level
+from tests.monitor.playing import fault, healthy, play
+
+BIGSCIENCE = (
+    " iteration {:8d}/  115311 | consumed samples: {:12d} | consumed tokens: {:16d} | elapsed time per iteration (s): "
+    "{:.2f} | learning rate: 5.990E-05 | global batch size: {:5d} | lm loss: 2.300000E+00 | grad norm: 0.240 | "
+    "num zeros: 0.0 | number of skipped iterations:   0 | number of nan iterations:   0 | samples per second: 19.400 | "
+    "TFLOPs: 149.00 |\n"
+)
+
+
+def lines(series: list[tuple[int, float, int]]) -> Iterator[tuple[float, str]]:
+    """(iteration, seconds, batch size) as lines at their instants."""
+    now = 0.0
+    for iteration, seconds, size in series:
+        now += seconds
+        yield now, BIGSCIENCE.format(iteration, iteration * size, iteration * size * 2048, seconds, size)
+
+
+def steady(first: int, count: int, seconds: float = 105.2, seed: int = 1) -> list[tuple[int, float, int]]:
+    """A healthy run at 0.4 % noise."""
+    rng = random.Random(seed)
+    return [(first + i, seconds * math.exp(rng.gauss(0, 0.004)), 2048) for i in range(count)]
+
+
+def test_blooms_slow_gpu() -> None:
+    """2022-04-28: from iteration 42782 on 110 s instead of 105; told at or before 42787, with what it cost."""
+    series = steady(42580, 200)
+    series += [(42780 + i, seconds, 2048) for i, seconds in enumerate((105.16, 105.17, 106.25, 110.17, 111.14))]
+    series += steady(42785, 60, 111.05)
+    told = play(lines(series)).firing("slowdown")
+    assert told.iteration is not None
+    assert 42783 <= told.iteration <= 42787
+    assert told.severity == "warning"
+    assert told.onset_iteration in (42782, 42783)
+    assert told.evidence["normal_seconds_per_iteration"] == pytest.approx(105.2, rel=0.005)
+    assert told.evidence["seconds_per_iteration"] == pytest.approx(110.5, rel=0.01)
+    assert told.evidence["hours_added"] > 80
+    assert "look for one slow GPU" in told.summary
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("factor", "within"), [(1.02, 13), (1.05, 6), (1.10, 4)])
+def test_a_step_is_found_in_time(factor: float, within: int, seed: int) -> None:
+    """2, 5 and 10 %, at BLOOM's noise."""
+    series = steady(1, 250, seed=seed) + steady(251, 60, 105.2 * factor, seed=seed + 100)
+    told = play(lines(series)).firing("slowdown")
+    assert told.iteration is not None
+    assert told.iteration < 251 + within
+
+
+def test_back_to_normal_resolves() -> None:
+    """A slow stretch of 50 iterations: one firing, one resolved, silence after."""
+    played = fault("slowdown_recovered", 300, iterations=600, length=50, factor=1.06)
+    assert [item.status for item in played.of("slowdown")] == ["firing", "resolved"]
+    assert played.of("slowdown")[1].iteration in range(350, 370)
+
+
+def test_a_second_shift_is_a_second_incident() -> None:
+    """Another 6 % on top, long after: told again, with the first normal as the base."""
+    series = steady(1, 200) + steady(201, 200, 111.0, seed=2) + steady(401, 60, 118.0, seed=3)
+    told = [item for item in play(lines(series)).of("slowdown") if item.status == "firing"]
+    assert [100 * round(item.evidence["ratio"] - 1, 2) for item in told] == pytest.approx([5, 12], abs=1.01)
+
+
+def test_faster_is_information() -> None:
+    """Told to nobody at night, shown for a while, then the new normal."""
+    played = play(lines(steady(1, 200) + steady(201, 200, 98.0, seed=2)))
+    assert played.of("slowdown") == []
+    (firing, resolved) = played.of("slowdown", quiet=True)
+    assert (firing.severity, resolved.status) == ("info", "resolved")
+
+
+def test_creeping_is_found() -> None:
+    """1 % per 100 iterations, told before 4.5 % are lost."""
+    series = [(i + 1, s * (1 + max(0, i - 300) * 1e-4), b) for i, (_, s, b) in enumerate(steady(1, 800))]
+    told = play(lines(series)).firing("slowdown")
+    assert told.iteration is not None
+    assert told.iteration <= 300 + 450
+
+
+def test_ramp_up_is_no_slowdown() -> None:
+    """The batch size grows by 16 every 30 iterations, the time with it."""
+    rng = random.Random(3)
+    sizes = [192 + 16 * (i // 30) for i in range(1500)]
+    series = [(i + 1, (12 + 0.0465 * b) * math.exp(rng.gauss(0, 0.004)), b) for i, b in enumerate(sizes)]
+    assert play(lines(series)).kinds() == set()
+
+
+def test_single_outliers_and_old_hiccups_are_no_slowdown() -> None:
+    """One iteration of 1.5, a hiccup of 30 % every tenth iteration from the beginning: neither is a new level."""
+    series = [(i, s * (1.3 if i % 10 == 0 else 1.5 if i == 222 else 1.0), b) for i, s, b in steady(1, 400)]
+    assert play(lines(series)).kinds() == set()
+
+
+def test_saves_and_evaluations_are_no_slowdown() -> None:
+    """BigScience's time holds them; the simulator writes them into it."""
+    assert healthy(600, eval_interval=150, eval_sets=3).kinds() == set()
+
+
+def test_a_slower_launch_is_compared_with_the_one_before() -> None:
+    """After a restart on other nodes everything takes 5 % more: told with the launch as its reason."""
+    told = fault("launch_blocking", 300, iterations=500, factor=1.06).firing("slowdown")
+    assert told.evidence["reason"] == "slower than the launches before"
+    assert told.severity == "warning"
+
+
+def test_a_launch_that_is_as_fast_as_the_last_is_no_news() -> None:
+    """Launches differ by a few tenths of a percent."""
+    assert "slowdown" not in fault("crash_and_restart", 300, iterations=500).kinds()
+
+
+def test_a_level_forgets_nothing_that_it_must_keep() -> None:
+    """The sorted window holds what the window holds, whatever comes."""
+    rng, level = random.Random(0), Level()
+    for i in range(1000):
+        level.add(rng.gauss(0, 1), i, 20.0)
+        assert len(level.values) == min(i + 1, 200)
+    assert sorted(level.values) == level.ordered

@@ -1,0 +1,118 @@
+"""A training's log, written line by line in the programs' own formats and judged as the daemon judges it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from monitor.config import Config
+from monitor.incidents import Transition
+from monitor.judgement import Judge, Judged
+from monitor.run.state import RunState
+from parsers.reader import SourceReader
+
+
+class TrainingLog:
+    """Feeds text through the real parser, live, and keeps what the daemon would have said."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.judge = Judge(Config())
+        self.run = Judged(RunState(name="run", read_at=0.0))
+        self.reader = SourceReader()
+        self.said: list[Transition] = []
+        self.random = random.Random(seed)
+        self.at = 0.0
+
+    def feed(self, text: str) -> list[Transition]:
+        """Transitions that this text caused."""
+        before = len(self.said)
+        for entry in self.reader.feed(text.encode()):
+            self.at += 1.0
+            self.said += self.judge.take(self.run, entry, "main.log", self.at, True)
+        return self.said[before:]
+
+    def restarted_daemon(self) -> None:
+        """What a restart of the daemon keeps."""
+        self.run.state = msgspec.msgpack.decode(msgspec.msgpack.encode(self.run.state), type=RunState)
+
+    def fired(self, incident: str) -> list[Transition]:
+        """Every time it was told as firing."""
+        return [item for item in self.said if item.incident == incident and item.status == "firing"]
+
+    def resolved(self, incident: str) -> list[Transition]:
+        """Every time it was told as over."""
+        return [item for item in self.said if item.incident == incident and item.status == "resolved"]
+
+    def first(self, incident: str) -> tuple[int | None, str]:
+        """(iteration, severity) of the first time."""
+        told = self.fired(incident)
+        assert told, f"{incident} did not fire"
+        return told[0].iteration, told[0].severity
+
+    @property
+    def incidents(self) -> set[str]:
+        """The kinds that fired."""
+        return {item.incident for item in self.said if item.status == "firing"}
+
+    def around(self, value: float, spread: float) -> float:
+        """A value with noise, `spread` in parts of one."""
+        return value * (1 + self.random.gauss(0, spread))
+
+
+def bloom(iteration: int, loss: float | None, norm: float | str = 0.22, batch: int = 2048) -> str:
+    """BigScience's line of 2022: seconds, bf16, no loss scale."""
+    printed = "" if loss is None else f"lm loss: {loss:.6E} | "
+    norm = norm if isinstance(norm, str) else f"{norm:.3f}"
+    return (
+        f"[default7]: iteration {iteration:8d}/  115311 | consumed samples: {iteration * batch:12d} | "
+        f"consumed tokens: {iteration * batch * 2048:12d} | elapsed time per iteration (s): 105.22 | "
+        f"learning rate: 5.279E-05 | global batch size: {batch:5d} | {printed}grad norm: {norm} | num zeros: 0.0 | "
+        "number of skipped iterations:   0 | number of nan iterations:   0 | "
+        "samples per second: 19.463 | TFLOPs: 149.02 |\n"
+    )
+
+
+def fp16(iteration: int, loss: float | None, scale: float, norm: float | None = 0.0, skipped: int = 0) -> str:
+    """BigScience's line of 2021, and Megatron-LM's of that time: milliseconds, loss scale."""
+    printed = "" if loss is None else f"lm loss: {loss:.6E} | "
+    normed = "" if norm is None else f"grad norm: {norm:.3f} | "
+    return (
+        f" iteration {iteration:8d}/  311541 | consumed samples: {iteration * 1024:12d} | "
+        f"elapsed time per iteration (ms): 22306.6 | learning rate: 9.850E-05 | "
+        f"global batch size:  1024 | {printed}loss scale: {scale:.1f} | {normed}"
+        f"num zeros: 0.0 | number of skipped iterations: {skipped:3d} | number of nan iterations:   0 |\ntime (ms)\n"
+    )
+
+
+def overflow(scale: float, new: float | None) -> str:
+    """DeepSpeed skips a step; `new` None: hysteresis is used up first."""
+    rest = "but hysteresis is 2. Reducing hysteresis to 1" if new is None else f"reducing to {new}"
+    return (
+        "[2022-01-19 13:09:13,305] [INFO] [stage_1_and_2.py:1651:step] [deepscale] OVERFLOW! Rank 0 Skipping step. "
+        f"Attempted loss scale: {scale}, {rest}\n"
+    )
+
+
+def trainer(step: int, loss: Any, norm: Any) -> str:
+    """HF Trainer's bar and dict."""
+    return (
+        f"\r {step // 10}%|##        | {step}/1000 [03:45<11:17,  1.10s/it]\r"
+        f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 4e-08, 'epoch': 0.1}}\n"
+    )
+
+
+def calm_bloom(log: TrainingLog, iterations: Iterable[int], loss: float = 2.21, norm: float = 0.22) -> None:
+    """BLOOM's healthy lines: loss within 0.7 %, grad norm within 15 %."""
+    for iteration in iterations:
+        log.feed(bloom(iteration, log.around(loss, 0.007), log.around(norm, 0.15)))
+
+
+def saved(iteration: int) -> str:
+    """A checkpoint is whole."""
+    return (
+        f"saving checkpoint at iteration {iteration:7d} to /ckpt\n"
+        f"  successfully saved checkpoint at iteration {iteration:7d} to /ckpt\n"
+    )

@@ -1,0 +1,215 @@
+"""Outputs: written at an interval, failures told once, taken away at the end, no thread in another's way."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitor.config import ConfigError, PushgatewaySettings, TextfileSettings, load
+from monitor.metrics import RunSnapshot, Sample, Snapshot
+from monitor.outputs import Outputs, OutputTimer, Pushgateway, Textfile
+from monitor.outputs.registry import output_registry
+
+
+def snapshot(iteration: float) -> Snapshot:
+    """One run at an iteration."""
+    run = RunSnapshot("tr11", {"megatron_iteration": (Sample((), iteration),)}, {})
+    return Snapshot(at=0.0, runs=(run,), monitor={"megatron_monitor_runs": (Sample((), 1.0),)})
+
+
+class Ticks:
+    """A wait that ends after so many intervals."""
+
+    def __init__(self, ticks: int) -> None:
+        self.left, self.waited = ticks, []  # type: ignore[var-annotated]
+
+    def __call__(self, stop: threading.Event, seconds: float) -> bool:
+        """True when the last interval is over."""
+        self.waited.append(seconds)
+        self.left -= 1
+        return self.left < 0
+
+
+class Recorder:
+    """An output that fails when told to."""
+
+    name = "recorder"
+
+    def __init__(self, *failures: Exception | None) -> None:
+        self.failures, self.did = list(failures), []  # type: ignore[var-annotated]
+
+    def write(self, registry: CollectorRegistry) -> None:
+        """Fails as told."""
+        self.did.append("write")
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+
+    def remove(self) -> None:
+        """Never fails."""
+        self.did.append("remove")
+
+
+def played(output: Any, ticks: int) -> OutputTimer:
+    """A timer that has run its intervals and ended."""
+    timer = OutputTimer(output, CollectorRegistry(), 15.0, wait=Ticks(ticks))
+    timer.start()
+    timer.join(10.0)
+    return timer
+
+
+def test_written_at_each_interval_and_removed_once() -> None:
+    """Nothing before the first interval, nothing after the end."""
+    output = Recorder()
+    timer = played(output, 3)
+    assert output.did == ["write", "write", "write", "remove"]
+    assert timer.counts() == {"written": 3, "failed": 0}
+
+
+def test_a_failure_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    """The same failure three times is one line; another, and the recovery, one each. A bug ends nothing."""
+    caplog.set_level(logging.INFO)
+    refused, full = ConnectionRefusedError("refused"), OSError("full")
+    timer = played(Recorder(refused, refused, refused, full, None, RuntimeError("bug"), None), 7)
+    assert timer.counts() == {"written": 2, "failed": 5}
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "output=recorder outcome=failed error='refused'",
+        "output=recorder outcome=failed error='full'",
+        "output=recorder outcome=written again",
+        "output=recorder outcome=bug",
+    ]
+
+
+def test_an_output_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    """A gateway that takes the connection and answers nothing: the file beside it is written, and stop returns."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        path = tmp_path / "m.prom"
+        outputs = Outputs(
+            [
+                PushgatewaySettings(
+                    name="pushgateway", url=f"http://127.0.0.1:{silent.getsockname()[1]}", interval=0.01, timeout=30.0
+                ),
+                TextfileSettings(name="textfile", path=str(path), interval=0.01),
+            ],
+            lambda: snapshot(1),
+            "host:9843",
+        )
+        outputs.start()
+        for _ in range(500):
+            if outputs.counts()[("textfile", "written")] >= 3:
+                break
+            threading.Event().wait(0.01)
+        assert path.exists()
+        assert outputs.counts()[("pushgateway", "written")] == 0
+        outputs.stop(0.4)
+        assert not path.exists()
+
+
+def test_a_textfile_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
+    """A reader beside the writer never sees half a page; nothing is left beside the file."""
+    path = tmp_path / "m.prom"
+    textfile = Textfile(TextfileSettings(name="textfile", path=str(path)))
+    registry = output_registry(lambda: snapshot(7), {})
+    textfile.write(registry)
+    stop = threading.Event()
+
+    def rewrite() -> None:
+        while not stop.is_set():
+            textfile.write(registry)
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    pages = {path.read_text() for _ in range(2000)}
+    stop.set()
+    writer.join()
+    assert len(pages) == 1
+    assert 'megatron_iteration{run="tr11"} 7.0' in pages.pop()
+    assert [one.name for one in tmp_path.iterdir()] == ["m.prom"]
+    textfile.remove()
+    textfile.remove()  # a file that somebody took away already is no failure
+    assert not list(tmp_path.iterdir())
+
+
+def test_constant_labels_stand_on_every_sample() -> None:
+    """Also on the daemon's own series, which two daemons on one node would share."""
+    registry = output_registry(lambda: snapshot(7), {"slurm_job": "12\n3"})
+    families = {family.name: family for family in registry.collect()}
+    assert families["megatron_iteration"].samples[0].labels == {"run": "tr11", "slurm_job": "12�3"}
+    assert families["megatron_monitor_runs"].samples[0].labels == {"slurm_job": "12�3"}
+    assert set(families) == {"megatron_iteration", "megatron_monitor_runs"}  # nothing of the process's own
+
+
+def test_a_file_in_a_directory_that_is_missing_is_a_failure(tmp_path: Path) -> None:
+    """Counted, not raised."""
+    timer = played(Textfile(TextfileSettings(name="textfile", path=str(tmp_path / "none" / "m.prom"))), 2)
+    assert timer.counts() == {"written": 0, "failed": 2}
+
+
+def test_a_missing_password_is_a_failure(tmp_path: Path) -> None:
+    """The file is read at each push; nothing is sent without it."""
+    settings = PushgatewaySettings(
+        name="pushgateway", url="http://127.0.0.1:9", username="a", password_file=str(tmp_path / "none")
+    )
+    assert played(Pushgateway(settings, "host:1"), 1).counts()["failed"] == 1
+
+
+def test_the_page_is_valid_text() -> None:
+    """The parser of the client library reads it back."""
+    text = generate_latest(output_registry(lambda: snapshot(7), {"a": 'q"\\'})).decode()
+    (sample,) = next(f for f in text_string_to_metric_families(text) if f.name == "megatron_iteration").samples
+    assert sample.labels["a"] == 'q"\\'
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("outputs: [{type: textfile, name: textfile, path: /a/b.txt}]", "does not end in .prom"),
+        (
+            "outputs: [{type: textfile, name: textfile, path: /a.prom, labels: {state: x}}]",
+            "state is a label of the metrics",
+        ),
+        (
+            "outputs: [{type: textfile, name: textfile, path: /a.prom, labels: {run: x}}]",
+            "run is a label of the metrics",
+        ),
+        ("outputs: [{type: textfile, name: textfile, path: /a.prom, labels: {a-b: x}}]", "labels"),
+        ("outputs: [{type: pushgateway, name: pushgateway, url: 'http://a:1', username: x}]", "belong together"),
+        ("outputs: [{type: pushgateway, name: a}]", "url"),
+        ("outputs: [{type: pushgateway, url: 'http://a:1'}]", "name"),
+        (
+            "outputs: [{type: textfile, name: a, path: /a.prom}, {type: textfile, name: a, path: /b.prom}]",
+            "name",
+        ),
+        ("outputs: [{type: statsd, name: a}]", "type"),
+    ],
+)
+def test_a_wrong_output_is_told(text: str, problem: str) -> None:
+    """By its key."""
+    with pytest.raises(ConfigError, match=problem):
+        load(text)
+
+
+def test_outputs_are_configured(tmp_path: Path) -> None:
+    """From a file, paths relative to it, and with --set."""
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "outputs: [{type: textfile, name: textfile, path: a.prom}, {type: pushgateway, name: pushgateway, url: 'http://g:9091'}]"
+    )
+    one, two = load(file).outputs
+    assert isinstance(one, TextfileSettings)
+    assert one.path == str(tmp_path / "a.prom")
+    assert isinstance(two, PushgatewaySettings)
+    assert (two.job, two.instance, two.interval) == ("megatron-monitor", None, 15.0)
+    (three,) = load("", ["outputs.0={type: textfile, name: textfile, path: /x.prom, labels: {slurm_job: '7'}}"]).outputs
+    assert isinstance(three, TextfileSettings)
+    assert three.labels == {"slurm_job": "7"}

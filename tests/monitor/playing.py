@@ -1,0 +1,67 @@
+"""Trainings played to the judgement: each line at the instant at which it is written, no clock, no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from monitor.config import load
+from monitor.incidents import Transition
+from monitor.judgement import Judge
+from monitor.replay import Replay
+from monitor.run.state import RunState
+from monitor.simulate import Fault, Scenario, timeline
+from parsers.reader import SourceReader
+
+
+@dataclass
+class Played:
+    """What was said, and the run at the end."""
+
+    told: list[Transition]
+    state: RunState
+
+    def of(self, incident: str, *, quiet: bool = False) -> list[Transition]:
+        """Transitions of one kind; quiet ones only where asked for."""
+        return [item for item in self.told if item.incident == incident and (quiet or not item.quiet)]
+
+    def firing(self, incident: str) -> Transition:
+        """The only firing of a kind."""
+        (item,) = [item for item in self.of(incident) if item.status == "firing"]
+        return item
+
+    def kinds(self) -> set[str]:
+        """Kinds that a person was told of."""
+        return {item.incident for item in self.told if not item.quiet}
+
+
+def play(timed: Iterable[tuple[float, str]], after: float = 0.0, config: str = "") -> Played:
+    """Texts at their instants in seconds, then `after` seconds of silence."""
+    reader, player = SourceReader(), Replay(Judge(load(config), repeats=False), "run")
+    told: list[Transition] = []
+    at = 0.0
+    for at, text in timed:
+        told.extend(player.pass_until(at))
+        for entry in reader.feed(text.encode()):
+            told.extend(player.play(at, entry, "log"))
+    told.extend(player.finish(after + at - player.now))
+    return Played(told, player.run.state)
+
+
+def texts(scenario: Scenario) -> Iterator[tuple[float, str]]:
+    """A scenario's texts at the instants at which they are written."""
+    for emission in timeline(scenario):
+        yield emission.at, emission.text
+
+
+def fault(kind: str, at: int = 300, *, after: float = 0.0, iterations: int = 400, **more: object) -> Played:
+    """A training of BLOOM's sizes with one fault; keyword arguments of Fault or Scenario."""
+    names = {"factor", "seconds", "length"}
+    faults = (Fault(kind, at, **{k: v for k, v in more.items() if k in names}),)  # type: ignore[arg-type]
+    sizes = {k: v for k, v in more.items() if k not in names}
+    return play(texts(Scenario(iterations=iterations, faults=faults, **sizes)), after)  # type: ignore[arg-type]
+
+
+def healthy(iterations: int = 400, *, after: float = 0.0, **more: object) -> Played:
+    """The same without a fault."""
+    return play(texts(Scenario(iterations=iterations, **more)), after)  # type: ignore[arg-type]

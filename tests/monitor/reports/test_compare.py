@@ -1,0 +1,122 @@
+"""`compare`: what differs between two runs, and how sure the difference is."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from monitor.cli import main
+from monitor.reports.confidence import difference, student
+from monitor.simulate import Fault, Scenario, write
+
+
+def log(path: Path, **change: Any) -> str:
+    """A simulated log."""
+    with path.open("wb") as stream:
+        write(Scenario(**{"iterations": 120, "save_interval": 1000, **change}), stream)
+    return str(path)
+
+
+def compare(a: str, b: str, *more: str) -> dict[str, Any]:
+    """The JSON answer."""
+    result = CliRunner().invoke(main, ["compare", a, b, "--json", *more], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_the_same_run_twice_is_no_difference(tmp_path: Path) -> None:
+    """Same configuration, another seed of the noise: nothing differs but noise."""
+    found = compare(log(tmp_path / "a.log", seed=1), log(tmp_path / "b.log", seed=2))
+    assert found["same_configuration"] is True
+    assert (found["configuration"], found["arguments"], found["environment"]) == ({}, {}, {})
+    assert abs(found["pace"]["ratio"]) < 0.01
+    assert "no difference" in found["verdict"] or "differ by up to 1.1% anyway" in found["verdict"]
+
+
+def test_three_percent_are_seen_and_measured(tmp_path: Path) -> None:
+    """A slower twin: the truth lies in the interval, and 0 does not."""
+    found = compare(
+        log(tmp_path / "a.log", seed=1), log(tmp_path / "b.log", seed=2, seconds_per_iteration=105.22 * 1.03)
+    )
+    assert found["pace"]["sure"] is True
+    assert found["pace"]["low"] <= 0.03 <= found["pace"]["high"]
+    assert found["pace"]["high"] - found["pace"]["low"] < 0.02
+    assert "b is" in found["verdict"]
+    assert "slower per iteration" in found["verdict"]
+
+
+def test_what_differs_is_named(tmp_path: Path) -> None:
+    """Layout, arguments and CUDA_LAUNCH_BLOCKING; the scaling per GPU."""
+    a = log(tmp_path / "a.log", launch_blocking=1)
+    b = log(tmp_path / "b.log", launch_blocking=0, world_size=192, seconds_per_iteration=205.0)
+    found = compare(a, b)
+    assert found["same_configuration"] is False
+    assert found["configuration"] == {"gpus": [384, 192], "data_parallel_size": [8, 4]}
+    assert found["arguments"]["world_size"] == ["384", "192"]
+    assert found["environment"] == {"CUDA_LAUNCH_BLOCKING": ["1", "0"]}
+    notes = " ".join(found["notes"])
+    assert "CUDA_LAUNCH_BLOCKING is 1 and 0" in notes
+    assert "per GPU b does 102." in notes
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(80.83, "explains"), (100.0, "does not explain")])
+def test_a_changed_batch_size_is_judged_by_the_pipelines_filling(tmp_path: Path, seconds: float, said: str) -> None:
+    """K15: from 105.22 s at 128 micro-batches on 12 stages, 96 take 81 s; 100 s are something else."""
+    a, b = log(tmp_path / "a.log", noise=0.0), log(tmp_path / "b.log", noise=0.0, global_batch_size=1536,
+                                                   seconds_per_iteration=seconds)  # fmt: skip
+    (note,) = [note for note in compare(a, b)["notes"] if "batch size alone" in note]
+    assert f"gives {105.22 * (96 + 11) / (128 + 11):.2f} s" in note
+    assert said in note
+
+
+def test_few_iterations_and_none(tmp_path: Path) -> None:
+    """No interval is invented: of five iterations nothing is sure, of a crash at the start nothing is told."""
+    a = log(tmp_path / "a.log")
+    short = compare(a, log(tmp_path / "b.log", iterations=5))
+    assert short["pace"] is None
+    assert "too few" in short["verdict"]
+    dead = compare(a, log(tmp_path / "c.log", faults=(Fault("crash_oom", 1),)))
+    assert dead["outcomes"] == ["ok", "OOM"]
+    assert dead["verdict"] == "c has no steady iteration: nothing to compare"
+
+
+def test_text_and_usage(tmp_path: Path) -> None:
+    """For people; a path that holds two runs is refused with their names."""
+    a, b = log(tmp_path / "a.log"), log(tmp_path / "b.log", micro_batch_size=4)
+    text = CliRunner().invoke(main, ["compare", a, b]).stdout
+    assert "Different configuration" in text
+    assert "micro_batch_size" in text
+    refused = CliRunner().invoke(main, ["compare", str(tmp_path), b])
+    assert refused.exit_code == 1
+    assert "holds 2 runs: a, b" in refused.stderr
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    """Autocorrelated noise with outliers, 400 pairs without a difference: at most one in ten is called sure."""
+    rng = random.Random(7)
+
+    def series() -> list[float]:
+        noise, out = 0.0, []
+        for _ in range(200):
+            noise = 0.5 * noise + rng.gauss(0, 0.004)
+            out.append(100 * (1 + noise + (rng.expovariate(12) if rng.random() < 0.01 else 0)))
+        return out
+
+    wrong = 0
+    for _ in range(400):
+        found = difference(series(), series())
+        assert found is not None
+        wrong += found.sure
+    assert wrong <= 40
+
+
+def test_students_quantile() -> None:
+    """Against the table."""
+    for freedom, value in ((3, 3.182), (6, 2.447), (10, 2.228), (30, 2.042), (1e9, 1.960)):
+        assert student(freedom) == pytest.approx(value, rel=0.01)

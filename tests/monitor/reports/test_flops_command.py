@@ -1,0 +1,170 @@
+"""`flops` as people call it, and the tables behind it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from monitor.cli import main
+from monitor.reports import formulas, horizon
+from monitor.run import flops
+from monitor.run.causes import wrong_input
+from monitor.run.topology import Topology
+from monitor.simulate import Scenario, write
+
+A181B = (
+    "--layers", "72", "--hidden", "14336", "--padded-vocab", "250880", "--seq", "2048", "--gbs", "2048", "--gpus",
+    "384", "--tp", "8", "--pp", "12", "--mbs", "1", "--seconds", "143.31",
+)  # fmt: skip
+
+
+def run(*arguments: str, expect: int = 0) -> str:
+    """Standard output of a call that must end so."""
+    result = CliRunner().invoke(main, ["flops", *arguments], catch_exceptions=False)
+    assert result.exit_code == expect, result.output
+    return result.stdout
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    """The JSON answer."""
+    found: dict[str, Any] = json.loads(run(*arguments, "--json"))
+    return found
+
+
+def test_all_formulas_with_inputs_and_utilisation() -> None:
+    """One row of seed 004: its own formula, the others beside it, MFU by PaLM's rule, the bubble."""
+    found = answer(*A181B, "--gpu", "NVIDIA A100-SXM4-80GB", "--printed", "112.49", "--iterations", "95367")
+    rows = {row["formula"]: row["tflops"] for row in found["formulas"]}
+    assert set(rows) == set(flops.FORMULAS)
+    assert rows["bigscience"] == pytest.approx(112.494, abs=5e-4)
+    assert rows["gpt_neox_2021"] is None
+    assert found["printed"]["formula"] == "bigscience"
+    assert found["inputs"]["layers"] == 72
+    assert found["peak_tflops"] == 312.0
+    model = 3 * 2048 * 2048 * (72 * (24 * 14336**2 + 4 * 14336 * 2048) + 2 * 14336 * 250880)
+    assert found["mfu"] == pytest.approx(model / (312e12 * 384 * 143.31))
+    assert found["micro_batches"] == 512
+    assert found["pipeline_bubble"] == pytest.approx(11 / 523)
+    assert found["days"] == pytest.approx(95367 * 143.31 / 86400)
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("Tesla V100-SXM2-32GB", 125.0), ("Tesla V100-SXM2-16GB", 120.0), ("A100-SXM4-80GB", 312.0),
+        ("NVIDIA H100 80GB HBM3", 989.4), ("NVIDIA H200", 989.4), ("NVIDIA B200", 2250.0),
+        ("AMD Instinct MI250X", 191.5), ("AMD Instinct MI300X", 1307.4),
+    ],
+)  # fmt: skip
+def test_known_peaks(name: str, peak: float) -> None:
+    """One rank's share: an MI250X is two ranks."""
+    assert answer(*A181B, "--gpu", name)["peak_tflops"] == peak
+
+
+def test_an_unknown_gpu_is_a_usage_error() -> None:
+    """No peak is guessed."""
+    assert CliRunner().invoke(main, ["flops", *A181B, "--gpu", "TPU v5"]).exit_code == 2
+
+
+def test_text_names_what_each_formula_lacks() -> None:
+    """The seed's rule needs only a size; the others say what they need."""
+    text = run("--size", "104B", "--seq", "2048", "--gbs", "2048", "--gpus", "128", "--seconds", "633")
+    assert "43.07" in text
+    assert "needs layers, hidden_size, padded_vocab_size" in text
+
+
+@pytest.mark.parametrize("name", flops.FORMULAS)
+def test_needs_are_exactly_what_a_formula_cannot_do_without(name: str) -> None:
+    """With its needs alone it gives a figure; without any one of them it does not."""
+    values: dict[str, Any] = {
+        "layers": 24, "hidden_size": 2048, "padded_vocab_size": 50304, "parameters": 10**9, "log_interval": 1,
+        "activation_checkpointing": "full", "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "world_size": 8,
+    }  # fmt: skip
+    needs = (*formulas.FORMULAS[name].needs, "world_size")
+    full = {need: values[need] for need in needs}
+    assert flops.FORMULAS[name](Topology(**full), 1.0, 512, 2048) is not None
+    assert formulas.lacking(name, Topology(**full)) == ()
+    for need in needs:
+        topology = Topology(**{other: value for other, value in full.items() if other != need})
+        assert flops.FORMULAS[name](topology, 1.0, 512, 2048) is None
+        assert need in formulas.lacking(name, topology)
+
+
+def test_inputs_from_a_log(tmp_path: Path) -> None:
+    """What is not given comes from the log: sizes, the median time, the figure that it prints."""
+    path = tmp_path / "a.log"
+    with path.open("wb") as stream:
+        write(Scenario(iterations=20, noise=0.0), stream)
+    found = answer("--log", str(path))
+    assert found["inputs"]["layers"] == 70
+    assert found["inputs"]["seconds"] == pytest.approx(105.22)
+    assert found["printed"] == {
+        "tflops": 149.02,
+        "formula": "bigscience",
+        "causes": [],
+        "nearest": found["printed"]["nearest"],
+    }
+    doubled = answer("--log", str(path), "--gpus", "768", "--seconds", "60")
+    assert doubled["inputs"]["data_parallel_size"] == 16
+    rows = {row["formula"]: row["tflops"] for row in doubled["formulas"]}
+    assert rows["bigscience"] == pytest.approx(149.02 * 105.22 / 60 / 2, rel=1e-4)
+    assert "printed" not in doubled
+
+
+def test_plan_exit_status_and_reason() -> None:
+    """A layout that cannot ramp says why and fails; one that can is listed."""
+    ramp = ("plan", "--gbs", "2048", "--rampup", "32", "32", "10000000")
+    assert "batch size 32 % (MBS 8 x DP 8 = 64) = 32" in run(*ramp, "--mbs", "8", "--dp", "8", expect=1)
+    assert "layers 72 % PP 48 = 24" in run(*ramp, "--pp", "48", "--layers", "72", expect=1)
+    found = json.loads(run(*ramp, "--tp", "8", "--pp", "12", "--gpus", "384", "--json"))
+    assert found["problems"] == []
+    assert found["layouts"][0]["gpus"] == 384
+
+
+@pytest.mark.parametrize(
+    ("iterations", "seconds", "days"),
+    [(362000, 1, 4.1898), (362000, 10, 41.8981), (362000, 14.5, 60.7523), (362000, 162.5, 680.8449),
+     (362000, 210.0, 879.8611), (95365, 769.99, 849.89)],
+)  # fmt: skip
+def test_days(iterations: int, seconds: float, days: float) -> None:
+    """Seed 003's days, untruncated, and seed 004's."""
+    assert horizon.days_for_iterations(iterations, seconds) == pytest.approx(days, abs=6e-3)
+    tokens = iterations * 2048 * 2048
+    assert horizon.days_for_tokens(tokens, 2048, 2048, seconds) == pytest.approx(days, abs=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("tflops", "nodes", "petaflops"),
+    [(0.99, 1, 0.00097), (1.10, 1, 0.00107), (0.90, 4, 0.00352), (0.86, 64, 0.05375), (0.59, 1024, 0.59),
+     (0.86, 4, 0.00336), (0.84, 64, 0.0525), (0.76, 4, 0.00297)],
+)  # fmt: skip
+def test_aggregate_petaflops(tflops: float, nodes: int, petaflops: float) -> None:
+    """Seed 003's rule: / 1024, a node being the unit there."""
+    assert horizon.aggregate_petaflops(tflops, nodes) == pytest.approx(petaflops, abs=6e-6)
+
+
+def test_pipeline_scaling() -> None:
+    """K15: seconds at another batch size from the filling of the pipeline; the outlier of seed 004 stands out."""
+    assert horizon.scaled_seconds(117.07, 12, 128, 98) == pytest.approx(91.8, abs=0.05)
+    assert horizon.scaled_seconds(128.82, 12, 256, 196) == pytest.approx(99.9, abs=0.05)
+    assert horizon.scaled_seconds(114.11, 6, 64, 49) == pytest.approx(89.3, abs=0.05)
+
+
+def test_bubble_and_scaling() -> None:
+    """K27's shares at four micro-batches; doubling GPUs for 1.964 times the rate keeps 98.2 %."""
+    shares = [round(100 * horizon.bubble(stages, 4)) for stages in (4, 8, 16, 32, 64)]
+    assert shares == [43, 64, 79, 89, 94]
+    assert horizon.scaling_efficiency(4.760, 160, 2.424, 80) == pytest.approx(0.982, abs=5e-4)
+
+
+def test_causes_are_named_only_where_they_give_the_figure() -> None:
+    """Seed 002, E10: twice the formula is a doubled sequence or half the GPUs; a figure of nothing has no cause."""
+    topology = Topology(parameters=23_000_000_000, world_size=16, activation_checkpointing="full")
+    found = wrong_input(25.66, topology, 58.72, 64, 1024)
+    assert "seed: sequence length 2048, not 1024" in found
+    assert "seed: 8 GPUs, not 16" in found
+    assert wrong_input(15.55, topology, 58.72, 64, 1024) == []

@@ -1,0 +1,285 @@
+"""`report`: medians over steady iterations, memory of the stages, outcomes, sorting, baselines, every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import statistics
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from monitor.cli import main
+from monitor.simulate import Fault, Scenario, timeline, write
+
+LOGS = Path(__file__).parents[4] / "shared" / "logs"
+
+
+def log(path: Path, **change: Any) -> Scenario:
+    """A simulated log at the path."""
+    scenario = Scenario(**{"iterations": 120, "save_interval": 1000, **change})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as stream:
+        write(scenario, stream)
+    return scenario
+
+
+def invoke(*arguments: str) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(main, ["report", *arguments], catch_exceptions=False)
+
+
+def rows(*arguments: str) -> dict[str, dict[str, Any]]:
+    """The JSON rows by run."""
+    result = invoke(*arguments, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    return {row["run"]: row for row in json.loads(result.stdout)["rows"]}
+
+
+def test_the_median_is_that_of_steady_iterations(tmp_path: Path) -> None:
+    """Saves and evaluations are in the lines' times (this dialect), the first iteration is half as slow again."""
+    scenario = log(tmp_path / "a.log", iterations=200, save_interval=10, eval_interval=7, eval_seconds=60.0)
+    truth = [e.truth for e in timeline(scenario) if e.truth and "loss" in e.truth]
+    pure = statistics.median(step["pure_seconds"] for step in truth[1:])
+    printed = statistics.mean(step["elapsed"] for step in truth)
+    row = rows(str(tmp_path))["a"]
+    assert row["seconds_per_iteration"] == pytest.approx(pure, rel=0.001)
+    assert printed > 1.05 * pure
+    assert row["samples_per_second"] == pytest.approx(2048 / row["seconds_per_iteration"])
+    assert row["tflops"] == pytest.approx(149.02 * 105.22 / row["seconds_per_iteration"], rel=0.002)
+    assert row["seconds_low"] < row["seconds_per_iteration"] < row["seconds_high"]
+
+
+def test_the_ramp_up_is_left_out(tmp_path: Path) -> None:
+    """Only iterations at the planned batch size count; a run that never reached it says so."""
+    done = log(tmp_path / "done.log", rampup=(512, 512, 40_000), iterations=200, noise=0.0)
+    log(tmp_path / "cut.log", rampup=(512, 512, 4_000_000), iterations=60, noise=0.0)
+    found = rows(str(tmp_path))
+    assert (found["done"]["global_batch_size"], found["done"]["seconds_per_iteration"]) == (2048, 105.22)
+    full = [e.truth for e in timeline(done) if e.truth and e.truth.get("batch_size") == 2048]
+    assert found["done"]["steady_iterations"] == len(full)
+    assert found["cut"]["global_batch_size"] == 512
+    assert "measured in the ramp-up at GBS 512 of 2048" in found["cut"]["notes"]
+
+
+def test_memory_of_the_end_stages(tmp_path: Path) -> None:
+    """61 GB on the stages that hold the embedding, 47 on the others, as people write it."""
+    log(tmp_path / "ends.log", memory_mib=47 * 1024.0, end_memory_mib=61 * 1024.0)
+    log(tmp_path / "even.log", memory_mib=47 * 1024.0)
+    found = rows(str(tmp_path))
+    ends = found["ends"]
+    assert (round(ends["memory_ends_bytes"] / 2**30), round(ends["memory_others_bytes"] / 2**30)) == (61, 47)
+    assert round(found["even"]["memory_bytes"] / 2**30) == 47
+    assert "memory_ends_bytes" not in found["even"]
+    text = invoke(str(tmp_path)).stdout
+    assert "61/47GB" in text
+    assert re.search(r"\| +47GB +\|", text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "note"),
+    [
+        ("crash_oom", "OOM", "OOM at iteration 59 of 120"),
+        ("crash_nccl", "hang", "hang at iteration 59 of 120: NCCL watchdog: ALLREDUCE timed out after 600 s, 16 ranks"),
+        ("crash_ecc", "ECC error", "ECC error at iteration 59 of 120"),
+        ("crash_python", "crash", "crash at iteration 59 of 120: ValueError: bad batch"),
+        ("crash_killed", "killed", "killed at iteration 59 of 120"),
+        ("time_limit", "time limit", "time limit at iteration 59 of 120"),
+        ("preempted", "preempted", "preempted at iteration 59 of 120"),
+        ("node_failure", "node failure", "node failure at iteration 59 of 120"),
+        ("crash_and_restart", "ok", "1 restart"),
+    ],
+)
+def test_outcomes(tmp_path: Path, kind: str, word: str, note: str) -> None:
+    """The words that people put into such a table."""
+    log(tmp_path / "a.log", dialect="megatron-lm", save_interval=50, faults=(Fault(kind, 60),))
+    row = rows(str(tmp_path))["a"]
+    assert row["outcome"] == word
+    assert row["notes"][0].startswith(note)
+
+
+def test_a_time_limit_after_long_silence_was_a_hang(tmp_path: Path) -> None:
+    """The log's own clock tells: an hour without a line before Slurm ended the job."""
+    log(tmp_path / "a.log", dialect="megatron-lm", iterations=60)
+    text = (tmp_path / "a.log").read_text()
+    lines = [
+        line for line in text.splitlines(keepends=True) if "exiting" not in line and "training is done" not in line
+    ]
+    end = "slurmstepd: error: *** JOB 1718955 ON nid006149 CANCELLED AT 2026-01-01T04:00:00 DUE TO TIME LIMIT ***\n"
+    (tmp_path / "a.log").write_text("".join(lines[:-1]) + end)
+    row = rows(str(tmp_path))["a"]
+    assert row["outcome"] == "hang"
+    assert re.search(r"s of silence, ended by time limit", row["notes"][0])
+
+
+def test_a_log_that_just_ends_is_incomplete(tmp_path: Path) -> None:
+    """Nobody knows why: said so, once the log is old."""
+    log(tmp_path / "a.log", faults=(Fault("hang_saving", 50),), save_interval=60)
+    old = 1_700_000_000
+    os.utime(tmp_path / "a.log", (old, old))
+    row = rows(str(tmp_path))["a"]
+    assert row["outcome"] == "incomplete"
+    assert row["notes"][0] == "the log ends at iteration 60 of 120 while saving and does not say why"
+
+
+def test_fastest_first_and_unmeasured_last(tmp_path: Path) -> None:
+    """By seconds; by other keys where asked."""
+    log(tmp_path / "slow.log", seconds_per_iteration=120.0)
+    log(tmp_path / "fast.log", seconds_per_iteration=90.0, micro_batch_size=4)
+    log(tmp_path / "dead.log", faults=(Fault("crash_oom", 1),))
+    assert list(rows(str(tmp_path))) == ["fast", "slow", "dead"]
+    assert list(rows(str(tmp_path), "--sort", "run")) == ["dead", "fast", "slow"]
+    assert list(rows(str(tmp_path), "--sort", "tflops"))[:2] == ["fast", "slow"]
+
+
+def test_baseline_days_and_idle_gpus(tmp_path: Path) -> None:
+    """Difference, scaling efficiency, days to an end, GPUs left over, the aggregate, the bubble."""
+    log(tmp_path / "one.log", noise=0.0)
+    log(tmp_path / "half.log", noise=0.0, world_size=192, seconds_per_iteration=200.0)
+    found = rows(str(tmp_path), "--baseline", "half", "--iterations", "95367", "--gpus", "400", "--gpus-per-node", "8")
+    one = found["one"]
+    assert one["difference"] == pytest.approx(105.22 / 200 - 1)
+    assert one["scaling_efficiency"] == pytest.approx(200 / 105.22 / 2)
+    assert one["days"] == pytest.approx(95367 * 105.22 / 86400)
+    assert (one["nodes"], one["idle_gpus"], found["half"]["idle_gpus"]) == (48, 16, 208)
+    assert one["pipeline_bubble"] == pytest.approx(11 / 139)
+    assert one["petaflops"] == pytest.approx(149.02 * 384 / 1024)
+    by_tokens = rows(str(tmp_path), "--tokens", "400B")["one"]
+    assert by_tokens["days"] == pytest.approx(400e9 / (2048 * 2048) * 105.22 / 86400)
+    wrong = CliRunner().invoke(main, ["report", str(tmp_path), "--baseline", "none"])
+    assert wrong.exit_code == 2
+    assert "there are" in wrong.stderr
+
+
+def test_one_formula_for_all(tmp_path: Path) -> None:
+    """Runs of two programs are told apart, and compare once they are recomputed."""
+    log(tmp_path / "a.log", noise=0.0)
+    log(tmp_path / "b.log", noise=0.0, dialect="megatron-lm")
+    result = json.loads(invoke(str(tmp_path), "--format", "json").stdout)
+    assert any("TFLOPs are by different formulas" in text for text in result["warnings"])
+    same = json.loads(invoke(str(tmp_path), "--format", "json", "--formula", "bigscience").stdout)
+    assert not any("formulas" in text for text in same["warnings"])
+    one, other = same["rows"]
+    assert one["tflops"] == pytest.approx(other["tflops"], rel=1e-4)
+    assert {one["tflops_source"], other["tflops_source"]} == {"computed"}
+
+
+def test_groups_are_tables(tmp_path: Path) -> None:
+    """One table a value."""
+    log(tmp_path / "a.log")
+    log(tmp_path / "b.log", global_batch_size=1536)
+    text = invoke(str(tmp_path), "--group-by", "gbs").stdout
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## 1536", "## 2048"]
+    table = list(csv.DictReader(io.StringIO(invoke(str(tmp_path), "--group-by", "gbs", "--format", "csv").stdout)))
+    assert [(row["group"], row["run"]) for row in table] == [("1536", "b"), ("2048", "a")]
+
+
+def test_columns_are_the_public_ones(tmp_path: Path) -> None:
+    """The interface's columns, in its order; Markdown survives a pipe in a name; CSV is in base units."""
+    log(tmp_path / "a|b.log", noise=0.0)
+    text = invoke(str(tmp_path)).stdout
+    head = [cell.strip() for cell in text.splitlines()[0].strip("|").split("|")]
+    assert head == ["Run", "Nodes", "GPUs", "Size", "DP", "TP", "PP", "MBS", "GBS", "Mem", "Sec/it", "TFLOPs",
+                    "Samples/s", "Iterations", "Notes"]  # fmt: skip
+    row = re.split(r"(?<!\\)\|", text.splitlines()[2])[1:-1]
+    assert [cell.strip() for cell in row][:3] == [r"a\|b", "", "384"]
+    assert [cell.strip() for cell in row][10:14] == ["105.22", "149.02", "19.464", "120"]
+    (record,) = csv.DictReader(io.StringIO(invoke(str(tmp_path), "--format", "csv").stdout))
+    assert (record["run"], float(record["seconds_per_iteration"]), record["outcome"]) == ("a|b", 105.22, "ok")
+
+
+def test_repeats_that_are_far_apart_and_swapped_columns(tmp_path: Path) -> None:
+    """K14: the same configuration 30 % apart. K13: the pair of seed 004 whose columns were exchanged."""
+    log(tmp_path / "apart" / "a.log", noise=0.0)
+    log(tmp_path / "apart" / "b.log", noise=0.0, seconds_per_iteration=136.8)
+    (warning,) = json.loads(invoke(str(tmp_path / "apart"), "--format", "json").stdout)["warnings"]
+    assert warning == "b takes 30% longer than a with the same configuration: report the spread"
+    row = {"layers": 72, "tp": 8, "noise": 0.0}
+    log(tmp_path / "swap" / "right.log", seconds_per_iteration=134.02, printed_tflops=120.29, **row)
+    log(tmp_path / "swap" / "wrong.log", seconds_per_iteration=120.29, printed_tflops=134.02, **row)
+    (warning,) = json.loads(invoke(str(tmp_path / "swap"), "--format", "json").stdout)["warnings"]
+    assert warning.startswith("seconds and TFLOPs look exchanged between")
+
+
+def test_what_forbids_comparing_is_told(tmp_path: Path) -> None:
+    """CUDA_LAUNCH_BLOCKING and the number format."""
+    log(tmp_path / "a.log", launch_blocking=1)
+    log(tmp_path / "b.log", launch_blocking=0, fp16=True)
+    warnings = json.loads(invoke(str(tmp_path), "--format", "json").stdout)["warnings"]
+    assert "CUDA_LAUNCH_BLOCKING differs: 1 (a); 0 (b)" in warnings
+    assert "number formats differ: bf16 (a); fp16 (b)" in warnings
+
+
+class _Page(HTMLParser):
+    """What a page loads, and its plots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+
+
+def test_the_html_stands_alone(tmp_path: Path) -> None:
+    """No address is loaded, no script runs; every plot is well-formed SVG with a title and finite numbers."""
+    log(tmp_path / "logs" / "<b>&.log")
+    log(tmp_path / "logs" / "other.log", seconds_per_iteration=90.0)
+    log(tmp_path / "logs" / "dead.log", faults=(Fault("crash_oom", 1),))
+    out = tmp_path / "report.html"
+    assert invoke(str(tmp_path / "logs"), "--format", "html", "-o", str(out)).exit_code == 0
+    text = out.read_text()
+    page = _Page()
+    page.feed(text)
+    assert page.loads == []
+    assert "script" not in page.tags
+    assert "b" not in page.tags
+    assert "url(" not in text
+    plots = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(plots) == 3 + 2 * 2
+    for plot in plots:
+        root = ElementTree.fromstring(plot)
+        assert root[0].tag.endswith("title")
+        assert "nan" not in plot
+        assert "inf" not in plot.replace("info", "")
+
+
+def test_nothing_to_report(tmp_path: Path) -> None:
+    """A file without a training is said and fails."""
+    (tmp_path / "noise.log").write_text("hello\n")
+    result = invoke(str(tmp_path))
+    assert result.exit_code == 1
+    assert "no training line" in result.stderr
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    """`-` is a run named stdin."""
+    log(tmp_path / "a.log", noise=0.0)
+    text = (tmp_path / "a.log").read_bytes()
+    result = CliRunner().invoke(main, ["report", "-", "--format", "json"], input=text, catch_exceptions=False)
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["run"], row["seconds_per_iteration"]) == ("stdin", 105.22)
+
+
+@pytest.mark.real_logs
+@pytest.mark.parametrize(
+    ("run", "seconds", "within"),
+    [
+        ("meg_gpt2_base_n4_dp1_tp4_pp4-1809579", 1.381, 0.0005),
+        ("meg_gpt2_base_n8_dp1_tp4_pp8-1809562", 1.618, 0.0015),
+    ],
+)
+def test_real_logs_give_the_tables_own_figures(run: str, seconds: float, within: float) -> None:
+    """Seed 002 L59 and L60 were read from these very logs: 1.381 s and 1.618 s (a mean there, a median here)."""
+    row = rows(f"{LOGS}/bigscience/{run}.out")[run]
+    assert row["seconds_per_iteration"] == pytest.approx(seconds, abs=within)
+    assert (row["tensor_parallel_size"], row["micro_batch_size"], row["global_batch_size"]) == (4, 1, 4)

@@ -1,0 +1,156 @@
+"""History in bounded memory: lows, highs, means and counts survive every merge; it can be saved and cut."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.run.fold import fold
+from monitor.run.history import BUCKETS, SERIES, History, Track, columns, history_json
+from monitor.run.state import RunState
+from monitor.store import decode, encode
+from parsers.events import CheckpointSaved, CheckpointSaveStarted, IterationLogged, LogEvent, ValidationLogged
+
+VALUES = st.one_of(st.none(), st.floats(width=32), st.just(1e300))
+
+
+def track_of(values: list[float | None], attempt_at: int | None = None) -> Track:
+    """One series `x`; a second attempt begins at row `attempt_at`."""
+    track = Track()
+    for number, value in enumerate(values, start=1):
+        attempt = int(attempt_at is not None and number >= attempt_at)
+        track.add((number, float(number), attempt, value), ("x",))
+    return track
+
+
+@given(st.lists(VALUES, min_size=1, max_size=40), st.integers(1, 300))
+def test_merging_loses_no_low_no_high_and_no_mean(values: list[float | None], times: int) -> None:
+    """Whatever was merged, the extremes and the mean of all are those of the rows; absent and NaN are in none."""
+    rows = values * times
+    got = columns(track_of(rows), ("x",))
+    kept = [value for value in rows if value is not None and abs(value) <= 3e38]
+    assert len(got["iteration"]) <= BUCKETS + 1
+    assert got["iteration"][-1] == len(rows)
+    assert got["first_iteration"][0] == 1
+    assert sum(got["not_finite"]) == sum(value is not None and not abs(value) <= 3e38 for value in rows)
+    if not kept:
+        assert "x" not in got["series"]
+        return
+    figures = got["series"]["x"]
+    lows = [low for low in figures.get("low", figures["mean"]) if low is not None]
+    highs = [high for high in figures.get("high", figures["mean"]) if high is not None]
+    assert math.isclose(min(lows), min(kept), rel_tol=1e-6)
+    assert math.isclose(max(highs), max(kept), rel_tol=1e-6)
+
+
+def test_a_long_run_stays_small() -> None:
+    """100,000 iterations: 1024 buckets at most, one spike still seen, means right."""
+    track = track_of([9.0 if number == 70_001 else 1.0 for number in range(1, 100_001)])
+    got = columns(track, ("x",))
+    assert BUCKETS // 2 <= len(track) <= BUCKETS
+    assert track.width == 128
+    assert max(got["series"]["x"]["high"]) == 9.0
+    assert min(got["series"]["x"]["low"]) == 1.0
+    (place,) = [place for place, high in enumerate(got["series"]["x"]["high"]) if high == 9.0]
+    assert got["first_iteration"][place] <= 70_001 <= got["iteration"][place]
+    assert math.isclose(got["series"]["x"]["mean"][place], 1 + 8 / 128, rel_tol=1e-5)
+
+
+def test_a_series_that_begins_late_is_absent_before() -> None:
+    """Back-filled with nothing, not with zeros."""
+    got = columns(track_of([None, None, 3.0, 4.0]), ("x",))
+    assert got["series"]["x"]["mean"] == [None, None, 3.0, 4.0]
+
+
+def test_an_attempt_ends_its_bucket() -> None:
+    """Rows of two launches are not in one bucket when it is made."""
+    track = track_of([1.0] * (BUCKETS + 1), attempt_at=BUCKETS + 2)
+    assert track.width == 2
+    for number in range(3):
+        track.add((5 + number, 0.0, 1, 2.0), ("x",))
+    got = columns(track, ("x",))
+    assert got["iteration"][-3:] == [BUCKETS + 1, 6, 7]
+    assert got["attempt"][-3:] == [0, 1, 1]
+
+
+def test_a_client_gets_only_what_is_new() -> None:
+    """With the width and the closed buckets it has; everything again once the width has changed."""
+    history = History()
+    for number in range(1, 101):
+        history.add_step((number, None, 0, *([float(number)] * len(SERIES))))
+    first = history_json(history)["steps"]
+    assert (first["start"], first["closed"], len(first["iteration"])) == (0, 99, 100)
+    for number in range(101, 104):
+        history.add_step((number, None, 0, *([float(number)] * len(SERIES))))
+    more = history_json(history, first["width"], first["closed"])["steps"]
+    assert (more["start"], more["iteration"]) == (99, [100, 101, 102, 103])
+    assert more["series"]["lm_loss"] == {"mean": [100.0, 101.0, 102.0, 103.0]}
+    assert history_json(history, 2, 99)["steps"]["start"] == 0
+    assert history_json(history, 1, 5000)["steps"]["start"] == 0
+
+
+def step(number: int, seconds: float = 2.0, logged_at: str | None = None) -> LogEvent:
+    """An iteration."""
+    event = IterationLogged(
+        iteration=number, seconds_per_iteration=seconds, lm_loss=3.0 - number / 100, global_batch_size=8,
+        grad_norm=math.nan if number == 5 else 1.0, logged_at=logged_at,
+    )  # fmt: skip
+    return LogEvent(number, "r", event, "line")
+
+
+def test_the_fold_fills_it_and_it_survives_a_restart_of_the_monitor() -> None:
+    """Steps, phases, validation, a restart; the same after it was saved and read back."""
+    state = RunState(name="run")
+    at = 1000.0
+    for number in range(1, 11):
+        at += 2
+        fold(state, step(number), "a", at, True)
+    fold(state, LogEvent(11, "r", CheckpointSaveStarted(iteration=10), ""), "a", at + 1, True)
+    fold(state, LogEvent(12, "r", CheckpointSaved(iteration=10), ""), "a", at + 4, True)
+    fold(
+        state,
+        LogEvent(13, "r", ValidationLogged(dataset="v", iteration=10, losses={"lm loss": 2.5}), ""),
+        "a",
+        at + 5,
+        True,
+    )
+    for number in range(7, 13):
+        at += 2
+        fold(state, step(number, 3.0), "a", at + 10, True)
+    state = decode(encode(state), RunState)
+    fold(state, step(13, 3.0), "a", at + 12, True)
+    got = history_json(state.history.frozen())
+    assert got["steps"]["iteration"] == [*range(1, 11), *range(7, 14)]
+    assert got["steps"]["attempt"] == [0] * 10 + [1] * 7
+    assert got["steps"]["series"]["lm_loss"]["mean"][0] == 2.99
+    assert got["steps"]["series"]["grad_norm"]["mean"][4] is None
+    assert sum(got["steps"]["not_finite"]) == 1
+    assert got["steps"]["series"]["seconds_per_iteration"]["mean"][1] == 2.0
+    assert got["restarts"] == [{"iteration": 7, "after_iteration": 10, "time": 1032.0}]
+    assert got["validation"]["v"]["series"]["loss"]["mean"] == [2.5]
+    assert [phase["phase"] for phase in got["phases"]][2:5] == ["saving", "training", "evaluating"]
+    json.dumps(got, allow_nan=False)
+
+
+def test_times_are_the_logs_own_and_its_zone_is_found_while_it_comes_live() -> None:
+    """A backlog without printed times has none; printed ones are brought to our clock by whole quarters of an hour."""
+    silent = RunState(name="run")
+    fold(silent, step(1), "a", 5.0, False)
+    assert history_json(silent.history)["steps"]["time"] == [None]
+    state = RunState(name="run")
+    fold(state, step(1, logged_at="2026-01-01T00:00:00"), "a", 1.0, False)
+    (before,) = history_json(state.history)["steps"]["time"]
+    fold(state, step(2, logged_at="2026-01-01T00:00:02"), "a", before + 2 + 3600 + 0.7, True)
+    assert history_json(state.history)["steps"]["time"] == [before + 3600, before + 3602]
+
+
+def test_a_step_reported_twice_is_one_row() -> None:
+    """DeepSpeed says a step in two lines: the second adds to the row of the first."""
+    history = History()
+    row = (1, None, 0, *([None] * len(SERIES)))
+    history.add_step(row)
+    history.add_step((1, None, 0, 2.0, *row[4:]))
+    assert history_json(history)["steps"]["series"] == {"lm_loss": {"mean": [2.0]}}

@@ -1,0 +1,150 @@
+"""`replay`: finished logs on their own clock give what the daemon would have said, and when."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from monitor.cli import main
+from monitor.replay import Sample, SourceClock, clocked
+from monitor.simulate import Fault, Scenario, write
+from parsers.events import IterationLogged, LogEvent, SoftwareSeen
+from tests.conftest import REAL_LOGS
+
+SAID = {"run", "incident", "status", "severity", "iteration", "onset_iteration", "time", "phase", "summary", "evidence"}
+
+
+def written(path: Path, scenario: Scenario) -> Path:
+    """A log of the scenario."""
+    with path.open("wb") as stream:
+        write(scenario, stream)
+    return path
+
+
+def replayed(*arguments: str | Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(what was said, the one summary) of `replay --json`."""
+    result = CliRunner().invoke(main, ["replay", "--json", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    (summary,) = [record["summary"] for record in records if set(record) == {"summary"}]
+    return [record for record in records if "incident" in record], summary
+
+
+def test_a_slow_node_is_said_with_all_that_the_interface_names(tmp_path: Path) -> None:
+    """One object a transition, its time in ISO 8601 where the log prints times; the summary last."""
+    fault = Fault("slowdown_recovered", 300, factor=1.06, length=60)
+    log = written(tmp_path / "a.log", Scenario(dialect="megatron-lm", iterations=500, faults=(fault,)))
+    said, summary = replayed(log)
+    assert [(item["incident"], item["status"]) for item in said] == [("slowdown", "firing"), ("slowdown", "resolved")]
+    assert set(said[0]) == SAID
+    assert said[0]["time"].startswith("2026-01-01T08:")
+    assert summary["run"] == "a"
+    assert summary["iterations"] == 500
+    assert summary["median_seconds_per_iteration"] == pytest.approx(105.2, rel=0.01)
+    assert summary["effective_training_time_ratio"] == pytest.approx(0.99, abs=0.02)
+
+
+def test_without_times_seconds_since_the_first_line_count(tmp_path: Path) -> None:
+    """BigScience's lines carry none: the sum of the iterations, evaluation and saving in it."""
+    log = written(tmp_path / "a.log", Scenario(iterations=500, faults=(Fault("slowdown", 300, factor=1.06),)))
+    log.write_text("".join(line for line in log.read_text().splitlines(True) if "datetime" not in line))
+    said, _ = replayed(log)
+    assert said[0]["time"] == pytest.approx(304 * 106, rel=0.02)
+
+
+def test_a_hang_is_said_at_its_own_instant(tmp_path: Path) -> None:
+    """Three iterations after the last line, although nothing was written for ten minutes."""
+    fault = Fault("hang_then_resume", 300, seconds=600.0)
+    log = written(tmp_path / "a.log", Scenario(dialect="megatron-lm", iterations=350, faults=(fault,)))
+    said, _ = replayed(log)
+    assert [(item["incident"], item["severity"], item["status"]) for item in said] == [
+        ("hang", "critical", "firing"), ("hang", "critical", "resolved"),
+    ]  # fmt: skip
+    assert said[0]["evidence"]["silence_seconds"] == pytest.approx(315, abs=2)
+    assert said[0]["iteration"] == 299
+    everything, _ = replayed("--all", log)
+    assert everything[0]["summary"].startswith("late in training")
+
+
+def test_a_log_that_ends_is_no_hang_unless_it_is_watched_on(tmp_path: Path) -> None:
+    """Nobody knows what became of the run; `--after` supposes that the daemon went on watching."""
+    log = written(tmp_path / "a.log", Scenario(iterations=400, faults=(Fault("hang", 300),)))
+    assert replayed(log)[0] == []
+    assert [item["incident"] for item in replayed(log, "--after", "1h")[0]] == ["hang"]
+
+
+def test_files_of_one_run_are_one_story(tmp_path: Path) -> None:
+    """`.out` and `.err` by their clocks: the crash comes after the last iteration, once."""
+    written(tmp_path / "j.out", Scenario(dialect="megatron-lm", iterations=50))
+    text = (tmp_path / "j.out").read_text().splitlines(True)
+    (tmp_path / "j.out").write_text("".join(line for line in text if "exiting" not in line and "done" not in line))
+    (tmp_path / "j.err").write_text(
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T09:00:00 DUE TO TIME LIMIT ***\n"
+    )
+    said, summary = replayed(tmp_path / "j.out", tmp_path / "j.err")
+    assert [(item["incident"], item["evidence"]["failure"]) for item in said if item["incident"] == "crash"] == [
+        ("crash", "time_limit"),
+    ]  # fmt: skip
+    assert (summary["run"], summary["last_iteration"]) == ("j", 50)
+
+
+def test_lost_work_is_summed_by_cause(tmp_path: Path) -> None:
+    """Back to the last checkpoint: 99 iterations were computed twice."""
+    log = written(tmp_path / "a.log", Scenario(iterations=400, faults=(Fault("crash_and_restart", 300),)))
+    _, summary = replayed(log)
+    assert summary["lost_iterations"] == 99
+    assert summary["lost_seconds"]["ecc"] == pytest.approx(99 * 105.2, rel=0.02)
+    assert (summary["restarts"], summary["unplanned_restarts"]) == (1, 1)
+    assert summary["advised_save_interval_iterations"] == pytest.approx((2 * 40 * 400 * 105.2) ** 0.5 / 105.2, rel=0.1)
+
+
+def test_no_training_line(tmp_path: Path) -> None:
+    """Said, and exit 1."""
+    (tmp_path / "a.log").write_text("hello\n")
+    result = CliRunner().invoke(main, ["replay", str(tmp_path / "a.log")])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no training line" in result.stderr
+
+
+def test_what_stands_before_the_first_time_gets_it() -> None:
+    """Lines without any time before them are placed at the first that has one; a source without times at the end."""
+    software = LogEvent(1, "r", SoftwareSeen(name="torch", version="2"), "")
+    first = LogEvent(2, "r", IterationLogged(iteration=5, seconds_per_iteration=10.0), "")
+    assert [at for at, _, _ in clocked([software, first], "a")] == [10.0, 10.0]
+    assert [at for at, _, _ in clocked([software], "a")] == [float("inf")]
+
+
+def test_a_clock_never_runs_backwards() -> None:
+    """A rank whose clock is behind does not turn time back."""
+    clock = SourceClock()
+    for stamp, expected in (("2026-01-01T00:00:10", 10), ("2026-01-01T00:00:05", 10), ("2026-01-01T00:00:12", 12)):
+        at = clock.at(SoftwareSeen(name="x", version="1", logged_at=stamp))
+        assert at is not None
+        assert at % 60 == expected
+
+
+def test_a_sample_is_even_and_bounded() -> None:
+    """The median of a million values from a few thousand."""
+    sample = Sample()
+    for value in range(100_000):
+        sample.add(float(value))
+    assert len(sample.values) <= 4096
+    assert sample.median() == pytest.approx(50_000, rel=0.01)
+
+
+@pytest.mark.real_logs
+def test_the_real_hang() -> None:
+    """NVIDIA 2340723: last iteration at 03:45:42, the watchdogs give up ten minutes later in the other file."""
+    said, summary = replayed(REAL_LOGS / "nvidia" / "2340723.out", REAL_LOGS / "nvidia" / "2340723.err")
+    assert [(item["incident"], item["status"], item["severity"]) for item in said] == [
+        ("hang", "firing", "critical"), ("crash", "firing", "critical"), ("hang", "resolved", "critical"),
+    ]  # fmt: skip
+    hang, crash = said[0], said[1]
+    assert (hang["time"], hang["iteration"], hang["evidence"]["phase"]) == ("2026-05-22T03:46:57", 15549, "training")
+    assert (crash["evidence"]["failure"], len(crash["evidence"]["watchdog_ranks"])) == ("nccl", 28)
+    assert "BROADCAST timed out after 600 s" in crash["summary"]
+    assert summary["failures"] == {"nccl": 1}

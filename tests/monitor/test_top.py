@@ -1,0 +1,135 @@
+"""`top`: fits 80 columns, trouble first, columns for pipes, and no log's text commands the terminal."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from monitor.cli import main
+from monitor.commands.top_screen import PLAIN_COLUMNS, in_order, plain, screen
+from monitor.simulate import Fault, Scenario, write
+
+NOW = 1_700_000_000.0
+HOSTILE = "\x1b[2J[bold]name\x07\n[/]"
+
+
+def run(name: str = "tr11-176B", **values: Any) -> dict[str, Any]:
+    """A run as the API gives it."""
+    return {
+        "run": name, "state": "training", "phase": "training", "iteration": 1234, "train_iterations": 115_311,
+        "seconds_per_iteration": 105.4, "baseline_seconds": 105.2, "tflops": 149.3, "mfu": 0.4785, "lm_loss": 2.345,
+        "progress_at": NOW - 42.0, "budget_seconds": 315.6, "eta": NOW + 12 * 86400, "seconds_at_risk": 3600.0,
+        "last_checkpoint_iteration": 1200, "restarts": 0, "incidents": [], **values,
+    }  # fmt: skip
+
+
+def incident(kind: str, severity: str, name: str = "tr11-176B") -> dict[str, Any]:
+    """An open incident."""
+    return {
+        "run": name, "incident": kind, "severity": severity, "since": NOW - 99, "summary": f"{kind} it is",
+        "evidence": {},
+    }  # fmt: skip
+
+
+def drawn(runs: list[dict[str, Any]], width: int, problem: str = "") -> list[str]:
+    """The lines of the screen."""
+    console = Console(width=width, file=io.StringIO())
+    console.print(screen(runs, NOW, "http://h:9843", width, problem))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_it_fits(width: int) -> None:
+    """Nothing is wider than the terminal, and no figure is cut off."""
+    runs = [
+        run("a-very-long-run-name-of-some-team/and-more"),
+        run("b", state="hung", incidents=[incident("hang", "critical")]),
+    ]
+    lines = drawn(runs, width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for words in (
+        "1,234",
+        "1.1 %",
+        "105.4",
+        "+0.2 %",
+        "2.345",
+        "42.0 s",
+        "12 d 0 h",
+        "■ hung",
+        "■ hang tr11-176B, critical",
+    ):
+        assert words in text
+    assert "…" not in text
+    assert ("149.3" in text) == ("1 h 0 min" in text) == (width >= 104)
+
+
+def test_trouble_stands_first() -> None:
+    """Critical before warning before none; then by name."""
+    runs = [
+        run("a"),
+        run("b", incidents=[incident("slowdown", "warning")]),
+        run("c", incidents=[incident("hang", "critical")]),
+    ]
+    assert [item["run"] for item in in_order(runs)] == ["c", "b", "a"]
+
+
+def test_unknown_is_a_dash_and_nan_is_said() -> None:
+    """A run that has only begun; a loss that is NaN, which the API gives as text."""
+    empty = dict.fromkeys(run(), None) | {"run": "new", "state": "starting", "incidents": [], "lm_loss": "nan"}
+    text = "\n".join(drawn([empty], 80))
+    assert "◔ starting" in text
+    assert "nan" in text
+    row = plain([empty], NOW).splitlines()[1].split()
+    assert dict(zip(PLAIN_COLUMNS, row, strict=True))["ITERATION"] == "-"
+
+
+def test_plain_lines_are_columns() -> None:
+    """As many words in each row as the heading has: awk may count on it."""
+    runs = [run("a b"), run("c", incidents=[incident("hang", "critical"), incident("slowdown", "warning")])]
+    rows = [line.split() for line in plain(runs, NOW).splitlines()]
+    assert {len(row) for row in rows} == {len(PLAIN_COLUMNS)}
+    assert dict(zip(*rows[:2], strict=True)) | {"RUN": "c", "INCIDENTS": "hang:critical,slowdown:warning"} == dict(
+        zip(*rows[:2], strict=True)
+    )
+    assert rows[2][0] == "a_b"
+    assert dict(zip(rows[0], rows[2], strict=True))["SILENCE"] == "42"
+
+
+def test_no_text_of_a_log_commands_the_terminal() -> None:
+    """Escape sequences, bells, line feeds and markup are shown, not obeyed."""
+    bad = run(HOSTILE, incidents=[incident("hang", "critical", HOSTILE) | {"summary": HOSTILE}])
+    for text in ("".join(drawn([bad], 120, problem=HOSTILE)), plain([bad], NOW).replace("\n", "")):
+        assert text.isprintable()
+        assert "[bold]" in text
+
+
+def test_from_files_once(tmp_path: Path) -> None:
+    """Without a daemon: the logs themselves; exit 1 where there is no training."""
+    log = tmp_path / "crashed.log"
+    with log.open("wb") as stream:
+        write(Scenario(iterations=40, faults=(Fault("crash_oom", at=30),)), stream)
+    done = CliRunner().invoke(main, ["top", str(log)])
+    assert done.exit_code == 0
+    row = dict(zip(*(line.split() for line in done.stdout.splitlines()), strict=True))
+    assert (row["RUN"], row["STATE"], row["ITERATION"], row["TOTAL"]) == ("crashed", "crashed", "29", "40")
+    (tmp_path / "notes.txt").write_text("no training here\n")
+    for path in ("notes.txt", "nothing.log"):
+        done = CliRunner().invoke(main, ["top", str(tmp_path / path)])
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "no training run found" in done.stderr
+
+
+def test_a_daemon_that_is_not_there_is_one_clear_line() -> None:
+    """Exit 1; a password in the address is not told."""
+    done = CliRunner().invoke(main, ["top", "http://me:secret@127.0.0.1:9"])
+    assert done.exit_code == 1
+    assert "no monitor at http://127.0.0.1:9" in done.stderr
+    assert "secret" not in done.stderr
+    assert CliRunner().invoke(main, ["top", "http://a:1", "b.log"]).exit_code == 2

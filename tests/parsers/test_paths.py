@@ -1,0 +1,174 @@
+"""Every fast path gives what a naive reader gives: one that looks at each line and asks each rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parsers import search
+from parsers.events import Event, IterationLogged
+from parsers.prefixes import ANSI, segments, strip_prefixes
+from parsers.reader import SourceReader
+from parsers.scan import Gatherer, Line, Scanner
+from parsers.shapes import Shapes
+from parsers.speakers import RULES
+
+ENGINES = {"plain": search.plain, "remembered": search.remembered, "best": search.best}
+Found = list[tuple[int, str, str]]
+"""(line, rule, the event written out: 1 is not 1.0 there, and NaN is NaN)"""
+
+
+def naive(data: bytes) -> Found:
+    """No blocks, no search, no plans."""
+    found: Found = []
+    open_gatherers: list[tuple[str, Gatherer]] = []
+    data = data.replace(b"\0", b"")
+    for number, physical in enumerate(data.split(b"\n"), 1):
+        for raw in re.sub(rb"\r\Z", b"", physical).split(b"\r"):
+            text = ANSI.sub("", raw.decode("utf-8", "replace"))
+            for segment in segments(text):
+                prefix, rest = strip_prefixes(segment)
+                found += [(number, *said) for said in _said(Line(rest, prefix, number), raw, open_gatherers)]
+    unfinished = bool(data) and not data.endswith((b"\n", b"\r"))
+    number = data.count(b"\n") + 1 + unfinished  # what the end of the source gives stands behind its last line
+    for name, gatherer in open_gatherers:
+        found += [(number, name, repr(event)) for event in gatherer.close()]
+    return found
+
+
+def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list[tuple[str, str]]:
+    said: list[tuple[str, str]] = []
+    for name, gatherer in list(gatherers):
+        events, took, done = gatherer.offer(line)
+        said += [(name, repr(event)) for event in events]
+        if done:
+            gatherers.remove((name, gatherer))
+        if took:
+            return said
+    for rule in RULES:
+        if any(anchor in raw for anchor in rule.anchors):
+            items = list(rule.read(line))
+            for item in items:
+                if isinstance(item, Event):
+                    said.append((rule.name, repr(item)))
+                else:
+                    gatherers.append((rule.name, item))
+            if items:
+                break
+    return said
+
+
+def read(data: bytes, engine: str, shapes: Shapes, size: int = 1 << 20) -> Found:
+    """The program's own reader."""
+    reader = SourceReader(scanner=SCANNERS[engine], shapes=shapes)
+    entries = [entry for place in range(0, len(data), size) for entry in reader.feed(data[place : place + size])]
+    return [(entry.line, entry.rule, repr(entry.event)) for entry in [*entries, *reader.flush()]]
+
+
+SCANNERS = {name: Scanner(RULES, engine) for name, engine in ENGINES.items()}
+
+# `#` is a digit to be drawn. Formats of the real programs; names and numbers are ours.
+PLANNED = [
+    " [2026-0#-1# 0#:1#:2#.######] iteration     #### /   9#### | consumed samples:     ###### | elapsed time per "
+    "iteration (ms): ####.# | throughput per GPU (TFLOP/s/GPU): ##.# | learning rate: #.######E-0# | global batch "
+    "size:  #### | lm loss: #.######E+0# | loss scale: #.# | grad norm: #.### | num zeros: ## | number of skipped "
+    "iterations:   # | number of nan iterations:   # |",
+    "#: [default#]: [2026-04-15 11:25:0#.######] iteration  ##/ ### | elapsed time per iteration (ms): #.# | "
+    "load_balancing_loss: #.##E-0# | lm loss: #.#E+00 | z_loss: #E-0# | grad norm: ##.### |",
+    " samples/sec: ###.### | iteration     ###/     ### | elapsed time per iteration (ms): ###.# | learning rate: "
+    "#.###E-05 | approx flops per GPU: ##.#TFLOPS | lm_loss: #.######E+01 | loss scale: ####.# | number of skipped "
+    "iterations:   # | number of nan iterations:   # |",
+    "[2024-06-21 10:50:4#][INFO][training_log:661] -  iteration=   #/  ###### | consumed_samples=  ### | "
+    "elapsed_time_per_iteration_ms=#####.# | lm loss=##.# | loss_scale=#.# | actual_seqlen= #### | [LM]TFLOPs=##.## |",
+    "worker-#:  iteration   #/  ### | consumed tokens:    ###### | elapsed time per iteration (ms): #####.# | actual "
+    "seqlen:  ### | TFLOPs: #.## | odd: #### | random: a#b | MFU: ##.#% | tokens/s/gpu inst/harmonic mean: #.#/#.# |",
+    "[default#]: iteration   #/  ### | load_balancing_loss: #.##E-0# | lm loss: #.# | iteration time: #.### s |",
+]
+FORMS = [
+    *PLANNED,
+    "worker-#:  iteration   #/  ### | consumed tokens:    ###### | elapsed time per iteration (ms): ########.### | "
+    "curriculum seqlen:  ### | actual seqlen:  ### | TFLOPs: #.## | odd: #### | note: a#b | MFU: ##.#% | HFU: #.# |",
+    " iteration  ##/ ### | mtp_# loss: #.#E+00 | z_loss: #E-0# | lm loss: #.# |",
+    "oom#: iteration   #/  ### | lm loss: #.# | tokens/s/gpu inst/harmonic mean: ####.#/####.# | n: 0## |",
+    "[default#]: iteration   #/  ### | lm loss: #.# | iteration time: #.### s samples/sec: #.# | lm loss: #.# |",
+    " iteration   #/  ### | lm loss: nan | consumed samples: ####################### | grad norm: -#.# | x: #e#### |",
+    " iteration   #/  ### | lm loss: #.#E+0# | elapsed time per iteration (s): #.# | loss scale: 0# | lm l",
+    "[Rank #] (after ## iterations) memory (MB) | allocated: ###.# | max allocated: ####.# | reserved: ###.#",
+    "steps: # loss: #.## iter time (s): #.### samples/sec: ##.#",
+    "[2023-10-19 23:07:4#,###] [INFO] [logging.py:96:log_dist] [Rank #] step=##, skipped=#, lr=[#.#e-05], mom=[0.9]",
+    "node0#:4####:4#### [#] NCCL INFO Channel ##/# : #[#] -> #[#] via NET/IB/#",
+    "time (ms) | forward-compute: ###.## | optimizer: #.##",
+    "------------------------ arguments ------------------------",
+    "  num_layers ...................................... ##",
+    "-------------------- end of arguments ---------------------",
+    "Traceback (most recent call last):",
+    '  File "x.py", line ##, in main',
+    "RuntimeError: CUDA out of memory. Tried to allocate #.## GiB",
+    "saving checkpoint at iteration    #### to /data/run#",
+    " ##%|###   | #/10 [00:0#<00:0#,  #.##s/it]",
+    "| 000# | 0 Signal #5 (SIGTERM)",
+    "",
+]
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytes:
+    """Few forms, many lines: the second line of a shape makes its plan and the third uses it."""
+    forms = draw(st.lists(st.sampled_from(FORMS), min_size=1, max_size=6))
+    chance = draw(st.randoms(use_true_random=False))
+    ends = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"]))
+    lines = []
+    for _ in range(draw(st.integers(1, 30))):
+        form = chance.choice(forms)
+        line = re.sub("#", lambda _: chance.choice("0123456789"), form)
+        if chance.random() < 0.1:
+            line = line[: chance.randrange(len(line) + 1)]
+        if chance.random() < 0.05:
+            line += chance.choice(["\x1b[0m", "é", "\0", "\r", " [default3]: iteration 5/ 10 | lm loss: 1.0 |"])
+        lines.append(line + (ends if chance.random() < 0.9 else "\n"))
+    return "".join(lines).encode() + draw(st.binary(max_size=8))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(data=logs(), size=st.sampled_from([7, 300, 1 << 20]))
+@settings(max_examples=150, deadline=None)
+def test_every_path_gives_what_looking_at_every_line_gives(engine: str, data: bytes, size: int) -> None:
+    """Whatever finds the lines and whatever reads them, the events are the same, twice over with plans kept."""
+    expected, shapes = naive(data), Shapes()
+    assert read(data, engine, shapes) == expected
+    assert read(data, engine, shapes, size) == expected
+
+
+@pytest.mark.parametrize("form", PLANNED)
+def test_plans_are_used(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of one shape are read by their plan from the third on: else the law above would prove nothing."""
+    planned: list[IterationLogged | None] = []
+    plan_for = Shapes.plan
+
+    def spy(self: Shapes, raw: bytes) -> object:
+        plan = plan_for(self, raw)
+        planned.append(plan.read(raw) if plan else None)
+        return plan
+
+    monkeypatch.setattr(Shapes, "plan", spy)
+    data = "".join(form.replace("#", digit) + "\n" for digit in "12345").encode()
+    assert read(data, "plain", Shapes()) == naive(data)
+    assert planned[:2] == [None, None]
+    assert None not in planned[2:]
+
+
+literals = st.lists(st.text("ab1. ", min_size=1, max_size=3).map(str.encode), min_size=1, max_size=5, unique=True)
+
+
+@given(words=literals, data=st.lists(st.sampled_from([b"a", b"b", b"1", b".", b" ", b"\n"]), max_size=80).map(b"".join))
+def test_engines_agree(words: Sequence[bytes], data: bytes) -> None:
+    """The same places of the same literals, overlapping ones too, in the order of the text."""
+    expected = search.plain(words)(data)
+    for engine in (search.remembered, search.best):
+        searching = engine(words)
+        assert searching(data) == expected
+        assert searching(data) == expected, "a second time, from memory"
