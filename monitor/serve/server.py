@@ -84,6 +84,7 @@ class HttpServer:
         self._listener = _listen(host, port)
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections without a whole request, oldest first
         self._answering: dict[asyncio.Task[None], float] = {}  # since when, in the loop's own time
+        self._fresh: dict[asyncio.Task[None], socket.socket] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -127,6 +128,9 @@ class HttpServer:
         tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._watch_certificates())]
         self._running.set()
         await self._stop.wait()
+        self._loop.remove_reader(self._listener.fileno())
+        for _ in range(3):  # what was accepted in this very turn gets its task, which closes it
+            await asyncio.sleep(0)
         for task in [*tasks, *self._tasks]:
             task.cancel()
         await asyncio.wait([*tasks, *self._tasks], timeout=1.0)
@@ -134,7 +138,8 @@ class HttpServer:
 
     async def _accept(self) -> None:
         assert self._loop is not None
-        while True:
+        assert self._stop is not None
+        while not self._stop.is_set():
             try:
                 connection, peer = await self._loop.sock_accept(self._listener)
             except OSError as error:  # no descriptor left, or the client went away
@@ -147,8 +152,9 @@ class HttpServer:
             task = asyncio.create_task(self._connection(connection, str(peer[0])))
             self._tasks.add(task)
             self._waiting[task] = None
+            self._fresh[task] = connection
             task.add_done_callback(self._forget)
-            await asyncio.sleep(0)  # it begins: from now on it closes its socket itself
+            await asyncio.sleep(0)
 
     def _drop_oldest(self) -> None:
         for task in self._waiting or self._answering:
@@ -160,6 +166,8 @@ class HttpServer:
         self._tasks.discard(task)
         self._waiting.pop(task, None)
         self._answering.pop(task, None)
+        if (never_begun := self._fresh.pop(task, None)) is not None:
+            never_begun.close()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("http: a connection failed", exc_info=error)
 
@@ -174,6 +182,7 @@ class HttpServer:
 
     async def _connection(self, accepted: socket.socket, peer: str) -> None:
         assert self._loop is not None
+        self._fresh.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # from now on it closes its socket itself
         tls, limits = self.tls, self._limits
         reader = asyncio.StreamReader(limit=_PIECE)
         protocol = asyncio.StreamReaderProtocol(reader)
