@@ -125,7 +125,10 @@ def soak(lab: Lab) -> None:
     daemon = lab.start(f"{lab.directory}/*.log")
     stop = threading.Event()
     files = [lab.path(f"s{number}.log") for number in range(10)]
-    counts = [0] * len(files)
+    counts, rotated = [0] * len(files), [0] * len(files)
+
+    def seen_since(number: int) -> bool:
+        return daemon.value("megatron_iterations_total", f'run="s{number}"') > rotated[number]
 
     def write() -> None:
         turn = 0
@@ -135,8 +138,9 @@ def soak(lab: Lab) -> None:
                 with path.open("ab") as stream:
                     stream.write(units(2, counts[number] + 1))
                 counts[number] += 2
-                if turn % 60 == 6 * number:  # every 3 s: a file that lives shorter may never be seen
+                if turn % 60 == 6 * number and seen_since(number):  # a file that nobody has seen yet would be lost
                     path.replace(path.with_suffix(".old"))
+                    rotated[number] = counts[number]
 
     writer = threading.Thread(target=write)
     writer.start()

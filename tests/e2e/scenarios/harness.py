@@ -278,6 +278,8 @@ class Lab:
         if got == wanted_pair and hold:
             time.sleep(hold)
             got = self.counted(daemon, run)
+        self.reached = int(got[1])
+        self.lost, self.doubled = max(0, wanted - self.reached), max(0, self.reached - wanted)
         assert got == wanted_pair, (
             f"{run}: (iterations, overflows) are {got}, not {wanted_pair}\n{daemon.log.read_text()[-1500:]}"
         )
