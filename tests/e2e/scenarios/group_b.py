@@ -241,7 +241,7 @@ def past_the_fingerprint(lab: Lab) -> None:
 def rotation_during_a_restart(lab: Lab) -> None:
     lab.write(lab.units(10))
     daemon = lab.start()
-    lab.expect(run="run=", daemon=daemon, hold=1.2)
+    lab.expect(run="run=", daemon=daemon, hold=3.0)
     daemon.kill()
     lab.write(lab.units(5))
     lab.path().rename(lab.path("x.log.1"))
