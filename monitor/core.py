@@ -80,6 +80,7 @@ class Run(Judged):
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
     """Ends and failures from files that hold no training loop (a job's `.err`), until the loop's file is read."""
     backlog_at: float = 0.0
+    judged_at: float = 0.0
     dirty: bool = True
     shown: RunSnapshot | None = None
     shown_state: str = ""
@@ -115,6 +116,7 @@ class Saved:
 
 
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
+_JUDGE_INTERVAL = 1.0  # seconds between two judgements of a run that nothing came for: budgets are of 60 s and more
 _SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
@@ -300,19 +302,22 @@ class Core:
     # --- judgement --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Transition]:
-        """Judge every run against the clock."""
+        """Judge against the clock every run that something came for, and each of the others once a second."""
+        behind = self._behind()
         for name, run in list(self.runs.items()):
-            if self._catching_up(name):
+            if name in behind:
                 continue
             if run.deferred and now - run.backlog_at >= _SETTLED:
                 self._fold_deferred(run)
                 self._weigh_history(run, now)
-            if not run.state.proven:
+            if not run.state.proven or (not run.dirty and 0.0 <= now - run.judged_at < _JUDGE_INTERVAL):
                 continue
+            run.judged_at = now
             before = run.state.hung, run.state.phase
             transitions = self._judge.judge(run, now)
             if transitions or before != (run.state.hung, run.state.phase):
                 run.dirty = self.changed = True
+            run.dirty = run.dirty or derived.run_state(run.state, run.history) != run.shown_state
             self._told.extend(transitions)
             if self._expired(run, now):
                 del self.runs[name]
@@ -331,9 +336,10 @@ class Core:
     def snapshot(self, now: float) -> Snapshot:
         """What HTTP may show until the next one."""
         shown: list[RunSnapshot] = []
+        behind = self._behind()
         for name in sorted(self.runs):
             run = self.runs[name]
-            if not run.state.proven or (run.shown is None and self._catching_up(name)):
+            if not run.state.proven or (run.shown is None and name in behind):
                 continue
             shown.append(self._show(run, now))
         self._count_sources()
@@ -348,6 +354,8 @@ class Core:
         )
 
     def _show(self, run: Run, now: float) -> RunSnapshot:
+        if run.shown is not None and not run.dirty and not run.book.open:
+            return run.shown
         name = derived.run_state(run.state, run.history)
         aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
         if run.shown is None or run.dirty or aged or name != run.shown_state:
@@ -450,6 +458,10 @@ class Core:
 
     def _catching_up(self, name: str) -> bool:
         return self._reading[name] > 0
+
+    def _behind(self) -> set[str]:
+        """Runs of which some source is not read to its end yet."""
+        return {source.run for source in self.sources.values() if not source.caught_up}
 
     def _weigh_loss(self, run: Run, name: str) -> None:
         followed = self._sources_of.get(name, set()) | set(run.state.unreadable)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from monitor.incidents import IncidentBook, Transition
@@ -68,6 +69,7 @@ def _named(values: dict[str, Any]) -> Iterator[Sample]:
             yield Sample((clean_label(name),), float(value))
 
 
+@lru_cache(maxsize=4096)
 def clean_label(text: str) -> str:
     """A label value that cannot break the exposition: valid UTF-8, no control characters, bounded."""
     text = text.encode("utf-8", "replace").decode("utf-8", "replace")

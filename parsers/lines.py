@@ -55,10 +55,11 @@ def line_start(data: bytes, index: int, has_cr: bool, floor: int = 0) -> int:
 
 
 class LineSplitter:
-    """Holds the part of the last line that has no end yet. `line` is the physical number of that line."""
+    """Holds the part of the last line that has no end yet."""
 
     def __init__(self, line: int = 1, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self.line = line
+        self._line = line
+        self._uncounted = b""
         self.max_line_bytes = max_line_bytes
         self.raw_pending = 0
         """Bytes fed since the last line end, NULs and discarded ones counted: what a resume must read again."""
@@ -67,6 +68,20 @@ class LineSplitter:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._discarding = False
+
+    @property
+    def line(self) -> int:
+        """The physical number of the unfinished last line."""
+        if self._uncounted:
+            self._line += self._uncounted.count(b"\n")
+            self._uncounted = b""
+        return self._line
+
+    def counted(self, block: Block, lines: int) -> None:
+        """Whoever read the block has counted its newlines: once is enough, for it is a fifth of reading noise."""
+        if block.data is self._uncounted:
+            self._line += lines
+            self._uncounted = b""
 
     @property
     def pending(self) -> bytes:
@@ -83,7 +98,7 @@ class LineSplitter:
         self.raw_pending = len(chunk) - last_end - 1
         head, tail = _without_nuls(chunk[: last_end + 1]), _without_nuls(chunk[last_end + 1 :])
         if self.after_return and head.startswith(b"\n"):
-            self.line += 1
+            self._line = self.line + 1
             head = head[1:]
         self.after_return = head.endswith(b"\r")
         out: list[Block | Discarded] = []
@@ -117,7 +132,7 @@ class LineSplitter:
 
     def _drop_line(self, data: bytes, end: int) -> bytes:
         start = next_line(data, end)
-        self.line += data.count(b"\n", end, start)
+        self._line = self.line + data.count(b"\n", end, start)
         return data[start:]
 
     def _cut_long(self, data: bytes) -> list[Block | Discarded]:
@@ -135,14 +150,14 @@ class LineSplitter:
             end = line_end(data, position, b"\r" in data)
             out.append(Discarded(end - position, self.line))
             block_start = position = next_line(data, end)
-            self.line += data.count(b"\n", end, position)
+            self._line = self.line + data.count(b"\n", end, position)
         if block_start < len(data):
             out.append(self._block(data[block_start:] if block_start else data))
         return out
 
     def _block(self, data: bytes) -> Block:
         block = Block(data, self.line)
-        self.line += data.count(b"\n")
+        self._uncounted = data
         return block
 
 

@@ -102,12 +102,13 @@ class SourceReader:
         out: list[LogEvent] = []
         for part in parts:
             if isinstance(part, Block):
-                self._read_block(part, out)
+                self._splitter.counted(part, self._read_block(part, out))
             else:
                 out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
         return out
 
-    def _read_block(self, block: Block, out: list[LogEvent]) -> None:
+    def _read_block(self, block: Block, out: list[LogEvent]) -> int:
+        """Its events into `out`; the number of its newlines."""
         data = block.data
         candidates = self._scanner.candidates(data)
         plan_for = self._shapes.plan
@@ -115,7 +116,7 @@ class SourceReader:
         while True:
             found = self._next_line(candidates, position)
             if found is None:
-                return
+                return number - block.first_line + data.count(b"\n", counted)
             start, end, rules = found
             number += data.count(b"\n", counted, start)
             counted = start

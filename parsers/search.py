@@ -90,6 +90,7 @@ def compiled(literals: Sequence[bytes]) -> Search | None:
     except hyperscan.error:
         return None
     lengths = [len(literal) for literal in literals]
+    otherwise = plain(literals)
 
     def search(data: bytes) -> Hits:
         found: Hits = []
@@ -97,7 +98,10 @@ def compiled(literals: Sequence[bytes]) -> Search | None:
         def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
             found.append((end - lengths[index], index))
 
-        database.scan(data, match_event_handler=on_match)
+        try:
+            database.scan(data, match_event_handler=on_match)
+        except hyperscan.error:  # its working memory serves one thread at a time
+            return otherwise(data)
         found.sort()
         return found
 

@@ -129,7 +129,7 @@ def texts(it: Course) -> Iterator[Told]:
         scaler.scale = 2.0**18
     iteration, samples, saved = it.start - 1, (it.start - 1) * 2048, (it.start - 1, (it.start - 1) * 2048)
     last_norm, gathered, skipped, first = 1.0, [], 0, True
-    until = it.start + it.iterations
+    until = it.start + it.iterations - 1
     yield Told(iteration, "".join(text for _, text in lines.set_up(scenario, it.start)).replace("{time}", "x"))
     while iteration < until:
         if it.restarts and not it.fault and rng.random() < 1 / 1500:
@@ -167,7 +167,7 @@ def texts(it: Course) -> Iterator[Told]:
             if mean is not None and it.quantised:
                 mean = round(mean * 128) / 128
             step = Step(
-                iteration, samples, batch, 100.0 * it.log_interval / it.log_interval, 6e-5, mean,
+                iteration, samples, batch, 100.0, 6e-5, mean,
                 0.0 if it.norm == "zero" else norm, scaler.scale if it.fp16 else 1.0, skipped,
             )  # fmt: skip
             yield Told(iteration, lines.iteration_line(scenario, step, 100.0 * iteration), True)

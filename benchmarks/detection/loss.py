@@ -1,7 +1,9 @@
 """Loss and loss-scale detectors: false incidents on healthy runs, delays on faulty ones.
 
-`python -m benchmarks.detection.loss` takes the final seeds; `--seeds development` those that thresholds were chosen
-with. Text goes through the real parser and the daemon's own judgement; every incident counts, information too.
+    python -m benchmarks.detection.loss [--final] [--healthy 10] [--faults 10] [--noise 0.004 0.02] [--verbose]
+
+Without --final the development seeds are used, with it the seeds that nothing was tuned on. Text goes through the real
+parser and the daemon's own judgement; every incident counts, information too.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from monitor.run.state import RunState
 from parsers.reader import SourceReader
 
 KINDS = ("loss_spike", "divergence", "nan_loss", "loss_scale_collapse", "overflow_storm")
-SEEDS = {"development": 1000, "final": 1}
+SEEDS = {"development": 1_000, "final": 800_000}
 FAULTS: tuple[tuple[str, tuple[str, ...], dict[str, object]], ...] = (
     ("spike", ("loss_spike",), {}),
     ("spike of 15 %", ("loss_spike",), {}),
@@ -61,7 +63,7 @@ def healthy(first_seed: int, noise: float, runs: int, iterations: int, verbose: 
                 print(f"  {it}: {item.iteration} {item.severity} {item.summary}", file=sys.stderr)
     count = sum(found.values())
     kinds = ", ".join(f"{kind} {number}" for kind, number in found.items()) or "-"
-    return f"| {100 * noise:g} % | {total} | {count} | {10_000 * count / total:.2f} | {kinds} |"
+    return f"| {100 * noise:g} % | {total} | {count} | {10_000 * count / max(total, 1):.2f} | {kinds} |"
 
 
 def faulty(
@@ -70,7 +72,7 @@ def faulty(
     """One row of the table of delays, in iterations after the onset."""
     delays, before, paged = [], 0, 0
     for seed in range(first_seed, first_seed + runs):
-        lead = 4500 if "sinks" in fault else 1500
+        lead = 4500 if "sinks" in fault else 600
         length = lead + (3600 if "sinks" in fault or "0.3" in fault else 1200)
         given: dict[str, object] = {"log_interval": 1, "iterations": length, "start": 1, "fault": fault, **changes}
         at = int(str(given["start"])) + lead
@@ -94,22 +96,23 @@ def faulty(
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", choices=sorted(SEEDS), default="final")
-    parser.add_argument("--runs", type=int, default=10, help="healthy runs at each noise")
-    parser.add_argument("--iterations", type=int, default=10_000, help="of a healthy run")
-    parser.add_argument("--fault-runs", type=int, default=10)
+    parser.add_argument("--final", action="store_true")
+    parser.add_argument("--healthy", type=int, default=10, help="healthy runs of 10,000 iterations at each noise")
+    parser.add_argument("--faults", type=int, default=10, help="runs of each fault at each noise")
+    parser.add_argument("--noise", type=float, nargs="+", default=[0.004, 0.02], help="of the loss, parts of one")
     parser.add_argument("--verbose", action="store_true", help="name each false incident")
     given = parser.parse_args()
-    seed = SEEDS[given.seeds]
-    print(f"Seeds from {seed} ({given.seeds}).\n")
+    kind = "final" if given.final else "development"
+    seed = SEEDS[kind]
+    print(f"Seeds from {seed} ({kind}).\n")
     print("| noise | healthy iterations | false incidents | per 10,000 | which |\n| --- | --- | --- | --- | --- |")
-    for noise in (0.004, 0.01, 0.02):
-        print(healthy(seed, noise, given.runs, given.iterations, given.verbose), flush=True)
+    for noise in given.noise:
+        print(healthy(seed, noise, given.healthy, 10_000, given.verbose), flush=True)
     print("\n| fault | incident | noise | found | median | p95 | warned or worse | before the onset |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for fault, kinds, changes in FAULTS:
-        for noise in (0.004, 0.02):
-            print(faulty(seed, noise, given.fault_runs, fault, kinds, changes), flush=True)
+        for noise in given.noise:
+            print(faulty(seed, noise, given.faults, fault, kinds, changes), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,15 +17,14 @@ from benchmarks.speed.measure import machine, table, version
 _README = Path(__file__).parent / "README.md"
 
 
-def report(quick: bool) -> str:
+def report(megabytes: int, iterations: int, gigabytes: float, times: int, seconds: float) -> str:
     where = machine()
     peers = [version([name, "--version"]) for name in ("mtail", "rg", "tail") if shutil.which(name)]
-    megabytes, times = (40, 2) if quick else (200, 5)
     parts = (
         lambda: one_pass.main(("dense", "noise"), megabytes, times),
-        lambda: reading.main(megabytes, 100_000 if quick else 1_000_000, 1 if quick else 3),
+        lambda: reading.main(megabytes, iterations, max(1, times // 2)),
         growth.main,
-        lambda: steady.main(9.0 if quick else 30.0, 0.4 if quick else 10.0),
+        lambda: steady.main(seconds, gigabytes),
     )
     rows = []
     for part in parts:
@@ -37,9 +36,17 @@ def report(quick: bool) -> str:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--quick", action="store_true")
+    options.add_argument("--megabytes", type=int, default=200)
+    options.add_argument("--iterations", type=int, default=1_000_000)
+    options.add_argument("--gigabytes", type=float, default=10.0)
+    options.add_argument("--times", type=int, default=5)
+    options.add_argument("--seconds", type=float, default=30.0)
     options.add_argument("--write", action="store_true", help="into README.md")
     given = options.parse_args()
-    text = report(given.quick)
+    if given.quick:
+        text = report(40, 100_000, 0.4, 2, 9.0)
+    else:
+        text = report(given.megabytes, given.iterations, given.gigabytes, given.times, given.seconds)
     print(text)
     if given.write:
         old = _README.read_text()

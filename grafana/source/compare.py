@@ -131,7 +131,8 @@ def _loss_by_x() -> Any:
         f"{q.value('megatron_tokens_per_second', RUN)} / {q.value('megatron_samples_per_second', RUN)}"
     )
     ways = [q.value("megatron_iteration", RUN), q.value("megatron_consumed_samples", RUN), tokens]
-    x = " or ".join(f"(({way}) and on () (vector($x) == {place_}))" for place_, way in enumerate(ways))
+    few_ways = [q.largest(f"({way})", "megatron_iteration", RUN) for way in ways]
+    x = " or ".join(f"({way} and on () (vector($x) == {place_}))" for place_, way in enumerate(few_ways))
     few = q.largest(q.value("megatron_lm_loss", RUN), "megatron_iteration", RUN)
     panel = _plot(
         "Loss by $x",

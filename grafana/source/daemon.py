@@ -138,10 +138,12 @@ def _judging() -> list[Line]:
                       "a program that changed its format: report it with the line.", "short",
                       Query(f"{q.rate('megatron_monitor_malformed_lines_total', OWN, 'rule')} > 0", "{{rule}}"),
                       bars=True, minimum=0, empty="Every known line parsed")),
-            (7, chart("Notifications", "Per second, by notifier and outcome. Anything but sent is a person who was not "
-                      "told.", "short",
+            (7, chart("Notifications and outputs", "Per second, by notifier or output and outcome. Anything but sent and "
+                      "written is a person who was not told, or a textfile or push that is old.", "short",
                       Query(f"{q.rate('megatron_monitor_notifications_total', OWN, 'notifier', 'outcome')} > 0",
-                            "{{notifier}}: {{outcome}}"), bars=True, minimum=0,
+                            "{{notifier}}: {{outcome}}"),
+                      Query(f"{q.rate('megatron_monitor_output_writes_total', OWN, 'output', 'outcome')} > 0",
+                            "{{output}}: {{outcome}}"), bars=True, minimum=0,
                       empty="None sent, or no notifier is configured")),
             (10, rows("Alerts that fire", "Alerts of this project's rules that Prometheus holds firing. Empty is good, if "
                      "the rules are loaded.",

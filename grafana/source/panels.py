@@ -265,7 +265,7 @@ def bars(
 
 
 def timeline(
-    title: str, description: str, *queries: Query, mappings: list[model.ValueMapping], empty: str, per_page: int = 20
+    title: str, description: str, *queries: Query, mappings: list[model.ValueMapping], empty: str, per_page: int = 12
 ) -> Any:
     """A band a series, coloured by its value's mapping, with the text in it; pages of `per_page` bands."""
     panel = _common(statetimeline.Panel(), title, description, "none", queries, empty)

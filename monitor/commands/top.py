@@ -109,8 +109,8 @@ def _source(
     targets: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], once: bool
 ) -> Iterator[tuple[Look, str]]:
     addresses = [target for target in targets if _is_address(target)]
-    if addresses and (len(targets) > 1 or config_file is not None):
-        raise click.UsageError("give one URL, or paths")
+    if addresses and (len(targets) > 1 or config_file is not None or overrides):
+        raise click.UsageError("give one URL alone, or paths with their settings: a daemon has its own")
     if addresses or (not targets and config_file is None):
         address = addresses[0] if addresses else _DEFAULT
         yield _daemon(address if "://" in address else f"http://{address}"), _without_password(address)

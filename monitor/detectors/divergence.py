@@ -21,7 +21,7 @@ from parsers.events import Event
 
 _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
 _STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
-_STEP_NOISE = 3.0  # spreads of the changes between blocks: a larger one is a step
+_STEP_NOISE = 4.0  # times that noise: a larger change between two blocks is a step
 _LEARNED = 8  # blocks before anything is judged
 
 
@@ -32,7 +32,7 @@ class DivergenceSettings:
     rise: Ratio = 0.03
     """Least rise over the lowest block: below it lie changes of the data that every long run has."""
     spreads: Factor = 6.0
-    """Times what the run's own blocks differ by: at 2 % noise the median of 25 lines is good to 1 %."""
+    """Times the noise of the run's own blocks: at 2 % noise the median of 25 lines is good to 1 %."""
     block: int = 25
     """Lines in a block: three of them are the time to detect, and fewer make the median too noisy."""
     blocks: int = 40
@@ -120,18 +120,23 @@ def _judge(memory: DivergenceMemory, state: RunState, settings: DivergenceSettin
     rises = [levels[-n] - levels[-n - 1] for n in range(1, _RISES + 1)]
     if min(rises) <= _STEADY * max(rises):
         return False  # falls among them, or a single step: other data has another level
-    changes = [later - earlier for later, earlier in zip(levels[1:], levels, strict=False)]
-    usual = spread(changes)
-    bar = max(math.log1p(settings.rise), settings.spreads * usual / math.sqrt(2))
+    changes = _differences(levels)
+    # Noise of a block's median: second differences know nothing of a smooth fall, whose slope changes all the time.
+    noise = spread(_differences(changes)) / math.sqrt(6)
+    bar = max(math.log1p(settings.rise), settings.spreads * noise)
     lowest = min(range(len(levels)), key=levels.__getitem__)
     largest = max(changes[lowest:], default=0.0)
-    step = largest if largest > _STEP_NOISE * usual else 0.0  # other data has another level
+    step = largest if largest > _STEP_NOISE * noise else 0.0  # other data has another level
     if levels[-1] - levels[lowest] - step < bar:
         return False
     onset, base, samples, checkpoint = memory.blocks[lowest]
     at = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
     memory.rise = Rise(onset, at, base, bar, samples, checkpoint)
     return True
+
+
+def _differences(values: list[float]) -> list[float]:
+    return [later - earlier for later, earlier in zip(values[1:], values, strict=False)]
 
 
 def check(state: RunState, now: float, settings: DivergenceSettings) -> Verdict:  # noqa: ARG001

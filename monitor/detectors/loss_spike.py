@@ -34,6 +34,8 @@ _LOSS_SPREAD, _NORM_SPREAD = 0.004, 0.05
 """Least spreads: bf16 losses take few distinct values (steps of 0.4 to 0.8 %), so a window's own may be 0."""
 _CLIMB = 10  # lines: two such stretches are compared
 _CLOSED_BY = 3  # normal lines in a row that end a spike
+_RAISED, _RAISED_NORM = 2.5, math.log(2.0)  # spreads of the loss before, and grad norm beside it, that support a jump
+_STAYS = 0.8  # share of the line before: noise falls back by half in a line, a spike does not
 _SETTLED_NORM = 30  # lines after which a grad norm that stays high beside a normal loss is the new normal
 
 
@@ -43,6 +45,9 @@ class LossSpikeSettings:
 
     loss_floor: Ratio = 0.08
     """A smaller jump of the loss is no spike, however quiet the run was: spikes on record begin at 10 to 18 %."""
+    loss_alone: Ratio = 0.5
+    """Least jump in one line without a sign in the grad norm or in the line before: a single odd batch reads 30 % high
+    in runs of 2 % noise, and the next line is normal."""
     norm_floor: Factor = 12.0
     """Times the normal grad norm in a single line: a public run has one of 6.7 without any trace in the loss."""
     norm_floor_twice: Factor = 4.0
@@ -53,7 +58,7 @@ class LossSpikeSettings:
     record_factor: Factor = 2.0
     """Times the largest excess that this run has shown in health: the tail is learned, not assumed."""
     twice: Ratio = 0.6
-    """Of these bars for two lines in a row of which the second is no lower: noise falls back, a spike does not."""
+    """Of these bars for two lines in a row of which the second is hardly lower, or for three lines in a row."""
     recovered: Ratio = 0.02
     """Within this of the normal before (or three spreads) the loss has come back."""
     patience: int = 200
@@ -85,8 +90,9 @@ class SpikeMemory:
     norm_bar_twice: float = math.inf
     loss_look: float = math.inf
     """The lower bars, for two lines in a row."""
-    high: tuple[float, float] | None = None
-    """Excesses of the line before, if one of them was above its lower bar; 0 for the other."""
+    high: tuple[float, float, int] | None = None
+    """Excesses of the line before (loss, grad norm) if one of them was above its lower bar, and so many such lines."""
+    last_excess: float = 0.0
     lines: int = 0
     samples: int | None = None
     seen: tuple[int, float] | None = None
@@ -134,9 +140,10 @@ def _observe(state: RunState, printed: float | None, printed_norm: float | None,
     loss_excess = loss - memory.loss_level if loss is not None and memory.loss_level is not None else 0.0
     norm_excess = norm - memory.norm_level if norm is not None and memory.norm_level is not None else 0.0
     high = loss_excess > memory.loss_look or norm_excess > memory.norm_bar_twice or memory.high is not None
-    if high and _abnormal(memory, loss_excess, norm_excess):
+    if high and _abnormal(memory, loss_excess, norm_excess, settings):
         _open(memory, state, "spike", loss, norm, settings)
         return True
+    memory.last_excess = loss_excess
     iteration = state.latest.iteration or 0
     if loss is not None:
         memory.loss.values.append(loss)
@@ -159,19 +166,24 @@ def _observe(state: RunState, printed: float | None, printed_norm: float | None,
     return changed
 
 
-def _abnormal(memory: SpikeMemory, loss: float, norm: float) -> bool:
+def _abnormal(memory: SpikeMemory, loss: float, norm: float, settings: LossSpikeSettings) -> bool:
     """Whether this line is part of a spike. Remembers it for the next one."""
-    if loss > memory.loss_bar or norm > memory.norm_bar:
+    if norm > memory.norm_bar:
         return True
     high_loss = loss if loss > memory.loss_look else 0.0
     high_norm = norm if norm > memory.norm_bar_twice else 0.0
-    loss_before, norm_before = memory.high or (0.0, 0.0)
-    memory.high = (high_loss, high_norm) if high_loss or high_norm else None
+    loss_before, norm_before, lines = memory.high or (0.0, 0.0, 0)
+    memory.high = (high_loss, high_norm, lines + 1) if high_loss or high_norm else None
     if memory.high is None:
         return False
     if (high_loss or loss_before) and (high_norm or norm_before):
         return True
-    return bool((loss_before and high_loss >= loss_before) or (norm_before and high_norm >= norm_before))
+    if loss > memory.loss_bar:
+        raised = norm > max(_RAISED_NORM, 4 * memory.norm_spread) or memory.last_excess > _RAISED * memory.loss_spread
+        if raised or loss > max(math.log1p(settings.loss_alone), 2 * memory.loss_bar):
+            return True
+    stays = (loss_before and high_loss >= _STAYS * loss_before) or (norm_before and high_norm >= norm_before)
+    return bool(stays) or lines + 1 >= _CLOSED_BY
 
 
 def _set_bars(memory: SpikeMemory, settings: LossSpikeSettings) -> None:
@@ -274,10 +286,11 @@ def _live(
             _set_bars(memory, settings)
             return True
     elif spike.stage != "not recovered":
+        risen = settings.recovered  # against the stretch before; a high plateau does not rise
         climbing = (
-            spike.lines >= 2 * _CLIMB
-            and len(recent) >= 2 * _CLIMB
-            and median(recent[-_CLIMB:]) > max(median(recent[-2 * _CLIMB : -_CLIMB]), math.log1p(settings.loss_floor))
+            len(recent) >= 2 * _CLIMB
+            and median(recent[-_CLIMB:]) > median(recent[-2 * _CLIMB : -_CLIMB]) + math.log1p(risen)
+            and median(recent[-_CLIMB:]) > math.log1p(settings.loss_floor)
         )
         if climbing:
             spike.stage = "rising"

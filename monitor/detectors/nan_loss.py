@@ -130,11 +130,13 @@ def _form_of_line(memory: NanMemory, state: RunState, event: IterationLogged, se
         return ""
     if counted:
         return "nan"
-    if memory.printed >= settings.printed_before:
-        whole = skipped is not None or counted is not None or event.grad_norm is not None
-        if whole and memory.last_loss > settings.smallest:
-            return "gone"
-        return memory.form
+    if memory.form:
+        return memory.form  # still gone
+    if skipped is None and counted is None and event.grad_norm is None:
+        return ""  # torn before the place where the loss would stand, or of a program that ends its line there
+    printed, memory.printed = memory.printed, 0
+    if printed >= settings.printed_before and memory.last_loss > settings.smallest:
+        return "gone"
     norm = event.grad_norm
     unprotected = (state.latest.loss_scale or 1.0) <= 1.0
     return "grad_norm" if norm is not None and not math.isfinite(norm) and unprotected else ""

@@ -62,8 +62,8 @@ class Memory:
 
 
 def on_event(state: RunState, event: Event, settings: ResumeSettings) -> bool:
-    """A range that is skipped on purpose makes a jump legal. A step of DeepSpeed or the Trainer has its learning rate
-    in a line of its own, which not every step prints.
+    """A range that is skipped on purpose makes a jump legal. DeepSpeed and the Trainer print the learning rate in
+    a line of its own, and not at every step.
     """
     memory, latest = recall(state, "resume_discontinuity", Memory), state.latest
     if isinstance(event, IterationsSkipped):
@@ -78,9 +78,10 @@ def on_event(state: RunState, event: Event, settings: ResumeSettings) -> bool:
         past = memory.older or memory.past
         jump = latest.iteration - past.iterations[-1] if past.iterations else 0
         if past.iterations and jump <= 2 * past.interval:
-            changed = _take(
-                state, memory, list(_rate(state, past, latest.iteration, max(past.interval, jump), settings))
-            )
+            found = list(_rate(state, past, latest.iteration, max(past.interval, jump), settings))
+            changed = _take(state, memory, found)
+            if changed:
+                memory.older, memory.past = past, Past()
     memory.past.add(latest.iteration, rate, latest.global_batch_size, latest.consumed_samples)
     return changed
 

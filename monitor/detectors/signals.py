@@ -45,9 +45,8 @@ def rollback(state: RunState, onset: int, samples_before: int | None, checkpoint
 def advice(facts: dict[str, Any]) -> str:
     """The same in words."""
     checkpoint, first, last = (facts.get(key) for key in ("rollback_iteration", "samples_from", "samples_to"))
-    words = (
-        "go back to a checkpoint from before" if checkpoint is None else f"go back to the one of iteration {checkpoint}"
-    )
+    where = "a checkpoint from before" if checkpoint is None else f"the checkpoint of iteration {checkpoint}"
+    words = f"go back to {where}"
     if first is not None and last is not None:
         words += f" and skip samples {first} to {last}"
     return words

@@ -1,25 +1,27 @@
-"""Consistency checks of one run's own figures, as short sentences for the Notes column. Pure.
+"""Consistency checks of one run's own figures, as a report shows them. Pure.
 
-Each has its number in seed-facts.md, section 4. What is asked of the configuration while a run lives belongs to the
-detectors; `findings` is the one place where a report calls such checks.
+What the log's lines and arguments say of each other is audited in run/audit; a report adds what it alone has: the
+medians that it prints, and which input would explain a figure that is no formula's. Numbers are seed-facts.md's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monitor.reports.ramp import Ramp, problem
 from monitor.run import causes, flops
+from monitor.run.audit import RANK, audit
+from monitor.run.audit.finding import Severity
 from monitor.run.state import RunState
 from monitor.run.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A failed check, and what the figures say."""
+    """A failed check, what the figures say, and how bad it is."""
 
     check: str
     text: str
+    severity: Severity = "warning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,63 +34,23 @@ class Measured:
     printed: float | None
     formula: str | None
     """The formula that gives the printed figure."""
-    peak: float | None
     rounding: float = 0.0
     """Half a unit of the last digit that the log prints of the seconds."""
 
 
+_OWN = frozenset({"K08", "K11", "K12"})  # judged here, by the medians that the row shows
+
+
 def findings(state: RunState, measured: Measured) -> list[Finding]:
-    """Every check that failed."""
-    return [
-        finding
-        for finding in (
-            _world(state.topology),
-            _batch(state.topology),
-            _layers(state.topology),
-            _ramp(state.topology),
-            _tflops(state.topology, measured),
-            _plausible(measured),
-        )
-        if finding is not None
-    ]
+    """Every check that failed, the worst first."""
+    own = _tflops(state.topology, measured)
+    others = [Finding(found.check, found.message, found.severity) for found in audit(state) if found.check not in _OWN]
+    return sorted([*([own] if own else []), *others], key=lambda found: -RANK[found.severity])
 
 
-def _world(topology: Topology) -> Finding | None:
-    tensor, pipeline, data = (
-        topology.tensor_parallel_size, topology.pipeline_parallel_size, topology.data_parallel_size,
-    )  # fmt: skip
-    world, context = topology.world_size, topology.context_parallel_size or 1
-    if not (tensor and pipeline and data and world) or tensor * pipeline * data * context == world:
-        return None
-    sizes = f"TP {tensor} x PP {pipeline} x DP {data}" + (f" x CP {context}" if context > 1 else "")
-    return Finding("K02", f"{sizes} = {tensor * pipeline * data * context} is not the world size {world}")
-
-
-def _batch(topology: Topology) -> Finding | None:
-    batch, micro, data = topology.global_batch_size, topology.micro_batch_size, topology.data_parallel_size
-    if not (batch and micro and data) or batch % (micro * data) == 0:
-        return None
-    return Finding("K04", f"GBS {batch} % (MBS {micro} x DP {data}) = {batch % (micro * data)}")
-
-
-def _layers(topology: Topology) -> Finding | None:
-    layers, pipeline = topology.layers, topology.pipeline_parallel_size
-    # BLOOM counts the embedding at each end as a layer of its own: 70 + 2 on 12 stages
-    if not (layers and pipeline) or layers % pipeline == 0 or (layers + 2) % pipeline == 0:
-        return None
-    return Finding("K05", f"{layers} layers on {pipeline} pipeline stages are uneven")
-
-
-def _ramp(topology: Topology) -> Finding | None:
-    batch, micro, data = topology.global_batch_size, topology.micro_batch_size, topology.data_parallel_size
-    if topology.rampup is None or not (batch and micro and data):
-        return None
-    start, increment, samples = topology.rampup
-    try:
-        wrong = problem(Ramp(batch, start, increment, samples), micro, data)
-    except ValueError as error:
-        wrong = str(error)
-    return Finding("K21", f"ramp-up: {wrong}") if wrong else None
+def noted(finding: Finding) -> bool:
+    """Whether it belongs into the Notes column: what is wrong or wasteful, and a pipeline that waits."""
+    return finding.severity != "info" or finding.check == "K27"
 
 
 def _tflops(topology: Topology, measured: Measured) -> Finding | None:
@@ -104,12 +66,6 @@ def _tflops(topology: Topology, measured: Measured) -> Finding | None:
         return None  # the seconds are printed too coarsely to tell which formula it is
     wrong = causes.wrong_input(printed, topology, seconds, batch, sequence)
     return Finding("K12" if wrong else "K08", off + (f"; would fit {' or '.join(wrong[:3])}" if wrong else ""))
-
-
-def _plausible(measured: Measured) -> Finding | None:
-    if measured.printed is None or measured.peak is None or measured.printed <= measured.peak:
-        return None
-    return Finding("K17", f"TFLOPs {measured.printed:g} are above the GPU's peak of {measured.peak:g}")
 
 
 _WITHIN = (0.0, -0.25, 0.25, -0.5, 0.5, -0.75, 0.75, -1.0, 1.0)  # of the seconds' rounding, the printed value first

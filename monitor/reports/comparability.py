@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from monitor.reports.rows import Row
@@ -33,7 +34,7 @@ def warnings(rows: Sequence[Row]) -> list[str]:
         told = _by_value(rows, lambda row, name=name: row.software.get(name))  # type: ignore[misc]
         if len(told) > 1:
             out.append(f"{name} differs: " + "; ".join(f"{value} ({_names(names)})" for value, names in told.items()))
-    return out + _contradictions(rows)
+    return [*out, *_contradictions(rows), *_fuller(rows)]
 
 
 def _by_value(rows: Sequence[Row], read: Callable[[Row], Any]) -> dict[str, list[str]]:
@@ -84,6 +85,24 @@ def _contradictions(rows: Sequence[Row]) -> list[str]:
                 "report the spread"
             )
     return out
+
+
+def _fuller(rows: Sequence[Row]) -> list[str]:
+    """K16: memory that falls where the micro batch grows, all else equal."""
+    alike: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        key = configuration(replace(row, micro_batch_size=None))
+        if key is not None and row.micro_batch_size and row.memory_bytes:
+            alike.setdefault(key, []).append(row)
+    return [
+        f"{small.run} takes more memory at micro batch {small.micro_batch_size} than {large.run} at "
+        f"{large.micro_batch_size}"
+        for group in alike.values()
+        for small in group
+        for large in group
+        if (small.micro_batch_size or 0) < (large.micro_batch_size or 0)
+        and (small.memory_bytes or 0) > (1 + _REPEATS) * (large.memory_bytes or 0)
+    ]
 
 
 def _swapped(one: Row, other: Row) -> bool:

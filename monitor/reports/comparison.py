@@ -31,7 +31,7 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
     """Plain data: what differs by kind, and figures with their difference; names are Row's."""
     told = [name for name in _CONFIGURATION if getattr(a, name) is not None and getattr(b, name) is not None]
     changed = _changes({name: getattr(a, name) for name in told}, {name: getattr(b, name) for name in told})
-    arguments = _changes(_arguments(a), _arguments(b))
+    arguments = _changes(a.arguments, b.arguments)
     environment = _changes(a.environment, b.environment)
     software = _changes(a.software, b.software)
     pace = difference(a.steady, b.steady)
@@ -49,10 +49,6 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
         "notes": _notes(a, b, changed, pace),
     }
     return out
-
-
-def _arguments(row: Row) -> dict[str, str]:
-    return dict(row.trace.arguments) if row.trace is not None else {}
 
 
 def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -92,12 +88,10 @@ def _figures(a: Row, b: Row) -> dict[str, dict[str, Any]]:
 
 def _losses(a: Row, b: Row) -> tuple[int, float, float] | None:
     """(iteration, loss of a, loss of b) at the last iteration near which both logs have one."""
-    if a.trace is None or b.trace is None:
-        return None
-    one, other = a.trace.loss, b.trace.loss
+    one, other = a.curves["lm_loss"], b.curves["lm_loss"]
     width = max(one.width, other.width)
-    mine = {first // width: (low + high) / 2 for first, low, high in one.buckets}
-    theirs = {first // width: (low + high) / 2 for first, low, high in other.buckets}
+    mine = {first // width: (low + high) / 2 for first, low, high in one.points}
+    theirs = {first // width: (low + high) / 2 for first, low, high in other.points}
     common = max(mine.keys() & theirs.keys(), default=None)
     if common is None or mine[common] <= 0:
         return None

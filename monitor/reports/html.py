@@ -18,7 +18,7 @@ _STYLE = """
 :root{color-scheme:light dark;--paper:#fff;--ink:#1b1f24;--quiet:#59636e;--rule:#d1d9e0;--mark:#0a5db8;--band:#a8cdf0}
 @media(prefers-color-scheme:dark){:root{--paper:#12161b;--ink:#e6edf3;--quiet:#9aa7b4;--rule:#353d47;--mark:#6cb2ff;
 --band:#24466b}}
-body{background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:76rem;
+body{background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:90rem;
 padding:0 1rem}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}h3{font-size:1rem;margin-bottom:.2rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.87rem}
@@ -44,7 +44,7 @@ def page(found: Benchmark, _extra: bool = True) -> str:
     ]
     for name, rows in found.groups:
         parts.append(f"<h2>{escape(name or 'Runs')}</h2>")
-        parts.append(_table(table(found, rows, True)))
+        parts.append(_table(table(found, rows, True).told()))
     if found.warnings:
         items = "".join(f"<li>{escape(text)}</li>" for text in found.warnings)
         parts.append(f"<h2>Before comparing</h2><ul>{items}</ul>")
@@ -86,12 +86,12 @@ def _bars(rows: Sequence[Row]) -> str:
 def _curves(rows: Sequence[Row]) -> str:
     out: list[str] = []
     for row in rows:
-        if row.trace is None or len(out) >= _CURVES_SHOWN:
-            continue
+        if len(out) >= _CURVES_SHOWN:
+            break
         plots = [
             f"<figure><h3>{escape(row.run)}: {name}</h3>{drawn}</figure>"
-            for name, unit, trace in (("seconds per iteration", "s", row.trace.seconds), ("loss", "", row.trace.loss))
-            if (drawn := svg.line(f"{row.run}: {name}", unit, trace.buckets))
+            for name, unit, key in (("seconds per iteration", "s", "seconds_per_iteration"), ("loss", "", "lm_loss"))
+            if (drawn := svg.line(f"{row.run}: {name}", unit, row.curves[key].stretches))
         ]
         if plots:
             out.append(f"<div class=curves>{''.join(plots)}</div>")

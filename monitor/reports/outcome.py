@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.reports.trace import Tally
+from monitor.reports.tally import Tally
 from monitor.run.state import RunState
 
 _WORDS = {
@@ -45,7 +45,7 @@ def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | Non
     where = "before the first iteration" if last is None else f"at iteration {last}" + (f" of {total}" if total else "")
     failure = state.failure
     if outcome_word in ("ok", "running"):
-        return None
+        return "no iteration was logged" if outcome_word == "ok" and last is None else None
     if outcome_word == "hang":
         if state.watchdog_ranks:
             count = len(state.watchdog_ranks)

@@ -5,21 +5,21 @@ Units: seconds, bytes, samples, TFLOP/s per GPU, ratios from 0 to 1. `None` is w
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from decimal import Decimal
 from typing import Any
 
 from monitor.reports import formulas, horizon
-from monitor.reports.checks import Finding, Measured, explains, findings
+from monitor.reports.checks import Measured, explains, findings, noted
+from monitor.reports.curves import Curve, curve
 from monitor.reports.outcome import outcome, remark
-from monitor.reports.trace import Tally
+from monitor.reports.tally import Tally
 from monitor.run import derived, flops
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
 from monitor.run.steady import AtSize
 from monitor.run.topology import Topology
 
-_BUBBLE_NOTED = 0.10
 _ENDS_APART = 0.02  # the first and last stage are told apart where they differ this much from the others
 
 
@@ -34,6 +34,9 @@ class Options:
     tokens: int | None = None
     formula: str | None = None
     """Recompute every run's TFLOPs by this one."""
+
+
+_NOT_SHOWN = ("arguments", "curves", "steady")
 
 
 @dataclass(slots=True)
@@ -92,15 +95,15 @@ class Row:
     findings: list[dict[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
-    trace: Tally | None = None
+    arguments: dict[str, str] = field(default_factory=dict)
+    curves: dict[str, Curve] = field(default_factory=dict)
+    """Of `seconds_per_iteration` and `lm_loss`."""
     steady: list[float] = field(default_factory=list)
     """Seconds of steady iterations in their order, evenly thinned."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; what is unknown is left out, the plots' traces too."""
-        values = asdict(self)
-        values.pop("trace")
-        values.pop("steady")
+        """Plain data; what is unknown is left out."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _NOT_SHOWN}
         return {name: value for name, value in values.items() if value is not None and value not in ([], {})}
 
 
@@ -108,7 +111,9 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     """The row of one run. `run_state` is derived.run_state's."""
     topology = state.topology
     word = outcome(state, run_state, tally)
-    row = Row(run=state.name, outcome=word, trace=tally)
+    row = Row(run=state.name, outcome=word)
+    row.arguments = dict(tally.arguments) if tally is not None else {}
+    row.curves = {name: curve(state.history.steps, name) for name in ("seconds_per_iteration", "lm_loss")}
     _configuration(row, state, options)
     row.iterations, row.last_iteration = state.iterations_total, state.latest.iteration
     row.train_iterations, row.restarts = state.train_iterations, state.restarts
@@ -116,7 +121,7 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     chosen = state.steady.chosen(topology.global_batch_size)
     if chosen is not None:
         row.global_batch_size = chosen[0] or row.global_batch_size
-    notes += _pace(row, state, chosen[1] if chosen else None)
+    notes += _pace(row, state, chosen[1] if chosen else None, tally)
     measured = _rates(row, state, chosen[1] if chosen else None, options)
     _memory(row, state)
     row.environment, row.software = dict(state.environment), dict(state.software)
@@ -126,10 +131,8 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     if state.restarts:
         notes.append(f"{state.restarts} restart{'s' if state.restarts > 1 else ''}")
     found = findings(state, measured)
-    if row.pipeline_bubble is not None and row.pipeline_bubble > _BUBBLE_NOTED:
-        found.append(Finding("K27", f"pipeline bubble {row.pipeline_bubble:.0%}"))
     row.findings = [asdict(finding) for finding in found]
-    row.notes = notes + [finding.text for finding in found]
+    row.notes = notes + [finding.text for finding in found if noted(finding)]
     return row
 
 
@@ -170,7 +173,7 @@ def _idle(topology: Topology, at_hand: int | None) -> int | None:
     return max(0, (at_hand or world) - used)
 
 
-def _pace(row: Row, state: RunState, steady: AtSize | None) -> list[str]:
+def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally | None) -> list[str]:
     """Fill the seconds in; gives what should be noted of how they were measured."""
     if steady is not None and steady.seconds.seen:
         row.seconds_per_iteration = steady.seconds.median
@@ -182,7 +185,13 @@ def _pace(row: Row, state: RunState, steady: AtSize | None) -> list[str]:
             return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]
         return []
     row.seconds_per_iteration = state.pure_seconds
-    return ["from the first iteration alone"] if row.seconds_per_iteration is not None else []
+    if row.seconds_per_iteration is not None:
+        return ["from the first iteration alone"]
+    rate = tally.summary_rate if tally is not None else None
+    if rate and row.global_batch_size:  # HF Trainer with its bar switched off: start-up and evaluation are in it
+        row.seconds_per_iteration = row.global_batch_size / rate
+        return [f"from the Trainer's summary of {rate:g} samples per second"]
+    return []
 
 
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Measured:
@@ -217,7 +226,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     stages, micro, data = row.pipeline_parallel_size, row.micro_batch_size, row.data_parallel_size
     if stages and batch and micro and data and (number := horizon.micro_batches(batch, micro, data)):
         row.pipeline_bubble = horizon.bubble(stages, number)
-    return Measured(seconds, batch, sequence, printed, formula, peak, rounding)
+    return Measured(seconds, batch, sequence, printed, formula, rounding)
 
 
 def _goals(row: Row, options: Options) -> None:

@@ -55,35 +55,39 @@ def bars(title: str, unit: str, items: Sequence[Bar]) -> str:
     return "".join(out) + "</svg>"
 
 
-def line(title: str, unit: str, buckets: Sequence[tuple[int, float, float]], height: int = 180) -> str:
-    """Lowest and highest by bucket of iterations as a band, their middle as a line. Empty of fewer than two buckets."""
+def line(title: str, unit: str, stretches: Sequence[Sequence[tuple[int, float, float]]], height: int = 180) -> str:
+    """Lowest and highest by bucket of iterations as a band, their middle as a line, a gap between two stretches.
+
+    Empty of fewer than two buckets.
+    """
+    buckets = [bucket for stretch in stretches for bucket in stretch]
     if len(buckets) < 2:
         return ""
-    first, last = buckets[0][0], buckets[-1][0]
+    first, last = min(bucket[0] for bucket in buckets), max(bucket[0] for bucket in buckets)
     low, high = min(bucket[1] for bucket in buckets), max(bucket[2] for bucket in buckets)
     ticks = nice_ticks(low, high)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
     left, right, top, bottom = 64, 12, 8, 26
     span = (last - first) or 1
-    rise = (high - low) or 1.0
 
-    def x(iteration: int) -> float:
+    def x(iteration: float) -> float:
         return left + (_WIDTH - left - right) * (iteration - first) / span
 
     def y(value: float) -> float:
-        return top + (height - top - bottom) * (high - value) / rise
+        return top + (height - top - bottom) * (high - value) / ((high - low) or 1.0)
 
     out = [_open(height, f"{title}, {figure(low)} to {figure(high)} {unit}, iterations {first} to {last}")]
     for tick in ticks:
         out.append(_line(left, y(tick), _WIDTH - right, y(tick), "grid"))
         out.append(_text(left - 6, y(tick) + 4, figure(tick), "end"))
     marks = [tick for tick in nice_ticks(first, last) if first <= tick <= last]
-    out += [_text(x(int(tick)), height - 8, f"{tick:g}", "middle") for tick in marks]
-    upper = [f"{x(bucket[0]):.1f},{y(bucket[2]):.1f}" for bucket in buckets]
-    lower = [f"{x(bucket[0]):.1f},{y(bucket[1]):.1f}" for bucket in reversed(buckets)]
-    middle = [f"{x(bucket[0]):.1f},{y((bucket[1] + bucket[2]) / 2):.1f}" for bucket in buckets]
-    out.append(f'<polygon class="band" points="{" ".join(upper + lower)}"/>')
-    out.append(f'<polyline class="curve" points="{" ".join(middle)}"/>')
+    out += [_text(x(tick), height - 8, f"{tick:g}", "middle") for tick in marks]
+    for stretch in stretches:
+        upper = [f"{x(bucket[0]):.1f},{y(bucket[2]):.1f}" for bucket in stretch]
+        lower = [f"{x(bucket[0]):.1f},{y(bucket[1]):.1f}" for bucket in reversed(stretch)]
+        middle = [f"{x(bucket[0]):.1f},{y((bucket[1] + bucket[2]) / 2):.1f}" for bucket in stretch]
+        out.append(f'<polygon class="band" points="{" ".join(upper + lower)}"/>')
+        out.append(f'<polyline class="curve" points="{" ".join(middle)}"/>')
     return "".join(out) + "</svg>"
 
 

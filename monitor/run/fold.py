@@ -29,9 +29,8 @@ from monitor.run.iterations import (
     gap_of,
 )
 from monitor.run.nodes import MOST
-from monitor.run.observed import observe_memory
 from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
-from monitor.run.recording import RECORDED, record
+from monitor.run.recording import AMENDING, record
 from monitor.run.state import Memory, RunState
 from parsers.events import (
     ArgumentsDumped,
@@ -101,7 +100,7 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     if state.phase == "crashed":
         count_failure(state)
     stepped, entered = state.iterations_total != counted, state.phase != before
-    if stepped or entered or (progressed and type(event) in RECORDED):
+    if stepped or entered or type(event) in AMENDING or (progressed and type(event) is ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
     kind = event.kind
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[state.phase] or kind == "custom_progress"):
@@ -184,7 +183,6 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
 
 
 def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
-    observe_memory(state.observed, event)
     key = f"{event.iteration}/{event.occasion}"
     memory = state.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:

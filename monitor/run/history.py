@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import add
 from typing import Any
+from zlib import crc32
 
 BUCKETS = 1024
 """Buckets of a full track: more than a chart has pixels; 147 kB a run with nine series."""
@@ -40,8 +41,8 @@ _AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values no
 _AXIS_VALUES = 3  # of a row stand before its values
 _QUAD = 16  # bytes of (low, high, sum, count)
 _LARGEST = 3.0e38  # float32 holds no more
-_NOTHING = (float("inf"), float("-inf"), 0.0, 0.0)
-_ABSENT = array("f", _NOTHING).tobytes()
+_pack = struct.Struct("=4f").pack
+_ABSENT = _pack(float("inf"), float("-inf"), 0.0, 0.0)
 _NAN = float("nan")
 
 
@@ -69,11 +70,10 @@ class Track:
     def _close(self, names: tuple[str, ...]) -> None:
         axis, quads = summary(self.open)
         count = len(self)
-        for place, name in enumerate(names):
-            quad = quads[place * _QUAD : (place + 1) * _QUAD]
+        for name, quad in zip(names, quads, strict=True):
             column = self.series.get(name)
             if column is None:
-                if quad == _ABSENT:
+                if quad is _ABSENT:
                     continue
                 column = self.series[name] = bytearray(_ABSENT * count)
             column += quad
@@ -151,30 +151,33 @@ class History:
         )
 
 
-def summary(rows: list[Row]) -> tuple[bytes, bytes]:
-    """(the axis record, a quad for each value) of some rows."""
+def summary(rows: list[Row]) -> tuple[bytes, list[bytes]]:
+    """(the axis record, a quad for each value) of some rows; `_ABSENT` itself where there is no figure."""
     first, last = rows[0], rows[-1]
-    quads: list[float] = []
+    quads: list[bytes] = []
     strange = 0
     if len(rows) == 1:  # the first thousand rows of every run: worth a shorter way
         for value in first[_AXIS_VALUES:]:
-            if value is not None and -_LARGEST <= value <= _LARGEST:
-                quads += (value, value, value, 1.0)
+            if value is None:
+                quads.append(_ABSENT)
+            elif -_LARGEST <= value <= _LARGEST:
+                quads.append(_pack(value, value, value, 1.0))
             else:
-                quads += _NOTHING
-                strange += value is not None
+                quads.append(_ABSENT)
+                strange += 1
     else:
         for column in list(zip(*rows, strict=True))[_AXIS_VALUES:]:
             present = [value for value in column if value is not None]
             kept = [value for value in present if -_LARGEST <= value <= _LARGEST]
             strange += len(present) - len(kept)
-            quads += (min(kept), max(kept), sum(kept), float(len(kept))) if kept else _NOTHING
+            total = min(max(sum(kept), -_LARGEST), _LARGEST)
+            quads.append(_pack(min(kept), max(kept), total, len(kept)) if kept else _ABSENT)
     start, end = first[1], last[1]
     axis = _AXIS.pack(
         _bounded(first[0]), _bounded(last[0]), _bounded(last[2]), strange,
         _NAN if start is None else start, _NAN if end is None else end,
     )  # fmt: skip
-    return axis, array("f", quads).tobytes()
+    return axis, quads
 
 
 def _bounded(number: float | None) -> int:
@@ -213,9 +216,8 @@ def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 
     if track.open:
         last_axis, quads = summary(track.open)
         axis += last_axis
-        for place, name in enumerate(names):
-            quad = quads[place * _QUAD : (place + 1) * _QUAD]
-            if name in series or quad != _ABSENT:
+        for name, quad in zip(names, quads, strict=True):
+            if name in series or quad is not _ABSENT:
                 series[name] = series.get(name, _ABSENT * closed) + quad
     records = list(_AXIS.iter_unpack(axis[start * _AXIS.size :]))
     return {
@@ -249,12 +251,18 @@ def _short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def history_json(history: History, width: int = 0, start: int = 0) -> dict[str, Any]:
-    """What the API gives. With the width and the number of closed buckets that a client has, only what is new."""
+def history_json(history: History, width: int = 0, start: int = 0, key: str = "") -> dict[str, Any]:
+    """What the API gives. With the width and the number of closed buckets that a client has, only the steps that are
+    new; with the key of its last answer, no validation, phases and restarts unless they have changed.
+    """
     zone = history.zone
     new_only = start if width == history.steps.width and start <= len(history.steps) else 0
+    now = _key(history)
+    out = {"key": now, "steps": columns(history.steps, SERIES, new_only, zone)}
+    if key == now:
+        return out
     return {
-        "steps": columns(history.steps, SERIES, new_only, zone),
+        **out,
         "validation": {
             name: columns(track, _VALIDATION, 0, zone) for name, track in sorted(history.validations.items())
         },
@@ -268,3 +276,11 @@ def history_json(history: History, width: int = 0, start: int = 0) -> dict[str, 
             for iteration, before, time in history.restarts
         ],
     }
+
+
+def _key(history: History) -> str:
+    """Changes with everything but the steps: what seldom changes need not be sent every other second."""
+    tracks = history.validations.values()
+    rows = sum(len(track) * track.width + len(track.open) for track in tracks)
+    ends = (history.phases[-1:], history.restarts[-1:], [track.open[-1:] for track in tracks], history.zone)
+    return f"{len(tracks)}.{rows}.{len(history.phases)}.{len(history.restarts)}.{crc32(repr(ends).encode()):x}"

@@ -1,4 +1,4 @@
-"""What consistency checks need of the iteration and memory lines, beside the last values. Pure; folded by fold.py.
+"""What consistency checks need of the iteration lines, beside the last values. Pure; folded by iterations.py.
 
 Law: bounded, plain values, a few microseconds a line. Lines that count once (copies taken out) come here.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
-from parsers.events import IterationLogged, MemoryReported
+from parsers.events import IterationLogged
 
 _KEPT = 3  # lines of printed figures: enough to tell a rule from an accident
-_RANKS = 4096  # ranks whose memory is kept; a report has one line per tensor and pipeline rank
 
 
 @dataclass(slots=True)
@@ -34,8 +33,6 @@ class Observed:
     """(printed TFLOP/s per GPU, seconds per iteration, batch size, tokens per sample) of the last lines."""
     unexplained: int = 0
     """Lines whose printed TFLOPs no formula gave: after a few of them the search ends."""
-    rank_bytes: dict[str, int] = field(default_factory=dict)
-    """Rank -> most bytes that it reported."""
 
 
 def observe_iteration(
@@ -45,7 +42,7 @@ def observe_iteration(
     if seen.attempt != attempt:
         seen.attempt, seen.iteration, seen.samples, seen.batch = attempt, None, None, None
         seen.counted = seen.miscounted = seen.unexplained = 0
-        seen.rates, seen.tflops, seen.rank_bytes = [], [], {}
+        seen.rates, seen.tflops = [], []
     batch, samples, seconds = event.global_batch_size, event.consumed_samples, event.seconds_per_iteration
     if seconds is not None and not 0 < seconds < inf:
         seconds = None
@@ -70,13 +67,3 @@ def observe_iteration(
         seen.tflops.append((tflops, seconds, batch_size, tokens_per_sample))
         del seen.tflops[:-_KEPT]
     seen.batch = batch
-
-
-def observe_memory(seen: Observed, event: MemoryReported) -> None:
-    """A rank told its memory after some iterations."""
-    value = event.max_reserved_bytes or event.max_allocated_bytes
-    if event.rank is None or event.iteration is None or not value:
-        return
-    key = str(event.rank)
-    if key in seen.rank_bytes or len(seen.rank_bytes) < _RANKS:
-        seen.rank_bytes[key] = max(value, seen.rank_bytes.get(key, 0))

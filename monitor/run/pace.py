@@ -6,7 +6,6 @@ ramp-up is a legal slowdown), so windows are kept per global batch size and the 
 
 from __future__ import annotations
 
-import statistics
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -80,7 +79,7 @@ class Pace:
         window = sorted(self.windows.get(self.last_batch_size, []))
         if len(window) < 3:
             return None
-        median, edge = statistics.median(window), len(window) // 20
+        median, edge = self._median(window), len(window) // 20
         return (window[edge] / median, window[-1 - edge] / median) if median > 0 else None
 
     def predicted(self) -> float | None:

@@ -8,9 +8,8 @@ from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
 
-RECORDED = frozenset({EngineStepLogged, TrainerLogged, ThroughputReported, ValidationLogged})
-"""Events that may say more of an iteration already counted, or that are drawn themselves."""
-
+AMENDING = frozenset({EngineStepLogged, TrainerLogged, ThroughputReported})
+"""Events that may say more of an iteration already counted: DeepSpeed prints a step's rate on a line of its own."""
 _BOUNDS = ENDED | {"starting"}
 """Phases that end a stretch of training: without a time of their own they begin where the last iteration ended."""
 

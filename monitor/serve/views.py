@@ -120,7 +120,8 @@ def _query(environ: dict[str, Any]) -> dict[str, list[str]]:
 
 def _history(run: RunSnapshot, environ: dict[str, Any], now: float) -> Reply:
     query = _query(environ)
-    past = history_json(run.history, _whole(query, "width"), _whole(query, "from"))
+    key = "".join(query.get("key", [""])[:1])
+    past = history_json(run.history, _whole(query, "width"), _whole(query, "from"), key)
     return _json({"at": now, "run": run.page, **past, "incidents": [item.to_json() for item in run.transitions]})
 
 

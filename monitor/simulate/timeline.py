@@ -19,6 +19,7 @@ from monitor.simulate.scenario import INCLUDES_OVERHEAD, Fault, Scenario
 _AR = 0.5
 _OUTLIERS, _OUTLIER_MEAN = 0.01, 0.08
 _FIRST_FACTOR = 1.5  # the first iteration of a launch compiles and allocates
+_STUCK = ("divergence", "slow_divergence", "loss_spike_stays")
 _SPIKE = (1.0, 1.01, 1.18, 1.02, 1.07, 2.3, 1.6, 1.45, 1.3, 1.2, 1.12, 1.08, 1.05, 1.03, 1.02, 1.01)
 _SPIKE_NORM = (1.0, 4.0, 10.0, 65.0, 600.0, 4000.0, 1500.0, 1500.0, 700.0, 60.0, 10.0, 3.0, 1.5, 1.2, 1.1, 1.0)
 
@@ -156,13 +157,17 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration, 1 + 0.02 * (run.iteration - grows.at) / 10))
     leaks = next((fault for fault in active if fault.kind == "memory_leak"), None)
     if leaks is not None:
-        yield Emission(run.at, lines.memory_lines(scenario, run.iteration, 1 + 0.005 * (run.iteration - leaks.at)))
+        yield Emission(
+            run.at, lines.memory_lines(scenario, run.iteration, min(3.4, 1 + 0.02 * (run.iteration - leaks.at)))
+        )
 
 
 def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float | None, float, int, str]:
     """(loss, grad norm, skipped iterations, lines before the iteration's own)."""
     rng = run.random
-    loss: float | None = 2.0 + 8.0 * math.exp(-run.iteration / 400) + rng.gauss(0, 0.02)
+    # a model that diverges learns no more
+    learned = min([run.iteration, *(fault.at for fault in active if fault.kind in _STUCK)])
+    loss: float | None = 2.0 + 8.0 * math.exp(-learned / 400) + rng.gauss(0, 0.02)
     norm = max(0.05, 0.2 + 2.0 * math.exp(-run.iteration / 300) + rng.gauss(0, 0.02))
     skipped, text = 0, ""
     for fault in active:
@@ -176,7 +181,7 @@ def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float
         elif fault.kind == "resume_bump" and run.since_launch <= 10:
             loss, norm = loss * 1.2, norm * 2
         elif fault.kind == "slow_divergence":
-            loss *= 1 + 0.0002 * since
+            loss *= 1 + 0.0005 * since
         elif fault.kind == "divergence":
             loss, norm = loss * (1 + 0.01 * since), norm * (1 + 0.02 * since)
         elif fault.kind == "nan_loss":

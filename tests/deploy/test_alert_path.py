@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -173,3 +175,32 @@ def test_the_deadline_in_a_dead_push_is_told(
     alert = received(receiver, "MegatronHangDeadlinePassed", "firing", within)
     assert alert["labels"] == {"alertname": "MegatronHangDeadlinePassed", "run": "train", "severity": "critical"}
     assert not receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")
+
+
+def test_a_simulated_crash_is_told_and_its_silence_is_not(
+    start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """`simulate` plays a run that dies of a full GPU memory: one alert of the crash, none of the hang that follows."""
+    alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
+    log = tmp_path / "tr11.log"
+    log.touch()
+    daemon = start(*HANG, str(log))
+    prometheus = start_prometheus(scraping(tmp_path, daemon.address, alertmanager))
+    command = [
+        sys.executable, "-m", "monitor", "simulate", "--dialect", "megatron-lm", "--iterations", "100",
+        "--seconds-per-iteration", "2", "--fault", "crash_oom@40", "--speed", "20", "-o", str(log),
+    ]  # fmt: skip
+    simulation = subprocess.Popen(command)
+    try:
+        daemon.wait(lambda: daemon.metric("megatron_incident", incident="crash") == 1.0, timeout=40.0)
+        alert = received(receiver, "MegatronCrash", "firing", SCRAPE + EVALUATION + GROUP_WAIT + SLACK)
+    finally:
+        simulation.kill()
+        simulation.wait(timeout=5)
+    assert alert["labels"]["run"] == "tr11"
+    assert daemon.metric("megatron_failures_total", failure="cuda_oom") == 1.0
+    threading.Event().wait(2.0 + SCRAPE + EVALUATION + GROUP_WAIT)  # the budget of a hang passes
+    told = {alert["labels"]["alertname"] for body in receiver.bodies for alert in body["alerts"]}
+    assert not {name for name in told if "Hang" in name}
+    assert "MegatronHang" not in prometheus.firing()

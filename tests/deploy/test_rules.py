@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -140,6 +141,15 @@ def test_an_alert_says_what_is_needed(rule: dict[str, Any]) -> None:
             "https://grafana.example/d/megatron-run"
             "?var-cluster={{ $labels.cluster | urlquery }}&var-run={{ $labels.run | urlquery }}"
         )
+
+
+def test_the_links_lead_to_dashboards_that_exist() -> None:
+    """Each uid is one that is shipped, each variable one that it has."""
+    boards = [json.loads(path.read_text()) for path in (DEPLOY.parent / "grafana" / "dashboards").glob("*.json")]
+    variables = {board["uid"]: {one["name"] for one in board["templating"]["list"]} for board in boards}
+    for rule in ALERTS:
+        page, _, query = rule["annotations"]["dashboard_url"].partition("?")
+        assert set(re.findall(r"var-(\w+)=", query)) <= variables[page.rpartition("/")[2]]
 
 
 def test_each_section_of_the_runbook_says_four_things() -> None:

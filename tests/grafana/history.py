@@ -108,6 +108,8 @@ def _daemon(page: Page, at: float, index: int, step: float, end: float, instance
     own("stats_total", 2.0 * since * runs)
     for outcome, count in (("sent", since // 20000), ("failed", 0), ("dropped", 0)):
         own("notifications_total", count, notifier="webhook", outcome=outcome)
+    own("output_writes_total", since // 15, output="textfile", outcome="written")
+    own("output_writes_total", 0, output="textfile", outcome="failed")
     own("state_save_failures_total", 0)
     own("state_rebuilds_total", 0)
     own("config_last_reload_successful", 1)

@@ -74,7 +74,7 @@ class Scene:
         self.pace = self.seconds
         self.checkpoint = self.iteration - self.iteration % self.save_every
         self.evaluated = self.saved = self.iteration
-        self.lm_loss = self.loss()
+        self.lm_loss, self.grad_norm = self.loss(), 0.4
         self.validation = self.lm_loss + 0.04
 
     # --- what happens -----------------------------------------------------------------------------------------------
@@ -95,6 +95,8 @@ class Scene:
                 self.counts[place] += done if self.pace <= bound else 0.0
             self.skipped += self._skips(done)
             self.lm_loss = self.loss()
+            rise = 2 + (at - DIVERGES_AT) / 900 if self.fault == "diverge" and at > DIVERGES_AT else 1.0
+            self.grad_norm = (0.4 + abs(self.noise.gauss(0, 0.05))) * rise
         if self.state in ("training", "saving", "starting") or (self.state == "evaluating" and self.fault != "hang"):
             self.progress_at = at
         if before == "saving" and self.state != "saving":
@@ -204,7 +206,7 @@ class Scene:
         put("loss", 0.011 + self.noise.gauss(0, 0.0004), name="load balancing loss")
         put("validation_loss", self.validation, dataset="validation")
         calm = not (self.fault == "diverge" and self.at > DIVERGES_AT)
-        put("grad_norm", (0.4 + abs(self.noise.gauss(0, 0.05))) * (1 if calm else 2 + (self.at - DIVERGES_AT) / 900))
+        put("grad_norm", self.grad_norm)
         put("learning_rate", 3e-4 * (0.55 + 0.45 * math.cos(math.pi * min(1.0, self.iteration / self.total))))
         if self.dtype == "fp16":
             put("loss_scale", 65536.0 if calm else max(64.0, 65536.0 * 2 ** -((self.at - DIVERGES_AT) // 700)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -172,3 +173,12 @@ def test_engines_agree(words: Sequence[bytes], data: bytes) -> None:
         searching = engine(words)
         assert searching(data) == expected
         assert searching(data) == expected, "a second time, from memory"
+
+
+def test_threads_share_an_engine() -> None:
+    """A search that another thread is in gives the same all the same."""
+    words, data = [b"iteration", b"error"], b"no iteration, no error\n" * 20_000
+    engine = search.best(words)
+    expected = search.plain(words)(data)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == expected for found in pool.map(engine, [data] * 12))

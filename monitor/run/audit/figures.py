@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from monitor.run import derived
+from monitor.run import causes, derived
 from monitor.run.audit.finding import Finding, Severity
 from monitor.run.flops import FORMULAS, formulas_of, passes, prints_as
 from monitor.run.sizes import parameters
@@ -88,8 +88,11 @@ def _printed(state: RunState) -> Iterator[Finding]:
         _, factor, severity, cause, name = best
         value, told = known[name][-1]
         text = f"printed {told:g} TFLOPs, {name} gives {value:.4g} from the arguments: {cause}"
-        evidence = {"printed": told, "recomputed": round(value, 3), "formula": name, "ratio": round(factor, 4)}
-        yield Finding("K12", severity, text, f"{factor:.4g}", evidence)
+        evidence: dict[str, object] = {"printed": told, "recomputed": round(value, 3), "formula": name}
+        fitting = causes.wrong_input(told, topology, *lines[-1][1:])
+        if fitting:
+            evidence["would_fit"] = fitting[:3]
+        yield Finding("K12", severity, text, f"{factor:.4g}", {**evidence, "ratio": round(factor, 4)})
     elif candidates:
         yield from _unexplained(state, candidates[0], known[candidates[0]])
 

@@ -45,7 +45,7 @@ def _world(topology: Topology) -> Iterator[Finding]:
     yield Finding(
         "K02",
         "warning",
-        f"{factors} = {product}, but the world size is {world}: one of them is not what runs",
+        f"{factors} = {product} is not the world size {world}",
         evidence={"product": product, "world_size": world},
     )
 
@@ -57,7 +57,7 @@ def _nodes(topology: Topology) -> Iterator[Finding]:
     if nodes * each < world:
         yield Finding(
             "K03",
-            "warning",
+            "info",  # nodes may differ, and each tells its own
             f"{nodes} nodes of {each} processes are {nodes * each}, but the world size is {world}",
             evidence={"nodes": nodes, "processes_per_node": each, "world_size": world},
         )

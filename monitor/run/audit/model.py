@@ -77,11 +77,13 @@ def model(state: RunState) -> Iterator[Finding]:
 
 
 def _logged(state: RunState) -> float | None:
-    """The sum over ranks, where all of them have told."""
+    """The sum over ranks where all of them have told, else what the program counted itself."""
     topology = state.topology
     ranks = (topology.tensor_parallel_size or 0) * (topology.pipeline_parallel_size or 0)
     complete = ranks and len(state.parameters_by_rank) == ranks
-    return float(sum(state.parameters_by_rank.values())) if complete else None
+    if complete:
+        return float(sum(state.parameters_by_rank.values()))
+    return float(topology.parameters) if topology.parameters and "parameters" in topology.told else None
 
 
 def _narrow(ffn: int | None, hidden: int | None, glu: bool | None) -> str | None:

@@ -15,13 +15,13 @@ def stages(state: RunState) -> Iterator[Finding]:
     """Ranks are numbered stage by stage: tensor ranks first, then data ranks, then stages."""
     topology = state.topology
     count, world = topology.pipeline_parallel_size, topology.world_size
-    if not count or count < 3 or not world or world % count or not state.observed.rank_bytes:
+    if not count or count < 3 or not world or world % count or not state.memory.by_rank:
         return
     each = world // count
     most: dict[int, int] = {}
-    for rank, value in state.observed.rank_bytes.items():
-        if int(rank) < world:
-            stage = int(rank) // each
+    for rank, value in state.memory.by_rank.items():
+        if 0 <= rank < world:
+            stage = rank // each
             most[stage] = max(value, most.get(stage, 0))
     between = [most[stage] for stage in most if 0 < stage < count - 1]
     ends = [most[stage] for stage in (0, count - 1) if stage in most]

@@ -15,7 +15,8 @@ function figuresAt(now) {
   showFigures(document.body, shown.run, now);
 }
 
-function take(answer, now) {
+function take(news, now) {
+  const answer = { ...shown, ...news }; // validation, phases and restarts come only when they have changed
   shown = answer;
   figuresAt(now);
   document.title = `${SYMBOLS[answer.run.state] || "?"} ${answer.run.state} · ${answer.run.run}`;
@@ -70,4 +71,4 @@ function showFacts(run) {
   replaceIfNew(list, facts.flatMap((name) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, plain(name, run[name]))]));
 }
 
-live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}`, take, figuresAt);
+live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}&key=${shown ? shown.key : ""}`, take, figuresAt);

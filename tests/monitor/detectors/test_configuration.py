@@ -241,6 +241,26 @@ def test_consumed_samples_that_do_not_add_up() -> None:
     assert loud(run)["K10"] == "warning"
 
 
+@pytest.mark.parametrize("argument", ["sft", "curriculum_learning", "sequence_packing"])
+def test_packed_samples_are_counted_otherwise(argument: str) -> None:
+    """One packed sequence holds several samples; a curriculum's figures follow its lengths."""
+    run = started(**{argument: True})
+    run.say("".join(line(at, samples=at * 9000, tflops=77.0) for at in range(1, 30)))
+    assert found(run) == {}
+
+
+def test_a_curriculum_that_the_line_tells() -> None:
+    """`actual seqlen` grows: tokens and TFLOPs follow it, samples do not."""
+    run = started(dialect=None)
+    for at, length in enumerate(range(64, 2049, 64), 1):
+        flops = 24 * 4 * 2048 * length * 70 * 14336**2 * (1 + length / (6 * 14336) + 250880 / (16 * 70 * 14336))
+        text = line(at, tflops=flops / (105.22 * 384 * 1e12)).replace(
+            "num zeros", f"actual seqlen: {length:5d} | num zeros"
+        )
+        run.say(text)
+    assert loud(run) == {}
+
+
 def test_ramp_up_and_log_intervals_add_up() -> None:
     """The batch grows between two lines of ten iterations: anything between both sizes is right."""
     run = started(rampup_batch_size="['32', '32', '9765625']", log_interval=10)

@@ -178,6 +178,8 @@ def test_losses_of_few_values() -> None:
         log.feed(bloom(iteration, loss, "0.300"))
     assert log.incidents == set()
     log.feed(bloom(600, 2.0, "0.300"))
+    assert log.incidents == set()  # one odd batch, without a sign in the grad norm
+    log.feed(bloom(601, 2.0, "0.300"))
     assert log.incidents == {"loss_spike"}
 
 

@@ -116,12 +116,16 @@ def test_lines_that_never_carry_a_loss() -> None:
     assert log.incidents == set()
     for iteration in range(50, 100):
         log.feed(bloom(iteration, 2.5 if iteration % 4 == 0 else None, "0.220"))
+    assert log.incidents == set()
     log = TrainingLog()
     for iteration in range(1, 30):
         log.feed(bloom(iteration, log.around(2.5, 0.01)))
     log.feed(bloom(30, 2.5)[:140] + "\n")
     log.feed(bloom(31, 2.5))
     assert log.incidents == set()
+    log.feed(bloom(32, 2.5)[:140] + "\n")
+    log.feed(bloom(33, None))
+    assert log.first("nan_loss")[0] == 33
 
 
 def test_a_copy_without_the_loss_is_not_the_line() -> None:
@@ -147,3 +151,19 @@ def test_finite_losses_with_a_norm_that_is_no_number() -> None:
     for iteration in range(32, 37):
         log.feed(bloom(iteration, 2.5, "nan"))
     assert log.first("nan_loss")[0] == 36
+
+
+def test_nan_is_the_last_word_on_a_spike() -> None:
+    """The loss jumps, then is NaN: the spike is superseded, and nothing more is said of it."""
+    log = TrainingLog()
+    for iteration in range(1, 200):
+        log.feed(bloom(iteration, log.around(2.5, 0.01), log.around(0.2, 0.1)))
+    for iteration in range(200, 204):
+        log.feed(bloom(iteration, 6.0, 50.0))
+    for iteration in range(204, 500):
+        log.feed(bloom(iteration, None, "nan"))
+    assert [(item.incident, item.status, item.iteration) for item in log.said] == [
+        ("loss_spike", "firing", 200),
+        ("nan_loss", "firing", 204),
+        ("loss_spike", "resolved", 204),
+    ]

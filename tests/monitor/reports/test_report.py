@@ -8,6 +8,7 @@ import json
 import os
 import re
 import statistics
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from monitor.cli import main
+from monitor.reports.comparability import warnings
+from monitor.reports.rows import Row
 from monitor.simulate import Fault, Scenario, timeline, write
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
@@ -208,6 +211,17 @@ def test_repeats_that_are_far_apart_and_swapped_columns(tmp_path: Path) -> None:
     assert warning.startswith("seconds and TFLOPs look exchanged between")
 
 
+def test_memory_that_falls_with_the_micro_batch() -> None:
+    """K16: seed 004 line 305, 65 GB at MBS 2 where MBS 4 takes 56; the other way round is as it must be."""
+    gpt = Row(run="mbs2", outcome="ok", gpus=384, layers=84, hidden_size=13824, data_parallel_size=8,
+              tensor_parallel_size=8,
+              pipeline_parallel_size=6, global_batch_size=2048, sequence_length=2048, micro_batch_size=2,
+              memory_bytes=65 * 2**30)  # fmt: skip
+    more = replace(gpt, run="mbs4", micro_batch_size=4, memory_bytes=56 * 2**30)
+    assert warnings([gpt, more]) == ["mbs2 takes more memory at micro batch 2 than mbs4 at 4"]
+    assert warnings([replace(gpt, memory_bytes=44 * 2**30), more]) == []
+
+
 def test_what_forbids_comparing_is_told(tmp_path: Path) -> None:
     """CUDA_LAUNCH_BLOCKING and the number format."""
     log(tmp_path / "a.log", launch_blocking=1)
@@ -259,6 +273,18 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     result = invoke(str(tmp_path))
     assert result.exit_code == 1
     assert "no training line" in result.stderr
+
+
+def test_a_trainer_that_prints_its_summary_alone(tmp_path: Path) -> None:
+    """Seed 002: time per iteration is the batch over the samples per second; the row says where it is from."""
+    (tmp_path / "hf.log").write_text(
+        "***** Running training *****\n  Num examples = 1000\n  Instantaneous batch size per device = 8\n"
+        "  Total train batch size (w. parallel, distributed & accumulation) = 512\n  Total optimization steps = 2\n"
+        "{'train_runtime': 273.0, 'train_samples_per_second': 3.67, 'train_steps_per_second': 0.007, 'epoch': 1.0}\n"
+    )
+    row = rows(str(tmp_path))["hf"]
+    assert row["seconds_per_iteration"] == pytest.approx(139.51, abs=0.005)
+    assert row["notes"] == ["no iteration was logged", "from the Trainer's summary of 3.67 samples per second"]
 
 
 def test_standard_input(tmp_path: Path) -> None:

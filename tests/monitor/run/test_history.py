@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import statistics
+from array import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitor.run.derived import computed_tflops
 from monitor.run.fold import fold
 from monitor.run.history import BUCKETS, SERIES, History, Track, columns, history_json
 from monitor.run.state import RunState
+from monitor.simulate import DIALECTS, Scenario, write
 from monitor.store import decode, encode
 from parsers.events import CheckpointSaved, CheckpointSaveStarted, IterationLogged, LogEvent, ValidationLogged
+from parsers.reader import SourceReader
 
 VALUES = st.one_of(st.none(), st.floats(width=32), st.just(1e300))
 
@@ -30,7 +37,8 @@ def track_of(values: list[float | None], attempt_at: int | None = None) -> Track
 def test_merging_loses_no_low_no_high_and_no_mean(values: list[float | None], times: int) -> None:
     """Whatever was merged, the extremes and the mean of all are those of the rows; absent and NaN are in none."""
     rows = values * times
-    got = columns(track_of(rows), ("x",))
+    track = track_of(rows)
+    got = columns(track, ("x",))
     kept = [value for value in rows if value is not None and abs(value) <= 3e38]
     assert len(got["iteration"]) <= BUCKETS + 1
     assert got["iteration"][-1] == len(rows)
@@ -44,6 +52,14 @@ def test_merging_loses_no_low_no_high_and_no_mean(values: list[float | None], ti
     highs = [high for high in figures.get("high", figures["mean"]) if high is not None]
     assert math.isclose(min(lows), min(kept), rel_tol=1e-6)
     assert math.isclose(max(highs), max(kept), rel_tol=1e-6)
+    assert all(low <= high for low, high in zip(lows, highs, strict=True))
+    closed = len(rows) - len(track.open)
+    if max(abs(value) for value in kept) < 1e30:  # float32 holds no larger sums
+        past = [value for value in rows[:closed] if value is not None and abs(value) <= 3e38]
+        figures = array("f", bytes(track.series.get("x", b"")))
+        assert sum(figures[3::4]) == len(past)
+        size = sum(abs(value) for value in past)
+        assert math.isclose(sum(figures[2::4]), sum(past), rel_tol=1e-5, abs_tol=1e-5 * size + 1e-30)
 
 
 def test_a_long_run_stays_small() -> None:
@@ -90,6 +106,26 @@ def test_a_client_gets_only_what_is_new() -> None:
     assert more["series"]["lm_loss"] == {"mean": [100.0, 101.0, 102.0, 103.0]}
     assert history_json(history, 2, 99)["steps"]["start"] == 0
     assert history_json(history, 1, 5000)["steps"]["start"] == 0
+
+
+def test_what_seldom_changes_is_sent_when_it_has() -> None:
+    """The key of the last answer keeps validation, phases and restarts at home, until one of them is new."""
+    history = History()
+    key = history_json(history)["key"]
+    history.add_step((1, None, 0, *([1.0] * len(SERIES))))
+    assert set(history_json(history, key=key)) == {"key", "steps"}
+    for change in (
+        lambda: history.add_validation("v", (1, None, 0, 2.0)),
+        lambda: history.add_validation("v", (2, None, 0, 2.0)),
+        lambda: history.add_phase(5.0, 1, "saving"),
+        lambda: history.add_restart(1, 2, None),
+    ):
+        change()
+        got = history_json(history, key=key)
+        assert set(got) == {"key", "steps", "validation", "phases", "restarts"}
+        assert got["key"] != key
+        key = got["key"]
+        assert "phases" not in history_json(history, key=key)
 
 
 def step(number: int, seconds: float = 2.0, logged_at: str | None = None) -> LogEvent:
@@ -154,3 +190,43 @@ def test_a_step_reported_twice_is_one_row() -> None:
     history.add_step(row)
     history.add_step((1, None, 0, 2.0, *row[4:]))
     assert history_json(history)["steps"]["series"] == {"lm_loss": {"mean": [2.0]}}
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+def test_every_dialect_has_its_charts(dialect: str) -> None:
+    """Each iteration of a simulated log is a row, with its time and loss; TFLOPs where the log lets them be known."""
+    stream = io.BytesIO()
+    write(Scenario(dialect=dialect, iterations=40, save_interval=0, eval_interval=20, seed=2), stream)
+    state = RunState(name=dialect)
+    reader = SourceReader(())
+    for entry in [*reader.feed(stream.getvalue()), *reader.flush()]:
+        fold(state, entry, "a", 1000.0, False)
+    got = history_json(state.history)
+    assert got["steps"]["iteration"] == list(range(1, 41))
+    assert got["restarts"] == []
+    series = got["steps"]["series"]
+    seconds = [value for value in series["seconds_per_iteration"]["mean"] if value is not None]
+    assert len(seconds) >= 36
+    assert 104.0 < statistics.median(seconds) < 107.0
+    if dialect != "deepspeed":  # the engine alone prints no loss here
+        losses = series["lm_loss"]["mean"]
+        assert len(losses) == 40
+        assert losses[-1] < losses[0]
+    if dialect in ("bigscience", "megatron-lm", "microsoft", "megatron-lm-2021"):
+        assert 110 < series["tflops"]["mean"][-1] < 160
+    if dialect not in ("deepspeed",):
+        (validation, *_) = got["validation"].values()
+        assert validation["iteration"] == [20, 40]
+
+
+def test_tflops_of_a_log_that_prints_none_are_those_of_the_figures() -> None:
+    """Worked out once, then divided by each iteration's time: the same as computing each anew."""
+    stream = io.BytesIO()
+    write(Scenario(dialect="megatron-lm-2021", iterations=40, save_interval=0, seed=2), stream)
+    state = RunState(name="run")
+    for entry in SourceReader(()).feed(stream.getvalue()):
+        fold(state, entry, "a", 1000.0, False)
+    computed = computed_tflops(state)
+    assert computed is not None
+    series = history_json(state.history)["steps"]["series"]
+    assert math.isclose(series["tflops"]["mean"][-1], computed[1], rel_tol=1e-6)

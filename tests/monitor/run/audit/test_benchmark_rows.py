@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from monitor.run.audit import Finding, audit
-from monitor.run.audit.records import Record, compare, record_of
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import ArgumentsDumped, Event, IterationLogged, LogEvent, ModelSettingLogged
@@ -35,7 +34,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "E26": ("K05",),  # 72 layers on 48 stages
     "E34": ("K21",),  # 32 % (8 x 8)
 }
-"""Exceptions of single rows whose inputs a log has. The others compare rows, or are slips of a document."""
+"""Exceptions of single rows whose inputs a log has. Others compare rows (the report), or are slips of a document."""
 
 
 def rows() -> list[dict[str, Any]]:
@@ -122,50 +121,3 @@ def test_sound_rows_wake_nobody(row: dict[str, Any]) -> None:
     """All the others: nothing above a hint."""
     loud = [finding for finding in findings(row).values() if finding.severity != "info"]
     assert loud == []
-
-
-BETWEEN: dict[str, str] = {
-    "E1": "K13", "E2": "K18", "E18": "K14", "E19": "K14", "E22": "K15", "E23": "K16", "E24": "K14", "E25": "K14",
-    "E36": "K14",
-}  # fmt: skip
-"""Exceptions that only another row shows."""
-
-
-def record(row: dict[str, Any]) -> Record:
-    """The row as a record."""
-    gpus = row.get("gpus") or row.get("nodes") or 0
-    replica = (row.get("tp") or 1) * (row.get("pp") or 1)
-    return Record(
-        name=name_of(row), world_size=gpus, data_parallel_size=row.get("dp") or gpus // replica,
-        tensor_parallel_size=row.get("tp"), pipeline_parallel_size=row.get("pp"), micro_batch_size=row.get("mbs"),
-        global_batch_size=row.get("gbs"), sequence_length=row.get("seq_len"),
-        model=(row.get("model_size_b"), row.get("layers"), row.get("hidden"), row.get("activation_checkpointing")),
-        epoch=(row["source"], str(row.get("hardware"))[:4]), seconds=row.get("sec_per_it"), tflops=row.get("tflops"),
-        memory_bytes=row.get("mem_gib"), formula=(row.get("check") or {}).get("exact", [None])[0]
-        if (row.get("check") or {}).get("exact") else None,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("exception", BETWEEN)
-def test_what_only_another_row_shows(exception: str) -> None:
-    """Swapped columns, repeats that differ, slow iterations, memory that falls with the micro batch."""
-    known = rows()
-    found = compare([record(row) for row in known])
-    places = {place for place, row in enumerate(known) if exception in row.get("exceptions", ())}
-    assert any(place in places and finding.check == BETWEEN[exception] for place, finding in found)
-
-
-def test_columns_are_called_swapped_once() -> None:
-    """No other of the 208 rows."""
-    known = rows()
-    found = [(name_of(known[place]), finding) for place, finding in compare([record(row) for row in known])]
-    assert {name for name, finding in found if finding.check == "K13"} == {"004-L340"}
-
-
-def test_a_run_is_a_record() -> None:
-    """The report compares runs as it compares rows."""
-    row = next(row for row in rows() if row["line"] == 279)
-    one = record_of(state_of(row))
-    assert one.key() is not None
-    assert (one.seconds, one.tflops, one.formula) == (134.02, 120.29, "bigscience")
-    assert compare([one, one])[0][1].check == "K14"
