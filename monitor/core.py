@@ -5,6 +5,7 @@ The daemon, `run --once` and the tests drive the same object. It owns every RunS
 
 from __future__ import annotations
 
+import copy
 import logging
 import platform
 from collections import Counter
@@ -35,6 +36,7 @@ from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_
 from monitor.pages import page_of
 from monitor.run import derived
 from monitor.run.fold import log_clock
+from monitor.run.jump import shift
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from parsers.events import (
@@ -136,6 +138,10 @@ class Core:
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
         self._unclaimed = Saved()
+        self._reading: Counter[str] = Counter()  # run -> its sources that have not been read to their end
+        self._sources_of: dict[str, set[str]] = {}
+        self.scanned: set[str] = set()
+        """Mounts that were searched to the end at least once."""
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
@@ -148,12 +154,16 @@ class Core:
         reader, marker = SourceReader(self.rules), Marker()
         name = run_name(message.path, message.path, self.config.runs)
         saved = self._unclaimed.sources.pop(message.source, None)
+        if saved is not None:  # another file under the same path goes on with the same run, as it would live
+            self._claim(saved.run, name)
         if message.resumed and saved is not None:
             reader.restore(saved.reader)
-            self._claim(saved.run, name)
         elif message.offset:  # what stands before was delivered under another name
             reader.skip(message.offset)
         marker.feed(message)
+        self._let_go(message.source)
+        self._reading[name] += 1
+        self._sources_of.setdefault(name, set()).add(message.source)
         self.sources[message.source] = Source(
             name=message.source,
             path=message.path,
@@ -163,6 +173,20 @@ class Core:
             mtime=message.mtime,
             counted=(reader.lines, reader.matched_lines),
         )
+
+    def _let_go(self, name: str) -> None:
+        """Nothing is known of this source any more."""
+        source = self.sources.pop(name, None)
+        if source is not None:
+            self._finish(source)
+            self._sources_of[source.run].discard(name)
+            if not self._sources_of[source.run]:
+                del self._sources_of[source.run], self._reading[source.run]
+
+    def _finish(self, source: Source) -> None:
+        if not source.caught_up:
+            source.caught_up = True
+            self._reading[source.run] -= 1
 
     def _claim(self, saved_name: str, name: str) -> None:
         """A source of a saved run goes on: so does the run, under its present name."""
@@ -182,7 +206,8 @@ class Core:
         source.behind_bytes, source.mtime = message.behind_bytes, message.mtime
         self.counts.add("bytes_total", by=len(message.data))
         self.counts.set("last_read_timestamp_seconds", message.at)
-        at = message.at if source.caught_up else min(message.mtime, message.at)
+        # Stamped by another thread: a clock that was set back in between must not put progress into the future.
+        at = min(message.at, now) if source.caught_up else min(message.mtime, message.at, now)
         self._fold_all(source, source.reader.feed(message.data), at, now)
 
     def _restarted(self, message: Restarted, now: float) -> None:
@@ -201,7 +226,7 @@ class Core:
         source = self.sources.get(message.source)
         if source is None or source.caught_up:
             return
-        source.caught_up = True
+        self._finish(source)
         run = self.runs.get(source.run)
         if run is None or not run.state.proven:
             if not source.told_untrained and source.reader.fed_bytes:
@@ -224,12 +249,13 @@ class Core:
         source = self.sources.get(message.source)
         name = source.run if source else run_name(message.source, message.source, self.config.runs)
         run = self._run(name, now)
-        run.state.unreadable[message.source] = message.message
-        run.state.proven = run.dirty = True
+        if run is not None:
+            run.state.unreadable[message.source] = message.message
+            run.state.proven = run.dirty = True
         if source is not None:
-            source.caught_up = True  # what cannot be read holds nobody up
-        self._weigh_loss(run, name)
-        self.counts.add("io_errors_total", message.message.split(":", 1)[0][:40])
+            self._finish(source)  # what cannot be read holds nobody up
+        if run is not None:
+            self._weigh_loss(run, name)
         _log.warning("source=%s unreadable: %s", message.source, message.message)
 
     def _readable(self, message: Readable, _now: float) -> None:
@@ -255,7 +281,12 @@ class Core:
         source.counted = (0, 0)
 
     def _scanned(self, message: Scanned, _now: float) -> None:
-        self.counts.set("stats_total", message.stats)
+        self.scanned.add(message.mount)
+        for name in message.forgotten:
+            self._let_go(name)
+        self.counts.add("stats_total", by=message.stats)
+        for name, count in message.errors.items():
+            self.counts.add("io_errors_total", name, by=count)
 
     _HANDLERS: ClassVar[dict[type, Callable[[Core, Any, float], None]]] = {
         Opened: _opened,
@@ -346,6 +377,8 @@ class Core:
             behind += source.behind_bytes
         for state, count in states.items():
             self.counts.set("sources", count, state)
+        for rule in self.rules:
+            self.counts.set("pattern_timeouts_total", getattr(rule.read, "timeouts", 0), rule.name)
         self.counts.set("bytes_behind", behind)
 
     # --- folding ----------------------------------------------------------------------------------------------------
@@ -356,6 +389,8 @@ class Core:
         if not entries:
             return
         run = self._run(source.run, now)
+        if run is None:
+            return
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
@@ -397,21 +432,39 @@ class Core:
         self.counts.add("lines_total", "matched", by=matched - known_matched)
         self.counts.add("lines_total", "other", by=(lines - known_lines) - (matched - known_matched))
 
-    def _run(self, name: str, now: float) -> Run:
+    def _run(self, name: str, now: float) -> Run | None:
+        """The run of that name, new or saved; None if there are too many that live."""
         run = self.runs.get(name)
         if run is None:
-            run = self.runs[name] = Run(RunState(name=name, read_at=now))
+            if len(self.runs) >= self.config.max_runs and not self._make_room():
+                self.counts.add("runs_dropped_total", "refused")
+                return None
+            self._claim(name, name)  # saved, and a file of it came first that was not there then
+            run = self.runs.setdefault(name, Run(RunState(name=name, read_at=now)))
         return run
 
+    def _make_room(self) -> bool:
+        """Drop the run that has been dead for longest; False if all of them live."""
+        dead = [
+            (run.state.progress_at or 0.0, name)
+            for name, run in self.runs.items()
+            if not run.book.open and not self._catching_up(name) and (not run.state.live or run.state.phase in ENDED)
+        ]
+        if not dead:
+            return False
+        del self.runs[min(dead)[1]]
+        self.counts.add("runs_dropped_total", "dead")
+        return True
+
     def _catching_up(self, name: str) -> bool:
-        return any(not source.caught_up for source in self.sources.values() if source.run == name)
+        return self._reading[name] > 0
 
     def _behind(self) -> set[str]:
         """Runs of which some source is not read to its end yet."""
         return {source.run for source in self.sources.values() if not source.caught_up}
 
     def _weigh_loss(self, run: Run, name: str) -> None:
-        followed = {source.name for source in self.sources.values() if source.run == name} | set(run.state.unreadable)
+        followed = self._sources_of.get(name, set()) | set(run.state.unreadable)
         run.state.lost = bool(followed) and followed <= set(run.state.unreadable)
 
     # --- state over a restart ---------------------------------------------------------------------------------------
@@ -424,6 +477,26 @@ class Core:
             self._fold_deferred(run)
             self._weigh_history(run, now)
 
+    def clock_jumped(self, seconds: float) -> None:
+        """The wall clock was set: what is known moves along, so that no silence grows or shrinks by it."""
+        for run in self.runs.values():
+            shift(run.state, seconds)
+            shift(run.book, seconds)
+            run.backlog_at += seconds
+            run.dirty = self.changed = True
+
+    def reconfigure(self, config: Config, rules: Sequence[Rule], now: float) -> dict[str, Position]:
+        """Begin anew with another configuration and everything that is known; gives the positions to prove."""
+        saved = self.save(now)
+        self.config, self.rules, self._hang = config, tuple(rules), config.detectors.hang
+        self._judge = Judge(config)
+        self.sources, self.runs, self.scanned = {}, {}, set()
+        self._reading.clear()
+        self._sources_of.clear()
+        self._unclaimed = Saved(saved.sources, saved.runs)
+        self.changed = True
+        return {name: source.position for name, source in saved.sources.items()}
+
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""
         sources = {
@@ -434,8 +507,13 @@ class Core:
             reader = source.reader.save()
             sources[name] = SavedSource(source.run, source.marker.position(reader["offset"]), reader, now)
         for name, run in self.runs.items():
-            if run.state.proven:
-                runs[name] = SavedRun(run.state, run.book, run.history)
+            if not run.state.proven:
+                continue
+            state = run.state
+            if run.deferred:  # their lines lie before the saved offsets: they count now or never
+                state = copy.deepcopy(state)
+                self._fold_deferred(Run(state, copy.deepcopy(run.book), run.history, deferred=list(run.deferred)))
+            runs[name] = SavedRun(state, run.book, run.history)
         return Saved(sources, runs, {name: list(series.items()) for name, series in self.counts.values.items()})
 
     def restore(self, saved: Saved) -> dict[str, Position]:

@@ -6,16 +6,20 @@ threads read the last Snapshot; notifier threads drain their own queues. A hung 
 
 from __future__ import annotations
 
+import dataclasses
+import faulthandler
 import logging
 import os
 import queue
 import signal
 import socket
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from monitor.clock import Clock, SystemClock
-from monitor.config import Config, Web, host_and_port
+from monitor.config import Config, ConfigError, Web, host_and_port
 from monitor.core import Core, Saved
 from monitor.follow.follower import Follower
 from monitor.follow.messages import Message, Position
@@ -25,8 +29,12 @@ from monitor.metrics import Snapshot
 from monitor.notifiers import NotificationQueue, build_notifiers
 from monitor.outputs import Outputs
 from monitor.rules import custom_rules
-from monitor.serve.http import App, HttpServer
-from monitor.store import StateInUseError, Store
+from monitor.serve.auth import BasicAuth
+from monitor.serve.http import App
+from monitor.serve.server import HttpServer
+from monitor.serve.tls import Tls, TlsError
+from monitor.store import Saver, StateInUseError, Store, encode
+from monitor.systemd import ServiceManager
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +42,19 @@ _WAIT = 0.25  # seconds that the loop waits for a message at most: so often is t
 _PACE = 0.1  # between two turns while lines come from many runs: half of what a person calls at once
 _BATCH_SECONDS = 0.2  # of messages taken before the runs are judged and shown again
 _SAVE_INTERVAL = 1.0
+_JUMP = 5.0  # seconds between the two clocks in one turn: NTP slews by milliseconds, anything more was a step
+_HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
+_HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
+_SAVE_LAST = 2.0  # seconds that the last save may take
+_STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
 
 
 class StartError(Exception):
     """The daemon cannot start; the message says why and what to do."""
+
+
+class ReloadError(Exception):
+    """The new configuration cannot be taken; the message says why. The old one stays."""
 
 
 def default_state_directory(address: str) -> Path:
@@ -49,20 +66,32 @@ def default_state_directory(address: str) -> Path:
 class Daemon:
     """Made from a configuration; `start`, then `run` until `stop` is called (from a signal handler or a test)."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: Config, clock: Clock | None = None, configure: Callable[[], Config] | None = None
+    ) -> None:
+        """`configure` reads the configuration again for a reload. Raises ConfigError."""
         self.config = config
         self.clock = clock or SystemClock()
         self.core = Core(config, custom_rules(config))
+        self._configure = configure
         self._messages: queue.Queue[Message] = queue.Queue(maxsize=FollowSettings().queue_size)
         self._stopping = threading.Event()
+        self._reloading = threading.Event()
         self._snapshot = Snapshot(at=self.clock.wall(), loop_turned_at=self.clock.wall())
+        self._turned = self.clock.monotonic()
+        self._offset = self.clock.wall() - self._turned
+        self._hold_until = float("-inf")
+        self._was_ready = False
         self._store: Store | None = None
-        self._saved_at = 0.0
-        self._turned = 0.0
+        self._saver: Saver | None = None
+        self._save_at = float("-inf")
+        self._save_failures = 0
         self._server: HttpServer | None = None
         self._follower: Follower | None = None
         self._outputs: Outputs | None = None
         self._notifications = NotificationQueue(build_notifiers(config), clock=self.clock)
+        self._manager = ServiceManager(os.environ)
+        self._reloaded(successful=True)
 
     @property
     def address(self) -> str:
@@ -73,31 +102,26 @@ class Daemon:
 
     def start(self) -> None:
         """Bind, take the state directory, resume, begin to follow. Raises StartError."""
-        if self.config.web != Web():
-            raise StartError("web: TLS and basic auth are not served yet; remove web: and listen on loopback")
         host, port = host_and_port(self.config.listen)
         try:
-            self._server = HttpServer(host, port, App(lambda: self._snapshot, self.clock))
+            tls, auth = _secured(self.config.web)
+            self._server = HttpServer(host, port, App(lambda: self._snapshot, self.clock, lambda: self._turned))
+        except TlsError as error:
+            raise StartError(f"web.tls_server_config: {error}") from error
         except OSError as error:
             reason = error.strerror or str(error)
             raise StartError(
                 f"cannot listen on {self.config.listen}: {reason}; is another megatron-monitor running? "
                 "Choose another address with --listen"
             ) from error
-        resume = self._load()
-        settings = FollowSettings(
-            poll_interval=self.config.follow.poll_interval,
-            idle_interval=self.config.follow.idle_interval,
-            discovery_interval=self.config.follow.discovery_interval,
-        )
-        watches = [Watch(pattern, tuple(watch.exclude)) for watch in self.config.runs for pattern in watch.paths]
-        self._follower = Follower(watches, resume, self._messages, settings=settings, clock=self.clock)
-        instance = f"{socket.gethostname()}:{self._server.address[1]}"
-        self._outputs = Outputs(self.config.outputs, lambda: self._snapshot, instance)
+        self._server.tls, self._server.auth = tls, auth
+        self._follower = self._followed(self._load())
+        self._outputs = self._made_outputs()
         self._notifications.start()
         self._server.start()
         self._outputs.start()
         self._follower.start()
+        self._manager.ready()
 
     def run(self) -> None:
         """Turn the loop until `stop`; then save and end every thread."""
@@ -111,32 +135,37 @@ class Daemon:
         """End the loop at its next turn. Safe in a signal handler."""
         self._stopping.set()
 
+    def ask_reload(self) -> None:
+        """Read the configuration again at the next turn. Safe in a signal handler."""
+        self._reloading.set()
+
     def turn(self, wait: float) -> None:
         """One turn: take what came, judge, show, save."""
+        if self._reloading.is_set():
+            self._reloading.clear()
+            self._reload()
         self._take(wait)
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")  # a bug: start anew
         began = self.clock.monotonic()
-        now = self.clock.wall()
+        now = self._now()
         for transition in self.core.tick(now):
             level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
             _log.log(
                 level, "run=%s incident=%s status=%s severity=%s %s",
-                transition.run, transition.incident, transition.status, transition.severity, transition.summary,
+                transition.run, transition.incident, transition.status, transition.severity,
+                _printable(transition.summary),
             )  # fmt: skip
             if not transition.quiet:
                 self._notifications.put(transition)
-        for (notifier, outcome), count in self._notifications.counts().items():
-            self.core.counts.set("notifications_total", count, notifier, outcome)
-        if self._outputs is not None:
-            for (output, written), count in self._outputs.counts().items():
-                self.core.counts.set("output_writes_total", count, output, written)
-        self.core.counts.set("loop_timestamp_seconds", now)
-        self._snapshot = self.core.snapshot(now)
-        self._turned = self.clock.monotonic()
-        self.core.counts.set("loop_duration_seconds", self._turned - began)
-        if self.core.changed and now - self._saved_at >= _SAVE_INTERVAL:
+        self._count(now)
+        self._show(now, began)
+        turned = self.clock.monotonic()
+        self.core.counts.set("loop_duration_seconds", turned - began)
+        if self.core.changed and turned >= self._save_at:
             self._save(now)
+        self._turned = self.clock.monotonic()
+        self._manager.turned(self._turned)
 
     def _take(self, wait: float) -> None:
         until = self.clock.monotonic() + _BATCH_SECONDS
@@ -147,12 +176,130 @@ class Daemon:
                 self._stopping.wait(pause)
                 until += pause
             while True:
-                self.core.handle(message, self.clock.wall())
+                self.core.handle(message, self._now())
                 if self.clock.monotonic() >= until:
                     return
                 message = self._messages.get_nowait()
         except queue.Empty:
             return
+
+    def _now(self) -> float:
+        """Unix seconds. Where the wall clock was set since the last call, all that is known moves along first."""
+        wall = self.clock.wall()
+        offset = wall - self.clock.monotonic()
+        jump, self._offset = offset - self._offset, offset
+        if abs(jump) > _JUMP:
+            _log.warning("the wall clock was set by %+.0f s; silences are counted on as before", jump)
+            self.core.clock_jumped(jump)
+            self.core.counts.add("clock_jumps_total")
+        return wall
+
+    # --- what is shown ----------------------------------------------------------------------------------------------
+
+    def _count(self, now: float) -> None:
+        counts = self.core.counts
+        for (notifier, outcome), count in self._notifications.counts().items():
+            counts.set("notifications_total", count, notifier, outcome)
+        if self._outputs is not None:
+            for (output, written), count in self._outputs.counts().items():
+                counts.set("output_writes_total", count, output, written)
+        counts.set("loop_timestamp_seconds", now)
+        self._count_saves()
+        if self._server is not None:
+            counts.set("http_connections", self._server.connections)
+        if self._follower is not None:
+            counts.clear("mount_info")
+            for mount in self._follower.status():
+                counts.set("mount_info", 1.0, mount.mount, mount.file_system, mount.mode)
+                counts.set("mount_busy_seconds", round(mount.busy_seconds, 1), mount.mount)
+
+    def _show(self, now: float, began: float) -> None:
+        snapshot = self.core.snapshot(now)
+        self._was_ready = self._was_ready or (snapshot.ready and self._searched())
+        if began < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
+            if {run.run for run in self._snapshot.runs} <= {run.run for run in snapshot.runs}:
+                self._hold_until = float("-inf")
+            else:
+                old = self._snapshot
+                snapshot = dataclasses.replace(snapshot, runs=old.runs, incidents=old.incidents)
+        self._snapshot = dataclasses.replace(snapshot, ready=self._was_ready)
+        state = f"{len(snapshot.runs)} runs, {len(self.core.sources)} files, {len(snapshot.incidents)} open incidents"
+        self._manager.status(state if self._was_ready else f"reading the backlog: {state}")
+
+    def _searched(self) -> bool:
+        """Was every mount that answers searched once?"""
+        mounts = self._follower.status() if self._follower is not None else ()
+        return bool(mounts) and all(one.mount in self.core.scanned or one.busy_seconds > _HUNG for one in mounts)
+
+    # --- configuration ----------------------------------------------------------------------------------------------
+
+    def _followed(self, resume: dict[str, Position]) -> Follower:
+        follow = self.config.follow
+        settings = FollowSettings(
+            poll_interval=follow.poll_interval,
+            idle_interval=follow.idle_interval,
+            discovery_interval=follow.discovery_interval,
+        )
+        watches = [Watch(pattern, tuple(watch.exclude)) for watch in self.config.runs for pattern in watch.paths]
+        return Follower(watches, resume, self._messages, settings=settings, clock=self.clock)
+
+    def _made_outputs(self) -> Outputs:
+        assert self._server is not None
+        instance = f"{socket.gethostname()}:{self._server.address[1]}"
+        return Outputs(self.config.outputs, lambda: self._snapshot, instance)
+
+    def _reload(self) -> None:
+        if self._configure is None:
+            return
+        self._manager.reloading(self.clock.monotonic())
+        try:
+            self._apply(self._configure())
+        except (ConfigError, ReloadError, TlsError, OSError) as error:
+            _log.error("configuration not reloaded, the old one stays: %s", error)
+            self._reloaded(successful=False)
+        else:
+            _log.info("configuration reloaded")
+            self._reloaded(successful=True)
+        self._manager.ready()
+
+    def _apply(self, config: Config) -> None:
+        """All or nothing: what can fail comes first. Offsets, runs and counters stay."""
+        for key in ("listen", "state_dir"):
+            if getattr(config, key) != getattr(self.config, key):
+                raise ReloadError(f"{key}: cannot change while the monitor runs; restart it")
+        if not config.runs:
+            raise ReloadError("runs: there is nothing to follow")
+        tls, auth = _secured(config.web) if config.web != self.config.web else (None, None)
+        rules = custom_rules(config)
+        if config.notifiers != self.config.notifiers:
+            old, self._notifications = (
+                self._notifications,
+                NotificationQueue(build_notifiers(config), clock=self.clock),
+            )
+            self._notifications.start()
+            # It goes on delivering what waits; nobody waits for it.
+            threading.Thread(target=old.stop, args=(30.0,), name="old notifiers", daemon=True).start()
+        if self._server is not None and config.web != self.config.web:
+            self._server.tls, self._server.auth = tls, auth
+        if self._follower is not None:
+            self._follower.stop(_STOP_SECONDS)
+        self._messages = queue.Queue(maxsize=FollowSettings().queue_size)  # a reader left behind keeps the old one
+        changed_outputs = config.outputs != self.config.outputs
+        self.config = config
+        if changed_outputs and self._outputs is not None:
+            self._outputs.stop(_STOP_SECONDS)
+            self._outputs = self._made_outputs()
+            self._outputs.start()
+        positions = self.core.reconfigure(config, rules, self._now())
+        self._hold_until = self.clock.monotonic() + _HOLD
+        self._follower = self._followed(positions)
+        self._follower.start()
+        logging.getLogger().setLevel(config.log_level.upper())
+
+    def _reloaded(self, *, successful: bool) -> None:
+        self.core.counts.set("config_last_reload_successful", float(successful))
+        if successful:
+            self.core.counts.set("config_last_reload_success_timestamp_seconds", self.clock.wall())
 
     # --- state ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +319,7 @@ class Daemon:
             )  # fmt: skip
             self.core.counts.add("state_save_failures_total")
             return {}
-        self._store = store
+        self._store, self._saver = store, Saver(store)
         saved, problems = store.load(Saved)
         for problem in problems:
             _log.warning("state %s; it is rebuilt from the logs", problem)
@@ -180,36 +327,71 @@ class Daemon:
         return self.core.restore(saved) if saved is not None else {}
 
     def _save(self, now: float) -> None:
-        self._saved_at = now
-        if self._store is None:
+        """Hand a copy of everything to the saver; encoding it may take a twentieth of the loop's time."""
+        if self._saver is None or self._saver.busy:  # a disk that is slow is not given more
             return
-        if self._store.save(self.core.save(now)):
-            self.core.changed = False
-        else:
-            self.core.counts.add("state_save_failures_total")
+        began = self.clock.monotonic()
+        self._saver.offer(encode(self.core.save(now)))
+        self.core.changed = False
+        ended = self.clock.monotonic()
+        self._save_at = ended + max(_SAVE_INTERVAL, 20 * (ended - began))
+
+    def _count_saves(self) -> None:
+        if self._saver is None:
+            return
+        failures = self._saver.failures
+        if failures > self._save_failures:
+            self.core.counts.add("state_save_failures_total", by=failures - self._save_failures)
+            self._save_failures, self.core.changed = failures, True  # what was not written is tried again
 
     def _close(self) -> None:
+        self._manager.stopping()
+        self._save_last()  # first: whatever hangs below, this is done
         if self._follower is not None:
-            self._follower.stop(2.0)
-        self._save(self.clock.wall())
-        self._notifications.stop(2.0)
+            self._follower.stop(_STOP_SECONDS)
+        self._notifications.stop(_STOP_SECONDS)
         if self._outputs is not None:
-            self._outputs.stop(2.0)
+            self._outputs.stop(_STOP_SECONDS)
         self._release_server()
         if self._store is not None:
             self._store.release()
 
+    def _save_last(self) -> None:
+        if self._saver is None:
+            return
+        self._saver.offer(encode(self.core.save(self.clock.wall())))
+        if not self._saver.finish(_SAVE_LAST):
+            _log.warning("state not saved: the disk did not take it within %.0f s", _SAVE_LAST)
+
     def _release_server(self) -> None:
         if self._server is not None:
-            self._server.stop()
+            self._server.stop(_STOP_SECONDS)
+            if self._server.auth is not None:
+                self._server.auth.close()
             self._server = None
 
 
-def serve(config: Config) -> None:
-    """Run the daemon in the foreground until SIGTERM or SIGINT. Raises StartError."""
-    daemon = Daemon(config)
+def _secured(web: Web) -> tuple[Tls | None, BasicAuth | None]:
+    """TlsError."""
+    tls = Tls(web.tls_server_config) if web.tls_server_config is not None else None
+    return tls, BasicAuth(web.basic_auth_users) if web.basic_auth_users else None
+
+
+def _printable(text: str) -> str:
+    """A log's text may hold escapes that a terminal obeys."""
+    return "".join(char if char.isprintable() else "�" for char in text)
+
+
+def serve(config: Config, configure: Callable[[], Config] | None = None) -> None:
+    """Run the daemon in the foreground until SIGTERM or SIGINT. Raises StartError.
+
+    SIGHUP reads the configuration again by `configure`; SIGUSR1 writes the stack of every thread to standard error.
+    """
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    daemon = Daemon(config, configure=configure)
     daemon.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())
-    _log.info("listening on http://%s/", daemon.address)
+    signal.signal(signal.SIGHUP, lambda *_: daemon.ask_reload())
+    _log.info("listening on %s://%s/", "https" if config.web.tls_server_config else "http", daemon.address)
     daemon.run()

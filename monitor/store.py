@@ -7,11 +7,13 @@ from the logs. One daemon a directory: a lock is held while it runs.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +74,11 @@ class Store:
         descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(descriptor)
             raise StateInUseError(f"{self.directory} is in use by another megatron-monitor") from error
+        except OSError as error:  # a network file system without locks: nobody can be kept out
+            _log.warning("state=%s cannot be locked: %s; see that no other monitor uses it", self.directory, error)
         self._lock = descriptor
 
     def release(self) -> None:
@@ -97,16 +101,15 @@ class Store:
 
     def save(self, value: Any) -> bool:
         """Write a new generation. False, logged once a streak, if the disk will not have it: watching goes on."""
-        temporary = self.path.with_suffix(".new")
+        return self.write(encode(value))
+
+    def write(self, data: bytes) -> bool:
+        """As `save`, of what `encode` gave."""
+        temporary, previous = self.path.with_suffix(".new"), self.path.with_suffix(".previous")
         try:
-            data = encode(value)
-            with temporary.open("wb") as stream:
-                os.chmod(stream.fileno(), 0o600)
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            if self.path.exists():
-                os.replace(self.path, self.path.with_suffix(".previous"))
+            self._write(temporary, data)
+            with contextlib.suppress(FileNotFoundError):  # the first generation, or a crash came between these two
+                os.replace(self.path, previous)
             os.replace(temporary, self.path)
             directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -120,3 +123,66 @@ class Store:
             return False
         self.failures = 0
         return True
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class Saver:
+    """Writes in a thread of its own, so that a disk that hangs does not stop the loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._data: bytes | None = None
+        self._changed = threading.Condition()
+        self._busy = self._ended = False
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name="state", daemon=True)
+        self._thread.start()
+
+    def offer(self, data: bytes) -> None:
+        """To be written next; what waits is replaced."""
+        with self._changed:
+            self._data = data
+            self._changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """Is something written, or does it wait?"""
+        with self._changed:
+            return self._busy or self._data is not None
+
+    @property
+    def failures(self) -> int:
+        """Generations that the disk would not have, so far."""
+        with self._changed:
+            return self._failures
+
+    def finish(self, timeout: float) -> bool:
+        """Write what waits, for so long at most; then end."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._busy and self._data is None, timeout)
+            self._ended = True
+            self._changed.notify_all()
+        return done
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._data is not None or self._ended)
+                if self._data is None:
+                    return
+                data, self._data, self._busy = self._data, None, True
+            good = self._store.write(data)
+            with self._changed:
+                self._busy = False
+                self._failures += not good
+                self._changed.notify_all()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from monitor.commands.settings import config_option, configured, set_option
+from monitor.commands.settings import config_option, configured, load_config, set_option
 from monitor.config import Config
 
 
@@ -41,7 +41,7 @@ def run(
     from monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
 
     try:
-        serve(config)
+        serve(config, lambda: load_config(config_file, overrides, paths))
     except StartError as error:
         click.echo(str(error), err=True)
         sys.exit(1)

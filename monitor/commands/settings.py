@@ -20,17 +20,22 @@ set_option = click.option(
 )
 
 
-def configured(config_file: Path | None, overrides: Sequence[str], paths: Sequence[str]) -> Config:
+def load_config(config_file: Path | None, overrides: Sequence[str], paths: Sequence[str]) -> Config:
     """The file's configuration, or the defaults, with overrides; PATHS are followed beside what the file names.
 
-    Prints every problem and exits with 2 if there is one.
+    Raises ConfigError with every problem.
     """
-    try:
-        config = load(config_file if config_file is not None else "", overrides)
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
+    config = load(config_file if config_file is not None else "", overrides)
     if paths:
         absolute = tuple(path if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
         config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute)))
     return config
+
+
+def configured(config_file: Path | None, overrides: Sequence[str], paths: Sequence[str]) -> Config:
+    """As load_config; prints every problem and exits with 2 if there is one."""
+    try:
+        return load_config(config_file, overrides, paths)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)

@@ -271,4 +271,6 @@ class Config(Struct, frozen=True, kw_only=True):
     """Incident kind -> how long its trouble must stand before it is told; none: at once."""
     run_retention: Seconds = 3600.0
     """How long a finished run's series stay: long enough for every scrape to see its end."""
+    max_runs: Annotated[int, Meta(ge=1)] = 1000
+    """Runs known at once; each has some 70 series, and a scrape of 70,000 takes a second."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -16,6 +16,7 @@ from monitor.follow.reading import Taken, take
 
 _TRIES_AT_OLD = 5  # failed reads of a rotated file before its rest is given up: the new one must not wait for ever
 Told: TypeAlias = Generator[Message, None, None]
+_FRESH_SECONDS = 60.0  # of age by its time stamp: a file that was written so lately may be written again any moment
 
 
 class Following:
@@ -40,6 +41,7 @@ class Following:
         self._soon = False
         self._suspected_at: float | None = None
         self._moved_at: float | None = None
+        self._lent_since: float | None = None
         self._hole_since: float | None = None
         self._scanned = 0
 
@@ -79,7 +81,8 @@ class Following:
                 self._announced = True
                 yield opened(self.source, self.path, content, status, None)
             content.take(taken.offset, taken.data)
-            self._pacing.changed(now)
+            if self._caught_up or at - status.st_mtime < _FRESH_SECONDS:  # to read an old log is no sign of life in it
+                self._pacing.changed(now)
             behind = max(0, status.st_size - content.offset)
             yield Data(self.source, taken.offset, taken.data, status.st_mtime, at, behind)
         if taken.at_end and not taken.hole and not self._caught_up:

@@ -71,6 +71,19 @@ class Content:
         )
 
 
+def former_of(position: Position) -> Former:
+    """A saved position as the file that was read up to there."""
+    return Former(
+        position.device,
+        position.inode,
+        position.head_bytes,
+        position.head_hash,
+        position.offset,
+        position.tail_bytes,
+        position.tail_hash,
+    )
+
+
 class Verified(NamedTuple):
     """`problem` is empty if the proof holds; then head and tail are the file's."""
 

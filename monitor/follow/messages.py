@@ -160,6 +160,8 @@ class Scanned:
     """Names that match but are no logs, by kind: directory, fifo, socket, device, binary (a state)."""
     errors: Mapping[str, int] = field(default_factory=dict)
     """I/O errors by name (EIO, ESTALE, ...)."""
+    forgotten: tuple[SourceId, ...] = ()
+    """Sources gone for so long that they are followed no more: what comes under their names begins with Opened."""
     note: str = ""
     """Why the mode is not the one that the file system allows; empty if it is."""
 

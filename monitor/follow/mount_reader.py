@@ -167,7 +167,7 @@ class MountReader:
         self._walk_due = now + self._settings.discovery_interval
         for error in walk.errors:
             self.context.count_error(error)
-        self._forget(now)
+        forgotten = self._forget(now)
         sources: Sequence[Source] = list(self.sources.values())
         kinds = Counter(source.unsupported for source in sources if source.unsupported) + walk.unsupported
         duplicates = kinds.pop("duplicate", 0)
@@ -189,6 +189,7 @@ class MountReader:
             duplicates=duplicates,
             unsupported={kind: count for kind, count in sorted(kinds.items()) if count},
             errors=dict(self.context.errors),
+            forgotten=forgotten,
             note=self.note,
         )
         self.context.stats = self._passes = 0
@@ -196,11 +197,14 @@ class MountReader:
         self.context.errors.clear()
         return told
 
-    def _forget(self, now: float) -> None:
+    def _forget(self, now: float) -> tuple[SourceId, ...]:
         """Names that only a pattern found and that have been gone for long."""
+        forgotten = []
         for key, source in list(self.sources.items()):
             gone = source.gone_since if source.gone_since is not None else source.missing_since
             long_ago = gone is not None and now - gone > self._settings.forget_gone
             if long_ago and not source.literal and key not in self._found:
                 source.leave()
                 del self.sources[key]
+                forgotten.append(key)
+        return tuple(forgotten)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from monitor.follow.context import Context
 from monitor.follow.discovery import kind_of
 from monitor.follow.following import Following, Told
-from monitor.follow.identity import Content, is_strong
+from monitor.follow.identity import Content, former_of, is_strong
 from monitor.follow.messages import Message, Position, Readable, RestartReason, Unreadable
 from monitor.follow.opening import begin_again, begin_new, begin_renamed, unread
 
@@ -79,6 +79,8 @@ class Source(Following):
         if self.unsupported:
             return
         self._pacing.first_seen(now, at - seen.st_mtime)
+        if self._lent_since is not None:
+            yield from self._reclaim(now, at)
         identity = seen.st_dev, seen.st_ino
         if self._content is None:
             yield from self._begin(seen, now)
@@ -258,7 +260,11 @@ class Source(Following):
             self.missing_since = now if self.missing_since is None else self.missing_since
             return
         if self._links() != 0:
-            directory = self._directory()
+            try:
+                directory = self._directory()
+            except FileNotFoundError:
+                yield from self._homeless(now, at)
+                raise
             if self._home is not None and directory.st_dev != self._home:
                 raise error  # the mount is not there
         if self.missing_since is None:
@@ -275,6 +281,36 @@ class Source(Following):
         last = self._pacing.changed_at if links and self._pacing.changed_at is not None else self.missing_since
         if now - max(self.missing_since, last) >= patience:
             yield from self._end(now, at, links)
+
+    def _homeless(self, now: float, at: float) -> Told:
+        """The directory is not there: renamed, or not to be seen. Read on what is open; let another name have the rest.
+
+        Nothing is told: what cannot be observed is not gone.
+        """
+        if self._context.descriptors.get(self) is not None:
+            yield from self._drain(now, at)
+            return
+        if self._lent_since is None:
+            self._lent_since = now
+            if self._content is not None:
+                self._context.registry.release(self._content.identity, self.source)
+                self._context.registry.remember(self._content.former())
+            elif self._resume is not None:
+                self._context.registry.settle(self.source)
+                self._context.registry.remember(former_of(self._resume))
+
+    def _reclaim(self, now: float, at: float) -> Told:
+        """The directory is there again. Another name may have read the file, or still does."""
+        self._lent_since = None
+        content = self._content
+        if content is None:
+            return
+        if not self._context.registry.claim(content.identity, self.source):
+            yield from self._give_way(now, at, None)
+            return
+        former = self._context.registry.former(content.inode)
+        if former is not None and former.offset > content.offset:
+            self._content = None  # begin anew, behind what the other name read
 
     # What says nothing about the file.
 

@@ -1,16 +1,13 @@
-"""HTTP: a small WSGI router around prometheus_client's app, in cheroot's bounded thread pool.
+"""HTTP: a small WSGI router around prometheus_client's app. server.py brings the requests.
 
-The stock server of prometheus_client answers every path with the metrics, keeps one thread an idle connection and has
-no timeout. Here threads, header bytes and idle time are bounded.
+Law: a request reads the last Snapshot and a clock, nothing else: no file, no lock of the loop.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cheroot.wsgi import Server
 from prometheus_client import make_wsgi_app
 
 from monitor.clock import Clock
@@ -22,9 +19,6 @@ StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 _HEALTHY_WITHIN = (
     30.0  # seconds since the loop last turned; a turn takes milliseconds, a full disk or swap may stall it
 )
-_THREADS = 8
-_TIMEOUT = 10  # seconds that a client may take to send a request
-_MAX_HEADER_BYTES = 16 * 1024
 _SECURITY = [
     ("X-Content-Type-Options", "nosniff"),
     (
@@ -39,9 +33,13 @@ _SECURITY = [
 class App:
     """The WSGI application. Reads `snapshot()` once a request."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], clock: Clock, turned: Callable[[], float] | None = None
+    ) -> None:
+        """`turned` gives the monotonic second of the loop's last turn; without it the snapshot's wall clock serves."""
         self._snapshot = snapshot
         self._clock = clock
+        self._turned = turned
         self._metrics = make_wsgi_app(build_registry(snapshot))
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
@@ -64,7 +62,10 @@ class App:
         return _answer(start_response, reply.status, reply.content_type, reply.body, method, reply.headers)
 
     def _healthy(self, start_response: StartResponse, method: str) -> Iterable[bytes]:
-        idle = self._clock.wall() - self._snapshot().loop_turned_at
+        if self._turned is not None:  # the wall clock may jump; a stalled loop must not look alive for that
+            idle = self._clock.monotonic() - self._turned()
+        else:
+            idle = self._clock.wall() - self._snapshot().loop_turned_at
         if idle < _HEALTHY_WITHIN:
             return _text(start_response, "200 OK", "healthy\n", method)
         return _text(start_response, "503 Service Unavailable", f"the loop has not turned for {idle:.0f} s\n", method)
@@ -87,32 +88,3 @@ def _answer(
 
 def _text(start_response: StartResponse, status: str, text: str, method: str) -> Iterable[bytes]:
     return _answer(start_response, status, "text/plain; charset=utf-8", text.encode(), method)
-
-
-class HttpServer:
-    """Binds at once (OSError if the address is taken), serves from a thread of its own."""
-
-    def __init__(self, host: str, port: int, app: App) -> None:
-        self._server = Server(
-            (host, port), app, numthreads=_THREADS, max=4 * _THREADS, request_queue_size=64, timeout=_TIMEOUT,
-            server_name="megatron-monitor", shutdown_timeout=2,
-        )  # fmt: skip
-        self._server.max_request_header_size = _MAX_HEADER_BYTES
-        self._server.max_request_body_size = 1
-        self._server.prepare()
-        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens; the port is the real one if 0 was asked for."""
-        host, port = self._server.bind_addr[:2]
-        return str(host), int(port)
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Close the socket and end the threads."""
-        self._server.stop()
-        self._thread.join(timeout=3)

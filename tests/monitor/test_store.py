@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from monitor.core import Saved, SavedRun
+from monitor import store as store_module
+from monitor.config import load as load_config
+from monitor.core import Core, Saved, SavedRun, SavedSource
+from monitor.follow.messages import CaughtUp, Opened, Position, Scanned
 from monitor.incidents import IncidentBook
 from monitor.run.fold import fold
 from monitor.run.state import RunState
-from monitor.store import StateInUseError, StateUnreadableError, Store, decode, encode
+from monitor.store import Saver, StateInUseError, StateUnreadableError, Store, decode, encode
 from parsers.events import IterationLogged, LogEvent
 
 
@@ -84,3 +92,175 @@ def test_a_disk_that_is_full_is_survived(tmp_path: Path) -> None:
     (tmp_path / "state.new").mkdir()
     assert not store.save(Saved())
     assert store.path.read_bytes() == before
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class Counted:
+    """`os` for the store, that fails or dies at one of its calls."""
+
+    def __init__(self, at: int, error: BaseException) -> None:
+        self.calls: list[str] = []
+        self._at = at
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(os, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            if len(self.calls) == self._at:
+                if name == "write" and isinstance(self._error, Crash):
+                    os.write(arguments[0], arguments[1][: len(arguments[1]) // 2])  # half of it is on the disk
+                raise self._error
+            return value(*arguments, **options)
+
+        return call
+
+
+def calls_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What one save asks of the system."""
+    counted = Counted(0, Crash())
+    directory = Store(tmp_path / "count")
+    directory.directory.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "os", counted)
+        assert directory.save(sample())
+    return counted.calls
+
+
+def numbered(number: int) -> Saved:
+    """A generation."""
+    return Saved(counts={"generation": [((), float(number))]})
+
+
+def test_a_crash_at_any_call_leaves_a_whole_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at each system call of the second to fourth save: what is loaded is whole and at most one older."""
+    calls = calls_of_a_save(tmp_path, monkeypatch)
+    assert calls == ["open", "write", "fsync", "close", "replace", "replace", "open", "fsync", "close"]
+    for generation in (1, 2, 3):
+        for at in range(1, len(calls) + 1):
+            store = Store(tmp_path / f"{generation}-{at}")
+            store.directory.mkdir()
+            for number in range(generation):
+                assert store.save(numbered(number))
+            with monkeypatch.context() as patch:
+                patch.setattr(store_module, "os", Counted(at, Crash()))
+                with pytest.raises(Crash):
+                    store.save(numbered(generation))
+            saved, problems = Store(store.directory).load(Saved)
+            assert saved is not None
+            assert saved.counts["generation"][0][1] in (generation - 1, generation)
+            assert problems == []
+            assert store.save(numbered(generation + 1))  # and the next daemon saves again
+            saved, _ = Store(store.directory).load(Saved)
+            assert saved is not None
+            assert saved.counts["generation"][0][1] == generation + 1
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EACCES, errno.ESTALE])
+def test_an_error_at_any_call_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    """A save that fails says so, leaks nothing, keeps a whole generation, and the next one that may succeed does."""
+    calls = calls_of_a_save(tmp_path, monkeypatch)
+    for at in range(1, len(calls) + 1):
+        store = Store(tmp_path / str(at))
+        store.directory.mkdir()
+        assert store.save(numbered(1))
+        before = len(os.listdir("/proc/self/fd"))
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "os", Counted(at, OSError(error, os.strerror(error))))
+            assert not store.save(numbered(2))
+        assert len(os.listdir("/proc/self/fd")) <= before + (calls[at - 1] == "close")
+        saved, _ = store.load(Saved)
+        assert saved is not None
+        assert saved.counts["generation"][0][1] in (1, 2)
+        assert store.save(numbered(3))
+        assert store.failures == 0
+
+
+def test_short_writes_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that takes a few bytes at a time gets all of them."""
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data[:100])))
+    store = Store(tmp_path)
+    assert store.save(sample())
+    assert store.load(Saved)[0] is not None
+
+
+def test_a_disk_that_hangs_does_not_stop_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The saver's thread waits, nobody else; the newest state is written when the disk is back."""
+    gate = threading.Event()
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (gate.wait(10), real(descriptor)))
+    store = Store(tmp_path)
+    saver = Saver(store)
+    for number in range(5):
+        saver.offer(encode(numbered(number)))
+        assert saver.busy
+    assert not saver.finish(0.05)
+    gate.set()
+    until = time.perf_counter() + 10
+    while saver.busy and time.perf_counter() < until:
+        time.sleep(0.01)
+    saved, _ = store.load(Saved)
+    assert saved is not None
+    assert saved.counts["generation"][0][1] == 4
+
+
+def test_the_state_of_every_released_version_is_read() -> None:
+    """Files that earlier versions wrote; one is added when a version is released (tests/golden/state)."""
+    files = sorted((Path(__file__).parents[1] / "golden" / "state").glob("*.state"))
+    assert files
+    for file in files:
+        saved = decode(file.read_bytes(), Saved)
+        core = Core(load_config("", ["runs=[{paths: [/logs/*.log]}]"]))
+        positions = core.restore(saved)
+        assert positions, file.name
+        for source, position in positions.items():
+            core.handle(
+                Opened(source, source, position, position.offset, 1.7e9, resumed=True, offset=position.offset), 1.7e9
+            )
+            core.handle(CaughtUp(source, 1.7e9), 1.7e9)
+        assert {run.state.iterations_total for run in core.runs.values()} == {40}, file.name
+
+
+def test_what_is_gone_for_a_month_is_forgotten() -> None:
+    """A source that nobody saw again stays for 30 days, not for ever; one that the follower forgot, not at all."""
+    position = Position(1, 2, 0, "", 0, 0, "")
+    known = {"open": [], "offset": 0, "line": 1}
+    saved = Saved(
+        sources={"/old": SavedSource("r", position, known, 1000.0)},
+        runs={"r": SavedRun(RunState("r", proven=True), IncidentBook(), False)},
+    )
+    core = Core(load_config("", ["runs=[{paths: [/logs/*.log]}]"]))
+    core.restore(saved)
+    assert set(core.save(1000.0 + 29 * 86_400).sources) == {"/old"}
+    later = core.save(1000.0 + 31 * 86_400)
+    assert later.sources == {}
+    assert later.runs == {}
+    core.handle(Opened("/logs/a.log", "/logs/a.log", None, 0, 0.0, resumed=False), 0.0)
+    assert set(core.save(1000.0).sources) == {"/old", "/logs/a.log"}
+    core.handle(Scanned("/", "ext4", "poll", 0.0, forgotten=("/logs/a.log",)), 0.0)
+    assert set(core.save(1000.0).sources) == {"/old"}
+
+
+def test_a_hundred_thousand_sources_load_in_a_second(tmp_path: Path) -> None:
+    """Of CPU time: the machine may be busy."""
+    position = Position(64512, 1234567, 1024, "0" * 32, 987_654, 256, "1" * 32)
+    known = {"open": [], "offset": 987_654, "line": 4321, "after_return": False, "matched_lines": 1, "last_matched": 9}
+    sources = {f"/logs/job-{n}/rank-0.log": SavedSource(f"job-{n}", position, known, 1.0e9) for n in range(100_000)}
+    store = Store(tmp_path)
+    assert store.save(Saved(sources=sources))
+    best = 9.0
+    for _ in range(3):
+        began = time.process_time()
+        saved, _ = store.load(Saved)
+        core = Core(load_config("", ["runs=[{paths: [/logs/**/*.log]}]"]))
+        assert saved is not None
+        assert len(core.restore(saved)) == 100_000
+        best = min(best, time.process_time() - began)
+    assert best < 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from monitor.follow.messages import Position
 
 SAFE = ["append", "append", "append", "partial", "rename", "rename", "late", "swap back", "poll", "poll", "wait"]
-SAFE += ["resume", "rotate down"]
-CUTTING = [*SAFE, "truncate", "copytruncate", "copytruncate larger", "delete", "recreate"]
+SAFE += ["resume", "rotate down", "blind", "blind", "size lag", "link"]
+CUTTING = [*SAFE, "state lost", "same inode", "truncate", "copytruncate", "copytruncate larger", "delete", "recreate"]
 
 
 class History:
@@ -175,6 +176,76 @@ class History:
         self.log.rename(self.log.with_name(f"log.{self.rotations}"))
         self.write(self.log, b"".join(self.line() + b"\n" for _ in range(amount)))
         self.do_resume(amount)
+
+    def do_blind(self, amount):
+        """The server answers with an error for a while, permission included; the log grows meanwhile."""
+        errors = [errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT, errno.ENOENT]
+        calls = [("stat",), ("open",), ("pread",), ("stat", "open", "pread", "scandir"), ("scandir",)][amount % 5]
+        error = errors[(self.count + amount) % 5]
+        if error == errno.ENOENT:  # one name or all of them; a directory that shows it as absent is believed in time
+            calls = ("stat", "open", "scandir")
+        self.rig.os.fail(error, *calls, path="" if error != errno.ENOENT else str(self.log.parent))
+        for _ in range(amount):
+            self.poll()
+        self.do_append(1)
+        self.poll()
+        self.rig.os.heal()
+        for _ in range(20):  # longer than any back-off
+            self.poll(2.0)
+
+    def do_size_lag(self, amount):
+        """A client's attribute cache shows an old size."""
+        self.do_append(amount)
+        self.rig.os.doctor = lambda found: os.stat_result((*found[:6], min(found[6], 7), *found[7:]))
+        for _ in range(amount):
+            self.poll()
+        self.rig.os.doctor = None
+        self.poll()
+
+    def do_link(self, amount):
+        """The name becomes a link to another job's file."""
+        self.finish()
+        self.fill()
+        self.rotations += 1
+        self.log.rename(self.log.with_name(f"log.{self.rotations}"))
+        target = self.log.with_name(f"job-{self.rotations}.text")
+        self.write(target, b"".join(self.line() + b"\n" for _ in range(amount)))
+        self.log.symlink_to(target)
+        self.settle()
+        target.replace(self.log)  # and a file again: the same one, moved over the link
+
+    def do_state_lost(self, amount):
+        """The state file is gone, damaged or of another version: everything that is still there is read anew."""
+        self.finish()
+        there = b"".join(path.read_bytes() for path in self.log.parent.iterdir() if self.watched(path))
+        self.destroyed.update(line for line in self.written if line not in there)
+        self.delivered, self.positions = [], {}
+        self.rig.reader.close()
+        self.rig = self._rig({})
+        for _ in range(4):
+            self.settle()
+
+    def watched(self, path: Path) -> bool:
+        """Does the pattern name it?"""
+        return path.match(self.pattern)
+
+    def do_same_inode(self, amount):
+        """Deleted, and a new file that may get the old one's inode."""
+        self.finish()
+        self.lose()
+        inode = self.log.stat().st_ino if self.log.exists() else 0
+        self.log.unlink(missing_ok=True)
+        self.settle()
+        made = []
+        for number in range(20):
+            made.append(self.log.with_name(f"other-{number}"))
+            made[-1].touch()
+            if made[-1].stat().st_ino == inode:
+                break
+        self.write(made[-1], self.line() + b"\n")
+        made.pop().rename(self.log)
+        for one in made:
+            one.unlink()
 
     def fill(self) -> None:
         """Before a rotation: an empty file is not begun while its predecessor has a name, nor is one not yet seen."""

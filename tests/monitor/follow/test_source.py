@@ -281,6 +281,37 @@ def test_parent_directory_renamed(make_rig, append, kinds, log):
     assert rig.texts(log) == [text(0, 3)]
 
 
+@pytest.mark.parametrize("down", [False, True], ids=["live", "over a restart"])
+@pytest.mark.parametrize("limit", [64, 1], ids=["held", "given up"])
+def test_parent_directory_renamed_within_the_pattern(make_rig, append, tmp_path, limit, down):
+    """The file is read on under its new name or its open descriptor: every line once, there and back."""
+    (tmp_path / "job").mkdir()
+    log = tmp_path / "job" / "main.log"
+    log.write_bytes(text(0, 20))
+    (tmp_path / "other.log").write_bytes(b"another\n")
+    rig = make_rig(tmp_path / "**" / "*.log", max_open_files=limit)
+    rig.settle()
+    append(tmp_path / "other.log", b"another\n")
+    rig.poll()  # with one descriptor, it is the other file's now
+    if down:
+        positions = rig.positions()
+        rig.reader.close()
+    away = log.parent.rename(tmp_path / "moved")
+    append(away / "main.log", LINES[20])
+    if down:
+        rig = make_rig(tmp_path / "**" / "*.log", max_open_files=limit, resume=positions)
+    rig.settle(60)
+    append(away / "main.log", LINES[21])
+    rig.settle(60)
+    away.rename(log.parent)
+    append(log, LINES[22])
+    rig.settle(60)
+    both = [one for path in (log, away / "main.log") for one in rig.texts(path)]
+    delivered = b"".join(one.lstrip(b"\0") for one in both)
+    expected = text(20, 23) if down else text(0, 23)
+    assert sorted(delivered.splitlines()) == sorted(expected.splitlines())
+
+
 def test_requeued_job_appends(make_rig, append, kinds, log):
     """The same banner again in the same file is more text, no truncation."""
     log.write_bytes(text(0, 10))

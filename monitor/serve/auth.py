@@ -1,0 +1,92 @@
+"""Basic auth against bcrypt hashes, as Prometheus's web configuration has them.
+
+A check costs what bcrypt costs (60 ms and more, on purpose), so answers are remembered by a keyed digest: a scrape
+pays once. A user that does not exist costs the same as a wrong password. One password is checked at a time, and few
+may wait: guessing cannot take the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import bcrypt
+
+_REMEMBERED = 128  # answers, right and wrong ones apart; each 33 bytes
+_WAITING = 32
+_LONGEST = 72  # bytes that bcrypt looks at
+
+
+class TooManyGuessesError(Exception):
+    """More passwords wait to be checked than may."""
+
+
+class BasicAuth:
+    """Users and their hashes. `allows` is called in one asyncio thread."""
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = {user.encode(): digest.encode() for user, digest in users.items()}
+        some = next(iter(self._users.values()), b"$2b$10$")
+        # As dear as a real one: 22 characters of salt, 31 of hash.
+        self._nobody = some[:7] + b"." * 53
+        self._key = secrets.token_bytes(32)
+        self._known: dict[bool, OrderedDict[bytes, None]] = {True: OrderedDict(), False: OrderedDict()}
+        self._waiting = 0
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="http passwords")
+
+    async def allows(self, header: str | None) -> bool:
+        """Whether the value of `Authorization` names a user with the right password. TooManyGuessesError."""
+        given = _credentials(header)
+        if given is None:
+            return False
+        user, password = given
+        digest = self._users.get(user, self._nobody)
+        mark = hmac.digest(
+            self._key, b"\0".join([hashlib.sha256(part).digest() for part in (user, digest, password)]), "sha256"
+        )
+        for answer, marks in self._known.items():
+            if mark in marks:
+                marks.move_to_end(mark)
+                return answer
+        if self._waiting >= _WAITING:
+            raise TooManyGuessesError
+        self._waiting += 1
+        try:
+            right = await asyncio.get_running_loop().run_in_executor(self._executor, _check, password, digest)
+        finally:
+            self._waiting -= 1
+        answer = right and user in self._users
+        marks = self._known[answer]
+        marks[mark] = None
+        while len(marks) > _REMEMBERED:
+            marks.popitem(last=False)
+        return answer
+
+    def close(self) -> None:
+        """End its thread."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _credentials(header: str | None) -> tuple[bytes, bytes] | None:
+    scheme, _, encoded = (header or "").strip().partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return None
+    return (user, password) if colon else None
+
+
+def _check(password: bytes, digest: bytes) -> bool:
+    try:
+        return bcrypt.checkpw(password[:_LONGEST], digest)
+    except ValueError:  # a NUL in the password, or a salt that is none
+        return False

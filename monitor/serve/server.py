@@ -1,0 +1,377 @@
+"""The HTTP server: one asyncio thread that owns every connection, a few threads that render.
+
+Comes in: a WSGI application, perhaps TLS and users. A request costs a thread only once it has arrived whole, so silent
+and slow clients cost a descriptor and nothing else; when there are too many the one that has waited longest goes. The
+TLS handshake is the connection's own affair, never the listener's. No request body is ever read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes, urlsplit
+
+import h11
+
+from monitor.serve.auth import BasicAuth, TooManyGuessesError
+from monitor.serve.tls import Tls
+
+_log = logging.getLogger(__name__)
+_PIECE = 64 * 1024  # bytes handed to a slow reader's connection at a time
+_READ = 4096  # bytes read at a time: so much more than the bound may a head be
+_BACKLOG = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds, bytes and counts."""
+
+    connections: int = 512
+    """At once; fewer where the process may not open four times as many files."""
+    head_bytes: int = 16 * 1024
+    """A request line with its headers: browsers and Prometheus stay below 2 KiB."""
+    handshake: float = 5.0
+    """For a TLS handshake: three round trips."""
+    head: float = 10.0
+    """From a request's first byte to its last: all of it fits one packet."""
+    idle: float = 75.0
+    """Between two requests of one connection: Prometheus's usual scrape interval is 15 s to 60 s."""
+    answer: float = 30.0
+    """To take the answer: three times the usual scrape timeout."""
+    answers: int = 16
+    """Answers that are rendered or sent at once: each may be some MB."""
+    slow: float = 1.0
+    """An answer that has been on its way for longer gives way to a new one when there are too many."""
+    threads: int = 4
+    """That render. Python runs one at a time in any case."""
+    certificates: float = 1.0
+    """Between two looks at the certificate's files."""
+
+
+class Answer(NamedTuple):
+    """What goes back."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class HttpServer:
+    """Binds at once (OSError if the address is taken), serves from a thread of its own."""
+
+    def __init__(self, host: str, port: int, app: Application, limits: Limits | None = None) -> None:
+        self._app = app
+        self._limits = limits or Limits()
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = max(8, min(self._limits.connections, soft // 4 if soft > 0 else self._limits.connections))
+        self.tls: Tls | None = None
+        """May be set while it serves: new connections follow it. So may `auth`."""
+        self.auth: BasicAuth | None = None
+        self._listener = _listen(host, port)
+        self._waiting: dict[asyncio.Task[None], None] = {}  # connections without a whole request, oldest first
+        self._answering: dict[asyncio.Task[None], float] = {}  # since when, in the loop's own time
+        self._fresh: dict[asyncio.Task[None], socket.socket] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._running = threading.Event()
+        self._executor = ThreadPoolExecutor(self._limits.threads, thread_name_prefix="http")
+        self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the port is the real one if 0 was asked for."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    @property
+    def connections(self) -> int:
+        """Open now."""
+        return len(self._tasks)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+        self._running.wait(5.0)
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Close every socket and end the threads."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(timeout)
+        self._listener.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    # --- the asyncio thread -----------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(lambda _loop, told: _log.debug("http: %s", told.get("message")))
+        tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._watch_certificates())]
+        self._running.set()
+        await self._stop.wait()
+        self._loop.remove_reader(self._listener.fileno())
+        for _ in range(3):  # what was accepted in this very turn gets its task, which closes it
+            await asyncio.sleep(0)
+        for task in [*tasks, *self._tasks]:
+            task.cancel()
+        await asyncio.wait([*tasks, *self._tasks], timeout=1.0)
+        await asyncio.sleep(0)  # the transports close in the loop's next turn
+
+    async def _accept(self) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        while not self._stop.is_set():
+            try:
+                connection, peer = await self._loop.sock_accept(self._listener)
+            except OSError as error:  # no descriptor left, or the client went away
+                _log.debug("http: accept: %s", error)
+                self._drop_oldest()
+                await asyncio.sleep(0.05)
+                continue
+            if len(self._tasks) >= self._most:
+                self._drop_oldest()
+            task = asyncio.create_task(self._connection(connection, str(peer[0])))
+            self._tasks.add(task)
+            self._waiting[task] = None
+            self._fresh[task] = connection
+            task.add_done_callback(self._forget)
+            await asyncio.sleep(0)
+
+    def _drop_oldest(self) -> None:
+        for task in self._waiting or self._answering:
+            self._waiting.pop(task, None)
+            task.cancel()
+            return
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._waiting.pop(task, None)
+        self._answering.pop(task, None)
+        if (never_begun := self._fresh.pop(task, None)) is not None:
+            never_begun.close()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("http: a connection failed", exc_info=error)
+
+    async def _watch_certificates(self) -> None:
+        assert self._loop is not None
+        while True:
+            await asyncio.sleep(self._limits.certificates)
+            if self.tls is not None:
+                await self._loop.run_in_executor(self._executor, self.tls.refresh)
+
+    # --- one connection ---------------------------------------------------------------------------------------------
+
+    async def _connection(self, accepted: socket.socket, peer: str) -> None:
+        assert self._loop is not None
+        self._fresh.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # from now on it closes its socket itself
+        tls, limits = self.tls, self._limits
+        reader = asyncio.StreamReader(limit=_PIECE)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            with contextlib.suppress(OSError):
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secure: dict[str, Any] = {"ssl": tls.context, "ssl_handshake_timeout": limits.handshake} if tls else {}
+            if tls:
+                secure["ssl_shutdown_timeout"] = 1.0
+            transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, **secure)
+        except OSError as error:  # no handshake in time, or none that we speak
+            _log.debug("http: %s: %s", peer, error)
+            accepted.close()
+            return
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+        try:
+            await self._requests(reader, writer, peer, secure=tls is not None)
+        except (OSError, TimeoutError, h11.LocalProtocolError) as error:
+            _log.debug("http: %s: %s", peer, error)
+        finally:
+            transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    async def _requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str, *, secure: bool
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+        while True:
+            self._waiting[task] = None
+            try:
+                request = await self._read(http, reader)
+            except h11.RemoteProtocolError as error:
+                await self._send(http, writer, _plain(error.error_status_hint, "not understood\n"), close=True)
+                return
+            except TimeoutError:
+                if http.our_state is h11.IDLE and http.trailing_data[0]:
+                    await self._send(http, writer, _plain(408, "the request took too long\n"), close=True)
+                return
+            if request is None:
+                return
+            whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
+            environ = _environ(request, peer, secure=secure)
+            refused = await self._refused(environ) if whole else _too_large(request)
+            self._waiting.pop(task, None)
+            await self._take_turn(task)
+            try:
+                async with asyncio.timeout(self._limits.answer):
+                    answer = refused or await self._rendered(environ)
+                    await self._send(http, writer, answer, close=not whole)
+            finally:
+                self._answering.pop(task, None)
+            if http.our_state is not h11.DONE or not whole:
+                return
+            http.start_next_cycle()
+
+    async def _read(self, http: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
+        """The next request's head; None when the client has gone. TimeoutError, h11.RemoteProtocolError."""
+        if not http.trailing_data[0]:
+            async with asyncio.timeout(self._limits.idle):
+                http.receive_data(await reader.read(_READ))
+        async with asyncio.timeout(self._limits.head):
+            while True:
+                event = http.next_event()
+                if isinstance(event, h11.Request):
+                    return event
+                if event is not h11.NEED_DATA:
+                    return None
+                http.receive_data(await reader.read(_READ))
+
+    async def _take_turn(self, task: asyncio.Task[None]) -> None:
+        assert self._loop is not None
+        while len(self._answering) >= self._limits.answers:
+            oldest, since = next(iter(self._answering.items()))
+            if self._loop.time() - since > self._limits.slow:
+                self._answering.pop(oldest)
+                oldest.cancel()
+            else:
+                await asyncio.sleep(0.02)
+        self._answering[task] = self._loop.time()
+
+    async def _refused(self, environ: dict[str, Any]) -> Answer | None:
+        """Why this client gets no page; None if it does. While its password is checked it counts as waiting."""
+        if self.auth is None:
+            return None
+        try:
+            if await self.auth.allows(environ.get("HTTP_AUTHORIZATION")):
+                return None
+        except TooManyGuessesError:
+            return _plain(503, "too many passwords are being checked\n")
+        refused = _plain(401, "a user and a password are needed\n")
+        refused.headers.append(("WWW-Authenticate", 'Basic realm="megatron-monitor", charset="UTF-8"'))
+        return refused
+
+    async def _rendered(self, environ: dict[str, Any]) -> Answer:
+        assert self._loop is not None
+        return await self._loop.run_in_executor(self._executor, self._render, environ)
+
+    def _render(self, environ: dict[str, Any]) -> Answer:
+        told: list[tuple[int, list[tuple[str, str]]]] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
+            told.append((int(status.split(" ", 1)[0]), list(headers)))
+
+        try:
+            body = b"".join(self._app(environ, start_response))
+            status, headers = told[-1]
+        except Exception:  # noqa: BLE001 - a page that cannot be rendered costs that page
+            _log.exception("http: %s could not be rendered", environ["PATH_INFO"][:200])
+            return _plain(500, "this page could not be made; the log says why\n")
+        return Answer(status, headers, body)
+
+    async def _send(self, http: h11.Connection, writer: asyncio.StreamWriter, answer: Answer, *, close: bool) -> None:
+        head = http.their_state in (h11.DONE, h11.MUST_CLOSE) and _is_head(http)
+        headers = [(name, value) for name, value in answer.headers if name.lower() != "content-length"]
+        lengths = [value for name, value in answer.headers if name.lower() == "content-length"]
+        headers.append(("Content-Length", lengths[0] if head and lengths else str(len(answer.body))))
+        headers.append(("Server", "megatron-monitor"))
+        if close:
+            headers.append(("Connection", "close"))
+        response = h11.Response(status_code=answer.status, headers=headers, reason=_reason(answer.status))
+        writer.write(http.send(response) or b"")
+        if not head:
+            for start in range(0, len(answer.body), _PIECE):
+                writer.write(http.send(h11.Data(data=answer.body[start : start + _PIECE])) or b"")
+                await writer.drain()
+        writer.write(http.send(h11.EndOfMessage()) or b"")
+        await writer.drain()
+
+
+def _is_head(http: h11.Connection) -> bool:
+    return bool(getattr(http, "_request_method", b"") == b"HEAD")
+
+
+def _reason(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""
+
+
+def _plain(status: int, text: str) -> Answer:
+    return Answer(
+        status, [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")], text.encode()
+    )
+
+
+def _too_large(request: h11.Request) -> Answer:
+    if request.method in (b"GET", b"HEAD"):
+        return _plain(413, "a request has no body here\n")
+    return _plain(405, "only GET and HEAD are served here\n")
+
+
+def _environ(request: h11.Request, peer: str, *, secure: bool) -> dict[str, Any]:
+    """PEP 3333: texts are Latin-1 code points of the bytes."""
+    target = request.target.decode("latin-1")
+    if not target.startswith("/"):  # absolute form, as to a proxy; anything else names no page
+        parts = urlsplit(target) if target.startswith(("http://", "https://")) else None
+        target = f"{parts.path or '/'}?{parts.query}" if parts else "/*"
+    path, _, query = target.partition("?")
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": request.method.decode("latin-1"), "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(path).decode("latin-1"), "QUERY_STRING": query,
+        "SERVER_NAME": "megatron-monitor", "SERVER_PORT": "0", "REMOTE_ADDR": peer, "SERVER_PROTOCOL": "HTTP/1.1",
+        "wsgi.version": (1, 0), "wsgi.url_scheme": "https" if secure else "http", "wsgi.input": io.BytesIO(),
+        "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
+    }  # fmt: skip
+    for name, value in request.headers:
+        key = "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
+        text = value.decode("latin-1")
+        environ[key] = f"{environ[key]},{text}" if key in environ else text
+    return environ
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; OSError if there can be none."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

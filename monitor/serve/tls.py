@@ -1,0 +1,82 @@
+"""TLS 1.2 and later by the keys of Prometheus's web configuration file; certificates are read again when they change.
+
+A certificate that cannot be used leaves the old one in place and is told once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+
+from monitor.config.schema import TlsServer
+
+_log = logging.getLogger(__name__)
+_VERIFY = {
+    "NoClientCert": ssl.CERT_NONE,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+}
+
+
+class TlsError(Exception):
+    """The certificate, its key or the clients' authority cannot be used."""
+
+
+class Tls:
+    """`context` serves new connections; `refresh` is called now and then. Raises TlsError when it is made."""
+
+    def __init__(self, settings: TlsServer) -> None:
+        self._settings = settings
+        self._files = [settings.cert_file, settings.key_file]
+        if settings.client_ca_file:
+            self._files.append(settings.client_ca_file)
+        self._stamp = self._look()
+        self.context = self._build()
+
+    def refresh(self) -> bool:
+        """Read the files again if they have changed. True if there is a new context."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self.context = self._build()
+        except TlsError as error:
+            _log.warning("tls: %s; the certificate in use stays", error)
+            return False
+        _log.info("tls: certificate=%s read again", self._settings.cert_file)
+        return True
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        return [_stamp(path) for path in self._files]
+
+    def _build(self) -> ssl.SSLContext:
+        settings = self._settings
+        verify = _VERIFY.get(settings.client_auth_type)
+        if verify is None:
+            raise TlsError(
+                f"client_auth_type {settings.client_auth_type} asks for certificates without checking them, which "
+                "Python's TLS cannot do: use VerifyClientCertIfGiven or RequireAndVerifyClientCert"
+            )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3 if settings.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            # A key with a passphrase must not make the daemon ask for it on a terminal.
+            context.load_cert_chain(settings.cert_file, settings.key_file, password=lambda: b"")
+            if settings.client_ca_file:
+                context.load_verify_locations(settings.client_ca_file)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
+            raise TlsError(f"{' or '.join(self._files)} cannot be used: {reason}") from error
+        context.verify_mode = verify
+        return context
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

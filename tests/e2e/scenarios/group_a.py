@@ -1,0 +1,265 @@
+"""A: what is read, whatever its bytes are."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from tests.e2e.scenarios.harness import Lab, line
+from tests.e2e.scenarios.registry import WRITERS, scenario
+
+NOISE = b"[rank3]: loading shard 17 of 256 " + "über alles läuft Größe 训练日志 ".encode() * 3 + b"\n"
+
+
+@scenario(1, writers=WRITERS)
+def append_one_line(lab: Lab) -> None:
+    lab.write(lab.units(1))
+    lab.expect()
+    lab.write(lab.units(1))
+    lab.expect()
+
+
+@scenario(2, writers=WRITERS)
+def many_lines_in_one_write(lab: Lab) -> None:
+    lab.write(lab.units(5000))
+    lab.expect()
+
+
+@scenario(3, writers=WRITERS)
+def split_at_every_byte(lab: Lab) -> None:
+    for cut in range(1, len(lab.units(1)) - 1):
+        data = lab.units(1)
+        lab.write(data[:cut])
+        time.sleep(0.001)
+        lab.write(data[cut:])
+    lab.write(lab.units(1))
+    lab.expect(lost=1)  # the first was only measured
+
+
+@scenario(4)
+def partial_last_line(lab: Lab) -> None:
+    lab.write(lab.units(3) + line(99).encode()[:-1])
+    lab.expect(hold=1.0)
+
+
+@scenario(5, own=True)
+def partial_line_over_a_restart(lab: Lab) -> None:
+    data = lab.units(4)
+    cut = len(data) - 250
+    lab.write(data[:cut])
+    daemon = lab.start()
+    daemon.wait(lambda: daemon.value("megatron_iterations_total") == 3)
+    assert daemon.terminate() == 0
+    lab.write(data[cut:] + lab.units(1))
+    lab.expect(run="run=", daemon=lab.start())
+
+
+@scenario(6)
+def crlf(lab: Lab) -> None:
+    lab.write(lab.units(5).replace(b"\n", b"\r\n"))
+    lab.expect()
+
+
+@scenario(7)
+def carriage_returns_without_newline(lab: Lab) -> None:
+    lab.write(lab.units(2))
+    lab.expect()
+    before = lab.daemon.rss()
+    bar = b"\rEpoch 3:  41%|" + b"#" * 60 + b"| 4123/10000 [01:02<01:30, 65.1it/s]"
+    for _ in range(10):
+        lab.write(bar * (1_000_000 // len(bar)))
+    lab.write(b"\n" + lab.units(2))
+    lab.expect()
+    assert lab.daemon.rss() - before < 150
+
+
+@scenario(8)
+def bar_and_iteration_in_one_line(lab: Lab) -> None:
+    bar = b"Epoch 3:  41%|####      | 4123/10000 [01:02<01:30, 65.1it/s]\r"
+    lab.write(b"".join(bar + one for one in lab.units(4).splitlines(keepends=True)))
+    lab.expect()
+
+
+@scenario(9)
+def another_rank_in_the_middle(lab: Lab) -> None:
+    first, overflow = lab.units(1).splitlines(keepends=True)
+    torn = first[:150] + b"[rank5]:[W1121 08:00:00 ProcessGroupNCCL.cpp:1] Warning: something\n" + first[150:]
+    lab.write(torn + overflow)
+    two = lab.units(2).splitlines(keepends=True)
+    lab.write(two[0][:-1] + two[2] + two[1] + two[3])  # two ranks' lines without an end between them
+    lab.write(lab.units(3))
+    lab.expect()
+
+
+@scenario(10)
+def empty_lines(lab: Lab) -> None:
+    lab.write(b"\n\n\r\n\n" + lab.units(2).replace(b"\n", b"\n\n\n"))
+    lab.expect()
+
+
+@scenario(11)
+def one_byte_file(lab: Lab) -> None:
+    lab.write(b" ")
+    time.sleep(0.8)
+    lab.write(lab.units(1))
+    lab.expect()
+
+
+@scenario(12)
+def empty_file(lab: Lab) -> None:
+    lab.write(b"")
+    time.sleep(0.8)
+    lab.write(lab.units(2))
+    lab.expect()
+
+
+@scenario(13, own=True)
+def long_lines(lab: Lab) -> None:
+    most = 1 << 20
+    lab.write(lab.units(1))
+    lab.write(b"m" * most + b"\n" + lab.units(1) + b"n" * (most + 1) + b"\n" + lab.units(1))
+    daemon = lab.start()
+    before = daemon.rss()
+    for _ in range(100):
+        lab.write(b"o" * 1_000_000)
+    lab.write(b"\n" + lab.units(1))
+    lab.expect(run="run=", daemon=daemon)
+    assert daemon.value("megatron_monitor_lines_total", "too_long") == 2
+    assert daemon.rss() - before < 150
+
+
+@scenario(14, own=True)
+def long_last_line(lab: Lab) -> None:
+    lab.write(lab.units(2) + b"x" * 3_000_000)
+    daemon = lab.start()
+    lab.expect(run="run=", daemon=daemon, hold=2.0)
+    size = lab.path().stat().st_size
+    assert daemon.value("megatron_monitor_bytes_total") == size
+    lab.write(b"\n" + lab.units(1))
+    lab.expect(run="run=", daemon=daemon)
+
+
+@scenario(15)
+def invalid_utf8(lab: Lab) -> None:
+    junk = bytes(range(128, 256)) + b"\xc3\x28\xed\xa0\x80\n"
+    lab.write(junk + lab.units(2) + junk + b"\xff\xfe" + lab.units(1))
+    lab.expect()
+
+
+@scenario(16)
+def utf8_over_a_read_boundary(lab: Lab) -> None:
+    data = NOISE * (3 * (1 << 20) // len(NOISE))
+    lab.write(b"x" + data + lab.units(1) + data + lab.units(2))
+    lab.expect()
+
+
+@scenario(17)
+def byte_order_mark(lab: Lab) -> None:
+    lab.write(b"\xef\xbb\xbf" + lab.units(3))
+    lab.expect()
+
+
+@scenario(18)
+def hole_at_the_head(lab: Lab) -> None:
+    with lab.path().open("wb", buffering=0) as stream:  # no O_APPEND: it writes on at its old offset
+        stream.write(lab.units(40))
+        lab.expect()
+        os.truncate(lab.path(), 0)
+        time.sleep(1.5)
+        stream.write(lab.units(2))
+        lab.expect(hold=1.0)
+
+
+@scenario(18, "10 GB")
+def sparse_hole(lab: Lab) -> None:
+    with lab.path().open("wb", buffering=0) as stream:
+        stream.write(lab.units(2))
+        stream.seek(10 << 30)
+        stream.write(lab.units(2))
+    lab.expect(timeout=15)
+
+
+@scenario(19)
+def reserved_blocks(lab: Lab) -> None:
+    data = lab.units(6)
+    half = len(data) // 2
+    lab.path().write_bytes(data[:half] + bytes(len(data) - half + 10_000))
+    time.sleep(1.0)
+    with lab.path().open("r+b") as stream:
+        stream.seek(half)
+        stream.write(data[half:])
+    lab.expect()
+
+
+@scenario(19, "middle")
+def blocks_that_arrive_late(lab: Lab) -> None:
+    page = lab.units(12)
+    page += b"x" * (-(len(page) + 1) % 4096) + b"\n"
+    middle = lab.units(12)
+    middle += b"x" * (-(len(middle) + 1) % 4096) + b"\n"
+    tail = lab.units(2)
+    if lab.mode != "poll":  # on one host a page is never seen before the one that was written earlier
+        lab.path().write_bytes(page + middle + tail)
+    else:
+        lab.path().write_bytes(page + bytes(len(middle)) + tail)
+        time.sleep(0.3)
+        with lab.path().open("r+b") as stream:
+            stream.seek(len(page))
+            stream.write(middle)
+    lab.expect()
+
+
+@scenario(20)
+def ansi(lab: Lab) -> None:
+    rows = lab.units(4).splitlines()
+    lab.write(b"".join(b"\x1b[32m\x1b[1m" + row.replace(b" | ", b" \x1b[0m|\x1b[33m ") + b"\x1b[0m\n" for row in rows))
+    lab.expect()
+
+
+@scenario(21)
+def no_permission(lab: Lab) -> None:
+    lab.fault(call=["open", "fstat"], path=f"{lab.name}/", error="EACCES")
+    lab.write(lab.units(2))
+    lab.daemon.wait(lambda: lab.daemon.value("megatron_run_state", lab.run(), 'state="lost"') == 1)
+    lab.heal()
+    lab.expect(timeout=60)
+    lab.fault(call=["open"], path=f"{lab.name}/x.log", error="EACCES")
+    lab.path().rename(lab.path("x.old"))
+    lab.write(lab.units(2))
+    time.sleep(2.0)
+    lab.heal()
+    lab.expect(timeout=60)
+
+
+@scenario(22)
+def no_files(lab: Lab) -> None:
+    lab.path("directory.log").mkdir()
+    os.mkfifo(lab.path("fifo.log"))
+    with socket.socket(socket.AF_UNIX) as channel:
+        name = lab.path("s.log")
+        here = os.open(name.parent, os.O_RDONLY)
+        channel.bind(f"/proc/self/fd/{here}/s.log")  # a socket's path is short
+        os.close(here)
+        lab.path("device.log").symlink_to("/dev/zero")
+        lab.write(lab.units(2))
+        lab.expect(hold=1.5)
+        assert lab.counted(lab.daemon, f'run="{lab.name}/')[1] == 2
+
+
+@scenario(23)
+def binary(lab: Lab) -> None:
+    lab.path("model.log").write_bytes(b"PK\x03\x04" + os.urandom(3_000_000) + lab_line())
+    lab.path("weights.log").write_bytes(os.urandom(3_000_000) + lab_line())
+    lab.write(lab.units(2))
+    lab.expect(hold=1.0)
+    assert lab.counted(lab.daemon, f'run="{lab.name}/')[1] == 2
+
+
+def lab_line() -> bytes:
+    """A line that would count if it were read."""
+    return (
+        b"\n"
+        + line(7).encode()
+        + b"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing to 1\n"
+    )

@@ -1,0 +1,167 @@
+"""D: the state over crashes, damage and restarts: each line once, whatever became of the state file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from tests.e2e.scenarios.harness import Lab, slack
+from tests.e2e.scenarios.registry import scenario
+
+
+@scenario(57, own=True)
+def killed_at_every_step(lab: Lab) -> None:
+    """The store's own calls are counted: the daemon dies at each of its first two saves' calls. 9 calls a save, 1 lock."""
+    lab.write(lab.units(3))
+    for step in range(2, 21):
+        daemon = lab.launch(kill_at=step)
+        until = time.monotonic() + slack(30)  # noqa: TID251
+        while daemon.process.poll() is None:
+            assert time.monotonic() < until, f"it never came to call {step}"  # noqa: TID251
+            lab.write(lab.units(1))
+            time.sleep(0.2)
+        assert daemon.process.returncode == -signal.SIGKILL
+        if step % 3 == 0:  # a later start proves the crashes before it too
+            again = lab.start()
+            lab.expect(run="run=", daemon=again, hold=0.1)
+            again.terminate()
+    lab.expect(run="run=", daemon=lab.start())
+
+
+def _damage(lab: Lab, name: str) -> None:
+    state = lab.own / "state"
+    for path in state.glob("state*"):
+        data = path.read_bytes()
+        head, _, body = data.partition(b"\n")
+        if name == "cut":
+            path.write_bytes(data[: len(data) // 2])
+        elif name == "NUL":
+            path.write_bytes(bytes(len(data)))
+        elif name == "empty":
+            path.write_bytes(b"")
+        elif name == "flipped":
+            path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+        elif name == "future":
+            header = json.loads(head) | {"version": 999}
+            path.write_bytes(json.dumps(header).encode() + b"\n" + body)
+        elif name == "directory":
+            path.unlink()
+            path.mkdir()
+        else:
+            path.unlink()
+
+
+def _damaged(name: str) -> None:
+    @scenario(58, name, own=True)
+    def damaged(lab: Lab) -> None:
+        lab.write(lab.units(10))
+        daemon = lab.start()
+        lab.expect(run="run=", daemon=daemon, hold=0)
+        assert daemon.terminate() == 0
+        _damage(lab, name)
+        lab.write(lab.units(2))
+        daemon = lab.start()
+        lab.expect(run="run=", daemon=daemon)  # rebuilt from the log: all of it, once
+        if name not in ("lost",):
+            assert daemon.value("megatron_monitor_state_rebuilds_total") > 0
+
+
+for _name in ("cut", "NUL", "empty", "flipped", "future", "directory", "lost"):
+    _damaged(_name)
+
+
+@scenario(58, "cannot be written", own=True)
+def not_writable(lab: Lab) -> None:
+    (lab.own / "state").write_text("a file where the directory should be")
+    lab.write(lab.units(5))
+    daemon = lab.start()
+    lab.expect(run="run=", daemon=daemon)
+    assert daemon.value("megatron_monitor_state_save_failures_total") > 0
+    daemon.kill()
+    lab.write(lab.units(2))
+    lab.expect(run="run=", daemon=lab.start())
+
+
+@scenario(58, "disk full", own=True)
+def disk_full(lab: Lab) -> None:
+    lab.write(lab.units(5))
+    daemon = lab.start(state_error="ENOSPC", state_error_file=str(lab.own / "full"))
+    lab.expect(run="run=", daemon=daemon, hold=1.5)
+    (lab.own / "full").touch()
+    lab.write(lab.units(5))
+    lab.expect(run="run=", daemon=daemon)
+    daemon.wait(lambda: daemon.value("megatron_monitor_state_save_failures_total") > 0)
+    assert daemon.status("/-/healthy") == 200
+    daemon.kill()  # what was saved before stands; what came after is read again
+    lab.write(lab.units(1))
+    lab.expect(run="run=", daemon=lab.start())
+
+
+@scenario(58, "read-only", own=True)
+def read_only(lab: Lab) -> None:
+    lab.write(lab.units(5))
+    daemon = lab.start()
+    lab.expect(run="run=", daemon=daemon, hold=0)
+    daemon.terminate()
+    lab.write(lab.units(5))
+    (lab.own / "full").touch()
+    daemon = lab.start(state_error="EROFS", state_error_file=str(lab.own / "full"))
+    lab.expect(run="run=", daemon=daemon)  # read as it was, and watched on
+    daemon.wait(lambda: daemon.value("megatron_monitor_state_save_failures_total") > 0)
+    (lab.own / "full").unlink()  # writable again: what was not kept is kept now
+    time.sleep(1.5)
+    daemon.kill()
+    lab.expect(run="run=", daemon=lab.start())
+
+
+@scenario(59, own=True)
+def state_on_nfs(lab: Lab) -> None:
+    """No locks there (ENOLCK) and no fsync of directories (EINVAL): kept all the same."""
+    lab.write(lab.units(5))
+    daemon = lab.start(no_locks=True)
+    lab.expect(run="run=", daemon=daemon, hold=1.5)
+    daemon.kill()
+    lab.path().rename(lab.path("x.old"))  # only the state knows these five
+    lab.write(lab.units(2))
+    lab.expect(run="run=", daemon=lab.start(no_locks=True))
+
+
+@scenario(60, own=True)
+def second_daemon(lab: Lab) -> None:
+    lab.write(lab.units(2))
+    first = lab.start()
+    second = lab.launch()
+    assert second.process.wait(slack(20)) == 1
+    assert "in use" in second.log.read_text()
+    lab.expect(run="run=", daemon=first)
+
+
+@scenario(63, own=True)
+def unseen_is_kept(lab: Lab) -> None:
+    lab.write(lab.units(10))
+    daemon = lab.start(mounts={str(lab.directory): "nfs4"})
+    lab.expect(run="run=", daemon=daemon, hold=0)
+    daemon.terminate()
+    for error in ("EIO", "ENOENT"):
+        everything = {"call": ["stat", "open", "scandir"], "path": str(lab.directory), "error": error, "by": "start"}
+        daemon = lab.start(mounts={str(lab.directory): "nfs4"}, faults=[everything])
+        time.sleep(2.5)
+        daemon.terminate()
+    lab.write(lab.units(1))
+    daemon = lab.start(mounts={str(lab.directory): "nfs4"})
+    lab.expect(run="run=", daemon=daemon)
+    assert daemon.value("megatron_monitor_bytes_total") < 2 * os.path.getsize(lab.path())
+
+
+@scenario(61, own=True)
+def killed_at_random(lab: Lab) -> None:
+    """Kill -9 again and again while a training writes: the offset and the counters that it belongs to are one."""
+    for _ in range(12):
+        daemon = lab.launch()
+        for _ in range(6):
+            lab.write(lab.units(3))
+            time.sleep(0.25)
+        daemon.kill()
+    lab.expect(run="run=", daemon=lab.start())

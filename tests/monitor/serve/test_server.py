@@ -1,0 +1,192 @@
+"""The server against clients that are slow, silent, many, huge or rude: a scrape always gets its answer."""
+
+from __future__ import annotations
+
+import http.client
+import resource
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.serve.server import HttpServer
+from tests.monitor.serve.conftest import Serve
+
+
+def ask(server: HttpServer, path: str = "/", method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+    """One request on a connection of its own, its body read."""
+    connection = http.client.HTTPConnection(*server.address, timeout=10)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    answer.text = answer.read()  # type: ignore[attr-defined]
+    connection.close()
+    return answer
+
+
+def seconds(server: HttpServer, path: str = "/") -> float:
+    """How long one good request takes."""
+    began = time.perf_counter()
+    assert ask(server, path).status == 200
+    return time.perf_counter() - began
+
+
+def raw(server: HttpServer, data: bytes) -> bytes:
+    """What comes back for these bytes, to the end of the connection."""
+    with socket.create_connection(server.address, timeout=10) as client:
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+        got = b""
+        while piece := client.recv(65536):
+            got += piece
+        return got
+
+
+def many(server: HttpServer, count: int, stack: ExitStack) -> list[socket.socket]:
+    """So many connections that say nothing."""
+    return [stack.enter_context(socket.create_connection(server.address, timeout=10)) for _ in range(count)]
+
+
+def test_500_silent_connections_cost_no_thread_and_no_scrape(serve: Serve) -> None:
+    """Silent clients hold a descriptor each; threads stay as they are and a scrape is answered at once."""
+    server = serve()
+    before = threading.active_count()
+    with ExitStack() as stack:
+        many(server, 500, stack)
+        assert max(seconds(server) for _ in range(5)) < 1.0
+        assert threading.active_count() - before <= 6
+        assert server.connections <= 512
+
+
+def test_beyond_the_bound_the_longest_waiting_goes(serve: Serve) -> None:
+    """Connections are bounded; the oldest silent one is closed for a new one, never the new one for the old."""
+    server = serve(connections=20)
+    with ExitStack() as stack:
+        silent = many(server, 60, stack)
+        assert seconds(server) < 1.0
+        assert server.connections <= 21
+        assert silent[0].recv(1) == b""
+
+
+def test_slow_requests_are_cut_off(serve: Serve) -> None:
+    """A byte at a time does not extend the time for a request's head."""
+    server = serve(head=0.5)
+    with socket.create_connection(server.address, timeout=10) as client:
+        client.sendall(b"GET / HT")
+        got = client.recv(4096)
+    assert got.startswith(b"HTTP/1.1 408")
+
+
+def test_slow_readers_give_way(serve: Serve) -> None:
+    """Clients that ask for much and read nothing are dropped when others want an answer."""
+    server = serve(answers=4, slow=0.2)
+    with ExitStack() as stack:
+        for client in many(server, 12, stack):
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert seconds(server) < 3.0
+        assert len(ask(server, "/large").text) == 8 << 20  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"4"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"4"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 5000 + b"\r\n", b"4"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * 1000, b"413"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\nxx", b"405"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100, b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", b"4"),
+        (b"GET http://elsewhere/abs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
+        (b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
+        (b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
+        (b"GET / HTTP/1.0\r\n\r\n", b"200"),
+    ],
+    ids=[
+        "line",
+        "header",
+        "headers",
+        "body",
+        "chunked",
+        "tls",
+        "no host",
+        "nul",
+        "absolute",
+        "asterisk",
+        "dots",
+        "1.0",
+    ],
+)
+def test_rude_requests(serve: Serve, request_bytes: bytes, status: bytes) -> None:
+    """Huge, malformed and foreign requests get an answer or a closed connection, and cost nobody else anything."""
+    server = serve()
+    got = raw(server, request_bytes)
+    assert got.startswith(b"HTTP/1.1 " + status)
+    assert ask(server, "/still").status == 200
+
+
+def test_a_path_is_a_text_and_nothing_else(serve: Serve) -> None:
+    """Dots, escapes and absolute forms reach the application as they are: it compares them and names no file."""
+    server = serve()
+    assert ask(server, "/a/../../etc/passwd").text == b"/a/../../etc/passwd"  # type: ignore[attr-defined]
+    assert raw(server, b"GET http://x/p?q HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").endswith(b"/p")
+
+
+def test_keep_alive_head_and_a_page_with_a_bug(serve: Serve) -> None:
+    """Several requests on one connection; HEAD has no body; a page that raises is a 500 and the next one answers."""
+    server = serve()
+    connection = http.client.HTTPConnection(*server.address, timeout=10)
+    for method, path, status, body in [
+        ("GET", "/a", 200, b"/a"), ("HEAD", "/a", 200, b""), ("GET", "/bug", 500, None), ("GET", "/b", 200, b"/b"),
+    ]:  # fmt: skip
+        connection.request(method, path)
+        answer = connection.getresponse()
+        text = answer.read()
+        assert answer.status == status
+        assert body is None or text == body
+    connection.close()
+
+
+def test_connections_stay_below_the_limit_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `ulimit -n 100` HTTP takes at most a quarter: the logs need theirs."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+    server = HttpServer("127.0.0.1", 0, lambda *_: [])
+    assert server._most == 25
+    server.stop()
+
+
+def test_stop_ends_connections_and_threads(serve: Serve) -> None:
+    """After stop nothing listens and every client is told."""
+    server = serve()
+    address = server.address
+    with ExitStack() as stack:
+        (client,) = many(server, 1, stack)
+        client.sendall(b"GET / HT")
+        server.stop()
+        with suppress(ConnectionResetError):
+            assert client.recv(100) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=1)
+
+
+@pytest.fixture(scope="module")
+def one_server():
+    """For many small requests."""
+    server = HttpServer("127.0.0.1", 0, lambda environ, start: (start("200 OK", []), [b""])[1])
+    server.start()
+    yield server
+    server.stop()
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n"]))
+@settings(max_examples=150, deadline=None)
+def test_any_bytes(one_server: HttpServer, data: bytes, head: bytes) -> None:
+    """Whatever comes, the connection ends with an answer or without one, and the next request is served."""
+    got = raw(one_server, head + data)
+    assert not got or got.startswith(b"HTTP/1.1 ")
+    assert ask(one_server).status == 200

@@ -1,0 +1,85 @@
+"""What systemd is told, by a socket of our own in its place."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monitor.systemd import ServiceManager
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    """A NOTIFY_SOCKET."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        channel.setblocking(False)
+        yield channel
+
+
+def told(listener: socket.socket) -> list[str]:
+    """Every message so far."""
+    messages = []
+    while True:
+        try:
+            messages.append(listener.recv(4096).decode())
+        except BlockingIOError:
+            return messages
+
+
+def test_messages(listener: socket.socket) -> None:
+    """As sd_notify(3) has them; RELOADING with the instant that Type=notify-reload needs."""
+    manager = ServiceManager({"NOTIFY_SOCKET": listener.getsockname()})
+    manager.ready()
+    manager.reloading(12.5)
+    manager.status("1 runs")
+    manager.status("1 runs")
+    manager.turned(1.0)  # no watchdog was asked for
+    manager.stopping()
+    assert told(listener) == ["READY=1", "RELOADING=1\nMONOTONIC_USEC=12500000", "STATUS=1 runs", "STOPPING=1"]
+
+
+def test_the_watchdog_is_fed_thrice_in_its_patience(listener: socket.socket) -> None:
+    """Every third of WATCHDOG_USEC while the loop turns, and never more often."""
+    where = listener.getsockname()
+    manager = ServiceManager({"NOTIFY_SOCKET": where, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())})
+    assert manager.watchdog_seconds == 3.0
+    for tenth in range(31):
+        manager.turned(100 + tenth / 10)
+    assert told(listener) == ["WATCHDOG=1"] * 4
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "0"}],
+)
+def test_no_watchdog(listener: socket.socket, environ: dict[str, str]) -> None:
+    """Another process's watchdog, none, or nonsense: nothing is fed."""
+    manager = ServiceManager({"NOTIFY_SOCKET": listener.getsockname(), **environ})
+    manager.turned(0.0)
+    assert manager.watchdog_seconds is None
+    assert told(listener) == []
+
+
+def test_an_abstract_address() -> None:
+    """A leading @ stands for NUL."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind("\0megatron-monitor-test-" + str(os.getpid()))
+        ServiceManager({"NOTIFY_SOCKET": "@megatron-monitor-test-" + str(os.getpid())}).ready()
+        channel.setblocking(False)
+        assert channel.recv(100) == b"READY=1"
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    """Without systemd, or with a socket that is gone or full, nothing happens."""
+    ServiceManager({}).ready()
+    ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "none")}).ready()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "full"))
+        manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "full")})
+        for _ in range(5000):
+            manager.ready()

@@ -1,0 +1,226 @@
+"""Whatever a log, an arguments dump, an HF dict or a run's name holds: nothing raises, nothing escapes, nothing leaks.
+
+A log line is written by whoever can make the training print: it must stay text on every way out of the process.
+"""
+
+from __future__ import annotations
+
+import html.parser
+import itertools
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from monitor.clock import ManualClock
+from monitor.config import load
+from monitor.core import Core, Saved
+from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Restarted, Unreadable
+from monitor.incidents import Transition
+from monitor.notifiers.message import payload
+from monitor.rules import custom_rules
+from monitor.serve.http import App
+from monitor.store import decode, encode
+from parsers.reader import SourceReader
+from parsers.speakers import RULES
+from tests.monitor.run.test_jump import line
+
+HOSTILE = [
+    '"} 1\nmegatron_injected{run="x', "<script>alert(1)</script>", "\x1b]0;owned\x07\x1b[31m", "\u2028\u202e\u0000",
+    "{{7*7}}${jndi:x}", "'--><img src=x onerror=alert(1)>", '\\", "injected": "1', "\ud800\udfff", "A" * 5000,
+    "../../etc/passwd", "%0d%0aSet-Cookie: a=b", "NaN", "1e999", "-0", "9" * 400, "\r\n\r\nHTTP/1.1 200 OK",
+]  # fmt: skip
+ANCHORS = sorted({anchor for rule in RULES for anchor in rule.anchors})
+SECRETS = ["hf_SECRETSECRETSECRETSECRET", "AKIASECRETSECRET0000", "wandbSECRETSECRETSECRET", "hunter2SECRETSECRET"]
+
+
+def fragments() -> st.SearchStrategy[bytes]:
+    """Pieces of which hostile lines are made: anchors, real lines, hostile texts, any bytes."""
+    return st.one_of(
+        st.sampled_from(ANCHORS),
+        st.sampled_from([text.encode("utf-8", "surrogatepass") for text in HOSTILE]),
+        st.integers(-5, 10**9).map(line),
+        st.sampled_from([b"\n", b"\r", b"\r\n", b"\0", b" | ", b": ", b"=", b"{'loss': ", b"}", b"  arg ....... 1\n"]),
+        st.binary(max_size=40),
+        st.integers(-(10**30), 10**30).map(lambda number: str(number).encode()),
+        st.floats().map(lambda number: repr(number).encode()),
+    )
+
+
+LOGS = st.lists(fragments(), max_size=40).map(b"".join)
+
+
+def core_of(name: str = "run") -> Core:
+    """A core that follows one file, with a user's own pattern."""
+    patterns = "patterns=[{name: own, match: 'own: (?P<value>.*)', kind: value}]"
+    runs = json.dumps([{"paths": ["/x.log"], "name": name}])
+    config = load("", [f"runs={runs}", patterns])
+    return Core(config, custom_rules(config))
+
+
+def fed(core: Core, data: bytes, *, live: bool = True) -> float:
+    """The data read, judged and shown; gives the time at the end."""
+    now = 1_700_000_000.0
+    core.handle(Opened("/x.log", "/x.log", None, len(data), now, resumed=False), now)
+    if live:
+        core.handle(CaughtUp("/x.log", now), now)
+    offset = 0
+    for start in range(0, len(data), 1000):
+        piece = data[start : start + 1000]
+        core.handle(Data("/x.log", offset, piece, now, now, 0), now)
+        offset += len(piece)
+        now += 1.0
+        core.tick(now)
+    if not live:
+        core.handle(CaughtUp("/x.log", now), now)
+    return now
+
+
+def pages(core: Core, now: float) -> dict[str, bytes]:
+    """Everything that HTTP shows."""
+    snapshot = core.snapshot(now)
+    app = App(lambda: snapshot, ManualClock(now))
+    found = {}
+    paths = ["/", "/metrics", "/api/v1/runs", "/api/v1/incidents"]
+    paths += [f"/runs/{run.run}".encode("utf-8", "replace").decode("latin-1") for run in snapshot.runs]
+    for path in paths:
+        told: list[str] = []
+        environ = {"PATH_INFO": path, "REQUEST_METHOD": "GET", "QUERY_STRING": ""}
+        found[path] = b"".join(app(environ, lambda status, _headers, told=told: told.append(status)))  # type: ignore[misc]
+        assert told == ["200 OK"], path
+    environ = {
+        "PATH_INFO": "/metrics",
+        "REQUEST_METHOD": "GET",
+        "QUERY_STRING": "",
+        "HTTP_ACCEPT": "application/openmetrics-text",
+    }
+    found["openmetrics"] = b"".join(app(environ, lambda *_: None))
+    return found
+
+
+class Tags(html.parser.HTMLParser):
+    """Which elements and attributes a page has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """One element."""
+        self.names.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+
+
+def check_pages(found: dict[str, bytes]) -> None:
+    """No metric, element, attribute or control character came in by a log's text."""
+    text = found["/metrics"].decode()
+    for family in parse_text(text):
+        assert re.fullmatch(r"(megatron|process|python)_[a-z0-9_]+", family.name)
+    rows = [row.rsplit(" ", 1)[0] for row in text.splitlines() if row and not row.startswith("#")]
+    assert len(rows) == len(set(rows))
+    list(parse_openmetrics(found["openmetrics"].decode()))
+    for path, page in found.items():
+        shown = page.decode()
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f]", shown.replace("\r", "")), path
+        if path.startswith("/api"):
+            json.loads(shown, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        elif shown.startswith("<!doctype"):
+            tags = Tags()
+            tags.feed(shown)
+            assert not {"iframe", "object", "embed", "base", "form"} & tags.names, path
+            assert not {name for name in tags.attributes if name.startswith("on")}, path
+            assert "alert(1)" not in re.sub(
+                r"&lt;.*?&gt;", "", "".join(re.findall(r"<script.*?</script>", shown, re.S))
+            )
+
+
+@given(LOGS, st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_any_log(data: bytes, live: bool) -> None:
+    """Lines made of anchors, real lines, hostile texts and bytes: nothing raises, and every way out stays sound."""
+    core = core_of()
+    now = fed(core, data, live=live)
+    core.handle(Restarted("/x.log", "rotated", "proof"), now)
+    core.handle(Data("/x.log", 0, data[:500], now, now, 0), now)
+    core.handle(Unreadable("/x.log", 5, "Input/output error", now), now)
+    core.handle(Gone("/x.log", now), now)
+    for transition in core.tick(now + 10_000):
+        json.loads(json.dumps(payload(transition), allow_nan=False))
+    check_pages(pages(core, now + 10_000))
+    once = encode(decode(encode(core.save(now)), Saved))
+    assert encode(decode(once, Saved)) == once
+
+
+@given(st.binary(max_size=3000), st.lists(st.integers(0, 3000), max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes(data: bytes, cuts: list[int]) -> None:
+    """The reader takes any bytes in any chunks and never raises."""
+    reader = SourceReader()
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    for start, end in itertools.pairwise(edges):
+        reader.feed(data[start:end])
+    reader.flush()
+    assert reader.fed_bytes == len(data)
+
+
+@pytest.mark.parametrize(
+    "name", [text for text in HOSTILE if text.isprintable() and len(text) <= 200 and text.strip() == text]
+)
+def test_a_hostile_run_name_stays_a_text(name: str) -> None:
+    """In labels, on the page, in the API and in notifications."""
+    core = core_of(name)
+    now = fed(core, line(1) + line(2))
+    found = pages(core, now)
+    check_pages(found)
+    assert b"megatron_injected" not in re.sub(rb'"(?:[^"\\\\]|\\\\.)*"', b"", found["/metrics"])
+    assert json.loads(found["/api/v1/runs"])["runs"][0]["run"] == name
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize(
+    "template",
+    ["RuntimeError: CUDA error: {}\n", "[rank3]: ValueError: {}\n", "Traceback (most recent call last):\n  File \"{}\", line 1\nOSError: {}\n",
+     " validation loss at iteration 5 on {} | lm loss value: 1.0E+00 | lm loss PPL: 2.0E+00 |\n", "  model_name ................. {}\n",
+     "{{'loss': 1.0, '{}': 2.0, 'epoch': 0.1}}\n", " iteration 7/ 10 | elapsed time per iteration (ms): 5.0 | {}: 1.0E+00 | lm loss: 1.0E+00 |\n",
+     "slurmstepd: error: *** JOB {} ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n", "own: {}\n"],
+)  # fmt: skip
+def test_hostile_text_in_every_place(template: str, text: str) -> None:
+    """Failures, tracebacks, data set names, arguments, dict keys, loss names, job names: escaped on every way out."""
+    core = core_of()
+    data = (
+        line(1)
+        + line(2)
+        + template.replace("{}", text).replace("{{", "{").replace("}}", "}").encode("utf-8", "surrogatepass")
+    )
+    now = fed(core, data + line(3))
+    check_pages(pages(core, now))
+    told = core.tick(now + 1000)
+    for transition in told:
+        raw = json.dumps(payload(transition), allow_nan=False)
+        assert set(json.loads(raw)) <= {"version", *Transition.__dataclass_fields__}
+        assert "\x1b" not in raw
+
+
+DUMPS = [
+    "HF_TOKEN={}\n", "export WANDB_API_KEY={}\n", 'declare -x AWS_SECRET_ACCESS_KEY="{}"\n', "+ export PASSWORD={}\n", "++ NCCL_DEBUG=INFO TOKEN={}\n",
+    "cmd = pdsh -S -f 1024 -w h1 export NCCL_DEBUG=INFO; export HF_TOKEN={}; cd /x; python pretrain.py\n", "SLURM_JWT={}\n",
+    "environ({{'PATH': '/bin', 'HF_TOKEN': '{}'}})\n", "  wandb_api_key ................................... {}\n", "0 MY_SECRET={}\n",
+    "  hf_token ........................................ {}\n", "  huggingface_access_key .......................... {}\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dump", DUMPS)
+@pytest.mark.parametrize("secret", SECRETS)
+def test_secrets_of_an_environment_dump_stay_inside(dump: str, secret: str) -> None:
+    """Not on a page, in a metric, in a notification, nor in the state file."""
+    core = core_of()
+    text = dump.replace("{}", secret).replace("{{", "{").replace("}}", "}").encode()
+    now = fed(core, b"using world size: 8, data-parallel-size: 8\n" + text + line(1) + text + line(2) + text)
+    everything = b"".join(pages(core, now).values()) + encode(core.save(now))
+    everything += json.dumps([payload(one) for one in core.tick(now + 100_000)]).encode()
+    assert secret.encode() not in everything

@@ -1,0 +1,224 @@
+"""No line costs more than 50 ms: a search for the worst 64 KiB line of every regular expression and every rule.
+
+From the structure of each expression: what matches up to a repeat, the repeat's own text pumped up to 64 KiB, then
+something that does not match. Beside these, each rule's anchors followed by long runs of what logs are made of.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any
+
+import pytest
+
+import parsers
+from parsers.prefixes import segments, strip_prefixes
+from parsers.reader import SourceReader
+from parsers.scan import Line, Rule
+from parsers.speakers import RULES
+
+SIZE = 64 * 1024
+LIMIT = 0.05
+SUSPICIOUS = LIMIT / 80  # on an eighth of the line: what is slower there and grows with the square takes 40 ms on all
+_REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
+_NOT = "\x01\u20ac"
+FRAGMENTS = (
+    " ", "a", "0", "0.", "1e", "-", "|", ":", "=", "[", "(", ",", ": ", "| ", "a: ", "a=1, ", "1/1 ", "[a]", "'a': 1, ",
+    "name: 1.0 | ", "\t", "\u20ac", "\\", '"', "'", "\x1b[0m", "2026-01-01 00:00:00 ", "rank 0 ", "a.b:",
+    "/a", "x 1 ", "++",
+)  # fmt: skip
+
+
+def patterns() -> dict[str, re.Pattern[str]]:
+    """Every compiled expression that a module of parsers/ holds, in tuples and dicts too."""
+    found: dict[str, re.Pattern[str]] = {}
+
+    def walk(name: str, value: Any, depth: int = 0) -> None:
+        if isinstance(value, re.Pattern):
+            if isinstance(value.pattern, str):
+                found[name] = value
+        elif depth < 3 and isinstance(value, dict):
+            for key, item in value.items():
+                walk(f"{name}[{str(key)[:20]}]", item, depth + 1)
+        elif depth < 3 and isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                walk(f"{name}[{index}]", item, depth + 1)
+
+    for module in pkgutil.iter_modules(parsers.__path__):
+        loaded = importlib.import_module(f"parsers.{module.name}")
+        for name, value in vars(loaded).items():
+            walk(f"{module.name}.{name}", value)
+    return found
+
+
+def one_of(items: Any) -> str:
+    """A character of a set."""
+    negated = items and items[0][0] is _constants.NEGATE
+    if negated:
+        excluded = {char for kind, value in items[1:] if kind is _constants.LITERAL for char in chr(value)}
+        return next(char for char in "a 0|:=,x" if char not in excluded)
+    kind, value = items[0]
+    if kind is _constants.LITERAL:
+        return chr(value)
+    if kind is _constants.RANGE:
+        return chr(value[0])
+    return {"CATEGORY_DIGIT": "0", "CATEGORY_SPACE": " ", "CATEGORY_WORD": "a"}.get(str(value), "-")
+
+
+def example(tree: Any) -> str:
+    """A text that a parsed expression matches, short; look-arounds are taken for granted."""
+    return "".join(_example(kind, value) for kind, value in tree)
+
+
+def _example(kind: Any, value: Any) -> str:
+    if kind is _constants.LITERAL:
+        return chr(value)
+    if kind is _constants.NOT_LITERAL:
+        return "a" if value != ord("a") else "b"
+    if kind is _constants.ANY:
+        return "a"
+    if kind is _constants.IN:
+        return one_of(value)
+    if kind in _REPEATS:
+        return example(value[2]) * max(1, value[0])
+    if kind is _constants.SUBPATTERN:
+        return example(value[3])
+    if kind is _constants.ATOMIC_GROUP:
+        return example(value)
+    if kind is _constants.BRANCH:
+        return example(value[1][0])
+    return ""
+
+
+def pumped(tree: Any, before: str = "") -> Iterator[str]:
+    """Texts in which each repeat in turn is as long as it can be, inner ones and alternatives too."""
+    for kind, value in tree:
+        if kind in _REPEATS:
+            body = example(value[2]) or "a"
+            bodies = {body, body + " "}
+            inner = list(value[2])
+            if len(inner) == 1 and inner[0][0] is _constants.BRANCH:
+                bodies |= {example(choice) or "a" for choice in inner[0][1][1]}
+            for one in bodies:
+                yield before + one * ((SIZE - len(before)) // len(one)) + _NOT
+            yield from pumped(value[2], before)
+        elif kind is _constants.SUBPATTERN:
+            yield from pumped(value[3], before)
+        elif kind is _constants.BRANCH:
+            for choice in value[1]:
+                yield from pumped(choice, before)
+        before += _example(kind, value)
+    if before:
+        yield before * (SIZE // len(before)) + _NOT
+        yield before[:-1] * (SIZE // max(1, len(before) - 1))
+
+
+def cost(call: Any) -> float:
+    """CPU seconds, the least of a few: others use this machine too. One that takes 2 s is stopped there."""
+    best = 2.0
+    for _ in range(3):
+        signal.setitimer(signal.ITIMER_VIRTUAL, 2.0)
+        began = time.process_time()
+        try:
+            call()
+        except TimeoutError:
+            return best
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        best = min(best, time.process_time() - began)
+        if best < LIMIT:
+            break
+    return best
+
+
+@pytest.fixture(autouse=True)
+def stopped() -> Iterator[None]:
+    """The re module looks for signals now and then: an expression that explodes can be stopped."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    yield
+    signal.signal(signal.SIGVTALRM, before)
+
+
+def worst_of_rules(text: str, rules: Sequence[Rule] = RULES) -> tuple[float, str]:
+    """The dearest rule on a line."""
+    segment = strip_prefixes(text)
+    line = Line(segment[1], segment[0], 1)
+    raw = text.encode("utf-8", "surrogatepass")
+    costs = [
+        (cost(lambda rule=rule: list(rule.read(line))), rule.name)
+        for rule in rules
+        if not rule.anchors or any(anchor in raw for anchor in rule.anchors)
+    ]
+    return max(costs, default=(0.0, ""))
+
+
+PATTERNS = patterns()
+MODULES = sorted({name.partition(".")[0] for name in PATTERNS})
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_expressions(name: str) -> None:
+    """The rules of a module on the worst lines that the structure of its expressions suggests."""
+    rules = getattr(importlib.import_module(f"parsers.{name}"), "RULES", ())
+    texts: set[str] = set()
+    for known, pattern in PATTERNS.items():
+        if known.partition(".")[0] in (name, "fields"):
+            tree = _parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE)
+            texts.update(text[: SIZE - 60] for text in pumped(tree))
+    for rule in rules:
+        anchors = [anchor.decode() for anchor in rule.anchors]
+        for text in sorted(texts):
+            short = text[: SIZE // 8] + _NOT
+            holds = any(anchor in short for anchor in anchors)
+            for before, after in [("", "")] if holds else [(anchors[0], ""), ("", anchors[0])]:
+                if worst_of_rules(before + short + after, (rule,))[0] < SUSPICIOUS:
+                    continue
+                one = before + text + after
+                spent, _ = worst_of_rules(one, (rule,))
+                assert spent < LIMIT, f"{rule.name}: {spent * 1000:.0f} ms on {one[:80]!r}...{one[-40:]!r}"
+
+
+def anchored() -> list[tuple[str, bytes]]:
+    """Each rule with each of its anchors."""
+    return [(rule.name, anchor) for rule in RULES for anchor in rule.anchors]
+
+
+@pytest.mark.parametrize(("name", "anchor"), anchored(), ids=lambda part: str(part)[:40])
+def test_rules(name: str, anchor: bytes) -> None:
+    """Each anchor before, between and after long runs of what logs are made of."""
+    word = anchor.decode("utf-8", "replace")
+    own = tuple(rule for rule in RULES if rule.name == name)
+    for fragment in FRAGMENTS:
+        run = fragment * ((SIZE - len(word)) // len(fragment))
+        for text in (word + run, run + word, (word + fragment) * (SIZE // len(word + fragment))):
+            if worst_of_rules(text[: SIZE // 8] + word, own)[0] < SUSPICIOUS:
+                continue
+            spent, rule = worst_of_rules(text, own)
+            assert spent < LIMIT, f"{rule}: {spent * 1000:.0f} ms on {text[:60]!r}... {fragment!r}"
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS)
+def test_prefixes_and_the_whole_reader(fragment: str) -> None:
+    """What is done to every line: splitting into segments, stripping prefixes, the scan."""
+    for head in ("", "[rank0]: ", "0: ", "[default0]:", "worker-1: [2026-01-01 00:00:00,000] [INFO] ", "iteration "):
+        text = head + fragment * (SIZE // len(fragment))
+
+        def read(text: str = text) -> None:
+            for segment in segments(text):
+                strip_prefixes(segment)
+
+        spent = cost(read)
+        assert spent < LIMIT, f"{spent * 1000:.0f} ms on {text[:60]!r}"
+        data = text.replace("\r", "").encode() + b"\n"
+        spent = cost(lambda data=data: SourceReader().feed(data))
+        assert spent < 2 * LIMIT, f"reader: {spent * 1000:.0f} ms on {text[:60]!r}"
