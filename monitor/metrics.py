@@ -207,6 +207,7 @@ class MonitorMetric(NamedTuple):
 MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_build_info", "gauge", "Version of the monitor; always 1", ("version", "python")),
     MonitorMetric("megatron_monitor_runs", "gauge", "Runs that are shown", ()),
+    MonitorMetric("megatron_monitor_runs_dropped_total", "counter", "Runs beyond max_runs: dead ones dropped, live ones refused", ("reason",)),
     MonitorMetric("megatron_monitor_sources", "gauge", "Files followed, by state", ("state",)),
     MonitorMetric("megatron_monitor_lines_total", "counter", "Lines read: those that gave an event, the rest, over-long ones", ("outcome",)),
     MonitorMetric("megatron_monitor_events_total", "counter", "Events read, by kind", ("event",)),
@@ -217,7 +218,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_loop_timestamp_seconds", "gauge", "When the loop last turned", ()),
     MonitorMetric("megatron_monitor_truncations_total", "counter", "Files found truncated", ()),
     MonitorMetric("megatron_monitor_rotations_total", "counter", "Files found rotated or replaced", ()),
-    MonitorMetric("megatron_monitor_io_errors_total", "counter", "Sources that could not be read, by error", ("errno",)),
+    MonitorMetric("megatron_monitor_io_errors_total", "counter", "System calls on logs and their directories that failed, by error", ("errno",)),
     MonitorMetric("megatron_monitor_malformed_lines_total", "counter", "Lines that begin like a known one and do not parse, by rule", ("rule",)),
     MonitorMetric("megatron_monitor_pattern_timeouts_total", "counter", "Configured patterns that took too long on a line", ("pattern",)),
     MonitorMetric("megatron_monitor_stats_total", "counter", "stat calls made on log files: the polling budget", ()),
@@ -225,6 +226,11 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_output_writes_total", "counter", "Writes of textfiles and pushes by what became of them", ("output", "outcome")),
     MonitorMetric("megatron_monitor_state_save_failures_total", "counter", "State files that could not be written", ()),
     MonitorMetric("megatron_monitor_state_rebuilds_total", "counter", "State files that were lost or corrupt and rebuilt from the logs", ()),
+    MonitorMetric("megatron_monitor_mount_info", "gauge", "File systems that hold logs, and how they are watched; always 1", ("mount", "file_system", "mode")),
+    MonitorMetric("megatron_monitor_mount_busy_seconds", "gauge", "How long the reader of a mount has been in one call: it hangs when this grows", ("mount",)),
+    MonitorMetric("megatron_monitor_clock_jumps_total", "counter", "Times that the wall clock was set by more than 5 s", ()),
+    MonitorMetric("megatron_monitor_http_connections", "gauge", "HTTP connections open now", ()),
+    MonitorMetric("megatron_monitor_config_last_reload_success_timestamp_seconds", "gauge", "When the configuration in use was read", ()),
     MonitorMetric("megatron_monitor_config_last_reload_successful", "gauge", "1 if the configuration in use is the one in the file", ()),
 )  # fmt: skip
 
@@ -243,6 +249,10 @@ class MonitorCounts:
     def set(self, name: str, value: float, *labels: str) -> None:
         """Set a gauge, or a counter that someone else counts."""
         self.values.setdefault(f"megatron_monitor_{name}", {})[labels] = value
+
+    def clear(self, name: str) -> None:
+        """Forget the series of a gauge that are set anew."""
+        self.values.pop(f"megatron_monitor_{name}", None)
 
     def frozen(self) -> dict[str, tuple[Sample, ...]]:
         """A copy that other threads may read."""
