@@ -9,7 +9,7 @@ from grafana_foundation_sdk.builders import dashboard as build
 from grafana.source import queries as q
 from grafana.source.layout import Line, Section, annotation, new, place, variable
 from grafana.source.panels import Query, bars, chart, coloured, number, numbers, timeline
-from grafana.source.tables import Column, mapped_look, rows
+from grafana.source.tables import Column, limit_look, mapped_look, rows
 
 OWN = q.DAEMON
 UP = {0.0: ("down", "red"), 1.0: ("up", "green")}
@@ -194,6 +194,42 @@ def _process() -> Section:
     ], collapsed=True)  # fmt: skip
 
 
+def _limits() -> Section:
+    mounts = f"max by (instance, mount, file_system, mode) (megatron_monitor_mount_info{{{OWN}}})"
+    busy = f"max by (instance, mount) (megatron_monitor_mount_busy_seconds{{{OWN}}})"
+    read = f"megatron_monitor_config_last_reload_success_timestamp_seconds{{{OWN}}}"
+    return Section("Mounts and limits", [
+        Line(8, [
+            (12, rows("File systems", "Where the logs lie and how they are watched. Busy is how long the reader has been "
+                      "in one call: if it grows, the mount hangs, and hangs of its runs cannot be seen.",
+                      [Query(mounts), Query(busy)],
+                      [Column("instance", "Daemon", width=140), Column("mount", "Mount"),
+                       Column("file_system", "Kind", width=90), Column("mode", "Watched by", width=110),
+                       Column("B", "Busy", "s", 90, limit_look(((None, "green"), (30.0, "orange"))))],
+                      hidden=("Value #A",), empty=NO_DAEMON, sort="Busy", pages=False)),
+            (12, chart("Busy mounts", "Time that the reader of a mount has been in one call. A line that climbs is a "
+                       "mount that hangs: mend it, the daemon goes on by itself.", "s",
+                       Query(f"{busy} > 1", "{{instance}} {{mount}}"), minimum=0, empty="No mount hangs")),
+        ]),
+        Line(6, [
+            (6, bars("Runs not shown", "Runs beyond max_runs since start: dead ones are dropped first; refused live ones "
+                     "are watched by nobody: raise max_runs or start a second daemon.", "none",
+                     Query(f"sum by (reason) (megatron_monitor_runs_dropped_total{{{OWN}}}) > 0", "{{reason}}",
+                           instant=True), steps=((None, "orange"),), decimals=0, empty="None")),
+            (6, bars("Clock jumps", "Times that the wall clock of a daemon's machine was set by more than 5 s since "
+                     "start. Budgets of silence are wrong for a moment; run a time daemon.", "none",
+                     Query(f"sum by (instance) (megatron_monitor_clock_jumps_total{{{OWN}}}) > 0", "{{instance}}",
+                           instant=True), steps=((None, "orange"),), decimals=0, empty="None")),
+            (6, chart("HTTP connections", "Open now, each daemon. A climb is a client that never closes.", "none",
+                      Query(each("megatron_monitor_http_connections"), "{{instance}}"), minimum=0, decimals=0,
+                      empty=NO_DAEMON)),
+            (6, bars("Age of the configuration", "Time since the configuration in use was read. Younger than you think: "
+                     "somebody changed it.", "s",
+                     Query(f"max by (instance) (time() - {read})", "{{instance}}", instant=True), empty=NO_DAEMON)),
+        ]),
+    ], collapsed=True)  # fmt: skip
+
+
 def monitor() -> build.Dashboard:
     """The daemons."""
     dashboard = (
@@ -210,4 +246,5 @@ def monitor() -> build.Dashboard:
         Section("Reading", _reading()),
         Section("Judging and telling", _judging()),
         _process(),
+        _limits(),
     ])  # fmt: skip
