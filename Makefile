@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOGS ?=
 ARGS ?=
+TORCH ?= torch
 
-.PHONY: all install dev demo run test check lint types layers golden readme dashboards clean
+.PHONY: all install dev demo run test test-live check lint types layers golden readme dashboards clean
 all: check
 
 $(VENV)/.installed: pyproject.toml
@@ -41,6 +42,15 @@ layers: dev
 	$(BIN)/lint-imports
 
 check: lint types layers test
+
+$(VENV)-live/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-live
+	$(VENV)-live/bin/pip install --quiet --disable-pip-version-check '$(TORCH)' ninja setuptools wheel
+	$(VENV)-live/bin/pip install --quiet --disable-pip-version-check deepspeed -e '.[dev]'
+	touch $@
+
+test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, watched: downloads torch and deepspeed
+	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live $(ARGS)
 
 golden: dev  ## write the golden files anew; review them as a diff
 	$(BIN)/python -m pytest tests/test_golden.py --golden -q

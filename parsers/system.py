@@ -24,7 +24,12 @@ _OOM_KILLER = re.compile(
     r"[Oo]ut of memory: Kill(?:ed)? process (\d{1,10})|invoked oom-killer|oom_reaper: reaped process"
 )
 # `OSError: [Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`
-_DISK = re.compile(r"No space left on device|Disk quota exceeded")
+# `[enforce fail at inline_container.cc:672] . unexpected pos 2816 vs 2710`: torch.save could not write what it wanted,
+# and does not say why; a full disk or quota it is in nearly all reports
+_DISK = re.compile(
+    r"No space left on device|Disk quota exceeded"
+    r"|inline_container\.cc:\d{1,5}\] ?\.? ?(?:unexpected pos|PytorchStreamWriter failed writing file)"
+)
 # `Segmentation fault (core dumped)`, `Fatal Python error: Segmentation fault`, `*** Process received signal ***` of MPI
 _SEGFAULT = re.compile(
     r"Segmentation fault(?: \(core dumped\)|$|\s*$)|Fatal Python error: Segmentation fault|Signal: Segmentation fault"
@@ -54,7 +59,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "system",
         (b"NVRM: Xid", b"ut of memory: Kill", b"oom-killer", b"oom_reaper", b"No space left on device",
-         b"Disk quota exceeded", b"Segmentation fault", b"Bus error"),
+         b"inline_container.cc", b"Disk quota exceeded", b"Segmentation fault", b"Bus error"),
         read_system,
     ),
 )  # fmt: skip

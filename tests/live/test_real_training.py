@@ -110,6 +110,8 @@ def watch(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL) if process is watched.training else process.kill()
             process.wait(10)
+        if watched.daemon.stderr is not None:
+            watched.daemon.stderr.close()
         watched.log.close()
 
 
