@@ -43,6 +43,9 @@ class Series:
     """Iteration -> factor on its time: the fault."""
 
 
+_RAMP_SAMPLES = sum(30 * (192 + 16 * step) for step in range(116))
+
+
 def batch_size(series: Series, iteration: int) -> int:
     """192 to 2048 in steps of 16, thirty iterations each."""
     return min(2048, 192 + 16 * (iteration // 30)) if series.ramp else 2048
@@ -99,6 +102,7 @@ def _set_up(now: float, series: Series) -> Iterator[tuple[float, Event]]:
         "world_size": "384", "tensor_model_parallel_size": "4", "pipeline_model_parallel_size": "12",
         "micro_batch_size": "2", "global_batch_size": "2048", "padded_vocab_size": "250880",
         "log_interval": "1", "save_interval": str(series.save_every), "eval_interval": str(series.evaluate_every),
+        "rampup_batch_size": f"['192', '16', '{_RAMP_SAMPLES}']" if series.ramp else "None",
         "start": f"{now:.3f}",
     }  # fmt: skip
     yield now, ArgumentsDumped(values=arguments)

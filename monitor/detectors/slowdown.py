@@ -24,8 +24,8 @@ from monitor.run.state import RunState
 from monitor.run.units import Ratio
 
 NAME = "slowdown"
-_ALIKE_THREE = 6.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
-_ALIKE = 0.25  # the same for four and more, the farthest left out
+_ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
+_ALIKE = 0.15  # the same for four and more, the farthest left out
 _BACK = 6  # iterations near the old level that resolve an incident
 _LASTING = 12  # iterations, all but two of them slow, that are told however uneven they are
 _SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
