@@ -178,7 +178,7 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
 
 def _needed(scale: float, threshold: float) -> int:
     """Residuals whose median tells `threshold` from noise: its error falls with the root of their number."""
-    return min(levels.RECENT, max(4, math.ceil((2.5 * scale / threshold) ** 2)))
+    return min(levels.RECENT, max(5, math.ceil((2.5 * scale / threshold) ** 2)))
 
 
 def _shifted(track: Level, count: int, settings: SlowdownSettings) -> float | None:
@@ -187,7 +187,7 @@ def _shifted(track: Level, count: int, settings: SlowdownSettings) -> float | No
     if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does
         last = sorted(recent[-3:])
         far = max(4 * settings.threshold, 6 * scale)
-        if last[0] > far and last[2] - last[0] <= _ALIKE_THREE * scale:
+        if last[0] > far and last[2] - last[0] <= min(_ALIKE_THREE * scale, last[1] / 4):
             return last[1]
     up = track.up >= settings.sum_limit
     if not up and track.down < settings.sum_limit:
