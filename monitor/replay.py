@@ -8,9 +8,8 @@ Law: pure but for the iterators that are handed in; memory does not grow with th
 from __future__ import annotations
 
 import heapq
-import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,11 +19,11 @@ from monitor.run import derived, goodput
 from monitor.run.fold import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
+from monitor.run.steady import Sample
 from parsers.events import EngineStepLogged, Event, IterationLogged, LogEvent, TrainerProgressed
 
 _LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
 _EPSILON = 1e-6
-_SAMPLE = 4096  # iterations kept for the summary's medians, thinned evenly as the run grows
 
 
 @dataclass(slots=True)
@@ -82,28 +81,6 @@ def clocked(entries: Iterable[LogEvent], source: str) -> Iterator[tuple[float, L
         yield at, entry, source
     for late in waiting:
         yield float("inf"), late, source
-
-
-@dataclass(slots=True)
-class Sample:
-    """An even sample of bounded size: every 2^k-th value, k growing with the run."""
-
-    every: int = 1
-    seen: int = 0
-    values: list[float] = field(default_factory=list)
-
-    def add(self, value: float) -> None:
-        """One more value."""
-        if self.seen % self.every == 0:
-            self.values.append(value)
-            if len(self.values) > _SAMPLE:
-                self.values = self.values[::2]
-                self.every *= 2
-        self.seen += 1
-
-    def median(self) -> float | None:
-        """Of what was kept."""
-        return statistics.median(self.values) if self.values else None
 
 
 class Replay:
@@ -182,9 +159,9 @@ class Replay:
             "restarts": state.restarts,
             "failures": dict(sorted(state.failures_total.items())),
             "incidents": dict(sorted(self.run.book.counts.items())),
-            "median_seconds_per_iteration": _rounded(self._seconds.median()),
-            "median_samples_per_second": _rounded(self._samples.median()),
-            "median_tflops": _rounded(self._tflops.median()),
+            "median_seconds_per_iteration": _rounded(self._seconds.median),
+            "median_samples_per_second": _rounded(self._samples.median),
+            "median_tflops": _rounded(self._tflops.median),
             **goodput.figures(state, seconds),
         }
         return {name: value for name, value in fields.items() if value is not None}

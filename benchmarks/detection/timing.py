@@ -21,7 +21,7 @@ from monitor.judgement import Judge
 from monitor.replay import Replay
 from parsers.events import LogEvent
 
-SEEDS = {"development": 1_000, "final": 1_100_000}
+SEEDS = {"development": 1_000, "final": 1_500_000}
 
 
 def told(series: Series) -> list[dict[str, Any]]:
@@ -34,13 +34,13 @@ def told(series: Series) -> list[dict[str, Any]]:
     return out
 
 
-def healthy(seed: int, runs: int, noise: float, iterations: int) -> dict[str, object]:
+def healthy(seed: int, runs: int, noise: float, iterations: int, bursts: float = 0.3) -> dict[str, object]:
     """False incidents of each kind over `runs` x `iterations`."""
     kinds: collections.Counter[str] = collections.Counter()
     for number in range(runs):
-        for item in told(Series(seed=seed + number, noise=noise, iterations=iterations)):
+        for item in told(Series(seed=seed + number, noise=noise, iterations=iterations, bursts=bursts)):
             kinds[item["incident"]] += 1
-    return {"noise": noise, "iterations": runs * iterations, "false": dict(kinds)}
+    return {"noise": noise, "bursts": bursts, "iterations": runs * iterations, "false": dict(kinds)}
 
 
 def step(seed: int, runs: int, noise: float, factor: float, horizon: int = 300) -> dict[str, object]:
@@ -92,7 +92,8 @@ def main() -> None:
     seed = SEEDS["final" if options.final else "development"]
     began = time.perf_counter()
     for noise in (0.004, 0.01, 0.02):
-        print(json.dumps({"healthy": healthy(seed, options.healthy, noise, 10_000)}), flush=True)
+        for bursts in (0.3, 0.01):
+            print(json.dumps({"healthy": healthy(seed, options.healthy, noise, 10_000, bursts)}), flush=True)
     for noise in (0.004, 0.01, 0.02):
         for factor in (1.02, 1.03, 1.05, 1.10):
             print(json.dumps(step(seed, options.faults, noise, factor)), flush=True)

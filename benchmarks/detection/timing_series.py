@@ -39,6 +39,8 @@ class Series:
     evaluation_seconds: float = 25.0
     restart_every: int = 1500
     outliers: float = 0.01
+    bursts: float = 0.3
+    """Probability that a slow outlier is followed by another: hiccups of a shared file system come together."""
     slow: Callable[[int], float] = lambda iteration: 1.0  # noqa: ARG005
     """Iteration -> factor on its time: the fault."""
 
@@ -71,7 +73,7 @@ def events(series: Series) -> Iterator[tuple[float, Event]]:
         size = batch_size(series, iteration)
         samples += size
         wander = 0.5 * wander + _student(rng) * series.noise * math.sqrt(1 - 0.25)
-        burst = rng.random() < (0.3 if burst else series.outliers)
+        burst = rng.random() < (series.bursts if burst else series.outliers)
         seconds = (12.0 + 0.0465 * size) * math.exp(wander + shift) * series.slow(iteration)
         if burst:
             seconds *= 1 + rng.expovariate(1 / 0.08)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
-from monitor.replay import Sample, SourceClock, clocked
+from monitor.replay import SourceClock, clocked
 from monitor.simulate import Fault, Scenario, write
 from parsers.events import IterationLogged, LogEvent, SoftwareSeen
 from tests.conftest import REAL_LOGS
@@ -125,15 +125,6 @@ def test_a_clock_never_runs_backwards() -> None:
         at = clock.at(SoftwareSeen(name="x", version="1", logged_at=stamp))
         assert at is not None
         assert at % 60 == expected
-
-
-def test_a_sample_is_even_and_bounded() -> None:
-    """The median of a million values from a few thousand."""
-    sample = Sample()
-    for value in range(100_000):
-        sample.add(float(value))
-    assert len(sample.values) <= 4096
-    assert sample.median() == pytest.approx(50_000, rel=0.01)
 
 
 @pytest.mark.real_logs
