@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from monitor.incidents import IncidentBook, Transition
-from monitor.run import derived
+from monitor.run import derived, goodput
 from monitor.run.history import History
 from monitor.run.pace import HISTOGRAM_BUCKETS
 from monitor.run.phases import RUN_STATES
@@ -192,6 +192,10 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_lost_seconds_total", "counter", "Training time lost to restarts, by cause", ("cause",), lambda v: _named(v.state.lost_seconds_total)),
     Metric("megatron_effective_training_time_ratio", "gauge", "Productive time over wall time since the run's first line", (),
            lambda v: _one(derived.effective_ratio(v.state))),
+    Metric("megatron_mean_seconds_between_failures", "gauge", "Productive time over unplanned ends; absent before the first", (),
+           lambda v: _one(goodput.mean_seconds_between_failures(v.state))),
+    Metric("megatron_advised_save_interval_seconds", "gauge", "Time between saves that loses least (Young and Daly), from the save's time and the failures", (),
+           lambda v: _one(goodput.advised_save_interval(v.state))),
     Metric("megatron_eta_timestamp_seconds", "gauge", "Expected end at the run's real efficiency", (), lambda v: _one(derived.eta(v.state))),
     Metric("megatron_cuda_launch_blocking", "gauge", "CUDA_LAUNCH_BLOCKING where the log tells it; absent where it does not", (), _launch_blocking),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
 from monitor.metrics import View
-from monitor.run import derived
+from monitor.run import derived, goodput
 
 
 def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
@@ -51,6 +51,9 @@ def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
         "restarts": state.restarts,
         "lost_iterations": state.lost_iterations_total,
         "lost_seconds": sum(state.lost_seconds_total.values()),
+        "unplanned_restarts": state.unplanned_ends,
+        "mean_seconds_between_failures": goodput.mean_seconds_between_failures(state),
+        "advised_save_interval_seconds": goodput.advised_save_interval(state),
         "effective_training_time_ratio": derived.effective_ratio(state),
         "skipped_iterations": state.skipped_iterations_total,
         "overflows": state.overflows_total,

@@ -238,6 +238,10 @@ class Scene:
         wall = min(self.at, self.ends_at) + 25 * HOUR
         ratio = (self.productive + 0.96 * HOUR) / wall
         put("effective_training_time_ratio", ratio)
+        if self.failures:
+            between = self.productive / sum(self.failures.values())
+            put("mean_seconds_between_failures", between)
+            put("advised_save_interval_seconds", math.sqrt(2 * 141.0 * between))
         if self.state not in ("finished", "crashed"):
             put("eta_timestamp_seconds", end + self.progress_at + (self.total - self.iteration) * self.seconds / ratio)
         put("cuda_launch_blocking", 0)
