@@ -39,6 +39,7 @@ from monitor.run.fold import log_clock
 from monitor.run.jump import shift
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
+from monitor.run.units import LONGEST_SECONDS
 from parsers.events import (
     FailureSeen,
     LineDiscarded,
@@ -522,7 +523,15 @@ class Core:
         Gives the positions to prove.
         """
         self._unclaimed = saved
+        if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
+            for name in [name for name, source in saved.sources.items() if _forgotten(source, saved)]:
+                del saved.sources[name]
         for name, series in saved.counts.items():
             if name.endswith("_total"):
                 self.counts.values.setdefault(name, {}).update({tuple(labels): value for labels, value in series})
         return {name: source.position for name, source in saved.sources.items()}
+
+
+def _forgotten(source: SavedSource, saved: Saved) -> bool:
+    """Its run was shown, ended, and is no longer kept."""
+    return source.run not in saved.runs and bool(source.reader.get("matched_lines"))

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from monitor.config import Config, ConfigError, Watch, load
+from monitor.run.units import LONGEST_SECONDS
 
 config_option = click.option(
     "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="Configuration file (YAML)."
@@ -29,6 +30,9 @@ def load_config(config_file: Path | None, overrides: Sequence[str], paths: Seque
     if paths:
         absolute = tuple(path if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
         config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute)))
+        if config_file is None and not any(key.startswith("run_retention=") for key in overrides):
+            # whoever names a log by hand wants to see it, however long ago it ended
+            config = msgspec.structs.replace(config, run_retention=LONGEST_SECONDS)
     return config
 
 

@@ -139,3 +139,13 @@ def test_help_keeps_its_examples_on_their_lines() -> None:
         assert "\\b" not in text, command
         if "Example" in text:
             assert re.search(r"^ +megatron-monitor .*$", text, re.MULTILINE), command
+
+
+def test_paths_by_hand_keep_their_runs() -> None:
+    """Whoever names a log wants to see it however long ago it ended, unless told otherwise."""
+    from monitor.commands.settings import load_config
+    from monitor.run.units import LONGEST_SECONDS
+
+    assert load_config(None, (), ["a.log"]).run_retention == LONGEST_SECONDS
+    assert load_config(None, ("run_retention=5m",), ["a.log"]).run_retention == 300.0
+    assert load_config(None, (), []).run_retention == 3600.0

@@ -8,6 +8,7 @@ from monitor.config import Watch, default_config
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from monitor.metrics import Histogram, Sample
+from monitor.run.units import LONGEST_SECONDS
 from monitor.store import decode, encode
 
 NOW = 1_700_000_000.0
@@ -176,3 +177,20 @@ def test_saved_sources_that_were_not_seen_are_kept() -> None:
     again.restore(core.save(NOW))
     assert set(again.save(NOW + 60).sources) == {"/l/a.log"}
     assert set(again.save(NOW + 60).runs) == {"a"}
+
+
+def test_a_log_that_is_named_by_hand_is_shown_whatever_an_earlier_daemon_forgot() -> None:
+    """A daemon lets a finished run go after its retention and keeps the offset. Another reads again."""
+    core = core_for()
+    text = line(1) + b"[exiting program at iteration 1] datetime: 2026-01-01 00:00:00 \n"
+    for message in (opened("/l/a.log"), data("/l/a.log", text), CaughtUp("/l/a.log", NOW)):
+        core.handle(message, NOW)
+    core.tick(NOW + core.config.run_retention + 1)
+    later = NOW + core.config.run_retention + 2
+
+    def restored(retention: float) -> set[str]:
+        config = msgspec.structs.replace(core.config, run_retention=retention)
+        return set(Core(config).restore(decode(encode(core.save(later)), type(core.save(later)))))
+
+    assert restored(3600.0) == {"/l/a.log"}
+    assert restored(LONGEST_SECONDS) == set()
