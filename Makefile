@@ -46,7 +46,7 @@ check: lint types layers test
 $(VENV)-live/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-live
 	$(VENV)-live/bin/pip install --quiet --disable-pip-version-check '$(TORCH)' ninja setuptools wheel
-	$(VENV)-live/bin/pip install --quiet --disable-pip-version-check deepspeed -e '.[dev]'
+	$(VENV)-live/bin/pip install --quiet --disable-pip-version-check deepspeed transformers accelerate -e '.[dev]'
 	touch $@
 
 test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, watched: downloads torch and deepspeed

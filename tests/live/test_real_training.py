@@ -22,6 +22,7 @@ from typing import IO, Any
 import pytest
 
 TRAIN = Path(__file__).with_name("train.py")
+TRAINER = Path(__file__).with_name("train_hf.py")
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0  # seconds: importing torch and deepspeed twice takes half a minute on a busy machine
 
@@ -77,7 +78,7 @@ def watch(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
     """Start a training with arguments of train.py, and a daemon on its log."""
     started: list[Watched] = []
 
-    def start(*arguments: str) -> Watched:
+    def start(*arguments: str, script: Path = TRAIN) -> Watched:
         log = (tmp_path / "train.log").open("wb")
         environment = {
             **os.environ, "DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
@@ -86,7 +87,7 @@ def watch(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
         }  # fmt: skip
         training = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0",
-             "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(TRAIN), *arguments],
+             "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(script), *arguments],
             stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
         )  # fmt: skip
         daemon = subprocess.Popen(
@@ -173,3 +174,18 @@ def test_a_full_disk_during_a_save(watch: Callable[..., Watched], tmp_path: Path
         assert incident["evidence"]["failure"] == "disk_full", incident
     finally:
         subprocess.run(["umount", "-l", str(small)])
+
+
+@pytest.mark.parametrize("engine", [(), ("--deepspeed",)], ids=["alone", "deepspeed"])
+def test_hf_trainer_is_followed(watch: Callable[..., Watched], tmp_path: Path, engine: tuple[str, ...]) -> None:
+    """Progress bars over carriage returns and dicts with quoted numbers: a stopped rank is told, and going on."""
+    watched = watch("--steps", "400", "--out", str(tmp_path / "out"), *engine, script=TRAINER)
+    watched.step(15)
+    victim = watched.workers()[1]
+    os.kill(victim, signal.SIGSTOP)
+    _, waited = watched.until("hang", lambda: watched.incident("hang"), 15)
+    print(f"HF Trainer {engine}: hang told after {waited:.1f} s, budget 3 s")
+    assert waited < 6
+    os.kill(victim, signal.SIGCONT)
+    watched.until("resolved", lambda: watched.incident("hang") is None, 15)
+    assert watched.run()["train_iterations"] == 400
