@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals kept for the median check
 LEARN = 16  # values before a level is believed
+DRIFT_EVERY = 10  # values between two looks at a drift
 _RENEW = 8  # steps between two renewals of level and scale
 _CLIP = 4.0
 _SLACK = 1.5  # k of the CUSUM, in scales: a step of two scales is found, autocorrelated noise is not
@@ -50,7 +51,9 @@ class Level:
         self.seen += 1
         if self.value is not None:
             residual = x - self.value
-            z = min(_CLIP, max(-_CLIP, residual / self.scale))
+            z = residual / self.scale
+            if not -_CLIP < z < _CLIP:
+                z = min(_CLIP, max(-_CLIP, z))
             up = self.up + z - _SLACK
             down = self.down - z - _SLACK
             if up > 0.0:
@@ -68,18 +71,16 @@ class Level:
             self.recent.append(residual)
             if len(self.recent) > RECENT:
                 del self.recent[0]
-        self._remember(x)
+        values, ordered, blocks = self.values, self.ordered, self.blocks
+        values.append(x)
+        insort(ordered, x)
+        if len(values) > WINDOW:
+            del ordered[bisect_left(ordered, values.pop(0))]
+        blocks.append(x)
+        if len(blocks) > 50:
+            del blocks[0]
         if self.seen % _RENEW == 0 and self.seen >= LEARN:
             self._renew()
-
-    def _remember(self, x: float) -> None:
-        self.values.append(x)
-        insort(self.ordered, x)
-        if len(self.values) > WINDOW:
-            del self.ordered[bisect_left(self.ordered, self.values.pop(0))]
-        self.blocks.append(x)
-        if len(self.blocks) > 50:
-            del self.blocks[0]
 
     def _renew(self) -> None:
         old = self.value
@@ -95,7 +96,7 @@ class Level:
 
     def drifted(self) -> float | None:
         """How far the median of the last 50 lies above the lowest median of 50; asked every tenth value."""
-        if len(self.blocks) < 50 or self.seen % 10:
+        if len(self.blocks) < 50 or self.seen % DRIFT_EVERY:
             return None
         middle = statistics.median(self.blocks)
         if self.best is None or middle < self.best:

@@ -148,6 +148,8 @@ def _change_key(memory: Memory, key: str) -> bool:
 def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
     """Compare the step with the level: shifted up, down, back, or drifted."""
     shift = memory.shift
+    if shift is None and memory.faster is None and track.seen % levels.DRIFT_EVERY and not _suspect(track, settings):
+        return False  # all but a few steps of a healthy run end here
     count = _needed(track.scale, settings.threshold)
     if shift is not None and not shift.unsure and shift.reason != "drift":
         recent = track.tail(max(_BACK, count))
@@ -179,6 +181,14 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
 def _needed(scale: float, threshold: float) -> int:
     """Residuals whose median tells `threshold` from noise: its error falls with the root of their number."""
     return min(levels.RECENT, max(4, math.ceil((2.5 * scale / threshold) ** 2)))
+
+
+def _suspect(track: Level, settings: SlowdownSettings) -> bool:
+    """False where `_shifted` has nothing to look at: neither sum is at its limit, nor are three steps far above."""
+    if track.up >= settings.sum_limit or track.down >= settings.sum_limit:
+        return True
+    recent, far = track.recent, max(4 * settings.threshold, 6 * track.scale)
+    return len(recent) >= 3 and recent[-1] > far and recent[-2] > far and recent[-3] > far
 
 
 def _shifted(track: Level, count: int, settings: SlowdownSettings) -> float | None:

@@ -142,6 +142,7 @@ def _note_progress(state: RunState, before: Phase, kind: str, at: float, live: b
     state.hung = False
 
 
+@lru_cache(maxsize=16)
 def log_clock(text: str | None) -> float | None:
     """A printed time as Unix seconds. Programs print no zone: it is read as UTC, which has no hour twice, and only
     differences are ever used.

@@ -101,7 +101,8 @@ class Intervals:
     def add(self, seconds: float) -> None:
         """One more gap."""
         self.values.append(seconds)
-        del self.values[:-_HISTORY]
+        if len(self.values) > _HISTORY:
+            del self.values[:-_HISTORY]
 
     @property
     def longest(self) -> float | None:
