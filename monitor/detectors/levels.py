@@ -48,29 +48,32 @@ class Level:
 
     def add(self, x: float, iteration: int, limit: float) -> None:
         """One more logarithm. `limit`: the sums stop growing there, so that a return is seen as fast as a shift."""
-        self.seen += 1
+        self.seen = seen = self.seen + 1
         if self.value is not None:
             residual = x - self.value
             z = residual / self.scale
             if not -_CLIP < z < _CLIP:
                 z = min(_CLIP, max(-_CLIP, z))
-            up = self.up + z - _SLACK
-            down = self.down - z - _SLACK
+            before = self.up
+            up = before + z - _SLACK
             if up > 0.0:
-                if self.up <= 0.0:
+                if before <= 0.0:
                     self.up_since = iteration
-                self.up = min(up, limit)
-            else:
+                self.up = up if up < limit else limit
+            elif before:
                 self.up = 0.0
+            before = self.down
+            down = before - z - _SLACK
             if down > 0.0:
-                if self.down <= 0.0:
+                if before <= 0.0:
                     self.down_since = iteration
-                self.down = min(down, limit)
-            else:
+                self.down = down if down < limit else limit
+            elif before:
                 self.down = 0.0
-            self.recent.append(residual)
-            if len(self.recent) > RECENT:
-                del self.recent[0]
+            recent = self.recent
+            recent.append(residual)
+            if len(recent) > RECENT:
+                del recent[0]
         values, ordered, blocks = self.values, self.ordered, self.blocks
         values.append(x)
         insort(ordered, x)
@@ -79,7 +82,7 @@ class Level:
         blocks.append(x)
         if len(blocks) > 50:
             del blocks[0]
-        if self.seen % _RENEW == 0 and self.seen >= LEARN:
+        if seen % _RENEW == 0 and seen >= LEARN:
             self._renew()
 
     def _renew(self) -> None:

@@ -115,8 +115,10 @@ def on_step(state: RunState, settings: SlowdownSettings) -> bool:
     seconds, iteration = state.step_seconds, state.latest.iteration
     if seconds is None or seconds <= 0 or iteration is None or memory.steps <= settings.warm_up:
         return changed
-    size, length = batch_size(state), sequence_length(state)
-    key = f"{size}/{length}"
+    latest, topology = state.latest, state.topology
+    key = (
+        f"{latest.global_batch_size or topology.global_batch_size}/{latest.sequence_length or topology.sequence_length}"
+    )
     if key != memory.key:
         changed = _change_key(memory, key)
     track = memory.tracks.get(key)
