@@ -62,10 +62,13 @@ class Judge:
         attention = False
         if stepped:
             for on_step, settings in self._on_step:
-                attention = on_step(state, settings) or attention
-            attention = attention or not self._timed.isdisjoint(run.book.open)
+                if on_step(state, settings):
+                    attention = True
+            if run.book.open and not self._timed.isdisjoint(run.book.open):
+                attention = True
         for on_event, settings in self._listeners.get(type(entry.event), ()):
-            attention = on_event(state, entry.event, settings) or attention
+            if on_event(state, entry.event, settings):
+                attention = True
         if attention and live and state.live and not run.history:
             return self.judge(run, at)
         return []
