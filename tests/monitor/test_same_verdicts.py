@@ -93,6 +93,21 @@ def test_simulated_faults(request: pytest.FixtureRequest) -> None:
     _compare("simulated", _simulated(), request.config.getoption("--golden"))
 
 
+@pytest.mark.parametrize("kind", ["hang_evaluation", "hang_saving", "hang_starting", "crash_oom", "crash_without_exit"])
+def test_no_deadline_comes_in_a_calm(kind: str) -> None:
+    """A replay does not ask for deadlines before `calm_until`: none may lie there, in any phase, failed or not."""
+    judge = Judge(default_config(), repeats=False)
+    run = Judged(RunState(name="run", live=True))
+    texts = [emission.text.encode() for emission in timeline(_struck(Scenario(eval_interval=50), kind))]
+    calm = 0
+    for at, entry in enumerate(_events(texts)):
+        judge.take(run, entry, "a.log", float(at), True)
+        deadline = judge.deadline(run, float(at))
+        assert deadline is None or deadline >= judge.calm_until(run)
+        calm += judge.calm_until(run) > at
+    assert calm
+
+
 @pytest.mark.real_logs
 def test_real_logs(request: pytest.FixtureRequest) -> None:
     """Each file of the real logs by itself."""
