@@ -38,6 +38,7 @@ class Judge:
     def __init__(self, config: Config, *, repeats: bool = True) -> None:
         self._repeat_interval = config.repeat_interval if repeats else math.inf
         self._exiting: float = config.detectors.hang.exiting
+        self._soonest: float = config.detectors.hang.minimum / 2
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
         self._detectors: list[tuple[str, Detector, Any]] = [
             (name, detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
@@ -61,10 +62,13 @@ class Judge:
         attention = False
         if stepped:
             for on_step, settings in self._on_step:
-                attention = on_step(state, settings) or attention
-            attention = attention or not self._timed.isdisjoint(run.book.open)
+                if on_step(state, settings):
+                    attention = True
+            if run.book.open and not self._timed.isdisjoint(run.book.open):
+                attention = True
         for on_event, settings in self._listeners.get(type(entry.event), ()):
-            attention = on_event(state, entry.event, settings) or attention
+            if on_event(state, entry.event, settings):
+                attention = True
         if attention and live and state.live and not run.history:
             return self.judge(run, at)
         return []
@@ -78,6 +82,16 @@ class Judge:
         if transitions:
             _remember_fired(run.state, transitions)
         return transitions
+
+    def calm_until(self, run: Judged) -> float:
+        """No deadline lies before this instant: cheap to ask, where `deadline` is asked at every step of a replay.
+
+        A run that has not failed has only the hang's deadlines, and none of them comes before half the least budget.
+        """
+        state = run.state
+        if state.progress_at is None or state.phase == "crashed":
+            return -math.inf
+        return state.progress_at + self._soonest
 
     def deadline(self, run: Judged, now: float) -> float | None:
         """The next instant after `now` at which time alone may change a verdict."""

@@ -101,7 +101,7 @@ class Replay:
         at = self.now if at == float("inf") else max(at, self.now)
         if self.first is None:
             self.first = self.now = at
-        if at - self.now > _LEAST_GAP:
+        if at - self.now > _LEAST_GAP and at > self._judge.calm_until(self.run):
             yield from self.pass_until(at)
         self.now = at
         state = self.run.state

@@ -53,6 +53,9 @@ def is_on(value: str | None) -> bool | None:
 
 def on_step(state: RunState, settings: LaunchBlockingSettings) -> bool:  # noqa: ARG001
     """True when the launch has just shown its level: then there is something to compare."""
+    known = state.memory_of.get(_NAME)
+    if type(known) is Memory and known.attempt == state.attempt.number:
+        return False  # this launch has been compared
     segments = recall(state, slowdown.NAME, slowdown.Memory).segments
     if not segments or segments[-1].attempt != state.attempt.number:
         return False

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals kept for the median check
 LEARN = 16  # values before a level is believed
+DRIFT_EVERY = 10  # values between two looks at a drift
 _RENEW = 8  # steps between two renewals of level and scale
 _CLIP = 4.0
 _SLACK = 1.5  # k of the CUSUM, in scales: a step of two scales is found, autocorrelated noise is not
@@ -47,39 +48,42 @@ class Level:
 
     def add(self, x: float, iteration: int, limit: float) -> None:
         """One more logarithm. `limit`: the sums stop growing there, so that a return is seen as fast as a shift."""
-        self.seen += 1
+        self.seen = seen = self.seen + 1
         if self.value is not None:
             residual = x - self.value
-            z = min(_CLIP, max(-_CLIP, residual / self.scale))
-            up = self.up + z - _SLACK
-            down = self.down - z - _SLACK
+            z = residual / self.scale
+            if not -_CLIP < z < _CLIP:
+                z = min(_CLIP, max(-_CLIP, z))
+            before = self.up
+            up = before + z - _SLACK
             if up > 0.0:
-                if self.up <= 0.0:
+                if before <= 0.0:
                     self.up_since = iteration
-                self.up = min(up, limit)
-            else:
+                self.up = up if up < limit else limit
+            elif before:
                 self.up = 0.0
+            before = self.down
+            down = before - z - _SLACK
             if down > 0.0:
-                if self.down <= 0.0:
+                if before <= 0.0:
                     self.down_since = iteration
-                self.down = min(down, limit)
-            else:
+                self.down = down if down < limit else limit
+            elif before:
                 self.down = 0.0
-            self.recent.append(residual)
-            if len(self.recent) > RECENT:
-                del self.recent[0]
-        self._remember(x)
-        if self.seen % _RENEW == 0 and self.seen >= LEARN:
+            recent = self.recent
+            recent.append(residual)
+            if len(recent) > RECENT:
+                del recent[0]
+        values, ordered, blocks = self.values, self.ordered, self.blocks
+        values.append(x)
+        insort(ordered, x)
+        if len(values) > WINDOW:
+            del ordered[bisect_left(ordered, values.pop(0))]
+        blocks.append(x)
+        if len(blocks) > 50:
+            del blocks[0]
+        if seen % _RENEW == 0 and seen >= LEARN:
             self._renew()
-
-    def _remember(self, x: float) -> None:
-        self.values.append(x)
-        insort(self.ordered, x)
-        if len(self.values) > WINDOW:
-            del self.ordered[bisect_left(self.ordered, self.values.pop(0))]
-        self.blocks.append(x)
-        if len(self.blocks) > 50:
-            del self.blocks[0]
 
     def _renew(self) -> None:
         old = self.value
@@ -95,7 +99,7 @@ class Level:
 
     def drifted(self) -> float | None:
         """How far the median of the last 50 lies above the lowest median of 50; asked every tenth value."""
-        if len(self.blocks) < 50 or self.seen % 10:
+        if len(self.blocks) < 50 or self.seen % DRIFT_EVERY:
             return None
         middle = statistics.median(self.blocks)
         if self.best is None or middle < self.best:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from operator import sub
 
 from monitor.detectors.memory import recall
 from monitor.detectors.signals import of_event, rollback
@@ -23,6 +24,7 @@ from monitor.run.state import RunState
 from monitor.run.units import Factor, Ratio
 from parsers.events import Event
 
+_ROOT_2 = math.sqrt(2)
 _WINDOW = 128  # lines of the present normal: what OLMo-core takes; long enough for quartiles, short enough to follow
 _STRETCH = 32  # lines whose median is the level; what it lost against the stretch before is the fall
 _LAG = 8  # lines between the two values of a difference: far enough that noise has forgotten, no trend in between
@@ -222,9 +224,7 @@ def _level(values: list[float]) -> tuple[float | None, float]:
     # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
     # down does not), a rise is not expected to.
     level += max(min(0.0, (level - before) / 2), min(0.0, lately))
-    return level, spread([later - earlier for later, earlier in zip(values[_LAG:], values, strict=False)]) / math.sqrt(
-        2
-    )
+    return level, spread(list(map(sub, values[_LAG:], values))) / _ROOT_2
 
 
 def _open(

@@ -84,6 +84,8 @@ def _see(memory: NanMemory, state: RunState, event: Event, settings: NanLossSett
             return False
         memory.iteration = event.iteration
         form = _form_of_line(memory, state, event, settings)
+        if not form and not memory.form and not memory.lines:
+            return False
     elif type(event) is TrainerLogged:
         if state.driver != "trainer" or event.loss is None:
             return False

@@ -115,8 +115,10 @@ def on_step(state: RunState, settings: SlowdownSettings) -> bool:
     seconds, iteration = state.step_seconds, state.latest.iteration
     if seconds is None or seconds <= 0 or iteration is None or memory.steps <= settings.warm_up:
         return changed
-    size, length = batch_size(state), sequence_length(state)
-    key = f"{size}/{length}"
+    latest, topology = state.latest, state.topology
+    key = (
+        f"{latest.global_batch_size or topology.global_batch_size}/{latest.sequence_length or topology.sequence_length}"
+    )
     if key != memory.key:
         changed = _change_key(memory, key)
     track = memory.tracks.get(key)
@@ -148,6 +150,8 @@ def _change_key(memory: Memory, key: str) -> bool:
 def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
     """Compare the step with the level: shifted up, down, back, or drifted."""
     shift = memory.shift
+    if shift is None and memory.faster is None and track.seen % levels.DRIFT_EVERY and not _suspect(track, settings):
+        return False  # all but a few steps of a healthy run end here
     count = _needed(track.scale, settings.threshold)
     if shift is not None and not shift.unsure and shift.reason != "drift":
         recent = track.tail(max(_BACK, count))
@@ -179,6 +183,14 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
 def _needed(scale: float, threshold: float) -> int:
     """Residuals whose median tells `threshold` from noise: its error falls with the root of their number."""
     return min(levels.RECENT, max(5, math.ceil((2.5 * scale / threshold) ** 2)))
+
+
+def _suspect(track: Level, settings: SlowdownSettings) -> bool:
+    """False where `_shifted` has nothing to look at: neither sum is at its limit, nor are three steps far above."""
+    if track.up >= settings.sum_limit or track.down >= settings.sum_limit:
+        return True
+    recent, far = track.recent, max(4 * settings.threshold, 6 * track.scale)
+    return len(recent) >= 3 and recent[-1] > far and recent[-2] > far and recent[-3] > far
 
 
 def _shifted(track: Level, count: int, settings: SlowdownSettings) -> float | None:

@@ -8,6 +8,7 @@ Residual risk: a source that lags more than `RING` iterations behind its twin is
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from parsers.events import IterationLogged
 
@@ -71,12 +72,11 @@ class Copies:
         """Keep the fingerprints of a report that counted."""
         seen, author = self.seen, (attempt, source)
         for key in prints:
-            if key in seen:
-                del seen[key]
+            seen.pop(key, None)  # the newest stands last
             seen[key] = author
-        bound = 2 * (RING if len(self.cursors) > 1 else _ALONE)
-        while len(seen) > bound:
-            del seen[next(iter(seen))]
+        excess = len(seen) - 2 * (RING if len(self.cursors) > 1 else _ALONE)
+        for key in tuple(islice(seen, excess)) if excess > 0 else ():
+            del seen[key]
 
     def moved(self, source: str, iteration: int, attempt: int) -> None:
         """The source has reported this iteration, copy or not."""

@@ -133,15 +133,17 @@ def _note_progress(state: RunState, before: Phase, kind: str, at: float, live: b
         if phase is not None and phase not in ENDED:
             gap = at - last
             gap_of(state, phase).add(gap)
-            expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
-            if phase == "training" and state.phase == "training" and expected > 0:
-                state.gap_ratios.add(gap / expected)
+            if phase == "training" and state.phase == "training":
+                expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
+                if expected > 0:
+                    state.gap_ratios.add(gap / expected)
     if last is None or at > last:
         state.progress_at = at
     state.live = state.live or live
     state.hung = False
 
 
+@lru_cache(maxsize=16)
 def log_clock(text: str | None) -> float | None:
     """A printed time as Unix seconds. Programs print no zone: it is read as UTC, which has no hour twice, and only
     differences are ever used.

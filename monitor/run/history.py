@@ -64,8 +64,8 @@ class Track:
         """One more row, its values in the order of `names`."""
         rows = self.open
         if rows and (len(rows) >= self.width or rows[-1][2] != row[2]):
-            self._close(names)
-        self.open.append(row)
+            self._close(names)  # empties the same list
+        rows.append(row)
 
     def _close(self, names: tuple[str, ...]) -> None:
         axis, quads = summary(self.open)
@@ -109,9 +109,9 @@ class History:
 
     def add_step(self, row: Row) -> None:
         """One more iteration; a second report of the same one replaces the first."""
-        last = self.steps.open[-1] if self.steps.open else None
-        if last is not None and last[0] == row[0] and last[2] == row[2]:
-            self.steps.open[-1] = row
+        rows = self.steps.open
+        if rows and rows[-1][0] == row[0] and rows[-1][2] == row[2]:
+            rows[-1] = row
             return
         self.steps.add(row, SERIES)
 
@@ -167,7 +167,7 @@ def summary(rows: list[Row]) -> tuple[bytes, list[bytes]]:
                 strange += 1
     else:
         for column in list(zip(*rows, strict=True))[_AXIS_VALUES:]:
-            present = [value for value in column if value is not None]
+            present = [value for value in column if value is not None] if None in column else column
             kept = [value for value in present if -_LARGEST <= value <= _LARGEST]
             strange += len(present) - len(kept)
             total = min(max(sum(kept), -_LARGEST), _LARGEST)

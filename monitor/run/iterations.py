@@ -56,7 +56,8 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     count_step(state, event.iteration, event.seconds_per_iteration, at, live)
     latest = state.latest
     observe_iteration(state.observed, event, state.attempt.number, latest.global_batch_size, latest.sequence_length)
-    _explain(state, event)
+    if state.tflops_formula is None:
+        _explain(state, event)
     return True
 
 
@@ -94,7 +95,7 @@ def _take_values(state: RunState, event: IterationLogged) -> None:
     latest.tokens_per_second_per_gpu = event.tokens_per_second_per_gpu
     latest.tflops = event.tflops
     latest.mfu, latest.hfu = event.mfu, event.hfu
-    latest.losses = dict(event.losses)
+    latest.losses = dict(event.losses) if event.losses else {}
 
 
 def count_step(state: RunState, iteration: int, elapsed: float | None, at: float, live: bool) -> None:
@@ -121,11 +122,15 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
         _learn(state, elapsed, delta, first, live)
     if live:
         _watch_bursts(state, elapsed, delta, at)
-    state.highest_iteration = max(iteration, state.highest_iteration or 0)
+    if state.highest_iteration is None or iteration > state.highest_iteration:
+        state.highest_iteration = max(iteration, 0)
     state.last_iteration_at = at
     state.overhead_until, state.timed_overhead, state.impure = None, 0.0, False
-    state.evaluation_sets = int(state.memo.pop("validations_since", 0)) or state.evaluation_sets
-    set_phase(state, _phase_after(state, iteration), at)
+    if "validations_since" in state.memo:
+        state.evaluation_sets = int(state.memo.pop("validations_since")) or state.evaluation_sets
+    phase = _phase_after(state, iteration)
+    if phase != state.phase:
+        set_phase(state, phase, at)
 
 
 def _interval(state: RunState, iteration: int) -> int:
@@ -135,6 +140,8 @@ def _interval(state: RunState, iteration: int) -> int:
         every = state.topology.log_interval or 1
         return every if every > 1 and iteration % every == 0 else 1
     delta = iteration - last
+    if delta == state.log_interval:
+        return delta
     usual = state.log_interval or state.topology.log_interval
     if usual is None:
         return delta if delta <= _LONGEST_INTERVAL else 1

@@ -32,28 +32,25 @@ class Pace:
     def add(self, seconds: float, batch_size: int | None, iterations: int = 1) -> None:
         """`iterations` iterations took `seconds` each."""
         key = batch_size or 0
-        window = self.windows.get(key)
-        if window is None or key != self.last_batch_size or len(self.ordered) != len(window):
+        window, ordered = self.windows.get(key), self.ordered
+        if window is None or key != self.last_batch_size or len(ordered) != len(window):
             window = self.windows[key] = self.windows.pop(key, [])  # newest last
-            self.ordered = sorted(window)
+            self.ordered = ordered = sorted(window)
             while len(self.windows) > _SIZES:
                 del self.windows[next(iter(self.windows))]
             self.last_batch_size = key
         window.append(seconds)
-        insort(self.ordered, seconds)
+        insort(ordered, seconds)
         if len(window) > _WINDOW:
-            self._drop_oldest(window)
+            oldest = window.pop(0)
+            place = bisect_left(ordered, oldest)
+            if place < len(ordered) and ordered[place] == oldest:
+                del ordered[place]
+            else:  # a NaN among them has no place in an order
+                self.ordered = sorted(window)
         self.sum_seconds += seconds * iterations
         self.count += iterations
         self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
-
-    def _drop_oldest(self, window: list[float]) -> None:
-        oldest = window.pop(0)
-        place = bisect_left(self.ordered, oldest)
-        if place < len(self.ordered) and self.ordered[place] == oldest:
-            del self.ordered[place]
-        else:  # a NaN among them has no place in an order
-            self.ordered = sorted(window)
 
     def reset_windows(self) -> None:
         """A new attempt may run on other nodes: its normal is learned anew, the distribution goes on."""
@@ -89,7 +86,8 @@ class Pace:
         window = self.windows.get(self.last_batch_size)
         if not window:
             return None
-        return max(self._median(window), window[-1])
+        median, last = self._median(window), window[-1]
+        return last if last > median else median
 
 
 @dataclass(slots=True)
@@ -101,7 +99,8 @@ class Intervals:
     def add(self, seconds: float) -> None:
         """One more gap."""
         self.values.append(seconds)
-        del self.values[:-_HISTORY]
+        if len(self.values) > _HISTORY:
+            del self.values[:-_HISTORY]
 
     @property
     def longest(self) -> float | None:

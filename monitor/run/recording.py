@@ -26,10 +26,12 @@ def record(
         lag = at - clock
         history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
     time = clock if clock is not None else at - history.zone if live else None
-    latest_known = history.steps.open[-1][1] if history.steps.open else None
+    rows = history.steps.open
+    latest_known = rows[-1][1] if rows else None
     iteration = state.latest.iteration
     if stepped and iteration is not None:
-        _note_restart(state, iteration, time)
+        if state.attempt.number != history.attempt:
+            _note_restart(state, iteration, time)
         history.add_step(_row(state, time))
     elif isinstance(event, ValidationLogged):
         result = state.validations.get(event.dataset)
@@ -55,12 +57,11 @@ def record(
 
 
 def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
+    """A launch other than the last one known has counted."""
     history, number = state.history, state.attempt.number
-    if number != history.attempt:
-        last = history.steps.open[-1] if history.steps.open else None
-        if last is not None:
-            history.add_restart(iteration, int(last[0] or 0), time)
-        history.attempt = number
+    if history.steps.open:
+        history.add_restart(iteration, int(history.steps.open[-1][0] or 0), time)
+    history.attempt = number
 
 
 def _row(state: RunState, time: float | None) -> Row:

@@ -66,10 +66,13 @@ class Steady:
     def add(self, batch_size: int | None, seconds: float, tflops: float | None) -> None:
         """A steady iteration; `tflops` only where it was printed for this very time."""
         key = batch_size or 0
-        at = self.sizes.pop(key, None) or AtSize()
-        self.sizes[key] = at
-        while len(self.sizes) > _SIZES:
-            del self.sizes[next(iter(self.sizes))]
+        sizes = self.sizes
+        at = sizes.get(key)
+        if at is None or next(reversed(sizes)) != key:  # the newest stands last
+            at = sizes.pop(key, None) or AtSize()
+            sizes[key] = at
+            while len(sizes) > _SIZES:
+                del sizes[next(iter(sizes))]
         at.seconds.add(seconds)
         if tflops is not None:
             at.tflops.add(tflops)
