@@ -33,7 +33,7 @@ from monitor.serve.auth import BasicAuth
 from monitor.serve.http import App
 from monitor.serve.server import HttpServer
 from monitor.serve.tls import Tls, TlsError
-from monitor.store import Saver, StateInUseError, Store, encode
+from monitor.store import Saver, StateInUseError, Store, encode, pause_after
 from monitor.systemd import ServiceManager
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,6 @@ _log = logging.getLogger(__name__)
 _WAIT = 0.25  # seconds that the loop waits for a message at most: so often is the clock asked whether a run hangs
 _PACE = 0.1  # between two turns while lines come from many runs: half of what a person calls at once
 _BATCH_SECONDS = 0.2  # of messages taken before the runs are judged and shown again
-_SAVE_INTERVAL = 1.0
 _JUMP = 5.0  # seconds between the two clocks in one turn: NTP slews by milliseconds, anything more was a step
 _HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
 _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
@@ -331,10 +330,11 @@ class Daemon:
         if self._saver is None or self._saver.busy:  # a disk that is slow is not given more
             return
         began = self.clock.monotonic()
-        self._saver.offer(encode(self.core.save(now)))
+        data = encode(self.core.save(now))
+        self._saver.offer(data)
         self.core.changed = False
         ended = self.clock.monotonic()
-        self._save_at = ended + max(_SAVE_INTERVAL, 20 * (ended - began))
+        self._save_at = ended + pause_after(len(data), ended - began)
 
     def _count_saves(self) -> None:
         if self._saver is None:

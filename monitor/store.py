@@ -22,6 +22,8 @@ import msgspec
 _FORMAT = "megatron-monitor state"
 VERSION = 1
 _NAME = "state"
+_INTERVAL = 1.0  # seconds between two saves of a small state
+_BYTES_PER_SECOND = 2e6
 _log = logging.getLogger(__name__)
 
 
@@ -57,6 +59,15 @@ def decode(data: bytes, kind: Any) -> Any:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise StateUnreadableError(f"its contents do not fit: {error}") from error
+
+
+def pause_after(size: int, seconds: float) -> float:
+    """Seconds to the next save after one of `size` bytes that took the loop `seconds`.
+
+    A small state is saved every second. A large one goes to the disk at 2 MB/s at most, and encoding it takes a
+    twentieth of the loop's time: what was read since is read again after a crash, from the saved offset on.
+    """
+    return max(_INTERVAL, size / _BYTES_PER_SECOND, 20 * seconds)
 
 
 class Store:

@@ -6,20 +6,20 @@ One bad family never fails the page: it is left out and counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Histogram, Kind, Sample, Snapshot, clean_label
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Histogram, Kind, RunSnapshot, Sample, Snapshot, clean_label
 
 _log = logging.getLogger(__name__)
 
 
-class SnapshotCollector(Collector):
-    """`snapshot` gives the last one; `bad_families` counts those left out."""
+class MonitorCollector(Collector):
+    """The daemon's own families. `snapshot` gives the last one; `bad_families` counts those left out."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
@@ -30,10 +30,10 @@ class SnapshotCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every family of the catalogue that has a sample."""
-        snapshot = self._snapshot()
-        for row in CATALOGUE:
-            yield from self._guarded(partial(_run_family, row.name, row.kind, row.help, row.labels, snapshot))
+        """Every family of the daemon that has a sample."""
+        yield from self._own(self._snapshot())
+
+    def _own(self, snapshot: Snapshot) -> Iterator[Metric]:
         for own in MONITOR_CATALOGUE:
             yield from self._guarded(partial(_monitor_family, own.name, own.kind, own.help, own.labels, snapshot))
 
@@ -48,7 +48,19 @@ class SnapshotCollector(Collector):
             yield family
 
 
-def _new_family(name: str, kind: Kind, documentation: str, labels: list[str]) -> Metric:
+class SnapshotCollector(MonitorCollector):
+    """The families of the runs, then the daemon's own."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family of the catalogue that has a sample."""
+        snapshot = self._snapshot()
+        for row in CATALOGUE:
+            yield from self._guarded(partial(run_family, row.name, row.kind, row.help, row.labels, snapshot.runs))
+        yield from self._own(snapshot)
+
+
+def new_family(name: str, kind: Kind, documentation: str, labels: list[str]) -> Metric:
+    """A family without samples yet."""
     if kind == "counter":
         return CounterMetricFamily(name, documentation, labels=labels)
     if kind == "histogram":
@@ -63,9 +75,12 @@ def _add(family: Metric, before: list[str], sample: Sample, labels: tuple[str, .
     family.add_metric([*before, *sample.labels], float(sample.value))  # type: ignore[attr-defined]
 
 
-def _run_family(name: str, kind: Kind, documentation: str, labels: tuple[str, ...], snapshot: Snapshot) -> Metric:
-    family = _new_family(name, kind, documentation, ["run", *labels])
-    for run in snapshot.runs:
+def run_family(
+    name: str, kind: Kind, documentation: str, labels: tuple[str, ...], runs: Iterable[RunSnapshot]
+) -> Metric:
+    """One row of the catalogue with the samples of these runs."""
+    family = new_family(name, kind, documentation, ["run", *labels])
+    for run in runs:
         samples = run.samples.get(name)
         label = clean_label(run.run)
         if isinstance(samples, Histogram):
@@ -77,7 +92,7 @@ def _run_family(name: str, kind: Kind, documentation: str, labels: tuple[str, ..
 
 
 def _monitor_family(name: str, kind: Kind, documentation: str, labels: tuple[str, ...], snapshot: Snapshot) -> Metric:
-    family = _new_family(name, kind, documentation, list(labels))
+    family = new_family(name, kind, documentation, list(labels))
     for sample in snapshot.monitor.get(name, ()):
         _add(family, [], sample, labels)
     return family

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from prometheus_client import make_wsgi_app
-
 from monitor.clock import Clock
 from monitor.metrics import Snapshot
-from monitor.serve.collector import build_registry
+from monitor.serve.exposition import Exposition
 from monitor.serve.views import reply_to
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
@@ -40,7 +38,7 @@ class App:
         self._snapshot = snapshot
         self._clock = clock
         self._turned = turned
-        self._metrics = make_wsgi_app(build_registry(snapshot))
+        self._metrics = Exposition(snapshot)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Route one request."""

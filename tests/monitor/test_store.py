@@ -19,7 +19,7 @@ from monitor.follow.messages import CaughtUp, Opened, Position, Scanned
 from monitor.incidents import IncidentBook
 from monitor.run.fold import fold
 from monitor.run.state import RunState
-from monitor.store import Saver, StateInUseError, StateUnreadableError, Store, decode, encode
+from monitor.store import Saver, StateInUseError, StateUnreadableError, Store, decode, encode, pause_after
 from parsers.events import IterationLogged, LogEvent
 
 
@@ -264,3 +264,11 @@ def test_a_hundred_thousand_sources_load_in_a_second(tmp_path: Path) -> None:
         assert len(core.restore(saved)) == 100_000
         best = min(best, time.process_time() - began)
     assert best < 1.0
+
+
+def test_a_large_state_is_saved_less_often() -> None:
+    """Every second while it is small; two megabytes a second, and a twentieth of the loop's time, at most."""
+    assert pause_after(10_000, 0.001) == 1.0
+    assert pause_after(2_000_000, 0.01) == 1.0
+    assert pause_after(20_000_000, 0.01) == 10.0
+    assert pause_after(1_000, 0.5) == 10.0
