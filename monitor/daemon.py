@@ -157,6 +157,7 @@ class Daemon:
             )  # fmt: skip
             if not transition.quiet:
                 self._notifications.put(transition)
+                self._save_at = float("-inf")  # what people were told is not told again after a crash
         self._count(now)
         self._show(now, began)
         turned = self.clock.monotonic()
