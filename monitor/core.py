@@ -10,7 +10,6 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from monitor import __version__
@@ -30,8 +29,9 @@ from monitor.follow.messages import (
     Scanned,
     Unreadable,
 )
-from monitor.incidents import IncidentBook, Transition
-from monitor.judgement import Judge, Judged
+from monitor.incidents import Transition
+from monitor.judgement import Judge
+from monitor.known import Run, Saved, SavedRun, SavedSource, Source, forgotten
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
@@ -54,66 +54,6 @@ from parsers.reader import SourceReader
 from parsers.scan import Rule
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Source:
-    """One followed file: its reader, the run it belongs to, and how far the loop has come."""
-
-    name: str
-    path: str
-    run: str
-    reader: SourceReader
-    marker: Marker
-    caught_up: bool = False
-    behind_bytes: int = 0
-    mtime: float = 0.0
-    counted: tuple[int, int] = (0, 0)
-    told_untrained: bool = False
-    drives: bool = False
-    """It holds lines of the training loop, not only of what surrounds it."""
-
-
-@dataclass(slots=True)
-class Run(Judged):
-    """A judged run, and what of it was last shown."""
-
-    deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
-    """Ends and failures from files that hold no training loop (a job's `.err`), until the loop's file is read."""
-    backlog_at: float = 0.0
-    judged_at: float = 0.0
-    dirty: bool = True
-    shown: RunSnapshot | None = None
-    shown_state: str = ""
-    shown_at: float = 0.0
-
-
-@dataclass(slots=True)
-class SavedSource:
-    """How far a source had been folded, with the proof of the place and the reader's context."""
-
-    run: str
-    position: Position
-    reader: dict[str, Any]
-    saved_at: float
-
-
-@dataclass(slots=True)
-class SavedRun:
-    """A run at the moment its sources stood where SavedSource says."""
-
-    state: RunState
-    book: IncidentBook
-    history: bool
-
-
-@dataclass(slots=True)
-class Saved:
-    """What the state file holds."""
-
-    sources: dict[str, SavedSource] = field(default_factory=dict)
-    runs: dict[str, SavedRun] = field(default_factory=dict)
-    counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
 
 
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
@@ -524,14 +464,9 @@ class Core:
         """
         self._unclaimed = saved
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
-            for name in [name for name, source in saved.sources.items() if _forgotten(source, saved)]:
+            for name in [name for name, source in saved.sources.items() if forgotten(source, saved)]:
                 del saved.sources[name]
         for name, series in saved.counts.items():
             if name.endswith("_total"):
                 self.counts.values.setdefault(name, {}).update({tuple(labels): value for labels, value in series})
         return {name: source.position for name, source in saved.sources.items()}
-
-
-def _forgotten(source: SavedSource, saved: Saved) -> bool:
-    """Its run was shown, ended, and is no longer kept."""
-    return source.run not in saved.runs and bool(source.reader.get("matched_lines"))

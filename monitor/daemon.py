@@ -20,11 +20,12 @@ from pathlib import Path
 
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config, ConfigError, Web, host_and_port
-from monitor.core import Core, Saved
+from monitor.core import Core
 from monitor.follow.follower import Follower
 from monitor.follow.messages import Message, Position
 from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
+from monitor.known import Saved
 from monitor.metrics import Snapshot
 from monitor.notifiers import NotificationQueue, build_notifiers
 from monitor.outputs import Outputs

@@ -18,9 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from monitor.clock import ManualClock
 from monitor.config import load
-from monitor.core import Core, Saved
+from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Restarted, Unreadable
 from monitor.incidents import Transition
+from monitor.known import Saved
 from monitor.notifiers.message import payload
 from monitor.rules import custom_rules
 from monitor.serve.http import App

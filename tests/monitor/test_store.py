@@ -14,9 +14,10 @@ import pytest
 
 from monitor import store as store_module
 from monitor.config import load as load_config
-from monitor.core import Core, Saved, SavedRun, SavedSource
+from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Opened, Position, Scanned
 from monitor.incidents import IncidentBook
+from monitor.known import Saved, SavedRun, SavedSource
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from monitor.store import Saver, StateInUseError, StateUnreadableError, Store, decode, encode, pause_after
