@@ -58,7 +58,7 @@ def next_change(state: RunState, now: float, settings: CrashSettings) -> float |
 
 
 def check(state: RunState, now: float, settings: CrashSettings) -> Verdict:
-    """Critical, but for what the scheduler does in its ordinary business."""
+    """Firing from the settled cause on, until another launch shows progress."""
     failure, at = told(state), state.attempt.first_failure_at
     if failure is None or not state.live:
         return Verdict(_NAME)
@@ -76,7 +76,11 @@ def check(state: RunState, now: float, settings: CrashSettings) -> Verdict:
 
 
 def _severity(failure: FailureRecord) -> Severity:
-    return "info" if failure.failure in PLANNED else "critical"
+    """What the scheduler does as planned is information; what a person did by hand wakes nobody else."""
+    if failure.failure in PLANNED:
+        return "info"
+    by_hand = failure.failure == "killed" and failure.message.startswith("Slurm cancelled")
+    return "warning" if by_hand or failure.message.startswith("KeyboardInterrupt") else "critical"
 
 
 def _summary(state: RunState, failure: FailureRecord) -> str:

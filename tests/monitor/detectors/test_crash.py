@@ -88,3 +88,11 @@ def test_the_same_node_twice_is_named() -> None:
     assert "--exclude=r7i3n2" in told.summary
     other = play([*head, (head[-1][0] + 1, died.format("r7i3n2")), *again, (40_000.0, died.format("r1i1n1"))], 20.0)
     assert other.of("crash_loop") == []
+
+
+def test_what_a_person_cancels_wakes_nobody() -> None:
+    """scancel without a reason is somebody's own doing: told, as a warning."""
+    log = [*texts(Scenario(iterations=60))][:-1]
+    line = "slurmstepd: error: *** STEP 1809579.0 ON r8i3n1 CANCELLED AT 2026-01-01T08:45:57 ***\n"
+    told = play([*log, (log[-1][0] + 1, line)], after=10.0).firing("crash")
+    assert (told.severity, told.evidence["failure"]) == ("warning", "killed")
