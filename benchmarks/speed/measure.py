@@ -10,12 +10,13 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SCRATCH = Path(os.environ.get("BENCH_DIR", "/tmp/megatron-monitor-bench"))
+SCRATCH = Path(os.environ.get("BENCH_DIR") or f"{tempfile.gettempdir()}/megatron-monitor-bench")
 MONITOR = (sys.executable, "-m", "monitor")
 
 

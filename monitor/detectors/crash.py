@@ -2,6 +2,8 @@
 
 The cause is the first fatal line that is no consequence (monitor/run/ends.py). It is told a few seconds after the first
 line: the ranks' lines arrive out of order, and the launcher's word for a victim is often first.
+Risk left: a fatal line that the program catches is told where the next iteration takes longer than that; it is resolved
+by the iteration.
 """
 
 from __future__ import annotations
