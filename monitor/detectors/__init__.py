@@ -28,6 +28,7 @@ from monitor.detectors import (
 )
 from monitor.detectors.verdict import Verdict
 from monitor.run.state import RunState
+from monitor.run.steps import Foreseen, Steps
 from parsers.events import Event
 
 
@@ -38,7 +39,8 @@ class Detector:
     `on_step(state, settings)` is called after each iteration that counted, whoever reported it; `on_event(state, event,
     settings)` after each event of the types in `listens`. Both write only the detector's own memory (memory.py) and
     return whether `check` may now answer differently. `deadline(state, now, settings)` is the next instant after `now`
-    at which it may, without any event.
+    at which it may, without any event. `on_steps(state, steps, settings)` foresees what `on_step` and `on_event` would
+    do at calm steps (run/steps.py), asked before the first of them is folded; without it they are taken one by one.
     """
 
     check: Callable[[RunState, float, Any], Verdict]
@@ -47,6 +49,7 @@ class Detector:
     on_event: Callable[[RunState, Event, Any], bool] | None = None
     listens: tuple[type[Event], ...] = ()
     deadline: Callable[[RunState, float, Any], float | None] | None = None
+    on_steps: Callable[[RunState, Steps, Any], Foreseen] | None = None
 
 
 DETECTORS: dict[str, Detector] = {
