@@ -7,12 +7,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from prometheus_client import make_wsgi_app
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 
 from monitor.metrics import CATALOGUE, Histogram, RunSnapshot, Sample, Snapshot
 from monitor.serve import exposition
-from monitor.serve.collector import build_registry
+from monitor.serve.collector import SnapshotCollector, build_registry
 from monitor.serve.exposition import Exposition
+from monitor.serve.text import page_text
 
 ACCEPTS = (
     "",
@@ -22,7 +23,10 @@ ACCEPTS = (
     "application/openmetrics-text",
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3",
 )
-VALUES = (0.0, 1.0, 0.1 + 0.2, 1e300, -3.5, float("nan"), float("inf"), 60.0)
+VALUES = (
+    0.0, 1.0, 0.1 + 0.2, 1e300, -3.5, float("nan"), float("inf"), float("-inf"), 60.0, 999999.0, 1234567.0,
+    1772352002.42, 10_000_000.0, -10_000_000.0, 1e16, 1.5e-7, 2.0**53,
+)  # fmt: skip
 NAMES = ("tr11", 'q"\\', "a # HELP b", "# EOF", "übung", "x" * 400, "tab\there\n")
 
 
@@ -77,6 +81,24 @@ def test_the_page_is_the_librarys_own(accept: str) -> None:
         (headers, body), (expected_headers, expected) = fetch(joined, accept), fetch(whole, accept)
         assert headers == expected_headers
         assert ours(body) == ours(expected)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_text_of_one_reading_is_the_librarys_own(seed: int) -> None:
+    """`run --once` writes the page without the library: the same bytes, and a bad family costs only itself."""
+    chance = Random(seed)
+    runs = [any_run(name, chance) for name in NAMES]
+    if seed % 2:
+        runs[0] = RunSnapshot("bad", {"megatron_iteration": (Sample(("one too many",), 1.0),)}, {})
+    own = {
+        "megatron_monitor_runs": (Sample((), chance.choice(VALUES)),),
+        "megatron_monitor_events_total": (Sample(('a\n"\\',), chance.choice(VALUES)),),
+        "megatron_monitor_bytes_total": (Sample(("one too many",), 1.0),),
+    }
+    snapshot = Snapshot(at=0.0, runs=tuple(runs), monitor=own)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SnapshotCollector(lambda: snapshot))
+    assert page_text(snapshot).encode() == generate_latest(registry)
 
 
 def test_an_unchanged_run_is_not_formatted_again(monkeypatch: pytest.MonkeyPatch) -> None:
