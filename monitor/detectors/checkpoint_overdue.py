@@ -9,6 +9,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from monitor.detectors.checkpoint_failed import TELLS_SUCCESS
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Verdict
@@ -22,8 +24,7 @@ _KEPT = 8  # spans between saves
 _REGULAR = 1.1  # the longest span over the shortest of a run that saves every so many iterations
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointOverdueSettings:
+class CheckpointOverdueSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     factor: Factor = 2.0

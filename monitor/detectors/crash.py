@@ -8,8 +8,9 @@ by the iteration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.detectors.words import spoken
@@ -38,8 +39,7 @@ ADVICE: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CrashSettings:
+class CrashSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     settle: Seconds = 5.0

@@ -6,7 +6,7 @@ C3).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from monitor.detectors.verdict import Verdict
 from monitor.run.nodes import nodes_of
@@ -16,8 +16,7 @@ from monitor.run.units import Seconds
 _NAME = "crash_loop"
 
 
-@dataclass(frozen=True, slots=True)
-class CrashLoopSettings:
+class CrashLoopSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     crashes: int = 3

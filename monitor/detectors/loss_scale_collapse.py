@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.scaler import Search
 from monitor.detectors.verdict import Severity, Verdict
@@ -24,8 +26,7 @@ _DYNAMIC = 16.0  # a launch that never had this scale was never far from the min
 _SHORT, _LONG = 10, 50  # iterations within which halvings are counted
 
 
-@dataclass(frozen=True, slots=True)
-class LossScaleCollapseSettings:
+class LossScaleCollapseSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     halvings: int = 3

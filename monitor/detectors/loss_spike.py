@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass, field
 from operator import sub
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.signals import of_event, rollback
 from monitor.detectors.spike import Spike, figures, measure, summary
@@ -41,8 +43,7 @@ _STAYS = 0.8  # share of the line before: noise falls back by half in a line, a 
 _SETTLED_NORM = 30  # lines after which a grad norm that stays high beside a normal loss is the new normal
 
 
-@dataclass(frozen=True, slots=True)
-class LossSpikeSettings:
+class LossSpikeSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     loss_floor: Ratio = 0.08
