@@ -30,11 +30,11 @@ VALUES = (
 NAMES = ("tr11", 'q"\\', "a # HELP b", "# EOF", "übung", "x" * 400, "tab\there\n")
 
 
-def fetch(app: Any, accept: str, encoding: str = "") -> tuple[dict[str, str], bytes]:
+def fetch(app: Any, accept: str, encoding: str = "", query: str = "") -> tuple[dict[str, str], bytes]:
     """(headers, body)."""
     told: list[dict[str, str]] = []
     environ = {
-        "PATH_INFO": "/metrics", "REQUEST_METHOD": "GET", "QUERY_STRING": "",
+        "PATH_INFO": "/metrics", "REQUEST_METHOD": "GET", "QUERY_STRING": query,
         "HTTP_ACCEPT": accept, "HTTP_ACCEPT_ENCODING": encoding,
     }  # fmt: skip
     body = b"".join(app(environ, lambda _status, headers: told.append(dict(headers))))
@@ -148,3 +148,32 @@ def test_many_versions_are_not_all_kept() -> None:
     for minor in range(20):
         fetch(app, f"application/openmetrics-text;version=1.0.{minor}")
     assert len(app._formats) == 4
+
+
+@pytest.mark.parametrize("accept", ACCEPTS)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("megatron_loss",),
+        ("megatron_iterations_total", "megatron_monitor_runs", "no_such_thing"),
+        ("megatron_iteration_duration_seconds_bucket",),
+        ("megatron_iteration_duration_seconds_sum", "megatron_iteration_duration_seconds_count", "megatron_loss"),
+        ("process_start_time_seconds", "python_info"),
+        ("no_such_thing",),
+    ],
+)
+def test_names_choose_samples(names: tuple[str, ...], accept: str) -> None:
+    """`?name[]=`, several of them: these samples of the whole page and no others, each under its family."""
+    chance = Random(7)
+    runs = tuple(any_run(name, chance) for name in NAMES)
+    own = {"megatron_monitor_runs": (Sample((), 7.0),), "megatron_monitor_bytes_total": (Sample((), 9.0),)}
+    app = Exposition(lambda: Snapshot(at=0.0, runs=runs, monitor=own))
+    query = "&".join(f"name%5B%5D={name}" for name in names)
+    whole, chosen = (fetch(app, accept, query=some)[1].decode() for some in ("", query))
+    wanted = [row for row in whole.splitlines() if row.replace("{", " ").split(" ")[0] in names]
+    told = chosen.splitlines()
+    assert sorted(row for row in told if not row.startswith("#")) == sorted(wanted)
+    assert bool(wanted) == (names != ("no_such_thing",))
+    families = [row.split(" ")[2] for row in told if row.startswith("# TYPE ")]
+    assert all(any(name.startswith(family) for name in names) for family in families)
+    assert len(families) == len(set(families))
