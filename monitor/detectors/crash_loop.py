@@ -32,7 +32,7 @@ def check(state: RunState, now: float, settings: CrashLoopSettings) -> Verdict: 
     if not state.live or state.phase == "finished":
         return Verdict(_NAME)
     ends = list(state.ends)
-    if state.phase == "crashed" and state.failure is not None:
+    if state.phase == "crashed" and state.failure is not None and not state.attempt.doubtful:
         ends.append(_present(state))
     elif _got_further(state):
         return Verdict(_NAME)

@@ -32,7 +32,7 @@ def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
     if state.phase != "crashed" or failure is None or attempt.processes_ended or attempt.processes_terminated:
         return None
     last = max(failure.at, attempt.first_failure_at or failure.at)
-    wait = settings.iterations * (state.pace.baseline or 0.0)
+    wait = settings.iterations * (state.pace.baseline or 0.0) * (state.log_interval or 1)
     return last + min(settings.maximum, max(settings.minimum, wait))
 
 
