@@ -55,7 +55,8 @@ class Content:
     def take(self, offset: int, data: bytes) -> None:
         """`data` was read at `offset`, which lies behind the old offset if a hole was skipped."""
         self.head = grown_head(self.head, offset, data)
-        self.tail = tail_of(self.tail + data if offset == self.offset else data)
+        # a block that holds the tail itself is not copied for it
+        self.tail = tail_of(self.tail + data if offset == self.offset and len(data) < TAIL_BYTES else data)
         self.offset = offset + len(data)
 
     def former(self) -> Former:
