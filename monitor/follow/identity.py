@@ -7,7 +7,6 @@ the same banner share a head, hardly ever both. Neither holds a NUL: a hole may 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +21,8 @@ ENOUGH_BYTES = 64
 
 def digest(data: bytes) -> str:
     """A short hash that no two texts share by chance."""
+    import hashlib  # it loads OpenSSL, and one reading to the end proves no position
+
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
