@@ -17,6 +17,7 @@ NEVER = (
     "asyncio", "ssl", "http", "urllib.request", "socketserver", "email", "subprocess", "tempfile",  # servers
     "prometheus_client", "h11", "bcrypt", "watchdog", "rich", "apprise",  # the daemon's libraries
     "yaml", "regex", "difflib",  # a configuration that says something
+    "statistics", "random", "hashlib",  # small things that bring large ones
     "monitor.daemon", "monitor.notifiers", "monitor.outputs", "monitor.simulate", "monitor.reports", "monitor.store",
 )  # fmt: skip
 """Modules that reading a log to its end must not load, with what is below them."""
@@ -59,3 +60,10 @@ def test_what_is_loaded_late_is_there_when_it_is_needed(log: str) -> None:
     pattern = "patterns=[{name: own, match: 'iteration', kind: progress}]"
     modules = loaded("run", "--once", "--set", pattern, log)
     assert {"yaml", "regex", "parsers.custom"} <= modules
+
+
+def test_a_replay_loads_no_more(log: str) -> None:
+    """The same for the other long readings."""
+    for arguments in (("replay", log), ("parse", log)):
+        modules = loaded(*arguments)
+        assert [module for module in modules if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []

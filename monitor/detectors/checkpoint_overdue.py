@@ -6,7 +6,6 @@ run that never saved is not known to want to: that is shown at most.
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -14,6 +13,7 @@ from msgspec import Struct
 from monitor.detectors.checkpoint_failed import TELLS_SUCCESS
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Verdict
+from monitor.run.median import median_high
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import Factor
@@ -121,7 +121,7 @@ def _usual(memory: Memory) -> int | None:
     """The interval of a run that saves every so many iterations. A save on a signal makes a short span: left out."""
     if len(memory.spans) < 2:
         return None
-    middle = statistics.median_high(memory.spans)
+    middle = median_high(memory.spans)
     whole = [span for span in memory.spans if span > middle / 2]
     return max(whole) if len(whole) >= 2 and max(whole) <= _REGULAR * min(whole) else None
 
