@@ -24,6 +24,7 @@ from monitor.detectors import (
     resume_discontinuity,
     signals,
     slowdown,
+    slowdown_ahead,
     source_lost,
 )
 from monitor.detectors.verdict import Verdict
@@ -54,9 +55,14 @@ class Detector:
 
 DETECTORS: dict[str, Detector] = {
     "hang": Detector(hang.check, hang.HangSettings, deadline=hang.next_change),
-    "slowdown": Detector(slowdown.check, slowdown.SlowdownSettings, on_step=slowdown.on_step),
+    "slowdown": Detector(
+        slowdown.check, slowdown.SlowdownSettings, on_step=slowdown.on_step, on_steps=slowdown_ahead.on_steps
+    ),
     "launch_blocking": Detector(
-        launch_blocking.check, launch_blocking.LaunchBlockingSettings, on_step=launch_blocking.on_step
+        launch_blocking.check,
+        launch_blocking.LaunchBlockingSettings,
+        on_step=launch_blocking.on_step,
+        on_steps=launch_blocking.on_steps,
     ),
     "crash": Detector(crash.check, crash.CrashSettings, deadline=crash.next_change),
     "crash_without_exit": Detector(

@@ -8,6 +8,7 @@ a fifth of what inserting and removing each value takes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 _MOST = 256  # values in a chunk: positions are bytes
@@ -29,6 +30,7 @@ class Chunk(NamedTuple):
     """Positions in `values`, from the lowest value to the highest."""
 
 
+@cache
 def outside(window: int) -> list[bytes]:
     """[n] -> the positions that are not among the `window` ones before position n: `order.translate(None, them)` is the
     order of those.

@@ -34,7 +34,7 @@ def on_steps(state: RunState, steps: Steps, settings: SlowdownSettings) -> Fores
         return _foreseen(min(rows, settings.warm_up - memory.steps), rows, partial(_count, memory, rows))
     key = key_of(state)
     track = memory.tracks.get(key)
-    if key != memory.key or track is None or len(track.values) > WINDOW or settings.sum_limit <= 0:
+    if key != memory.key or track is None or len(track.values) > WINDOW or settings.sum_limit <= CLIP - SLACK:
         return UNFORESEEN
     if track.value is None:
         unlearned = _renewed_after(track.seen) - 1 - track.seen
@@ -82,6 +82,7 @@ class _Ahead:
         """Of each batch."""
         self.low = 0
         """Where in the order the nearest half of the window begins."""
+        self.drift = math.log1p(settings.drift)
         self.up, self.down, self.best = track.up, track.down, track.best
         self.up_row: int | None = None
         self.down_row: int | None = None
@@ -113,24 +114,29 @@ class _Ahead:
         moves little from one to the next: it is looked for where it was.
         """
         start, _, values, held, order = chunk
-        low = self.low
-        for seen in range(held + (RENEW if start else self.first), len(values) + 1, RENEW):
-            alive = order.translate(None, _OUTSIDE_WINDOW[seen])
+        low, take_out = self.low, order.translate
+        for gone in _OUTSIDE_WINDOW[held + (RENEW if start else self.first) : len(values) + 1 : RENEW]:
+            alive = take_out(None, gone)
             half = len(alive) // 2
-            value, most = values[alive[half]], len(alive) - half - 1
-            left, right = value - values[alive[low]], values[alive[low + half]] - value
-            while left > right and low < most:
-                low += 1
-                left, right = value - values[alive[low]], values[alive[low + half]] - value
+            value = values[alive[half]]
+            before = left = value - values[alive[low]]
+            right = values[alive[low + half]] - value
+            if left > right:
+                most = len(alive) - half - 1
+                while left > right and low < most:
+                    low += 1
+                    before, left, right = left, value - values[alive[low]], values[alive[low + half]] - value
+            else:
+                while low:
+                    before = value - values[alive[low - 1]]
+                    span = values[alive[low - 1 + half]] - value
+                    if before > span:
+                        break
+                    low -= 1
+                    left, right = before, span
             deviation = left if left > right else right
-            while low:
-                left, right = value - values[alive[low - 1]], values[alive[low - 1 + half]] - value
-                if left > right:
-                    if left < deviation:
-                        deviation = left
-                    break
-                low -= 1
-                deviation = right
+            if low and before < deviation:
+                deviation = before
             scale = 1.4826 * deviation
             self.levels.append(value)
             self.scales.append(scale if scale > FLOOR else FLOOR)
@@ -140,54 +146,72 @@ class _Ahead:
 
     def _sum(self, chunk: Chunk) -> int:
         """Both sums through the chunk, as Level.add has them; the first row at which a shift is sure, or its end."""
-        logs, settings = self.logs, self.settings
-        enough, limit, least = settings.sum_limit, FULL * settings.sum_limit, 4 * settings.threshold
-        up, down, begin = self.up, self.down, chunk.start
-        calm = not (up or down)
-        for batch in range(self._batch(begin), self._batch(chunk.stop - 1) + 1):
-            level, scale = self.levels[batch], self.scales[batch]
-            below, above, far = level - _SURE * scale, level + _SURE * scale, max(least, 6 * scale)
-            renewing = self.first + RENEW * batch - 1
-            for row, x in enumerate(logs[begin : min(renewing + 1, chunk.stop)], begin):
-                if calm and below < x < above:
-                    continue
-                residual = x - level
-                z = residual / scale
+        logs, batch, begin, stop = self.logs, self._batch(chunk.start), chunk.start, chunk.stop
+        enough, least = self.settings.sum_limit, 4 * self.settings.threshold
+        limit, up, down = FULL * enough, self.up, self.down
+        calm, end = not (up or down), self.first + RENEW * batch
+        level, scale = self.levels[batch], self.scales[batch]
+        levels, scales = self.levels[batch + 1 :], self.scales[batch + 1 :]
+        if self._batch(stop) == self._batch(stop - 1):  # the last batch is not whole: nothing is renewed after it
+            levels.append(level)
+            scales.append(math.inf)
+        for next_level, next_scale in zip(levels, scales, strict=True):
+            if end > stop:
+                end = stop
+            slack = _SURE * scale
+            below, above = level - slack, level + slack
+            rest = iter(logs[begin:end])  # what is left of it tells the row where one is asked for
+            for x in rest:
+                look = False
+                if calm:
+                    if below < x < above:
+                        continue
+                    residual = x - level
+                    z = residual / scale
+                    if -CLIP < z < CLIP:
+                        if z > SLACK:
+                            up, calm, self.up_row = z - SLACK, False, end - 1 - rest.__length_hint__()
+                        elif z < -SLACK:
+                            down, calm, self.down_row = -z - SLACK, False, end - 1 - rest.__length_hint__()
+                        continue
+                else:
+                    residual = x - level
+                    z = residual / scale
                 if not -CLIP < z < CLIP:
+                    look = residual > least and residual > 6 * scale
                     z = CLIP if z > 0.0 else -CLIP
                 after = up + z - SLACK
                 if after > 0.0:
                     if up <= 0.0:
-                        self.up_row = row
+                        self.up_row = end - 1 - rest.__length_hint__()
                     up = after if after < limit else limit
                 elif up:
                     up = 0.0
                 after = down - z - SLACK
                 if after > 0.0:
                     if down <= 0.0:
-                        self.down_row = row
+                        self.down_row = end - 1 - rest.__length_hint__()
                     down = after if after < limit else limit
                 elif down:
                     down = 0.0
                 calm = not (up or down)
-                if (residual > far or up >= enough or down >= enough) and row != renewing:
-                    self.up, self.down = up, down
-                    if self._shifted(row):
-                        return row
-            begin = renewing + 1
-            if begin <= chunk.stop:  # the last row is looked at with the level as it is now
-                residual = logs[renewing] - level - (self.levels[batch + 1] - level)
-                if up >= enough or down >= enough or residual > max(least, 6 * self.scales[batch + 1]):
-                    self.up, self.down = up, down
-                    if self._shifted(renewing):
-                        return renewing
+                if look or up >= enough or down >= enough:
+                    left = rest.__length_hint__()
+                    if (left or next_scale == math.inf) and self._shifted(end - 1 - left, up, down):
+                        return end - 1 - left
+            # the last row of a batch is looked at with level and scale as they are after it
+            if (up >= enough or down >= enough or x - next_level > 5 * next_scale) and next_scale < math.inf:
+                residual, far = x - level - (next_level - level), max(least, 6 * next_scale)
+                if (up >= enough or down >= enough or residual > far) and self._shifted(end - 1, up, down):
+                    return end - 1
+            begin, end, level, scale = end, end + RENEW, next_level, next_scale
         self.up, self.down = up, down
-        return chunk.stop
+        return stop
 
-    def _shifted(self, row: int) -> bool:
-        """Whether a shift is sure at a row, the sums being those after it."""
+    def _shifted(self, row: int, up: float, down: float) -> bool:
+        """Whether a shift is sure at a row. `up` and `down`: the sums after it."""
         scale = self._scale(row)
-        level = Level(scale=scale, up=self.up, down=self.down, recent=self._recent(row))
+        level = Level(scale=scale, up=up, down=down, recent=self._recent(row))
         return bool(shifted(level, needed(scale, self.settings.threshold), self.settings))
 
     def _recent(self, row: int) -> list[float]:
@@ -209,15 +233,15 @@ class _Ahead:
     def _drift(self, chunk: Chunk) -> int:
         """The row at which a drift is told or is over, or the chunk's end. See Level.drifted and slowdown._watch."""
         start, stop, values, held, order = chunk
-        best, shift, least = self.best, self.memory.shift, math.log1p(self.settings.drift)
+        best, shift, least, take_out = self.best, self.memory.shift, self.drift, order.translate
         drifting = shift is not None and shift.reason == "drift"
-        first = start + -(self.track.seen + start + 1) % DRIFT_EVERY
-        for row in range(first, stop, DRIFT_EVERY):
-            seen = held + row + 1 - start
-            if seen < _BLOCK:
-                continue
-            block = order.translate(None, _OUTSIDE_BLOCK[seen])
-            middle = (values[block[_BLOCK // 2 - 1]] + values[block[_BLOCK // 2]]) / 2
+        seen = held + 1 + -(self.track.seen + start + 1) % DRIFT_EVERY
+        while seen < _BLOCK:
+            seen += DRIFT_EVERY
+        row = start + seen - held - 1
+        for gone in _OUTSIDE_BLOCK[seen : len(values) + 1 : DRIFT_EVERY]:
+            block = take_out(None, gone)
+            middle = (values[block[24]] + values[block[25]]) / 2
             if best is None or middle < best:
                 best = middle
             drift = middle - best
@@ -229,6 +253,7 @@ class _Ahead:
                     return row
             elif drift > least and shift is None and drift > 3 * self._scale(row):
                 return row
+            row += DRIFT_EVERY
         self.best = best
         return stop
 
@@ -239,19 +264,24 @@ class _Ahead:
         values is near the old level where more than half of them are.
         """
         start, stop, values, held, _ = chunk
-        shift = self.memory.shift
+        shift, most = self.memory.shift, max(BACK, RECENT)
         if shift is None or shift.unsure or shift.reason == "drift":
             return stop
-        before, half = max(0, held - RECENT), (shift.level - shift.base) / 2
+        before, half = max(0, held - most), (shift.level - shift.base) / 2
         near = [0, *accumulate(x - shift.base < half for x in values[before:])]
         if near[-1] <= BACK // 2:
             return stop
+        count, batch = 0, -1
         for row in range(start, stop):
-            count = max(BACK, needed(self._scale(row), self.settings.threshold))
             seen = held + row + 1 - start
-            count = min(count, seen)
-            near_now = near[seen - before] - near[seen - count - before]
-            if near_now > count // 2 and self.iterations[row] - shift.told_at >= count >= BACK:
+            end = seen - before
+            if near[end] - near[max(0, end - most)] <= BACK // 2:
+                continue
+            if batch != self._batch(row + 1):
+                batch = self._batch(row + 1)
+                count = max(BACK, needed(self.scales[batch], self.settings.threshold))
+            recent = min(count, seen)
+            if near[end] - near[end - recent] > recent // 2 and self.iterations[row] - shift.told_at >= recent >= BACK:
                 return row
         return stop
 
