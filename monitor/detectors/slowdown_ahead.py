@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
+from operator import length_hint
 
 from monitor.detectors.levels import CLIP, DRIFT_EVERY, FLOOR, LEARN, RECENT, RENEW, SLACK, WINDOW, Level
 from monitor.detectors.sliding import Chunk, chunks, outside
@@ -170,9 +171,9 @@ class _Ahead:
                     z = residual / scale
                     if -CLIP < z < CLIP:
                         if z > SLACK:
-                            up, calm, self.up_row = z - SLACK, False, end - 1 - rest.__length_hint__()
+                            up, calm, self.up_row = z - SLACK, False, end - 1 - length_hint(rest)
                         elif z < -SLACK:
-                            down, calm, self.down_row = -z - SLACK, False, end - 1 - rest.__length_hint__()
+                            down, calm, self.down_row = -z - SLACK, False, end - 1 - length_hint(rest)
                         continue
                 else:
                     residual = x - level
@@ -183,20 +184,20 @@ class _Ahead:
                 after = up + z - SLACK
                 if after > 0.0:
                     if up <= 0.0:
-                        self.up_row = end - 1 - rest.__length_hint__()
+                        self.up_row = end - 1 - length_hint(rest)
                     up = after if after < limit else limit
                 elif up:
                     up = 0.0
                 after = down - z - SLACK
                 if after > 0.0:
                     if down <= 0.0:
-                        self.down_row = end - 1 - rest.__length_hint__()
+                        self.down_row = end - 1 - length_hint(rest)
                     down = after if after < limit else limit
                 elif down:
                     down = 0.0
                 calm = not (up or down)
                 if look or up >= enough or down >= enough:
-                    left = rest.__length_hint__()
+                    left = length_hint(rest)
                     if (left or next_scale == math.inf) and self._shifted(end - 1 - left, up, down):
                         return end - 1 - left
             # the last row of a batch is looked at with level and scale as they are after it
