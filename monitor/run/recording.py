@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitor.run import derived
-from monitor.run.history import Row
+from monitor.run.buckets import Row
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
