@@ -35,8 +35,8 @@ from monitor.known import Run, Saved, SavedRun, SavedSource, Source, forgotten
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
-from monitor.run.fold import log_clock
 from monitor.run.jump import shift
+from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import LONGEST_SECONDS

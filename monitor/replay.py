@@ -16,7 +16,7 @@ from typing import Any
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.run import derived, goodput
-from monitor.run.fold import log_clock
+from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.steady import Sample

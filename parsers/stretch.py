@@ -97,6 +97,18 @@ class Stretch:
         else:
             self.columns[field.name] = [_text(field.literals, pieces) for pieces in zip(*columns, strict=True)]
 
+    @property
+    def timed(self) -> bool:
+        """Whether the lines print their time."""
+        return self._times is not None or "logged_at" in self.shared
+
+    def date_and_time(self) -> tuple[str, Sequence[bytes]] | None:
+        """The date that all rows print, and the time of day of each; None where they are not printed so."""
+        if self._times is None or self._times[0].literals != (b'"', b"T", b'"'):
+            return None
+        dates, times = self._times[1]
+        return (dates[0].decode(), times) if dates.count(dates[0]) == len(dates) else None
+
     def times(self) -> list[str] | None:
         """`logged_at` of each row; None if the lines print no time."""
         if self._times is None:

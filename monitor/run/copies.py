@@ -7,6 +7,7 @@ Residual risk: a source that lags more than `RING` iterations behind its twin is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -37,6 +38,27 @@ def fingerprints(event: IterationLogged) -> tuple[int, int]:
     if seconds != seconds:
         seconds = -3.0
     return hash((event.iteration, loss, norm, samples, seconds)), hash((event.iteration, loss, norm, samples, -2.0))
+
+
+def row_prints(
+    iterations: list[int],
+    losses: list[float],
+    norms: list[float] | None,
+    samples: list[int] | None,
+    seconds: list[float],
+) -> Callable[[int], tuple[int, int]]:
+    """The fingerprints of a row of columns that hold no NaN."""
+
+    def prints(row: int) -> tuple[int, int]:
+        told = (
+            iterations[row],
+            losses[row],
+            -1.0 if norms is None else norms[row],
+            -1 if samples is None else samples[row],
+        )
+        return hash((*told, seconds[row])), hash((*told, -2.0))
+
+    return prints
 
 
 @dataclass(slots=True)
