@@ -96,9 +96,30 @@ class Copies:
         for key in prints:
             seen.pop(key, None)  # the newest stands last
             seen[key] = author
-        excess = len(seen) - 2 * (RING if len(self.cursors) > 1 else _ALONE)
+        excess = len(seen) - self._room
         for key in tuple(islice(seen, excess)) if excess > 0 else ():
             del seen[key]
+
+    def remember_many(self, prints: Callable[[int], tuple[int, int]], rows: int, source: str, attempt: int) -> None:
+        """What `remember` of each row leaves. Prints are asked by row number, and only for rows that are still kept."""
+        seen, room = self.seen, self._room
+        start = max(rows - room // 2, 0)
+        keys = [key for row in range(start, rows) for key in prints(row)]
+        while start and len(set(keys)) < room:  # keys that are equal leave room for older ones
+            start -= 1
+            keys = [*prints(start), *keys]
+        newest = [*dict.fromkeys(reversed(keys))][room - 1 :: -1]  # each where it came last
+        for key in newest:
+            seen.pop(key, None)
+        excess = len(seen) + len(newest) - room
+        for key in tuple(islice(seen, excess)) if newest and excess > 0 else ():
+            del seen[key]
+        seen.update(dict.fromkeys(newest, (attempt, source)))
+
+    @property
+    def _room(self) -> int:
+        """Fingerprints kept, two a report."""
+        return 2 * (RING if len(self.cursors) > 1 else _ALONE)
 
     def moved(self, source: str, iteration: int, attempt: int) -> None:
         """The source has reported this iteration, copy or not."""
