@@ -123,6 +123,13 @@ class Stretch:
         """Rows."""
         return len(self._lines)
 
+    def values(self, name: str, start: int = 0, stop: int | None = None) -> list[Any] | None:
+        """What these rows print of a field of IterationLogged; None if they do not print it."""
+        column = self.columns.get(name)
+        if column is not None:
+            return column[start:stop]
+        return [self.shared[name]] * len(self._lines[start:stop]) if name in self.shared else None
+
     def number(self, row: int) -> int:
         """Physical number of the line; quick where it is asked in order."""
         known, number = self._known if self._known[0] <= row else (0, self._known[1])

@@ -163,7 +163,7 @@ class Intervals:
         """These gaps, oldest first."""
         if seconds:
             self.values += seconds
-            del self.values[:-_HISTORY]
+            del self.values[:-GAPS_KEPT]
 
     @property
     def longest(self) -> float | None:

@@ -38,6 +38,10 @@ class Calm:
     clocks: list[float | None] | None
     """The log's own time of each row, where `live` needs all of them."""
 
+    def first(self, rows: int) -> Calm:
+        """The first rows alone."""
+        return Calm(self.stretch, self.start, self.steps.first(rows), self.clocks and self.clocks[:rows])
+
     def column(self, name: str) -> Any:
         """A list with a value for each row, or the value that all rows share; None where it is not printed."""
         column = self.stretch.columns.get(name)
@@ -45,8 +49,7 @@ class Calm:
 
     def values(self, name: str) -> list[Any] | None:
         """A value for each row; None where it is not printed."""
-        column = self.column(name)
-        return column if column is None or isinstance(column, list) else [column] * len(self.steps)
+        return self.stretch.values(name, self.start, self.start + len(self.steps))
 
 
 def calm(state: RunState, stretch: Stretch, start: int, source: str, at: Sequence[float], live: bool) -> Calm | None:
@@ -70,8 +73,8 @@ def calm(state: RunState, stretch: Stretch, start: int, source: str, at: Sequenc
         stop = next((row for row in range(start, stop) if iterations[row] % every == 0), stop)
     if stop - start < LEAST:
         return None
-    seconds = _numbers(stretch, "seconds_per_iteration", start, stop)
-    losses = _numbers(stretch, "lm_loss", start, stop)
+    seconds = stretch.values("seconds_per_iteration", start, stop)
+    losses = stretch.values("lm_loss", start, stop)
     if seconds is None or losses is None or min(seconds) <= 0 or min(losses) <= 0:
         return None
     rows = stop - start
@@ -80,8 +83,8 @@ def calm(state: RunState, stretch: Stretch, start: int, source: str, at: Sequenc
         list(at[:rows]),
         seconds,
         losses,
-        _numbers(stretch, "grad_norm", start, stop),
-        _numbers(stretch, "consumed_samples", start, stop),
+        stretch.values("grad_norm", start, stop),
+        stretch.values("consumed_samples", start, stop),
         state.latest.loss_scale,
         interval,
     )
@@ -157,13 +160,6 @@ def _unchanged(state: RunState, stretch: Stretch, start: int, stop: int) -> int:
         elif column[start:stop].count(value) != stop - start:
             stop = next(row for row in range(start, stop) if column[row] != value)
     return stop
-
-
-def _numbers(stretch: Stretch, name: str, start: int, stop: int) -> list[Any] | None:
-    column = stretch.columns.get(name)
-    if column is not None:
-        return column[start:stop]
-    return [stretch.shared[name]] * (stop - start) if name in stretch.shared else None
 
 
 def fold_steps(state: RunState, calm: Calm, source: str, live: bool) -> None:
