@@ -86,6 +86,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=loss_scale_collapse.on_step,
         on_event=loss_scale_collapse.on_event,
         listens=loss_scale_collapse.LISTENS,
+        on_steps=loss_scale_collapse.on_steps,
     ),
     "overflow_storm": Detector(
         overflow_storm.check,
@@ -93,6 +94,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=overflow_storm.on_step,
         on_event=overflow_storm.on_event,
         listens=overflow_storm.LISTENS,
+        on_steps=overflow_storm.on_steps,
     ),
     "source_lost": Detector(source_lost.check, source_lost.SourceLostSettings),
     "configuration": Detector(
@@ -101,6 +103,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=configuration.on_step,
         on_event=configuration.on_event,
         listens=configuration.LISTENS,
+        on_steps=configuration.on_steps,
     ),
     "resume_discontinuity": Detector(
         resume_discontinuity.check,
@@ -108,6 +111,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=resume_discontinuity.on_step,
         on_event=resume_discontinuity.on_event,
         listens=resume_discontinuity.LISTENS,
+        on_steps=resume_discontinuity.on_steps,
     ),
     "checkpoint_failed": Detector(
         checkpoint_failed.check,
@@ -115,6 +119,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=checkpoint_failed.on_step,
         on_event=checkpoint_failed.on_event,
         listens=checkpoint_failed.LISTENS,
+        on_steps=checkpoint_failed.on_steps,
     ),
     "checkpoint_overdue": Detector(
         checkpoint_overdue.check,
@@ -122,6 +127,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=checkpoint_overdue.on_step,
         on_event=checkpoint_overdue.on_event,
         listens=checkpoint_overdue.LISTENS,
+        on_steps=checkpoint_overdue.on_steps,
     ),
     "memory_pressure": Detector(
         memory_pressure.check,
@@ -129,6 +135,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=memory_pressure.on_step,
         on_event=memory_pressure.on_event,
         listens=memory_pressure.LISTENS,
+        on_steps=memory_pressure.on_steps,
     ),
 }
 DETECTOR_SETTINGS: dict[str, type] = {name: detector.settings for name, detector in DETECTORS.items()}
