@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add, sub
+from operator import sub
 from typing import Any, cast
 
 from monitor.run import recording
@@ -87,6 +86,7 @@ def calm(state: RunState, stretch: Stretch, start: int, source: str, at: Sequenc
         stretch.values("consumed_samples", start, stop),
         state.latest.loss_scale,
         interval,
+        stretch.values("learning_rate", start, stop),
     )
     clocks = log_clocks(stretch)[start:stop] if live and stretch.timed else None
     return Calm(stretch, start, steps, clocks) if clocks is None or None not in clocks else None
@@ -179,17 +179,13 @@ def fold_steps(state: RunState, calm: Calm, source: str, live: bool) -> None:
     baselines = _count(state, steps, tflops)
     _observe(state, calm, tflops)
     if live:
-        watch_many(state, _times(steps.seconds, steps.interval), steps.at)
+        watch_many(state, [seconds * steps.interval for seconds in steps.seconds], steps.at)
     state.last_iteration_at = steps.at[-1]
     _record(state, calm, baselines, live)
     if live:
         _learn_gaps(state, steps, baselines)
     state.progress_at = steps.at[-1]
     state.live = state.live or live
-
-
-def _times(values: list[float], factor: int) -> list[float]:
-    return values if factor == 1 else [value * factor for value in values]
 
 
 def _count(state: RunState, steps: Steps, tflops: list[float] | None) -> list[float]:
@@ -200,9 +196,8 @@ def _count(state: RunState, steps: Steps, tflops: list[float] | None) -> list[fl
     attempt.iterations += iterations
     state.iterations_total += iterations
     attempt.first_failure_at = None
-    took = _times(steps.seconds, steps.interval)
-    state.productive_seconds = reduce(add, took, state.productive_seconds)
-    state.seconds_since_checkpoint = reduce(add, took, state.seconds_since_checkpoint)
+    state.productive_seconds = steps.seconds_since(state.productive_seconds)
+    state.seconds_since_checkpoint = steps.seconds_since(state.seconds_since_checkpoint)
     state.pure_seconds = state.step_seconds = steps.seconds[-1]
     state.steady.add_many(batch_size, steps.seconds, tflops)
     baselines = cast("list[float]", state.pace.add_many(steps.seconds, batch_size, steps.interval))  # known before
