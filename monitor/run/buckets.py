@@ -18,6 +18,7 @@ Column = list[float] | list[int] | int | float | None
 AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values not finite, first and last time
 _AXIS_VALUES = 3  # of a row stand before its values
 QUAD = 16  # bytes of (low, high, sum, count)
+_LAST_ITERATION = 2**31 - 1
 _LARGEST = 3.0e38  # float32 holds no more
 _pack = struct.Struct("=4f").pack
 ABSENT = _pack(float("inf"), float("-inf"), 0.0, 0.0)
@@ -57,6 +58,22 @@ def axis_record(
     )  # fmt: skip
 
 
+def axis_of(
+    iterations: list[int], times: Callable[[int], float | None], attempt: int, strange: list[int], starts: range
+) -> bytes:
+    """The records of whole buckets that begin at these row numbers, `starts.step` rows each. Iterations rise."""
+    width = starts.step
+    ends = slice(starts.start + width - 1, starts.stop, width)
+    firsts, lasts = iterations[starts.start : starts.stop : width], iterations[ends]
+    if not 0 <= firsts[0] <= lasts[-1] <= _LAST_ITERATION:
+        firsts, lasts = list(map(_bounded, firsts)), list(map(_bounded, lasts))
+    begun = [_NAN if time is None else time for time in map(times, starts)]
+    ended = begun
+    if width > 1:
+        ended = [_NAN if time is None else time for time in map(times, range(ends.start, ends.stop, width))]
+    return b"".join(map(AXIS.pack, firsts, lasts, repeat(_bounded(attempt)), strange, begun, ended))
+
+
 def quad_of(present: Sequence[int | float]) -> tuple[bytes, int]:
     """(a quad, how many were not finite) of the values of several rows."""
     if present:
@@ -72,33 +89,35 @@ def quad_of(present: Sequence[int | float]) -> tuple[bytes, int]:
     return _pack(min(kept), max(kept), total, len(kept)), len(present) - len(kept)
 
 
-def quads_of(column: Column, starts: range, strange: list[int]) -> list[bytes]:
-    """The quads of whole buckets of one series, `starts.step` rows each; to `strange` is added what was not finite."""
-    width = starts.step
+def _quad_of_one(value: float) -> tuple[bytes, int]:
+    return (_pack(value, value, value, 1.0), 0) if -_LARGEST <= value <= _LARGEST else (ABSENT, 1)
+
+
+def quads_of(column: Column, starts: range, strange: list[int]) -> tuple[bytes, int | None]:
+    """(the quads of whole buckets of one series, the place of the first that holds a figure). The buckets begin at
+    these row numbers and have `starts.step` rows each; to `strange` is added what was not finite.
+    """
+    width, count = starts.step, len(starts)
     if column is None:
-        return [ABSENT] * len(starts)
+        return ABSENT * count, None
+    pairs: list[tuple[bytes, int]]
     if not isinstance(column, list):
-        if -_LARGEST <= column <= _LARGEST:
-            quad = _pack(column, column, column, 1.0) if width == 1 else quad_of([column] * width)[0]
-            return [quad] * len(starts)
-        strange[:] = [odd + width for odd in strange]
-        return [ABSENT] * len(starts)
-    if width == 1:
-        values = column[starts.start : starts.stop]
-        if -_LARGEST <= min(values) <= max(values) <= _LARGEST and sum(values) == sum(values):
-            return list(map(_pack, values, values, values, repeat(1.0)))
-        good = [-_LARGEST <= value <= _LARGEST for value in values]
-        strange[:] = [odd + (not one) for odd, one in zip(strange, good, strict=True)]
-        return [_pack(value, value, value, 1.0) if one else ABSENT for value, one in zip(values, good, strict=True)]
-    parts = [column[start : start + width] for start in starts]
-    lows, highs = list(map(min, parts)), list(map(max, parts))
-    if min(lows) >= -_LARGEST and max(highs) <= _LARGEST:
-        totals = list(map(sum, parts))
-        if sum(totals) == sum(totals) and min(totals) >= -_LARGEST and max(totals) <= _LARGEST:
-            return list(map(_pack, lows, highs, totals, repeat(width)))
-    pairs = list(map(quad_of, parts))
+        pairs = [_quad_of_one(column) if width == 1 else quad_of([column] * width)] * count
+    else:
+        parts = [column[start : start + width] for start in starts] if width > 1 else []
+        lows = list(map(min, parts)) if parts else column[starts.start : starts.stop]
+        highs = list(map(max, parts)) if parts else lows
+        totals = list(map(sum, parts)) if parts else lows
+        calm = sum(totals) == sum(totals) and min(lows) >= -_LARGEST and max(highs) <= _LARGEST  # a NaN is in the sum
+        if calm and min(totals) >= -_LARGEST and max(totals) <= _LARGEST:
+            quads = array("f", bytes(QUAD * count))
+            for place, figures in enumerate((lows, highs, totals, [width] * count)):
+                quads[place::4] = array("f", figures)
+            return quads.tobytes(), 0
+        pairs = list(map(quad_of, parts)) if parts else list(map(_quad_of_one, lows))
     strange[:] = map(add, strange, [odd for _, odd in pairs])
-    return [quad for quad, _ in pairs]
+    first = next((place for place, (quad, _) in enumerate(pairs) if quad is not ABSENT), None)
+    return b"".join([quad for quad, _ in pairs]), first
 
 
 def rows_of(
@@ -115,7 +134,7 @@ def rows_of(
 
 
 def _bounded(number: float | None) -> int:
-    return min(max(int(number or 0), 0), 2**31 - 1)
+    return min(max(int(number or 0), 0), _LAST_ITERATION)
 
 
 def halved(column: bytearray) -> bytearray:

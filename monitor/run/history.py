@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
@@ -21,7 +22,7 @@ from monitor.run.buckets import (
     QUAD,
     Column,
     Row,
-    axis_record,
+    axis_of,
     halved,
     halved_axis,
     quads_of,
@@ -107,25 +108,17 @@ class Track:
         starts: range,
     ) -> None:
         """Buckets of `width` rows that begin at the row numbers `starts`."""
-        before, width, strange = len(self), self.width, [0] * len(starts)
-        late: list[tuple[int, str, bytearray]] = []
+        before, strange = len(self), [0] * len(starts)
+        late: list[tuple[int, str, bytes]] = []
         for name, values in zip(names, columns, strict=True):
-            quads = quads_of(values, starts, strange)
-            column = self.series.get(name)
-            if column is not None:
-                column += b"".join(quads)
-            elif any(quad is not ABSENT for quad in quads):
-                first = next(place for place, quad in enumerate(quads) if quad is not ABSENT)
-                late.append((first, name, bytearray(ABSENT * before + b"".join(quads))))
-        for _, name, column in sorted(late, key=lambda one: one[0]):  # in the order in which rows would have made them
-            self.series[name] = column
-        ends = range(starts.start + width - 1, starts.stop, width)
-        begun = list(map(times, starts))
-        ended = begun if width == 1 else list(map(times, ends))
-        self.axis += b"".join(
-            axis_record(iterations[start], iterations[end], attempt, odd, begin, finish)
-            for start, end, odd, begin, finish in zip(starts, ends, strange, begun, ended, strict=True)
-        )
+            quads, first = quads_of(values, starts, strange)
+            if name in self.series:
+                self.series[name] += quads
+            elif first is not None:
+                late.append((first, name, quads))
+        for _, name, quads in sorted(late, key=itemgetter(0)):  # in the order in which rows would have made them
+            self.series[name] = bytearray(ABSENT * before + quads)
+        self.axis += axis_of(iterations, times, attempt, strange, starts)
 
     def _close(self, names: tuple[str, ...]) -> None:
         axis, quads = summary(self.open)

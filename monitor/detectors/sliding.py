@@ -1,0 +1,53 @@
+"""The order of the last values of a series at any of its rows, found for many rows at once.
+
+A value's position is a byte: the window and the rows after it are sorted once, as a string of positions. Those that the
+window holds at a row are what stays when all other positions are deleted from it, which C does at a byte a nanosecond:
+a fifth of what inserting and removing each value takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_MOST = 256  # values in a chunk: positions are bytes
+_POSITIONS = bytes(range(_MOST))
+
+
+class Chunk(NamedTuple):
+    """Some rows and the window before them."""
+
+    start: int
+    """Its first row."""
+    stop: int
+    """The row after its last."""
+    values: list[float]
+    """The window as it is before row `start`, oldest first, then the rows."""
+    held: int
+    """Position of row `start` in `values`."""
+    order: bytes
+    """Positions in `values`, from the lowest value to the highest."""
+
+
+def outside(window: int) -> list[bytes]:
+    """[n] -> the positions that are not among the `window` ones before position n: `order.translate(None, them)` is the
+    order of those.
+    """
+    return [_POSITIONS[: max(0, n - window)] + _POSITIONS[n:] for n in range(_MOST + 1)]
+
+
+def chunks(window: list[float], rows: list[float], first: int, every: int, size: int) -> Iterator[Chunk]:
+    """Cut rows into chunks that end at row `first` and each `every` rows on, but for the last. `window`: what it holds
+    before the first row, at most `size`, which is what it can hold.
+    """
+    start, held, gone = 0, len(window), outside(size)
+    order = bytes(sorted(range(held), key=window.__getitem__))
+    while start < len(rows):
+        stop = min(len(rows), start + first + (_MOST - held - first) // every * every)
+        values = window + rows[start:stop]
+        order = bytes(sorted(order + _POSITIONS[held : len(values)], key=values.__getitem__))
+        yield Chunk(start, stop, values, held, order)
+        left = max(0, len(values) - size)
+        order = order.translate(bytes(left) + _POSITIONS[: _MOST - left], gone[len(values)])
+        window, start, first = values[left:], stop, every
+        held = len(window)
