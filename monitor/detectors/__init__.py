@@ -16,6 +16,7 @@ from monitor.detectors import (
     divergence,
     hang,
     launch_blocking,
+    loss_normal,
     loss_scale_collapse,
     loss_spike,
     memory_pressure,
@@ -65,7 +66,7 @@ DETECTORS: dict[str, Detector] = {
     "crash_loop": Detector(crash_loop.check, crash_loop.CrashLoopSettings),
     "loss_spike": Detector(
         loss_spike.check,
-        loss_spike.LossSpikeSettings,
+        loss_normal.LossSpikeSettings,
         on_step=loss_spike.on_step,
         on_event=loss_spike.on_event,
         listens=signals.LISTENS,
