@@ -16,8 +16,10 @@ from monitor.detectors import (
     divergence,
     hang,
     launch_blocking,
+    loss_normal,
     loss_scale_collapse,
     loss_spike,
+    loss_steps,
     memory_pressure,
     nan_loss,
     overflow_storm,
@@ -65,10 +67,11 @@ DETECTORS: dict[str, Detector] = {
     "crash_loop": Detector(crash_loop.check, crash_loop.CrashLoopSettings),
     "loss_spike": Detector(
         loss_spike.check,
-        loss_spike.LossSpikeSettings,
+        loss_normal.LossSpikeSettings,
         on_step=loss_spike.on_step,
         on_event=loss_spike.on_event,
         listens=signals.LISTENS,
+        on_steps=loss_steps.on_steps,
     ),
     "divergence": Detector(
         divergence.check,
@@ -76,9 +79,14 @@ DETECTORS: dict[str, Detector] = {
         on_step=divergence.on_step,
         on_event=divergence.on_event,
         listens=signals.LISTENS,
+        on_steps=divergence.on_steps,
     ),
     "nan_loss": Detector(
-        nan_loss.check, nan_loss.NanLossSettings, on_event=nan_loss.on_event, listens=nan_loss.LISTENS
+        nan_loss.check,
+        nan_loss.NanLossSettings,
+        on_event=nan_loss.on_event,
+        listens=nan_loss.LISTENS,
+        on_steps=nan_loss.on_steps,
     ),
     "loss_scale_collapse": Detector(
         loss_scale_collapse.check,
