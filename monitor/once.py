@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -19,6 +19,7 @@ from monitor.rules import custom_rules
 from monitor.run.state import RunState
 from monitor.serve.collector import SnapshotCollector
 from parsers.events import LogEvent
+from parsers.stretch import Stretch
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
 _TIMELESS = frozenset(
@@ -47,6 +48,13 @@ class Watched(Judge):
         told = super().take(run, entry, source, at, live)
         self._onlooker(run.state, entry, at)
         return told
+
+    def take_steps(
+        self, run: Judged, stretch: Stretch, start: int, source: str, at: Sequence[float], live: bool
+    ) -> int:
+        """None at once: the onlooker wants to see each."""
+        del run, stretch, start, source, at, live
+        return 0
 
 
 def read_all(

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable
 from operator import itemgetter
+from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -21,6 +22,8 @@ from parsers.events import Event, IterationLogged
 from parsers.fields import LEADING_NUMBER, integer, milliseconds, number, teraflops
 from parsers.megatron import Span, duration, kept, ratio
 from parsers.prefixes import NOT_HOSTS, iso_time, prefix_spans, segments
+from parsers.scan import Candidates
+from parsers.stretch import Field, Layout
 
 Answer: TypeAlias = list[tuple[str, Event]]
 """(rule, event) of everything that a line says."""
@@ -44,12 +47,24 @@ _HOMES = ("values", "losses", "extra")
 _decode = msgspec.json.Decoder(IterationLogged).decode
 
 
+class Gathered(NamedTuple):
+    """Lines for a stretch: where each begins, its bytes, its plan, its pieces."""
+
+    starts: list[int]
+    lines: list[bytes]
+    plans: list[Plan]
+    rows: list[tuple[bytes, ...]]
+
+
 class Plan(NamedTuple):
     """How to read the lines of one shape."""
 
     rule: str
     cut: Callable[[bytes], tuple[bytes, ...]]
     template: bytes
+    layout: Layout | None
+    """The same for many lines at once (stretch.py): the pieces that `unpack` cuts; None where their places overlap."""
+    unpack: Callable[[bytes], tuple[bytes, ...]]
 
     def read(self, raw: bytes) -> IterationLogged | None:
         """The event of a line of this shape; None if the careful reading must be asked."""
@@ -69,6 +84,37 @@ class Shapes:
     def plan(self, raw: bytes) -> Plan | None:
         """The plan for a line, if its shape has one."""
         return self._plans.get(raw.translate(_SHAPE))
+
+    def gather(self, candidates: Candidates, position: int) -> tuple[Gathered, int]:
+        """Lines in a row, from the next candidate at or after `position` on, that have plans of one layout; and where
+        the last of them ends. Lines that end in a bare return are none.
+        """
+        gathered = Gathered([], [], [], [])
+        if candidates.has_cr:
+            return gathered, position
+        data, plan_of, layout = candidates.data, self._plans.get, None
+        find, rfind, shape = data.find, data.rfind, _SHAPE
+        starts, lines, plans, rows = gathered
+        hits, index = candidates.hits, candidates.next
+        count = len(hits)
+        while index < count:
+            place = hits[index][0]
+            index += 1
+            if place < position:
+                continue
+            end = find(b"\n", place)
+            start = rfind(b"\n", position, place) + 1 or position
+            line = data[start : end if end >= 0 else None]
+            plan = plan_of(line.translate(shape))
+            if plan is None or plan.layout is None or (plan.layout is not layout and layout is not None):
+                break
+            layout = plan.layout
+            starts.append(start)
+            lines.append(line)
+            plans.append(plan)
+            rows.append(plan.unpack(line))
+            position = end + 1 if end >= 0 else len(data)
+        return gathered, position
 
     def learn(self, raw: bytes, answer: Answer, read: Callable[[bytes], Answer]) -> None:
         """`answer` is what the careful reading `read` gave for the line. The second line of a shape makes its plan."""
@@ -112,16 +158,50 @@ def _planned(raw: bytes, rule: str, event: Event) -> Plan | None:
         return None
     members: dict[str, list[str]] = {"values": [f'"dialect":{_quoted(event.dialect)}'], "losses": [], "extra": []}
     places: list[slice] = []
+    spans: list[tuple[Span, list[str | _Cut]]] = []
     for span in sorted([*_origin(text), *fields], key=lambda span: _HOMES.index(span.home)):
         written = _written(span.convert, text[span.start : span.end])
         if written is None or any(map(str.isdigit, span.name)):  # a name that would change with the digits
             return None
         value = "".join(literal if isinstance(literal, str) else "%b" for literal in written)
         members[span.home].append(f"{_quoted(span.name)}:{value}")
+        spans.append((span, written))
         cuts = [cut for cut in written if not isinstance(cut, str)]
         places.extend(slice(span.start + start, span.start + end) for start, end in cuts)
     whole = [*members["values"], *(f'"{home}":{{{",".join(members[home])}}}' for home in ("losses", "extra"))]
-    return Plan(rule, itemgetter(*places), ("{" + ",".join(whole) + "}").encode())
+    template = ("{" + ",".join(whole) + "}").encode()
+    return Plan(rule, itemgetter(*places), template, *_layout(rule, event.dialect, spans, len(raw)))
+
+
+_layouts: dict[Layout, Layout] = {}
+"""The same object for the same layout: compared with `is`. A run has one to three."""
+
+
+def _layout(
+    rule: str, dialect: str, spans: list[tuple[Span, list[str | _Cut]]], length: int
+) -> tuple[Layout | None, Callable[[bytes], tuple[bytes, ...]]]:
+    """How to cut a line of this shape into the pieces of its fields, from left to right."""
+    fields: list[Field] = []
+    cuts: list[_Cut] = []
+    for span, written in sorted(spans, key=lambda item: item[0].start):
+        literals, first = [b""], len(cuts)
+        for part in written:
+            if isinstance(part, str):
+                literals[-1] += part.encode()
+            else:
+                cuts.append((span.start + part[0], span.start + part[1]))
+                literals.append(b"")
+        fields.append(Field(span.home, span.name, tuple(literals), first))
+    form, place = "=", 0
+    for start, end in cuts:
+        if start < place:
+            return None, lambda _: ()
+        form += f"{start - place}x{end - start}s"
+        place = end
+    layout = Layout(rule, dialect, tuple(fields))
+    if len(_layouts) >= _MAX_SHAPES:
+        _layouts.clear()
+    return _layouts.setdefault(layout, layout), Struct(f"{form}{length - place}x").unpack
 
 
 def _quoted(text: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from monitor.commands.files import files_of
-from monitor.commands.parse import events_of
+from monitor.commands.parse import events_of, pieces_of
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
@@ -20,6 +20,7 @@ from monitor.judgement import Judge
 from monitor.replay import Replay, replay
 from monitor.run.units import seconds_of
 from parsers.events import LogEvent
+from parsers.stretch import Stretch
 
 _SYMBOLS = {"firing": "!", "resolved": "+"}
 
@@ -66,7 +67,8 @@ def replay_command(
         runs.setdefault(name, []).append(path)
     seen = False
     for name, files in runs.items():
-        for player, transition in replay(judge, name, {path: _entries(path, config) for path in files}, after):
+        read = pieces_of if len(files) == 1 else events_of
+        for player, transition in replay(judge, name, {path: _entries(path, read, config) for path in files}, after):
             if transition is not None:
                 if everything or not transition.quiet:
                     _say(player, transition, as_json)
@@ -78,13 +80,15 @@ def replay_command(
         sys.exit(1)
 
 
-def _entries(path: str, config: Config) -> Iterator[LogEvent]:
+def _entries(
+    path: str, read: Callable[[IO[bytes], Config], Iterator[LogEvent | Stretch]], config: Config
+) -> Iterator[LogEvent | Stretch]:
     try:
         if path == "-":
-            yield from events_of(sys.stdin.buffer, config)
+            yield from read(sys.stdin.buffer, config)
             return
         with open(path, "rb") as stream:
-            yield from events_of(stream, config)
+            yield from read(stream, config)
     except OSError as error:
         click.echo(f"{path}: {error.strerror or error}", err=True)
 

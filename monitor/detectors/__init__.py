@@ -16,8 +16,10 @@ from monitor.detectors import (
     divergence,
     hang,
     launch_blocking,
+    loss_normal,
     loss_scale_collapse,
     loss_spike,
+    loss_steps,
     memory_pressure,
     nan_loss,
     overflow_storm,
@@ -71,10 +73,11 @@ DETECTORS: dict[str, Detector] = {
     "crash_loop": Detector(crash_loop.check, crash_loop.CrashLoopSettings),
     "loss_spike": Detector(
         loss_spike.check,
-        loss_spike.LossSpikeSettings,
+        loss_normal.LossSpikeSettings,
         on_step=loss_spike.on_step,
         on_event=loss_spike.on_event,
         listens=signals.LISTENS,
+        on_steps=loss_steps.on_steps,
     ),
     "divergence": Detector(
         divergence.check,
@@ -82,9 +85,14 @@ DETECTORS: dict[str, Detector] = {
         on_step=divergence.on_step,
         on_event=divergence.on_event,
         listens=signals.LISTENS,
+        on_steps=divergence.on_steps,
     ),
     "nan_loss": Detector(
-        nan_loss.check, nan_loss.NanLossSettings, on_event=nan_loss.on_event, listens=nan_loss.LISTENS
+        nan_loss.check,
+        nan_loss.NanLossSettings,
+        on_event=nan_loss.on_event,
+        listens=nan_loss.LISTENS,
+        on_steps=nan_loss.on_steps,
     ),
     "loss_scale_collapse": Detector(
         loss_scale_collapse.check,
@@ -92,6 +100,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=loss_scale_collapse.on_step,
         on_event=loss_scale_collapse.on_event,
         listens=loss_scale_collapse.LISTENS,
+        on_steps=loss_scale_collapse.on_steps,
     ),
     "overflow_storm": Detector(
         overflow_storm.check,
@@ -99,6 +108,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=overflow_storm.on_step,
         on_event=overflow_storm.on_event,
         listens=overflow_storm.LISTENS,
+        on_steps=overflow_storm.on_steps,
     ),
     "source_lost": Detector(source_lost.check, source_lost.SourceLostSettings),
     "configuration": Detector(
@@ -107,6 +117,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=configuration.on_step,
         on_event=configuration.on_event,
         listens=configuration.LISTENS,
+        on_steps=configuration.on_steps,
     ),
     "resume_discontinuity": Detector(
         resume_discontinuity.check,
@@ -114,6 +125,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=resume_discontinuity.on_step,
         on_event=resume_discontinuity.on_event,
         listens=resume_discontinuity.LISTENS,
+        on_steps=resume_discontinuity.on_steps,
     ),
     "checkpoint_failed": Detector(
         checkpoint_failed.check,
@@ -121,6 +133,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=checkpoint_failed.on_step,
         on_event=checkpoint_failed.on_event,
         listens=checkpoint_failed.LISTENS,
+        on_steps=checkpoint_failed.on_steps,
     ),
     "checkpoint_overdue": Detector(
         checkpoint_overdue.check,
@@ -128,6 +141,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=checkpoint_overdue.on_step,
         on_event=checkpoint_overdue.on_event,
         listens=checkpoint_overdue.LISTENS,
+        on_steps=checkpoint_overdue.on_steps,
     ),
     "memory_pressure": Detector(
         memory_pressure.check,
@@ -135,6 +149,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=memory_pressure.on_step,
         on_event=memory_pressure.on_event,
         listens=memory_pressure.LISTENS,
+        on_steps=memory_pressure.on_steps,
     ),
 }
 DETECTOR_SETTINGS: dict[str, type] = {name: detector.settings for name, detector in DETECTORS.items()}
