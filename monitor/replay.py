@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged, Patience
 from monitor.run import derived, goodput
+from monitor.run.history import History
 from monitor.run.log_clock import log_clock, log_clocks
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -119,7 +120,7 @@ class Replay:
     """One run. `play` takes events in the order of their times and gives the transitions; `finish` the rest."""
 
     def __init__(self, judge: Judge, name: str) -> None:
-        self.run = Judged(RunState(name=name))
+        self.run = Judged(RunState(name=name, history=History(kept=False)))
         self.run.state.live = True
         self.dated = False
         self.first: float | None = None
