@@ -35,6 +35,7 @@ from monitor.known import Run, Saved, SavedRun, SavedSource, Source, forgotten
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
+from monitor.run.history import History
 from monitor.run.jump import shift
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
@@ -68,11 +69,15 @@ _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its
 class Core:
     """Everything the daemon knows. Methods are called by one thread."""
 
-    def __init__(self, config: Config, rules: Sequence[Rule] = (), judge: Judge | None = None) -> None:
+    def __init__(
+        self, config: Config, rules: Sequence[Rule] = (), judge: Judge | None = None, *, past: bool = True
+    ) -> None:
+        """`past`: whether what the charts draw is kept."""
         self.config = config
         self.rules = tuple(rules)
         self._hang: HangSettings = config.detectors.hang
         self._judge = judge or Judge(config)
+        self._past = past
         self._told: list[Transition] = []
         self.runs: dict[str, Run] = {}
         self.sources: dict[str, Source] = {}
@@ -400,7 +405,7 @@ class Core:
                 self.counts.add("runs_dropped_total", "refused")
                 return None
             self._claim(name, name)  # saved, and a file of it came first that was not there then
-            run = self.runs.setdefault(name, Run(RunState(name=name, read_at=now)))
+            run = self.runs.setdefault(name, Run(RunState(name=name, read_at=now, history=History(kept=self._past))))
         return run
 
     def _make_room(self) -> bool:

@@ -8,7 +8,8 @@ Law: pure but for the iterators that are handed in; memory does not grow with th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias, cast
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged, Patience
 from monitor.run import derived, goodput
+from monitor.run.history import History
 from monitor.run.log_clock import log_clock, log_clocks
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -119,7 +121,7 @@ class Replay:
     """One run. `play` takes events in the order of their times and gives the transitions; `finish` the rest."""
 
     def __init__(self, judge: Judge, name: str) -> None:
-        self.run = Judged(RunState(name=name))
+        self.run = Judged(RunState(name=name, history=History(kept=False)))
         self.run.state.live = True
         self.dated = False
         self.first: float | None = None
@@ -142,13 +144,15 @@ class Replay:
         if state.iterations_total != before:
             self._sample(state)
 
-    def play_rows(self, times: list[float], stretch: Stretch, source: str) -> Iterator[Transition]:
-        """The lines of a stretch, each at its time."""
-        patience, row, rows = Patience(), 0, len(stretch)
+    def play_rows(
+        self, times: list[float], stretch: Stretch, source: str, start: int = 0, stop: int | None = None
+    ) -> Iterator[Transition]:
+        """Lines of a stretch, each at its time; `times` are those of all its lines."""
+        patience, row, rows = Patience(), start, len(stretch) if stop is None else stop
         while row < rows:
             taken = 0
             if self.first is not None and times[row] >= self.now:
-                taken = self._judge.take_steps(self.run, stretch, row, source, times[row:], True)
+                taken = self._judge.take_steps(self.run, stretch, row, source, times[row:rows], True)
             if taken:
                 self._sample_rows(stretch, row, row + taken)
                 row += taken
@@ -235,13 +239,14 @@ def _rounded(value: float | None) -> float | None:
 def replay(
     judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent | Stretch]], after: float = 10.0
 ) -> Iterator[tuple[Replay, Transition | None]]:
-    """Every transition of one run with the replay that gave it; last, once, with None when all is said. Stretches are
-    for a source that is alone: those of several would have to be cut where the others have lines.
-    """
+    """Every transition of one run with the replay that gave it; last, once, with None when all is said."""
     player = Replay(judge, name)
     streams = [clocked_pieces(_noting(player, entries), source) for source, entries in sources.items()]
-    for at, entry, source, times in heapq.merge(*streams, key=lambda item: item[0]):
-        told = player.play_rows(times, entry, source) if isinstance(entry, Stretch) else player.play(at, entry, source)
+    for at, entry, source, times, start, stop in _merged(streams):
+        if isinstance(entry, Stretch):
+            told = player.play_rows(times, entry, source, start, stop)
+        else:
+            told = player.play(at, entry, source)
         for transition in told:
             yield player, transition
     for transition in player.finish(after):
@@ -255,3 +260,33 @@ def _noting(player: Replay, entries: Iterable[LogEvent | Stretch]) -> Iterator[L
         dated = entry.timed if isinstance(entry, Stretch) else entry.event.logged_at is not None
         player.dated = player.dated or dated
         yield entry
+
+
+def _merged(
+    streams: Sequence[Iterator[Piece]],
+) -> Iterator[tuple[float, LogEvent | Stretch, str, list[float], int, int]]:
+    """The pieces of all streams in the order of their times, the earlier stream first; a stretch is cut where another
+    stream has something: (time, what was logged, source, times of all its rows, first row, row behind the last).
+    """
+    heads: list[tuple[float, int, int, Piece]] = []
+    for index, stream in enumerate(streams):
+        piece = next(stream, None)
+        if piece is not None:
+            heads.append((piece[0], index, 0, piece))
+    heapq.heapify(heads)
+    while heads:
+        at, index, start, piece = heads[0]
+        _, entry, source, times = piece
+        stop = len(times)
+        if stop and len(heads) > 1:
+            until, other, _, _ = min(heads[1:3])  # the second of a heap is one of these
+            stop = bisect_right(times, until, start) if index < other else bisect_left(times, until, start)
+            stop = max(stop, start + 1)
+        yield at, entry, source, times, start, stop
+        following = next(streams[index], None) if stop >= len(times) else None
+        if stop < len(times):
+            heapq.heapreplace(heads, (times[stop], index, stop, piece))
+        elif following is not None:
+            heapq.heapreplace(heads, (following[0], index, 0, following))
+        else:
+            heapq.heappop(heads)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import islice
 from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
@@ -33,6 +34,7 @@ _SPANS = {"megatron.iteration": megatron.spans, "argonne.iteration": argonne.spa
 _SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 _OTHER_DIGITS = [bytes.maketrans(b"0123456789", digits) for digits in (b"1234567891", b"3141592653")]
 _HOST_SHAPES = {name.encode().translate(_SHAPE) for name in NOT_HOSTS}
+_NEWLINE = 10
 _MAX_SHAPES = 2000  # a run has some ten to a hundred, of 1 kB each
 _MAX_BYTES = 4000  # the longest real iteration line has 700
 _MAX_TEXT = 200  # of an unknown field's value
@@ -48,12 +50,11 @@ _decode = msgspec.json.Decoder(IterationLogged).decode
 
 
 class Gathered(NamedTuple):
-    """Lines for a stretch: where each begins, its bytes, its plan, its pieces."""
+    """Lines for a stretch: where each begins, its bytes, its plan."""
 
     starts: list[int]
     lines: list[bytes]
     plans: list[Plan]
-    rows: list[tuple[bytes, ...]]
 
 
 class Plan(NamedTuple):
@@ -89,31 +90,44 @@ class Shapes:
         """Lines in a row, from the next candidate at or after `position` on, that have plans of one layout; and where
         the last of them ends. Lines that end in a bare return are none.
         """
-        gathered = Gathered([], [], [], [])
+        gathered = Gathered([], [], [])
         if candidates.has_cr:
             return gathered, position
-        data, plan_of, layout = candidates.data, self._plans.get, None
-        find, rfind, shape = data.find, data.rfind, _SHAPE
-        starts, lines, plans, rows = gathered
-        hits, index = candidates.hits, candidates.next
-        count = len(hits)
-        while index < count:
-            place = hits[index][0]
-            index += 1
+        data, plan_of, shape = candidates.data, self._plans.get, _SHAPE
+        find, rfind, size = data.find, data.rfind, len(data)
+        starts, lines, plans = gathered
+        layout: Layout | None = None
+        plan: Any = None
+        before, length, known = 0, size, b""  # of the last line: bytes before its hit, its length, its shape
+        for place, _ in islice(candidates.hits, candidates.next, None):
             if place < position:
                 continue
+            start = place - before
+            end = start + length
+            # Most lines have the shape of the one before: then it is known where they begin and end.
+            at_start = start == position or (start > position and data[start - 1] == _NEWLINE)
+            if at_start and end < size and data[end] == _NEWLINE:
+                line = data[start:end]
+                if line.translate(shape) == known:
+                    starts.append(start)
+                    lines.append(line)
+                    plans.append(plan)
+                    position = end + 1
+                    continue
             end = find(b"\n", place)
+            if end < 0:
+                end = size
             start = rfind(b"\n", position, place) + 1 or position
-            line = data[start : end if end >= 0 else None]
-            plan = plan_of(line.translate(shape))
-            if plan is None or plan.layout is None or (plan.layout is not layout and layout is not None):
+            line = data[start:end]
+            new_shape = line.translate(shape)
+            new = plan_of(new_shape)
+            if new is None or new.layout is None or (new.layout is not layout and layout is not None):
                 break
-            layout = plan.layout
+            plan, known, before, length, layout = new, new_shape, place - start, end - start, new.layout
             starts.append(start)
             lines.append(line)
             plans.append(plan)
-            rows.append(plan.unpack(line))
-            position = end + 1 if end >= 0 else len(data)
+            position = end + 1
         return gathered, position
 
     def learn(self, raw: bytes, answer: Answer, read: Callable[[bytes], Answer]) -> None:

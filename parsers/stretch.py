@@ -58,7 +58,7 @@ class Stretch:
         """`number` is the physical number of the first line, `data` the block in which the lines stand. Raises
         msgspec.DecodeError where one of them must be read with care.
         """
-        self._starts, self._lines, self._plans, rows = gathered
+        self._starts, self._lines, self._plans = gathered
         layout = self._plans[0].layout
         assert layout is not None
         self.layout = layout
@@ -68,6 +68,7 @@ class Stretch:
         self.shared: dict[str, Any] = {"dialect": layout.dialect}
         """Field -> the value that all rows print."""
         self._times: tuple[Field, list[tuple[bytes, ...]]] | None = None
+        rows = [plan.unpack(line) for plan, line in zip(self._plans, self._lines, strict=True)]
         count, cut = len(rows), list(zip(*rows, strict=True))
         for field in layout.fields:
             home, name, literals, first = field
@@ -77,7 +78,7 @@ class Stretch:
             column, after = cut[first], literals[1]
             decode = _integers if home == "values" and name in _INTEGERS else _floats
             values: list[Any]
-            if column.count(column[0]) == count:
+            if column[0] == column[-1] and column.count(column[0]) == count:
                 values = decode(b"[%b%b]" % (column[0], after))
                 if home == "values":
                     self.shared[name] = values[0]

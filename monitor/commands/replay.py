@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
 from monitor.commands.files import files_of
-from monitor.commands.parse import events_of, pieces_of
+from monitor.commands.parse import pieces_of
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
@@ -67,8 +67,7 @@ def replay_command(
         runs.setdefault(name, []).append(path)
     seen = False
     for name, files in runs.items():
-        read = pieces_of if len(files) == 1 else events_of
-        for player, transition in replay(judge, name, {path: _entries(path, read, config) for path in files}, after):
+        for player, transition in replay(judge, name, {path: _entries(path, config) for path in files}, after):
             if transition is not None:
                 if everything or not transition.quiet:
                     _say(player, transition, as_json)
@@ -80,15 +79,13 @@ def replay_command(
         sys.exit(1)
 
 
-def _entries(
-    path: str, read: Callable[[IO[bytes], Config], Iterator[LogEvent | Stretch]], config: Config
-) -> Iterator[LogEvent | Stretch]:
+def _entries(path: str, config: Config) -> Iterator[LogEvent | Stretch]:
     try:
         if path == "-":
-            yield from read(sys.stdin.buffer, config)
+            yield from pieces_of(sys.stdin.buffer, config)
             return
         with open(path, "rb") as stream:
-            yield from read(stream, config)
+            yield from pieces_of(stream, config)
     except OSError as error:
         click.echo(f"{path}: {error.strerror or error}", err=True)
 

@@ -157,6 +157,8 @@ class History:
     restarts: list[tuple[int, int | None, float | None]] = field(default_factory=list)
     """(first iteration of the launch, last of the one before, time), oldest first."""
     attempt: int = 0
+    kept: bool = True
+    """False where nobody will draw it, as in one reading to the end: then nothing is added."""
     clock_lag: float | None = None
     """Smallest difference seen between our clock and the log's: whole quarters of an hour of it are its time zone."""
 
@@ -215,6 +217,7 @@ class History:
             list(self.phases),
             list(self.restarts),
             self.attempt,
+            self.kept,
             self.clock_lag,
         )
 

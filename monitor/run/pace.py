@@ -55,8 +55,12 @@ class Pace:
         self.count += iterations
         self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
 
-    def add_many(self, seconds: list[float], batch_size: int | None, iterations: int = 1) -> list[float | None]:
-        """What `add` of each leaves, and `baseline` after each. All positive and finite."""
+    def add_many(
+        self, seconds: list[float], batch_size: int | None, iterations: int = 1, last: int | None = None
+    ) -> list[float | None]:
+        """What `add` of each leaves, and `baseline` after each of them, or of the last so many at least. All positive
+        and finite.
+        """
         if not seconds:
             return []
         alone = 0  # these while the window fills, or holds a NaN
@@ -68,7 +72,7 @@ class Pace:
         if alone:
             seconds = seconds[alone:]
         if seconds:
-            baselines += self._slide(seconds)
+            baselines += self._slide(seconds, len(seconds) if last is None else min(last, len(seconds)))
             took = seconds if iterations == 1 else map(mul, seconds, repeat(iterations))
             self.sum_seconds = reduce(add, took, self.sum_seconds)  # not sum(): from Python 3.12 on it adds otherwise
             self.count += len(seconds) * iterations
@@ -83,13 +87,17 @@ class Pace:
         total = sum(window)
         return total == total
 
-    def _slide(self, seconds: list[float]) -> list[float]:
-        """The full window moves on over these: its median after each."""
+    def _slide(self, seconds: list[float], last: int) -> list[float]:
+        """The full window moves on over these: its median after each of the last so many."""
         window, ordered = self.windows[self.last_batch_size], self.ordered
         medians: list[float] = []
         append, low, high = medians.append, _WINDOW // 2 - 1, _WINDOW // 2
         values = window + seconds
-        for new, oldest in zip(seconds, values, strict=False):
+        first = len(seconds) - last
+        if first:
+            values = values[first:]
+            ordered[:] = sorted(values[:_WINDOW])
+        for new, oldest in zip(values[_WINDOW:], values, strict=False):
             del ordered[bisect_left(ordered, oldest)]
             insort(ordered, new)
             append((ordered[low] + ordered[high]) / 2)

@@ -25,6 +25,8 @@ def record(
     if live and clock is not None:
         lag = at - clock
         history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
+    if not history.kept:
+        return
     time = clock if clock is not None else at - history.zone if live else None
     rows = history.steps.open
     latest_known = rows[-1][1] if rows else None

@@ -105,7 +105,9 @@ def _steady(state: RunState, stretch: Stretch, live: bool) -> bool:
         return False  # a launch that computes again what another has computed is looked at line by line
     if state.failure is not None or state.hung or state.impure or state.timed_overhead:
         return False
-    if state.overhead_until is not None or "validations_since" in state.memo or state.history.attempt != attempt.number:
+    if state.overhead_until is not None or "validations_since" in state.memo:
+        return False
+    if state.history.kept and state.history.attempt != attempt.number:
         return False
     if None in (state.first_at, state.progress_at, state.last_iteration_at, state.pace.baseline):
         return False
@@ -116,7 +118,7 @@ def _steady(state: RunState, stretch: Stretch, live: bool) -> bool:
     printed = "tflops" in stretch.columns or "tflops" in stretch.shared
     if printed and state.tflops_formula is None and state.observed.unexplained < EXPLANATIONS:
         return False
-    if not printed and not recording.rate_is_known(state):
+    if not printed and state.history.kept and not recording.rate_is_known(state):
         return False
     return (state.log_clock_first is not None or not stretch.timed) and "node" not in stretch.columns
 
@@ -176,20 +178,23 @@ def fold_steps(state: RunState, calm: Calm, source: str, live: bool) -> None:
     take_values(state, stretch.event(last))
     state.last_line = stretch.text(last)
     tflops = calm.values("tflops")
-    baselines = _count(state, steps, tflops)
+    gaps = list(map(sub, steps.at, [state.progress_at or 0.0, *steps.at])) if live else []
+    moved = [row for row, gap in enumerate(gaps) if gap > 0][-GAPS_KEPT:]
+    needed = None if state.history.kept else len(steps) - moved[0] if moved else 1
+    baselines = _count(state, steps, tflops, needed)
     _observe(state, calm, tflops)
     if live:
         watch_many(state, [seconds * steps.interval for seconds in steps.seconds], steps.at)
     state.last_iteration_at = steps.at[-1]
     _record(state, calm, baselines, live)
-    if live:
-        _learn_gaps(state, steps, baselines)
+    if moved:
+        _learn_gaps(state, steps, gaps, moved, baselines)
     state.progress_at = steps.at[-1]
     state.live = state.live or live
 
 
-def _count(state: RunState, steps: Steps, tflops: list[float] | None) -> list[float]:
-    """The iterations and what they took; gives the baseline after each line."""
+def _count(state: RunState, steps: Steps, tflops: list[float] | None, needed: int | None) -> list[float]:
+    """The iterations and what they took; gives the baseline after each of the last `needed` lines, or of all."""
     attempt, batch_size = state.attempt, state.latest.global_batch_size
     iterations, last = len(steps) * steps.interval, steps.iterations[-1]
     attempt.last_iteration = state.latest.iteration = state.highest_iteration = last
@@ -200,9 +205,9 @@ def _count(state: RunState, steps: Steps, tflops: list[float] | None) -> list[fl
     state.seconds_since_checkpoint = steps.seconds_since(state.seconds_since_checkpoint)
     state.pure_seconds = state.step_seconds = steps.seconds[-1]
     state.steady.add_many(batch_size, steps.seconds, tflops)
-    baselines = cast("list[float]", state.pace.add_many(steps.seconds, batch_size, steps.interval))  # known before
+    baselines = state.pace.add_many(steps.seconds, batch_size, steps.interval, needed)
     state.memo["last_baseline"] = baselines[-1]
-    return baselines
+    return cast("list[float]", baselines)  # there was one before
 
 
 def _observe(state: RunState, calm: Calm, tflops: list[float] | None) -> None:
@@ -223,7 +228,7 @@ def _observe(state: RunState, calm: Calm, tflops: list[float] | None) -> None:
 
 def _record(state: RunState, calm: Calm, baselines: list[float], live: bool) -> None:
     """The rows of the run's past; times as recording.record tells them."""
-    steps, history, latest, memory = calm.steps, state.history, state.latest, state.memory
+    steps, history, latest = calm.steps, state.history, state.latest
     times: Callable[[int], float | None] = _unknown
     clock: float | None = None
     if calm.clocks is not None:
@@ -237,7 +242,9 @@ def _record(state: RunState, calm: Calm, baselines: list[float], live: bool) -> 
         times = lambda row: steps.at[row] - zone  # noqa: E731
     if clock is not None:
         state.log_clock_last = max(clock, state.log_clock_last or clock)
-    tflops = calm.column("tflops")
+    if not history.kept:
+        return
+    tflops, memory = calm.column("tflops"), state.memory
     columns = (
         steps.losses,
         calm.column("grad_norm"),
@@ -256,13 +263,9 @@ def _unknown(_row: int) -> None:
     return None
 
 
-def _learn_gaps(state: RunState, steps: Steps, baselines: list[float]) -> None:
-    """Live: the gaps between the lines are examples of good ones."""
-    before = cast("float", state.progress_at)
-    gaps = list(map(sub, steps.at, [before, *steps.at]))
-    moved = [row for row, gap in enumerate(gaps) if gap > 0][-GAPS_KEPT:]
-    if not moved:
-        return
+def _learn_gaps(state: RunState, steps: Steps, gaps: list[float], moved: list[int], baselines: list[float]) -> None:
+    """Live: the gaps before the rows in `moved` are examples of good ones."""
     gap_of(state, "training").add_many([gaps[row] for row in moved])
-    expected = [max(steps.seconds[row], baselines[row]) * steps.interval for row in moved]
-    state.gap_ratios.add_many([gaps[row] / value for row, value in zip(moved, expected, strict=True)])
+    predicted = [max(steps.seconds[row], baselines[row - len(steps)]) for row in moved]
+    ratios = [gaps[row] / (value * steps.interval) for row, value in zip(moved, predicted, strict=True)]
+    state.gap_ratios.add_many(ratios)

@@ -57,12 +57,11 @@ def _backlog(text: bytes, size: int, stretches: bool) -> tuple[Judged, int]:
     return run, at_once
 
 
-def _replayed(text: bytes, size: int, stretches: bool) -> list[str]:
+def _replayed(texts: dict[str, bytes], size: int, stretches: bool) -> list[str]:
     said = []
     player: Replay | None = None
-    for player, transition in replay(
-        Judge(default_config(), repeats=False), "run", {SOURCE: _read(text, size, stretches)}
-    ):
+    sources = {name: _read(text, size, stretches) for name, text in texts.items()}
+    for player, transition in replay(Judge(default_config(), repeats=False), "run", sources):
         said.append(repr(transition) if transition is not None else repr(player.summary()))
     assert player is not None
     return [*said, *_parts(player.run)]
@@ -79,7 +78,7 @@ def _same(text: bytes, size: int = 1 << 20) -> int:
     one, _ = _backlog(text, size, False)
     many, at_once = _backlog(text, size, True)
     assert _parts(many) == _parts(one)
-    assert _replayed(text, size, True) == _replayed(text, size, False)
+    assert _replayed({SOURCE: text}, size, True) == _replayed({SOURCE: text}, size, False)
     return at_once
 
 
@@ -203,6 +202,18 @@ def test_whatever_happens(seed: int) -> None:
     wild = Wild(seed)
     text = "\n".join(wild.lines(wild.chance.choice([40, 400, 1600]))).encode() + b"\n"
     _same(text, wild.chance.choice([2_000, 40_000, 1 << 20]))
+
+
+@pytest.mark.parametrize("seed", range(2000, 2020))
+def test_several_files_of_a_run(seed: int) -> None:
+    """A replay puts the lines of several files in order: copies of the log, its other half, what stands in an .err."""
+    wild = Wild(seed)
+    lines, chance = list(wild.lines(500)), wild.chance
+    err = [line for line in lines if "iteration" not in line or chance.random() < 0.05]
+    half = [line for line in lines if chance.random() < 0.5]
+    files = {"b.out": lines, "a.err": err, "c.log": chance.choice([half, lines, []])}
+    texts = {name: "\n".join(part).encode() + b"\n" for name, part in files.items()}
+    assert _replayed(texts, 20_000, True) == _replayed(texts, 20_000, False)
 
 
 @pytest.mark.parametrize("seed", [1000, 1001])

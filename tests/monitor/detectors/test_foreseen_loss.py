@@ -7,14 +7,10 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from monitor.config import default_config
-from monitor.detectors import DETECTORS
 from monitor.run.state import RunState
 from parsers.events import IterationLogged
-from tests.monitor.detectors.foreseen import foresee, see, steps_of
+from tests.monitor.detectors.foreseen import foresee, see
 
 NAMES = ("loss_spike", "divergence", "nan_loss")
 Row = tuple[float, float | None]

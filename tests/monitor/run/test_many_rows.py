@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from monitor.run import copies as copies_module
 from monitor.run import history as history_module
-from monitor.run.buckets import Column
+from monitor.run.buckets import ABSENT, Column, quad_of
 from monitor.run.copies import Copies
 from monitor.run.history import BUCKETS, SERIES, History
 from monitor.run.observed import Observed, observe_iteration, observe_many
@@ -316,3 +317,18 @@ def test_observed(calls: list[tuple[list[IterationLogged], int, int | None, int 
             tokens,
         )
         same(one, many)
+
+
+@given(st.lists(ANY, max_size=20), st.integers(0, 4))
+def test_a_bucket_says_what_it_says_on_paper(part: list[float], times: int) -> None:
+    """Low, high, sum and count of what float32 holds; `add_step` and `add_steps` both build on this."""
+    values = part * times
+    kept = [value for value in values if abs(value) <= 3.0e38]
+    quad, strange = quad_of(values)
+    assert strange == len(values) - len(kept)
+    if not kept:
+        assert quad is ABSENT
+        return
+    total = sum(kept)
+    figures = (min(kept), max(kept), math.copysign(3.0e38, total) if abs(total) > 3.0e38 else total, len(kept))
+    assert quad == struct.pack("=4f", *figures)
