@@ -253,10 +253,7 @@ class _Series:
         middles = [self._middle(looks[0] - BARS_EVERY), self._middle(looks[0])]
         middles += [math.log(part[_MIDDLE]) for part in parts[1 : len(looks)]]
         # The median of two parts lies between theirs, and no more is taken off it than the second fell.
-        lowest = [
-            before if middle > before else middle + (middle - before)
-            for before, middle in pairwise(middles)
-        ]
+        lowest = [before if middle > before else middle + (middle - before) for before, middle in pairwise(middles)]
         unknown = len([at for at in looks[: MINIMUM // BARS_EVERY] if at < MINIMUM])
         lowest[:unknown] = [math.inf] * unknown
         return lowest
@@ -297,8 +294,9 @@ class _Series:
             return None
         if look < 2 or not len(parts[look]) == len(parts[look - 1]) == BARS_EVERY:
             return level_of(self._logs(at - MINIMUM, at))
-        halves = math.log(parts[look - 1][_MIDDLE]), math.log(parts[look][_MIDDLE])
-        return level_after(self.middle_at(look - 2), self.middle_at(look), *halves)
+        level, earlier, later = self.middle_at(look), math.log(parts[look - 1][_MIDDLE]), math.log(parts[look][_MIDDLE])
+        before = level if later >= earlier else self.middle_at(look - 2)  # asked for only where there may be a fall
+        return level_after(before, level, earlier, later)
 
     def spread_before(self) -> float:
         """The last spread that was not 0 before the last look; 0 if there was none."""
