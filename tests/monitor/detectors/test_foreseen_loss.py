@@ -8,6 +8,8 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from monitor.run.state import RunState
 from parsers.events import IterationLogged
