@@ -244,7 +244,7 @@ class _Series:
         return reached
 
     def _lowest(self) -> list[float]:
-        """What the level is at least, by each look."""
+        """What the level is at least, by each look: any value where none is known."""
         looks, parts = self.looks, self.parts
         if not looks or not self.come:
             return [math.inf] * len(looks)
@@ -253,10 +253,7 @@ class _Series:
         middles = [self._middle(looks[0] - BARS_EVERY), self._middle(looks[0])]
         middles += [math.log(part[_MIDDLE]) for part in parts[1 : len(looks)]]
         # The median of two parts lies between theirs, and no more is taken off it than the second fell.
-        lowest = [before if middle > before else middle + (middle - before) for before, middle in pairwise(middles)]
-        unknown = len([at for at in looks[: MINIMUM // BARS_EVERY] if at < MINIMUM])
-        lowest[:unknown] = [math.inf] * unknown
-        return lowest
+        return [before if middle > before else middle + (middle - before) for before, middle in pairwise(middles)]
 
     def _middle(self, at: int) -> float:
         """The median of the sixteen values before `at`; 0 where there are fewer."""
