@@ -38,7 +38,7 @@ from monitor.run.state import RunState
 from monitor.run.steps import UNFORESEEN, Foreseen, Steps
 
 _MIDDLE = BARS_EVERY // 2
-_AT_ONCE = 1024  # rows that are taken together: where something is high, what was looked at behind it was in vain
+_AT_ONCE, _AT_LEAST = 1024, 64  # rows looked at together: behind something high it was in vain, fewer are next
 
 
 def on_steps(state: RunState, steps: Steps, settings: LossSpikeSettings) -> Foreseen:
@@ -109,13 +109,15 @@ def _ill(work: SpikeMemory, rows: _Rows, settings: LossSpikeSettings) -> int:
 
 def _healthy(work: SpikeMemory, rows: _Rows, settings: LossSpikeSettings) -> int:
     """Take rows while no spike opens. How many."""
-    row, count = 0, len(rows)
+    row, count, ahead = 0, len(rows), _AT_ONCE
     while row < count:
         if work.high is None:
-            last = min(count, row + _AT_ONCE)
+            last = min(count, row + ahead)
             row = _calm(work, rows, row, last, settings)
             if row == last:
+                ahead = min(2 * ahead, _AT_ONCE)
                 continue
+            ahead = _AT_LEAST
         while row < count:  # something is high: one by one up to the next look
             if learn(work, rows.iterations[row], rows.samples_at(row), *rows.at(row), settings):
                 return row
