@@ -25,6 +25,7 @@ Aside: TypeAlias = list[tuple[int, bytes, str, Event]]
 _OTHER_DIGITS = [bytes.maketrans(b"0123456789", digits) for digits in (b"1234567891", b"3141592653")]
 _NEWLINE = 10
 _MAX_SHAPES = 2000  # a run has some ten to a hundred, of 1 kB each
+_MANY = 100
 _MAX_BYTES = 4000  # the longest real iteration line has 700
 
 
@@ -41,7 +42,7 @@ class Shapes:
 
     def __init__(self) -> None:
         self._plans: dict[bytes, Plan | None] = {}
-        self._once: set[bytes] = set()
+        self._seen: dict[bytes, int] = {}
 
     def plan(self, raw: bytes) -> Plan | None:
         """The plan for a line, if its shape has one."""
@@ -97,18 +98,20 @@ class Shapes:
         return gathered, aside, position
 
     def learn(self, raw: bytes, answer: Answer, read: Callable[[bytes], Answer]) -> None:
-        """`answer` is what the careful reading `read` gave for the line. The second line of a shape makes its plan."""
+        """`answer` is what the careful reading `read` gave for the line. The second line of a shape makes its plan; the
+        more there are, the more lines must ask for one: to prove it takes as long as to read twenty.
+        """
         if len(answer) != 1 or answer[0][0] not in SPANS or len(raw) > _MAX_BYTES:
             return
         shape = raw.translate(SHAPE)
         if shape in self._plans:
             return
-        if shape not in self._once:
-            if len(self._once) >= _MAX_SHAPES:
-                self._once.clear()
-            self._once.add(shape)
+        seen = self._seen.pop(shape, 0) + 1
+        if seen < 2 + len(self._plans) // _MANY:
+            if len(self._seen) >= _MAX_SHAPES:
+                self._seen.clear()
+            self._seen[shape] = seen
             return
-        self._once.discard(shape)
         if len(self._plans) >= _MAX_SHAPES:
             self._plans.clear()
         self._plans[shape] = _proved(raw, answer, read)

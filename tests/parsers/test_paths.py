@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -279,6 +280,17 @@ def test_plans_are_used(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(data, "plain", Shapes()) == naive(data)
     assert planned[:2] == [None, None]
     assert None not in planned[2:]
+
+
+def test_lines_of_ever_new_shapes_are_not_planned() -> None:
+    """Plans that are hardly ever used would cost more than they save."""
+    widths = list(itertools.product(("1.5", "12.5", "123.5"), repeat=6))
+    lines = ["time (ms)" + "".join(f" | t{'x' * at}: {text}" for at, text in enumerate(row)) for row in widths]
+    shapes = Shapes()
+    data = "".join(f"{line}\n" for line in [*lines, *lines, *lines]).encode()
+    assert read(data, "best", shapes) == naive(data)
+    planned = sum(shapes.plan(line.encode()) is not None for line in lines)
+    assert 100 <= planned <= 200, f"{planned} of {len(lines)}"
 
 
 literals = st.lists(st.text("ab1. ", min_size=1, max_size=3).map(str.encode), min_size=1, max_size=5, unique=True)
