@@ -156,8 +156,9 @@ class Core:
         self.counts.set("last_read_timestamp_seconds", message.at)
         # Stamped by another thread: a clock that was set back in between must not put progress into the future.
         at = min(message.at, now) if source.caught_up else min(message.mtime, message.at, now)
-        read = source.reader.feed if source.caught_up else source.reader.feed_stretches
-        self._fold_all(source, read(message.data), at, now)
+        reader, inert = source.reader, self._judge.inert
+        entries = reader.feed(message.data) if source.caught_up else reader.feed_stretches(message.data, inert)
+        self._fold_all(source, entries, at, now)
 
     def _restarted(self, message: Restarted, now: float) -> None:
         source = self.sources.get(message.source)

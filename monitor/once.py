@@ -16,7 +16,7 @@ from monitor.metrics import Snapshot
 from monitor.rules import custom_rules
 from monitor.run.state import RunState
 from monitor.serve.text import page_text
-from parsers.events import LogEvent
+from parsers.events import Event, LogEvent
 from parsers.stretch import Stretch
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
@@ -46,6 +46,11 @@ class Watched(Judge):
         told = super().take(run, entry, source, at, live)
         self._onlooker(run.state, entry, at)
         return told
+
+    def inert(self, event: Event) -> bool:
+        """None: the onlooker wants to see each in its place."""
+        del event
+        return False
 
     def take_steps(
         self, run: Judged, stretch: Stretch, start: int, source: str, at: Sequence[float], live: bool

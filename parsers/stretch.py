@@ -142,7 +142,7 @@ class Stretch:
 
     def event(self, row: int) -> IterationLogged:
         """What the line says, as the reader gives it of a line by itself."""
-        event = self._plans[row].read(self._lines[row])
+        event: IterationLogged | None = self._plans[row].read(self._lines[row])
         assert event is not None  # all its columns could be read
         return event
 
