@@ -12,7 +12,7 @@ from monitor.follow.mount_reader import Mode, MountReader
 from monitor.follow.waker import Alarm, Waker
 
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
-_COALESCE_SECONDS = 0.02  # a writer in a hurry wakes us once in that time, not once a line
+_PACE = 0.1  # seconds between two passes but while there is more to read: many writers wake us once in that time
 
 
 class MountStatus(NamedTuple):
@@ -60,7 +60,9 @@ class ReaderThread(threading.Thread):
             while not self._stopping.is_set():
                 hints, everything = self.alarm.take()
                 self._busy_since = self._clock.monotonic()
+                busy = False
                 for message in self._reader.poll(self._clock, hints, all_files=everything):
+                    busy = True
                     self._busy_since = None  # waiting for the loop is no sign of a hung mount
                     if not self._put(message):
                         return
@@ -68,12 +70,13 @@ class ReaderThread(threading.Thread):
                         self._watch()
                     self._busy_since = self._clock.monotonic()
                 self._busy_since = None
-                if self.alarm.wait(self._reader.wait(self._clock.monotonic())):
-                    self._stopping.wait(_COALESCE_SECONDS)
+                due = self._reader.wait(self._clock.monotonic())
+                self.alarm.wait(max(due, _PACE) if due > 0.0 else 0.0, deaf=_PACE if busy else 0.0)
         finally:
             if self._waker is not None:
                 self._waker.stop()
             self._reader.close()
+            self.alarm.close()
 
     def _put(self, message: Message) -> bool:
         while not self._stopping.is_set():
