@@ -195,7 +195,8 @@ def scrape(count: int) -> list[Row]:
         rows.append(
             Row(
                 f"scrape, {runs} runs (50 of them live){often}", f"{last / bar:.2f} of the bar",
-                f"p50 {1000 * median(waits):.0f} ms, p99 {1000 * last:.0f} ms of {len(waits)}; {size / 1e6:.1f} MB a page",
+                f"p50 {1000 * median(waits):.0f} ms, p99 {1000 * last:.0f} ms of {len(waits)}; "
+                f"{size / 1e6:.1f} MB a page",
                 f"{1000 * bar:.0f} ms", last <= bar,
             )
         )  # fmt: skip
