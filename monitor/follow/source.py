@@ -32,6 +32,8 @@ class Source(Following):
         self.unreadable = False
         self.missing_since: float | None = None
         self._binary: tuple[int, int] | None = None
+        self._rest: tuple[int, int, int, int, int] | None = None
+        self._glanced: os.stat_result | None = None
 
     @property
     def followed(self) -> bool:
@@ -43,9 +45,24 @@ class Source(Following):
         """Was there ever a file, now or before the restart?"""
         return self._content is not None or self._resume is not None
 
+    def glance(self, now: float) -> bool:
+        """Is the path at rest, and as it was at the last look? Then this was the look. If not, `poll`."""
+        if self._rest is None:
+            return False
+        try:
+            seen = self._glanced = self._context.stat(self.path)
+        except OSError:
+            return False
+        if _identity_and_stamp(seen) != self._rest:
+            return False
+        self._glanced = None
+        self.due_at = now + self._pause(now)
+        return True
+
     def poll(self, now: float, at: float) -> Iterator[Message]:
         """Look once. Reads at most `read_bytes` of each file concerned."""
         self.more = self._soon = False
+        self._rest = None
         try:
             yield from self._look(now, at)
         except OSError as error:
@@ -55,11 +72,14 @@ class Source(Following):
         if self.unreadable:
             self.unreadable = False
             yield Readable(self.source, at)
+        self.due_at = now if self.more else now + self._pause(now)
+
+    def _pause(self, now: float) -> float:
+        spread = self._context.spread_seconds
+        if self.unsupported:
+            return max(self._settings.idle_interval, spread)
         quiet_since = self.missing_since if self.missing_since is not None else self._pacing.changed_at
-        pause = self._pacing.pause(
-            now, quiet_since=quiet_since, soon=self._soon, spread_seconds=self._context.spread_seconds
-        )
-        self.due_at = now if self.more else now + (self._settings.idle_interval if self.unsupported else pause)
+        return self._pacing.pause(now, quiet_since=quiet_since, soon=self._soon, spread_seconds=spread)
 
     def leave(self) -> None:
         """Nobody follows this path any more."""
@@ -70,8 +90,9 @@ class Source(Following):
     # What the path names now.
 
     def _look(self, now: float, at: float) -> Told:
+        seen, self._glanced = self._glanced, None
         try:
-            seen = self._context.stat(self.path)
+            seen = seen or self._context.stat(self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             yield from self._absent(error, now, at)
             return
@@ -160,8 +181,9 @@ class Source(Following):
         stamp = seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
         if stamp != self._stamp:
             if self._stamp is not None:
-                self._pacing.changed(now)
-        elif now >= self._pacing.settled_at and self._suspected_at is None and self._hole_since is None:
+                self._changed(seen, now)
+        elif self._at_rest():
+            self._rest = _identity_and_stamp(seen)
             return
         descriptor = self._context.descriptors.get(self)
         held = descriptor is not None
@@ -181,6 +203,13 @@ class Source(Following):
             return
         self._suspected_at = None
         self._stamp = None if self.more else stamp
+        if not self.more and self._at_rest():
+            self._rest = _identity_and_stamp(seen)
+
+    def _at_rest(self) -> bool:
+        """Nothing more can have happened to the file that its size and times do not show."""
+        settled = self._compared_at >= self._pacing.settled_at
+        return settled and self._suspected_at is None and self._hole_since is None
 
     def _suspect(self, seen: os.stat_result, now: float, at: float, *, held: bool) -> Told:
         """The bytes before the offset are not what was read, or are missing. Only a fresh open can prove it."""
@@ -323,3 +352,7 @@ class Source(Following):
             self.unreadable = True
             yield Unreadable(self.source, error.errno, error.strerror or str(error), at)
         self.due_at = now + self._pacing.after_failure(self._failures)
+
+
+def _identity_and_stamp(seen: os.stat_result) -> tuple[int, int, int, int, int]:
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
