@@ -42,6 +42,7 @@ from monitor.run.state import RunState
 from monitor.run.units import LONGEST_SECONDS
 from parsers.events import (
     FailureSeen,
+    IterationLogged,
     LineDiscarded,
     LogEvent,
     Malformed,
@@ -58,6 +59,7 @@ _log = logging.getLogger(__name__)
 
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
 _JUDGE_INTERVAL = 1.0  # seconds between two judgements of a run that nothing came for: budgets are of 60 s and more
+_CALM_INTERVAL = 5.0  # the same while no detector has asked for more and no deadline is near: nothing should change
 _SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
@@ -79,6 +81,10 @@ class Core:
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
         self._unclaimed = Saved()
+        self.fleeting = False
+        """Something happened that the logs may not tell again: what is known is to be saved soon."""
+        self._stirred: dict[str, bool] = {}  # runs that are to be judged at the next tick, in the order of their lines
+        self._swept_at = float("-inf")  # when all runs were last looked at, for what time alone changes
         self._reading: Counter[str] = Counter()  # run -> its sources that have not been read to their end
         self._sources_of: dict[str, set[str]] = {}
         self.scanned: set[str] = set()
@@ -161,6 +167,7 @@ class Core:
         source.marker.feed(message)
         source.reader = SourceReader(self.rules)
         source.counted = (0, 0)
+        self.fleeting = True
         _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
 
     def _caught_up(self, message: CaughtUp, now: float) -> None:
@@ -176,7 +183,7 @@ class Core:
             return
         if self._catching_up(source.run):
             return
-        run.dirty = True
+        self._stir(run)
         self._weigh_history(run, now)
 
     def _weigh_history(self, run: Run, now: float) -> None:
@@ -192,7 +199,8 @@ class Core:
         run = self._run(name, now)
         if run is not None:
             run.state.unreadable[message.source] = message.message
-            run.state.proven = run.dirty = True
+            run.state.proven = True
+            self._stir(run)
         if source is not None:
             self._finish(source)  # what cannot be read holds nobody up
         if run is not None:
@@ -205,7 +213,7 @@ class Core:
         run = self.runs.get(name)
         if run is not None:
             run.state.unreadable.pop(message.source, None)
-            run.dirty = True
+            self._stir(run)
             self._weigh_loss(run, name)
 
     def _gone(self, message: Gone, now: float) -> None:
@@ -217,7 +225,8 @@ class Core:
         if run.state.live and run.state.phase not in ENDED:
             run.state.unreadable[message.source] = "the file was deleted"
             self._weigh_loss(run, source.run)
-        run.dirty = True
+        self._stir(run)
+        self.fleeting = True
         source.reader = SourceReader(self.rules)
         source.counted = (0, 0)
 
@@ -243,28 +252,53 @@ class Core:
     # --- judgement --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Transition]:
-        """Judge against the clock every run that something came for, and each of the others once a second."""
-        behind = self._behind()
-        for name, run in list(self.runs.items()):
-            if name in behind:
+        """Judge every run that something came for, and once a second look which of the others time alone may change."""
+        sweep = not 0.0 <= now - self._swept_at < _JUDGE_INTERVAL
+        names = list(self.runs) if sweep else list(self._stirred)
+        if sweep:
+            self._swept_at = now
+        for name in names:
+            if self._catching_up(name):
+                continue
+            stirred = self._stirred.pop(name, False)
+            run = self.runs.get(name)
+            if run is None:
                 continue
             if run.deferred and now - run.backlog_at >= _SETTLED:
                 self._fold_deferred(run)
                 self._weigh_history(run, now)
-            if not run.state.proven or (not run.dirty and 0.0 <= now - run.judged_at < _JUDGE_INTERVAL):
-                continue
-            run.judged_at = now
-            before = run.state.hung, run.state.phase
-            transitions = self._judge.judge(run, now)
-            if transitions or before != (run.state.hung, run.state.phase):
-                run.dirty = self.changed = True
-            run.dirty = run.dirty or derived.run_state(run.state, run.history) != run.shown_state
-            self._told.extend(transitions)
-            if self._expired(run, now):
-                del self.runs[name]
-                self.changed = True
+            if run.state.proven and (stirred or self._due(run, now)):
+                self._judge_run(run, now)
         told, self._told = self._told, []
         return told
+
+    def _due(self, run: Run, now: float) -> bool:
+        """Is it time to judge a run that nothing came for?"""
+        idle = now - run.judged_at
+        return not 0.0 <= idle < _JUDGE_INTERVAL and (not 0.0 <= idle < _CALM_INTERVAL or not self._calm(run, now))
+
+    def _calm(self, run: Run, now: float) -> bool:
+        """It trains, nothing is open, and time alone changes nothing yet: what a replay does not judge at all."""
+        state, book = run.state, run.book
+        settled = state.live and state.phase != "exiting" and now < self._judge.calm_until(run)
+        return not book.open and not book.pending and (settled or run.history)
+
+    def _judge_run(self, run: Run, now: float) -> None:
+        run.judged_at = now
+        before = run.state.hung, run.state.phase
+        transitions = self._judge.judge(run, now)
+        if transitions or before != (run.state.hung, run.state.phase):
+            run.dirty = self.changed = True
+        run.dirty = run.dirty or derived.run_state(run.state, run.history) != run.shown_state
+        self._told.extend(transitions)
+        if self._expired(run, now):
+            del self.runs[run.state.name]
+            self.changed = True
+
+    def _stir(self, run: Run) -> None:
+        """Something came for it: it is to be judged and shown anew."""
+        run.dirty = True
+        self._stirred[run.state.name] = True
 
     def _expired(self, run: Run, now: float) -> bool:
         if run.history and run.book.open:
@@ -277,10 +311,9 @@ class Core:
     def snapshot(self, now: float) -> Snapshot:
         """What HTTP may show until the next one."""
         shown: list[RunSnapshot] = []
-        behind = self._behind()
         for name in sorted(self.runs):
             run = self.runs[name]
-            if not run.state.proven or (run.shown is None and name in behind):
+            if not run.state.proven or (run.shown is None and self._catching_up(name)):
                 continue
             shown.append(self._show(run, now))
         self._count_sources()
@@ -290,9 +323,14 @@ class Core:
             runs=tuple(shown),
             monitor=self.counts.frozen(),
             incidents=tuple(incident for run in shown for incident in run.page["incidents"]),
-            ready=all(source.caught_up for source in self.sources.values()),
+            ready=self.ready,
             loop_turned_at=now,
         )
+
+    @property
+    def ready(self) -> bool:
+        """Is every source read to its end?"""
+        return not any(self._reading.values())
 
     def _show(self, run: Run, now: float) -> RunSnapshot:
         if run.shown is not None and not run.dirty and not run.book.open:
@@ -337,8 +375,10 @@ class Core:
             state.sources.append(source.name)
         for kind, count in Counter(entry.event.kind for entry in entries).items():
             self.counts.add("events_total", kind, by=count)
+        calm = source.caught_up and not run.book.open and not run.book.pending
         for entry in entries:
             event = entry.event
+            calm = calm and isinstance(event, IterationLogged)  # a detector that is moved by one judges at once
             if isinstance(event, Malformed):
                 self.counts.add("malformed_lines_total", event.rule)
             elif isinstance(event, LineDiscarded):
@@ -354,7 +394,10 @@ class Core:
         if not source.caught_up:
             run.backlog_at = now
         state.read_at = now
-        run.dirty = True
+        if calm and run.judged_at:
+            run.dirty = True
+        else:
+            self._stir(run)
 
     def _fold_deferred(self, run: Run) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
@@ -364,7 +407,7 @@ class Core:
             if last is None or logged is None or logged >= last:
                 self._judge.take(run, entry, source, at, False)
         run.deferred.clear()
-        run.dirty = True
+        self._stir(run)
 
     def _count_lines(self, source: Source) -> None:
         lines, matched = source.reader.lines, source.reader.matched_lines
@@ -400,10 +443,6 @@ class Core:
     def _catching_up(self, name: str) -> bool:
         return self._reading[name] > 0
 
-    def _behind(self) -> set[str]:
-        """Runs of which some source is not read to its end yet."""
-        return {source.run for source in self.sources.values() if not source.caught_up}
-
     def _weigh_loss(self, run: Run, name: str) -> None:
         followed = self._sources_of.get(name, set()) | set(run.state.unreadable)
         run.state.lost = bool(followed) and followed <= set(run.state.unreadable)
@@ -424,7 +463,8 @@ class Core:
             shift(run.state, seconds)
             shift(run.book, seconds)
             run.backlog_at += seconds
-            run.dirty = self.changed = True
+            self.changed = True
+            self._stir(run)
 
     def reconfigure(self, config: Config, rules: Sequence[Rule], now: float) -> dict[str, Position]:
         """Begin anew with another configuration and everything that is known; gives the positions to prove."""
@@ -432,6 +472,7 @@ class Core:
         self.config, self.rules, self._hang = config, tuple(rules), config.detectors.hang
         self._judge = Judge(config)
         self.sources, self.runs, self.scanned = {}, {}, set()
+        self._stirred.clear()
         self._reading.clear()
         self._sources_of.clear()
         self._unclaimed = Saved(saved.sources, saved.runs)

@@ -12,8 +12,8 @@ from monitor.follow.mount_reader import Mode, MountReader
 from monitor.follow.waker import Alarm, Waker
 
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
-_COALESCE_SECONDS = 0.02  # a writer in a hurry wakes us once in that time, not once a line
-_PACE_SECONDS = 0.1  # between two passes that only the time asked for: of thousands of files one is due at any moment
+_PACE = 0.1  # seconds between two passes that time alone asked for: of thousands of files one is due at any moment
+_DEAF = 0.05  # seconds between two that inotify asked for: many writers wake us once in that time
 
 
 class MountStatus(NamedTuple):
@@ -69,18 +69,18 @@ class ReaderThread(threading.Thread):
                         self._watch()
                     self._busy_since = self._clock.monotonic()
                 self._busy_since = None
-                if self.alarm.wait(self._pause(began)):
-                    self._stopping.wait(_COALESCE_SECONDS)
+                self.alarm.wait(self._pause(began), deaf=_DEAF if hints else 0.0)
         finally:
             if self._waker is not None:
                 self._waker.stop()
             self._reader.close()
+            self.alarm.close()
 
     def _pause(self, began: float) -> float:
         """Seconds to the next pass, after one that `began` then."""
         if self._reader.hurried:
             return 0.0
-        return max(0.0, began + max(self._reader.wait(began), _PACE_SECONDS) - self._clock.monotonic())
+        return max(0.0, began + max(self._reader.wait(began), _PACE) - self._clock.monotonic())
 
     def _put(self, message: Message) -> bool:
         while not self._stopping.is_set():
