@@ -44,7 +44,7 @@ from monitor.systemd import ServiceManager
 _log = logging.getLogger(__name__)
 
 _WAIT = 0.25  # seconds that the loop waits for a message at most: so often is the clock asked whether a run hangs
-_PACE = 0.1  # between two turns, if nobody asks: half of what a person calls at once
+_PACE = 0.25  # between two turns that take messages, unless somebody asks: fifty lines a second are four turns
 _TELL = 1.0  # between two lines for systemd
 _BATCH_SECONDS = 0.2  # of messages taken before the runs are judged and shown again
 _JUMP = 5.0  # seconds between the two clocks in one turn: NTP slews by milliseconds, anything more was a step
@@ -89,6 +89,8 @@ class Daemon:
         first = Snapshot(at=self.clock.wall(), loop_turned_at=self.clock.wall())
         self._latest = Latest(first, lambda: self._inbox.knock())  # noqa: PLW0108 - a reload replaces it
         self._turned = self.clock.monotonic()
+        self._took = float("-inf")
+        """When a message was last taken."""
         self._offset = self.clock.wall() - self._turned
         self._hold_until = float("-inf")
         self._was_ready = False
@@ -189,12 +191,13 @@ class Daemon:
 
     def _take(self, wait: float) -> None:
         if not self._latest.wanted:
-            self._inbox.wait(self._turned + _PACE - self.clock.monotonic(), wait)
+            self._inbox.wait(self._took + _PACE - self.clock.monotonic(), wait)
         until = self.clock.monotonic() + _BATCH_SECONDS
         with contextlib.suppress(queue.Empty):
             while True:
                 self.core.handle(self._inbox.get_nowait(), self._now())
-                if self.clock.monotonic() >= until:
+                self._took = self.clock.monotonic()
+                if self._took >= until:
                     return
 
     def _now(self) -> float:
