@@ -86,7 +86,7 @@ class Following:
                 yield opened(self.source, self.path, content, status, None)
             content.take(taken.offset, taken.data)
             if self._caught_up or at - status.st_mtime < _FRESH_SECONDS:  # to read an old log is no sign of life in it
-                self._changed(status, now)
+                self._changed(status, now, at)
             behind = max(0, status.st_size - content.offset)
             yield Data(self.source, taken.offset, taken.data, status.st_mtime, at, behind)
         if taken.at_end and not taken.hole and not self._caught_up:
@@ -94,9 +94,12 @@ class Following:
             yield CaughtUp(self.source, at)
         return taken
 
-    def _changed(self, status: os.stat_result, now: float) -> None:
-        fine = status.st_mtime % 1.0 != 0.0 and self._context.is_local(status.st_dev)
-        self._pacing.changed(now, fine_stamps=fine, grown=self._caught_up)
+    def _changed(self, status: os.stat_result, now: float, at: float) -> None:
+        settle = self._settings.settle_seconds
+        if status.st_mtime % 1.0 and self._context.is_local(status.st_dev):  # whole seconds: the stamps are no finer
+            local = self._settings.settle_local
+            settle = min(max(0.0, max(status.st_mtime, status.st_ctime) + local - at), settle)
+        self._pacing.changed(now, settle_seconds=settle, grown=self._caught_up)
 
     def _drain(self, now: float, at: float) -> Generator[Message, None, int | None]:
         """Read the old file on. Gives the names it still has, or None if it cannot be had (any more)."""

@@ -26,10 +26,10 @@ class Pacing:
         if self.changed_at is None:
             self.changed_at = now - max(0.0, age_seconds)
 
-    def changed(self, now: float, *, fine_stamps: bool, grown: bool) -> None:
-        """Size, times or content are not what they were. `fine_stamps`: a local file, with parts of seconds."""
+    def changed(self, now: float, *, settle_seconds: float, grown: bool) -> None:
+        """Size, times or content are not what they were. `grown`: it had been read to its end before."""
         self.changed_at = now
-        self.settled_at = now + (self.settings.settle_local if fine_stamps else self.settings.settle_seconds)
+        self.settled_at = now + settle_seconds
         self.grown = self.grown or grown
 
     def pause(self, now: float, *, quiet_since: float | None, soon: bool, spread_seconds: float) -> float:

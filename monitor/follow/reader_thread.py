@@ -13,7 +13,8 @@ from monitor.follow.waker import Alarm, Waker
 
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
 _PACE = 0.1  # seconds between two passes that time alone asked for: of thousands of files one is due at any moment
-_DEAF = 0.05  # seconds between two that inotify asked for: many writers wake us once in that time
+_DEAF = 0.07  # seconds after one that inotify asked for in which it is not listened to,
+_PATIENCE = 0.03  # and from its next word to its pass: many writers wake us once in that time, and stamps have ticked
 
 
 class MountStatus(NamedTuple):
@@ -69,7 +70,7 @@ class ReaderThread(threading.Thread):
                         self._watch()
                     self._busy_since = self._clock.monotonic()
                 self._busy_since = None
-                self.alarm.wait(self._pause(began), deaf=_DEAF if hints else 0.0)
+                self.alarm.wait(self._pause(began), deaf=_DEAF if hints else 0.0, patience=_PATIENCE)
         finally:
             if self._waker is not None:
                 self._waker.stop()

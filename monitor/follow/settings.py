@@ -37,9 +37,9 @@ class FollowSettings:
     settle_seconds: float = 2.0
     """The bytes before the offset are compared again until a file has been quiet for this long: a change within one
     tick of the file system's time stamps (up to 1 s on old servers) leaves size and times as they were."""
-    settle_local: float = 0.1
-    """The same for local files whose time stamps have parts of seconds: these tick with the kernel, every 10 ms or more
-    often."""
+    settle_local: float = 0.02
+    """The same, after the time stamp itself, for local files whose stamps have parts of seconds: these tick with the
+    kernel, every 10 ms or more often, and are told by the clock that we ask."""
     confirm_seconds: float = 3.0
     """On a network mount a truncation is believed when two fresh opens this far apart show it: acregmin, the least time
     that an NFS client keeps attributes, is 3 s."""

@@ -179,10 +179,8 @@ class Source(Following):
     def _same(self, seen: os.stat_result, now: float, at: float) -> Told:
         assert self._content is not None
         stamp = seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
-        if stamp != self._stamp:
-            if self._stamp is not None:
-                self._changed(seen, now)
-        elif self._at_rest():
+        changed = stamp != self._stamp
+        if not changed and self._at_rest():
             self._rest = _identity_and_stamp(seen)
             return
         descriptor = self._context.descriptors.get(self)
@@ -197,7 +195,10 @@ class Source(Following):
             if problem:
                 yield from self._suspect(seen, now, at, held=False)
                 return
+        before = self._stamp
         taken = yield from self._take(descriptor, seen, now, at)
+        if changed and before is not None and not taken.data:
+            self._changed(seen, now, at)
         if taken.changed:
             yield from self._suspect(seen, now, at, held=held)
             return
