@@ -96,9 +96,12 @@ class MountReader:
         self.hurried = self._walk is not None
         for source in self._agenda.take(clock.monotonic()):
             now = clock.monotonic()
-            if not source.glance(now):
-                yield from source.poll(now, clock.wall())
+            told = source.glance(now, at := clock.wall())
+            if told is None:
+                yield from source.poll(now, at)
                 self.hurried = self.hurried or source.more
+            elif told:
+                yield told[0]
             self._agenda.put(source)
         self._passes += 1
         self._seconds += clock.monotonic() - begun

@@ -16,7 +16,7 @@ from monitor.follow.context import Context
 from monitor.follow.discovery import kind_of
 from monitor.follow.following import Following, Told
 from monitor.follow.identity import Content, former_of, is_strong
-from monitor.follow.messages import Message, Position, Readable, RestartReason, Unreadable
+from monitor.follow.messages import Data, Message, Position, Readable, RestartReason, Unreadable
 from monitor.follow.opening import begin_again, begin_new, begin_renamed, unread
 
 
@@ -45,19 +45,42 @@ class Source(Following):
         """Was there ever a file, now or before the restart?"""
         return self._content is not None or self._resume is not None
 
-    def glance(self, now: float) -> bool:
-        """Is the path at rest, and as it was at the last look? Then this was the look. If not, `poll`."""
+    def glance(self, now: float, at: float) -> tuple[Data] | tuple[()] | None:
+        """Look at a path that was at rest: what was appended since, if anything. None: `poll` has to look.
+
+        This is all that happens to most files at most times: no more is done than tells it from what `poll` is for.
+        """
         if self._rest is None:
-            return False
+            return None
         try:
             seen = self._glanced = self._context.stat(self.path)
+            told = () if _identity_and_stamp(seen) == self._rest else self._appended(seen, now, at)
         except OSError:
-            return False
-        if _identity_and_stamp(seen) != self._rest:
-            return False
-        self._glanced = None
-        self.due_at = now + self._pause(now)
-        return True
+            return None
+        if told is not None:
+            self._glanced = None
+            self.due_at = now + self._pause(now)
+        return told
+
+    def _appended(self, seen: os.stat_result, now: float, at: float) -> tuple[Data] | None:
+        """The file that was read to its end has grown by a little text, and what stands before is what was read."""
+        content, descriptor = self._content, self._context.descriptors.get(self)
+        if content is None or descriptor is None or not (self._announced and self._caught_up):
+            return None
+        offset, tail, rest = content.offset, content.tail, self._rest
+        count = seen.st_size - offset
+        if rest is None or rest[:3] != (seen.st_dev, seen.st_ino, offset) or not 0 < count <= self._settings.least_read:
+            return None
+        block = self._context.os_layer.pread(descriptor, len(tail) + count, offset - len(tail))
+        data = block[len(tail) :]
+        if len(data) != count or not block.startswith(tail) or b"\0" in data:
+            return None
+        content.take(offset, data)
+        self._compared_at = now
+        self._changed(seen, now, at)
+        self._stamp = seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+        self._rest = _identity_and_stamp(seen) if self._at_rest() else None
+        return (Data(self.source, offset, data, seen.st_mtime, at, 0),)
 
     def poll(self, now: float, at: float) -> Iterator[Message]:
         """Look once. Reads at most `read_bytes` of each file concerned."""
