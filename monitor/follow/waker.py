@@ -33,16 +33,16 @@ class Alarm:
         self._quiet.register(self._ear, select.POLLIN)
         self._heard: dict[int, Callable[[], None]] = {}
 
-    def ring(self, path: str | None = None) -> None:
-        """Something may have changed at `path`, or anywhere."""
+    def ring(self, *paths: str) -> None:
+        """Something may have changed at these paths; without any: anywhere."""
         with self._lock:
-            if path is None or len(self._hints) >= _MOST_HINTS:
+            if not paths or len(self._hints) + len(paths) > _MOST_HINTS:
                 self._all = True
             else:
-                self._hints.add(path)
-            if not self._rung and self._mouth >= 0:
+                self._hints.update(paths)
+            rung, self._rung = self._rung, True  # before the write: it wakes the waiting thread, which asks
+            if not rung and self._mouth >= 0:
                 os.write(self._mouth, b"!")
-            self._rung = True
 
     def listen(self, descriptor: int, hear: Callable[[], None]) -> None:
         """Call `hear` in the waiting thread when the descriptor can be read. Only the waiting thread may say so."""
@@ -54,18 +54,21 @@ class Alarm:
         if self._heard.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
 
-    def wait(self, seconds: float, deaf: float = 0.0) -> bool:
-        """True if it rang. For the first `deaf` seconds what the descriptor has to say is left to add up."""
+    def wait(self, seconds: float, deaf: float = 0.0, patience: float = 0.0) -> bool:
+        """True if it rang. What the descriptor has to say is heard after `deaf` seconds and is left to add up for
+        `patience` seconds, so that many events are one waking; a ring is heard at once.
+        """
         deaf = min(deaf, seconds)
-        if deaf > 0.0 and self._heard and self._waited(self._quiet, deaf):
+        if self._heard and deaf > 0.0 and (self._rung or self._quiet.poll(_milliseconds(deaf))):
             return True
-        return self._waited(self._poll, seconds - max(0.0, deaf))
-
-    def _waited(self, poll: select.poll, seconds: float) -> bool:
-        if not self._rung:
-            for descriptor, _ in poll.poll(math.ceil(1000 * max(0.0, seconds))):
-                if descriptor in self._heard:
-                    self._heard[descriptor]()
+        if self._rung:
+            return True
+        ready = self._poll.poll(_milliseconds(seconds - deaf))
+        heard = [self._heard[descriptor] for descriptor, _ in ready if descriptor in self._heard]
+        if heard and patience > 0.0 and len(ready) == len(heard):
+            self._quiet.poll(_milliseconds(patience))
+        for hear in heard:
+            hear()
         return self._rung
 
     def take(self) -> tuple[set[str], bool]:
@@ -124,6 +127,7 @@ class Waker:
         """Something has happened: ring for each path."""
         if self._inotify is None:
             return
+        events: set[tuple[int, bytes]] = set()
         try:
             for happened in self._inotify.read():
                 if happened.lost:
@@ -132,11 +136,17 @@ class Waker:
                     for directory in self._names.pop(happened.watch, ()):
                         del self._watches[directory]
                 elif happened.name:
-                    for directory in self._names.get(happened.watch, ()):
-                        self._alarm.ring(os.path.join(directory, os.fsdecode(happened.name)))
+                    events.add((happened.watch, happened.name))
         except OSError as error:
             self.note = f"watching failed: {error}"
             self.stop()
+        paths = [
+            f"{directory.rstrip('/')}/{os.fsdecode(name)}"
+            for watch, name in events
+            for directory in self._names.get(watch, ())
+        ]
+        if paths:
+            self._alarm.ring(*paths)
 
     def stop(self) -> None:
         """Watch nothing any more."""
@@ -183,3 +193,7 @@ def _inode(directory: str) -> int | None:
         return os.stat(directory).st_ino
     except OSError:
         return None
+
+
+def _milliseconds(seconds: float) -> int:
+    return math.ceil(1000 * max(0.0, seconds))
