@@ -9,7 +9,7 @@ import copy
 import logging
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from monitor import __version__
@@ -30,13 +30,14 @@ from monitor.follow.messages import (
     Unreadable,
 )
 from monitor.incidents import Transition
-from monitor.judgement import Judge
+from monitor.judgement import Judge, Patience
 from monitor.known import Run, Saved, SavedRun, SavedSource, Source, forgotten
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
-from monitor.run.fold import log_clock
+from monitor.run.history import History
 from monitor.run.jump import shift
+from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import LONGEST_SECONDS
@@ -53,6 +54,7 @@ from parsers.events import (
 )
 from parsers.reader import SourceReader
 from parsers.scan import Rule
+from parsers.stretch import Stretch
 
 _log = logging.getLogger(__name__)
 
@@ -68,11 +70,15 @@ _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its
 class Core:
     """Everything the daemon knows. Methods are called by one thread."""
 
-    def __init__(self, config: Config, rules: Sequence[Rule] = (), judge: Judge | None = None) -> None:
+    def __init__(
+        self, config: Config, rules: Sequence[Rule] = (), judge: Judge | None = None, *, past: bool = True
+    ) -> None:
+        """`past`: whether what the charts draw is kept."""
         self.config = config
         self.rules = tuple(rules)
         self._hang: HangSettings = config.detectors.hang
         self._judge = judge or Judge(config)
+        self._past = past
         self._told: list[Transition] = []
         self.runs: dict[str, Run] = {}
         self.sources: dict[str, Source] = {}
@@ -155,7 +161,8 @@ class Core:
         self.counts.set("last_read_timestamp_seconds", message.at)
         # Stamped by another thread: a clock that was set back in between must not put progress into the future.
         at = min(message.at, now) if source.caught_up else min(message.mtime, message.at, now)
-        self._fold_all(source, source.reader.feed(message.data), at, now)
+        read = source.reader.feed if source.caught_up else source.reader.feed_stretches
+        self._fold_all(source, read(message.data), at, now)
 
     def _restarted(self, message: Restarted, now: float) -> None:
         source = self.sources.get(message.source)
@@ -362,8 +369,7 @@ class Core:
 
     # --- folding ----------------------------------------------------------------------------------------------------
 
-    def _fold_all(self, source: Source, entries: Iterable[LogEvent], at: float, now: float) -> None:
-        entries = list(entries)
+    def _fold_all(self, source: Source, entries: Sequence[LogEvent | Stretch], at: float, now: float) -> None:
         self._count_lines(source)
         if not entries:
             return
@@ -373,12 +379,15 @@ class Core:
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
-        for kind, count in Counter(entry.event.kind for entry in entries).items():
-            self.counts.add("events_total", kind, by=count)
-        calm = source.caught_up and not run.book.open and not run.book.pending
+        kinds: Counter[str] = Counter()
         for entry in entries:
+            if isinstance(entry, Stretch):
+                kinds[IterationLogged.kind] += len(entry)
+                source.drives = True
+                self._take_stretch(run, entry, source.name, at)
+                continue
             event = entry.event
-            calm = calm and isinstance(event, IterationLogged)  # a detector that is moved by one judges at once
+            kinds[event.kind] += 1
             if isinstance(event, Malformed):
                 self.counts.add("malformed_lines_total", event.rule)
             elif isinstance(event, LineDiscarded):
@@ -391,13 +400,25 @@ class Core:
             self._told.extend(self._judge.take(run, entry, source.name, at, source.caught_up))
             if state.progress_at != before and source.caught_up:
                 run.history = False  # it moves: no history any more
+        for kind, count in kinds.items():
+            self.counts.add("events_total", kind, by=count)
         if not source.caught_up:
             run.backlog_at = now
         state.read_at = now
-        if calm and run.judged_at:
-            run.dirty = True
-        else:
-            self._stir(run)
+        run.dirty = True
+        open_or_new = run.book.open or run.book.pending or not run.judged_at
+        if open_or_new or not source.caught_up or len(kinds) > 1 or IterationLogged.kind not in kinds:
+            self._stir(run)  # else it is calm: a detector that is moved by an iteration has judged at once
+
+    def _take_stretch(self, run: Run, stretch: Stretch, source: str, at: float) -> None:
+        """Of a backlog: all its lines count as written when the file was last changed."""
+        patience, row, rows = Patience(), 0, len(stretch)
+        while row < rows:
+            taken = self._judge.take_steps(run, stretch, row, source, [at] * (rows - row), False)
+            row += taken
+            for alone in range(row, min(rows, row + patience.after(taken))):
+                self._told.extend(self._judge.take(run, stretch.entry(alone), source, at, False))
+                row = alone + 1
 
     def _fold_deferred(self, run: Run) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
@@ -424,7 +445,7 @@ class Core:
                 self.counts.add("runs_dropped_total", "refused")
                 return None
             self._claim(name, name)  # saved, and a file of it came first that was not there then
-            run = self.runs.setdefault(name, Run(RunState(name=name, read_at=now)))
+            run = self.runs.setdefault(name, Run(RunState(name=name, read_at=now, history=History(kept=self._past))))
         return run
 
     def _make_room(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -19,6 +19,7 @@ from monitor.rules import custom_rules
 from monitor.run.state import RunState
 from monitor.serve.collector import SnapshotCollector
 from parsers.events import LogEvent
+from parsers.stretch import Stretch
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
 _TIMELESS = frozenset(
@@ -48,15 +49,26 @@ class Watched(Judge):
         self._onlooker(run.state, entry, at)
         return told
 
+    def take_steps(
+        self, run: Judged, stretch: Stretch, start: int, source: str, at: Sequence[float], live: bool
+    ) -> int:
+        """None at once: the onlooker wants to see each."""
+        del run, stretch, start, source, at, live
+        return 0
+
 
 def read_all(
-    config: Config, clock: Clock | None = None, onlooker: Callable[[RunState, LogEvent, float], None] | None = None
+    config: Config,
+    clock: Clock | None = None,
+    onlooker: Callable[[RunState, LogEvent, float], None] | None = None,
+    *,
+    past: bool = True,
 ) -> tuple[Core, list[str]]:
     """(the core after everything was read, what a person should know): files that no one can read or that hold no
     training line, patterns that match nothing.
     """
     clock = clock or SystemClock()
-    core = Core(config, custom_rules(config), Watched(config, onlooker) if onlooker else None)
+    core = Core(config, custom_rules(config), Watched(config, onlooker) if onlooker else None, past=past)
     watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
     problems: list[str] = []
     for message in read_once(watches, clock=clock):
@@ -84,7 +96,7 @@ def page_text(snapshot: Snapshot) -> str:
 def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[str]]:
     """What `run --once` prints, and what it says beside it."""
     clock = clock or SystemClock()
-    core, problems = read_all(config, clock)
+    core, problems = read_all(config, clock, past=False)
     snapshot = core.snapshot(clock.wall())
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
     return page_text(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor)), problems

@@ -11,16 +11,18 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from parsers.events import Event, LineDiscarded, LogEvent
 from parsers.lines import MAX_LINE_BYTES, Block, LineSplitter, line_end, next_line
 from parsers.prefixes import ANSI, segments, strip_prefixes
 from parsers.scan import Candidates, Gatherer, Line, Rule, Scanner
-from parsers.shapes import Answer, Shapes
+from parsers.shapes import Answer, Plan, Shapes
 from parsers.speakers import GATHERERS, RULES
+from parsers.stretch import LEAST, MAX_TEXT, Stretch
 
 _DEFAULT_SCANNER = Scanner(RULES)
 _DEFAULT_SHAPES = Shapes()  # a memo that all sources share: what one has learned, the others need not
-_MAX_TEXT = 2000  # of a line kept as evidence
 
 
 class SourceReader:
@@ -58,7 +60,16 @@ class SourceReader:
     def feed(self, chunk: bytes) -> list[LogEvent]:
         """Read the next bytes of the source."""
         self.fed_bytes += len(chunk)
-        return self._read(self._splitter.feed(chunk))
+        out: list[LogEvent] = []
+        self._read(self._splitter.feed(chunk), out)
+        return out
+
+    def feed_stretches(self, chunk: bytes) -> list[LogEvent | Stretch]:
+        """The same, for one who reads a backlog: iteration lines in a row come as one stretch, where they can."""
+        self.fed_bytes += len(chunk)
+        out: list[LogEvent | Stretch] = []
+        self._read(self._splitter.feed(chunk), out, stretches=True)
+        return out
 
     def skip(self, count: int) -> None:
         """The source holds `count` bytes here that nobody needs to see (a hole)."""
@@ -68,7 +79,8 @@ class SourceReader:
 
     def flush(self) -> list[LogEvent]:
         """The source has ended: its last line counts although it has no end, and open facts are closed."""
-        out = self._read(self._splitter.flush())
+        out: list[LogEvent] = []
+        self._read(self._splitter.flush(), out)
         for name, gatherer in self._open:
             out.extend(LogEvent(self._splitter.line, name, event, "") for event in gatherer.close())
         self._open = []
@@ -98,22 +110,32 @@ class SourceReader:
                 with contextlib.suppress(TypeError):  # its fields were others then
                     self._open.append((name, GATHERERS[name](**fields)))
 
-    def _read(self, parts: Sequence[Any]) -> list[LogEvent]:
-        out: list[LogEvent] = []
+    def _read(self, parts: Sequence[Any], out: list[Any], stretches: bool = False) -> None:
         for part in parts:
             if isinstance(part, Block):
-                self._splitter.counted(part, self._read_block(part, out))
+                self._splitter.counted(part, self._read_block(part, out, stretches))
             else:
                 out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
-        return out
 
-    def _read_block(self, block: Block, out: list[LogEvent]) -> int:
+    def _read_block(self, block: Block, out: list[Any], stretches: bool) -> int:
         """Its events into `out`; the number of its newlines."""
         data = block.data
         candidates = self._scanner.candidates(data)
         plan_for = self._shapes.plan
         position, counted, number = 0, 0, block.first_line
+        apart = 0  # lines before this place are read one by one
         while True:
+            if stretches and position >= apart and not (self._open or self._extra):
+                gathered, apart = self._shapes.gather(candidates, position)
+                if len(gathered.starts) >= LEAST:
+                    first, last = gathered.starts[0], gathered.starts[-1]
+                    with contextlib.suppress(msgspec.DecodeError):  # a zero in front, or too large a number
+                        above = number + data.count(b"\n", counted, first)
+                        out.append(Stretch(above, data, gathered))
+                        number = above + data.count(b"\n", first, last)
+                        counted, position = last, apart
+                        self.matched_lines += len(gathered.starts) - (above == self._last_matched)
+                        self._last_matched = number
             found = self._next_line(candidates, position)
             if found is None:
                 return number - block.first_line + data.count(b"\n", counted)
@@ -122,16 +144,19 @@ class SourceReader:
             counted = start
             raw = data[start:end]
             plan = plan_for(raw) if rules and not (self._open or self._extra) else None
-            event = plan.read(raw) if plan is not None else None
-            if plan is not None and event is not None:
-                out.append(LogEvent(number, plan.rule, event, raw.decode().strip()[:_MAX_TEXT]))
-                found_one = True
-            else:
-                found_one = self._read_line(raw, number, rules, out)
-            if found_one and number != self._last_matched:
-                self.matched_lines += 1
-                self._last_matched = number
+            self._read_one(raw, number, rules, plan, out)
             position = next_line(data, end)
+
+    def _read_one(self, raw: bytes, number: int, rules: tuple[int, ...], plan: Plan | None, out: list[Any]) -> None:
+        """A line's events, and whether it counts as a line that said something."""
+        event = plan.read(raw) if plan is not None else None
+        if plan is not None and event is not None:
+            out.append(LogEvent(number, plan.rule, event, raw.decode().strip()[:MAX_TEXT]))
+        elif not self._read_line(raw, number, rules, out):
+            return
+        if number != self._last_matched:
+            self.matched_lines += 1
+            self._last_matched = number
 
     def _next_line(self, candidates: Candidates, position: int) -> tuple[int, int, tuple[int, ...]] | None:
         if not (self._open or self._extra):
@@ -146,7 +171,7 @@ class SourceReader:
         before = len(out)
         learning = bool(rules) and not (self._open or self._extra)
         for segment, line in _segments(raw, number):
-            text = segment.strip()[:_MAX_TEXT]
+            text = segment.strip()[:MAX_TEXT]
             out.extend(LogEvent(number, rule, event, text) for rule, event in self._ask(line, rules))
         if learning and len(out) - before == 1:
             answer = [(entry.rule, entry.event) for entry in out[before:]]

@@ -80,17 +80,17 @@ class Candidates:
         self.data = data
         self.has_cr = b"\r" in data
         self._wanted = wanted
-        self._hits = hits
-        self._next = 0
+        self.hits = hits
+        self.next = 0
 
     def after(self, position: int) -> tuple[int, int, tuple[int, ...]] | None:
         """(start, end, rule indices in order) of the first line at or after `position` that a rule may want."""
-        hits, data, index = self._hits, self.data, self._next
+        hits, data, index = self.hits, self.data, self.next
         count = len(hits)
         while index < count and hits[index][0] < position:
             index += 1
         if index == count:
-            self._next = index
+            self.next = index
             return None
         place, anchor = hits[index]
         if self.has_cr:
@@ -105,18 +105,18 @@ class Candidates:
             if hits[index][1] != anchor:
                 rules = _merged(rules, self._wanted[hits[index][1]])
             index += 1
-        self._next = index
+        self.next = index
         return start, end, rules
 
     def within(self, start: int, end: int) -> tuple[int, ...]:
         """Rule indices in order for the line [start, end), when the caller walks every line."""
-        hits, index = self._hits, self._next
+        hits, index = self.hits, self.next
         rules: tuple[int, ...] = ()
         while index < len(hits) and hits[index][0] < end:
             if hits[index][0] >= start:
                 rules = _merged(rules, self._wanted[hits[index][1]])
             index += 1
-        self._next = index
+        self.next = index
         return rules
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import islice
 from operator import itemgetter
+from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -21,6 +23,8 @@ from parsers.events import Event, IterationLogged
 from parsers.fields import LEADING_NUMBER, integer, milliseconds, number, teraflops
 from parsers.megatron import Span, duration, kept, ratio
 from parsers.prefixes import NOT_HOSTS, iso_time, prefix_spans, segments
+from parsers.scan import Candidates
+from parsers.stretch import Field, Layout
 
 Answer: TypeAlias = list[tuple[str, Event]]
 """(rule, event) of everything that a line says."""
@@ -30,6 +34,7 @@ _SPANS = {"megatron.iteration": megatron.spans, "argonne.iteration": argonne.spa
 _SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 _OTHER_DIGITS = [bytes.maketrans(b"0123456789", digits) for digits in (b"1234567891", b"3141592653")]
 _HOST_SHAPES = {name.encode().translate(_SHAPE) for name in NOT_HOSTS}
+_NEWLINE = 10
 _MAX_SHAPES = 2000  # a run has some ten to a hundred, of 1 kB each
 _MAX_BYTES = 4000  # the longest real iteration line has 700
 _MAX_TEXT = 200  # of an unknown field's value
@@ -44,12 +49,23 @@ _HOMES = ("values", "losses", "extra")
 _decode = msgspec.json.Decoder(IterationLogged).decode
 
 
+class Gathered(NamedTuple):
+    """Lines for a stretch: where each begins, its bytes, its plan."""
+
+    starts: list[int]
+    lines: list[bytes]
+    plans: list[Plan]
+
+
 class Plan(NamedTuple):
     """How to read the lines of one shape."""
 
     rule: str
     cut: Callable[[bytes], tuple[bytes, ...]]
     template: bytes
+    layout: Layout | None
+    """The same for many lines at once (stretch.py): the pieces that `unpack` cuts; None where their places overlap."""
+    unpack: Callable[[bytes], tuple[bytes, ...]]
 
     def read(self, raw: bytes) -> IterationLogged | None:
         """The event of a line of this shape; None if the careful reading must be asked."""
@@ -69,6 +85,50 @@ class Shapes:
     def plan(self, raw: bytes) -> Plan | None:
         """The plan for a line, if its shape has one."""
         return self._plans.get(raw.translate(_SHAPE))
+
+    def gather(self, candidates: Candidates, position: int) -> tuple[Gathered, int]:
+        """Lines in a row, from the next candidate at or after `position` on, that have plans of one layout; and where
+        the last of them ends. Lines that end in a bare return are none.
+        """
+        gathered = Gathered([], [], [])
+        if candidates.has_cr:
+            return gathered, position
+        data, plan_of, shape = candidates.data, self._plans.get, _SHAPE
+        find, rfind, size = data.find, data.rfind, len(data)
+        starts, lines, plans = gathered
+        layout: Layout | None = None
+        plan: Any = None
+        before, length, known = 0, size, b""  # of the last line: bytes before its hit, its length, its shape
+        for place, _ in islice(candidates.hits, candidates.next, None):
+            if place < position:
+                continue
+            start = place - before
+            end = start + length
+            # Most lines have the shape of the one before: then it is known where they begin and end.
+            at_start = start == position or (start > position and data[start - 1] == _NEWLINE)
+            if at_start and end < size and data[end] == _NEWLINE:
+                line = data[start:end]
+                if line.translate(shape) == known:
+                    starts.append(start)
+                    lines.append(line)
+                    plans.append(plan)
+                    position = end + 1
+                    continue
+            end = find(b"\n", place)
+            if end < 0:
+                end = size
+            start = rfind(b"\n", position, place) + 1 or position
+            line = data[start:end]
+            new_shape = line.translate(shape)
+            new = plan_of(new_shape)
+            if new is None or new.layout is None or (new.layout is not layout and layout is not None):
+                break
+            plan, known, before, length, layout = new, new_shape, place - start, end - start, new.layout
+            starts.append(start)
+            lines.append(line)
+            plans.append(plan)
+            position = end + 1
+        return gathered, position
 
     def learn(self, raw: bytes, answer: Answer, read: Callable[[bytes], Answer]) -> None:
         """`answer` is what the careful reading `read` gave for the line. The second line of a shape makes its plan."""
@@ -112,16 +172,50 @@ def _planned(raw: bytes, rule: str, event: Event) -> Plan | None:
         return None
     members: dict[str, list[str]] = {"values": [f'"dialect":{_quoted(event.dialect)}'], "losses": [], "extra": []}
     places: list[slice] = []
+    spans: list[tuple[Span, list[str | _Cut]]] = []
     for span in sorted([*_origin(text), *fields], key=lambda span: _HOMES.index(span.home)):
         written = _written(span.convert, text[span.start : span.end])
         if written is None or any(map(str.isdigit, span.name)):  # a name that would change with the digits
             return None
         value = "".join(literal if isinstance(literal, str) else "%b" for literal in written)
         members[span.home].append(f"{_quoted(span.name)}:{value}")
+        spans.append((span, written))
         cuts = [cut for cut in written if not isinstance(cut, str)]
         places.extend(slice(span.start + start, span.start + end) for start, end in cuts)
     whole = [*members["values"], *(f'"{home}":{{{",".join(members[home])}}}' for home in ("losses", "extra"))]
-    return Plan(rule, itemgetter(*places), ("{" + ",".join(whole) + "}").encode())
+    template = ("{" + ",".join(whole) + "}").encode()
+    return Plan(rule, itemgetter(*places), template, *_layout(rule, event.dialect, spans, len(raw)))
+
+
+_layouts: dict[Layout, Layout] = {}
+"""The same object for the same layout: compared with `is`. A run has one to three."""
+
+
+def _layout(
+    rule: str, dialect: str, spans: list[tuple[Span, list[str | _Cut]]], length: int
+) -> tuple[Layout | None, Callable[[bytes], tuple[bytes, ...]]]:
+    """How to cut a line of this shape into the pieces of its fields, from left to right."""
+    fields: list[Field] = []
+    cuts: list[_Cut] = []
+    for span, written in sorted(spans, key=lambda item: item[0].start):
+        literals, first = [b""], len(cuts)
+        for part in written:
+            if isinstance(part, str):
+                literals[-1] += part.encode()
+            else:
+                cuts.append((span.start + part[0], span.start + part[1]))
+                literals.append(b"")
+        fields.append(Field(span.home, span.name, tuple(literals), first))
+    form, place = "=", 0
+    for start, end in cuts:
+        if start < place:
+            return None, lambda _: ()
+        form += f"{start - place}x{end - start}s"
+        place = end
+    layout = Layout(rule, dialect, tuple(fields))
+    if len(_layouts) >= _MAX_SHAPES:
+        _layouts.clear()
+    return _layouts.setdefault(layout, layout), Struct(f"{form}{length - place}x").unpack
 
 
 def _quoted(text: str) -> str:

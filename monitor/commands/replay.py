@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from monitor.commands.files import files_of
-from monitor.commands.parse import events_of
+from monitor.commands.parse import pieces_of
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
@@ -20,6 +20,7 @@ from monitor.judgement import Judge
 from monitor.replay import Replay, replay
 from monitor.run.units import seconds_of
 from parsers.events import LogEvent
+from parsers.stretch import Stretch
 
 _SYMBOLS = {"firing": "!", "resolved": "+"}
 
@@ -78,13 +79,13 @@ def replay_command(
         sys.exit(1)
 
 
-def _entries(path: str, config: Config) -> Iterator[LogEvent]:
+def _entries(path: str, config: Config) -> Iterator[LogEvent | Stretch]:
     try:
         if path == "-":
-            yield from events_of(sys.stdin.buffer, config)
+            yield from pieces_of(sys.stdin.buffer, config)
             return
         with open(path, "rb") as stream:
-            yield from events_of(stream, config)
+            yield from pieces_of(stream, config)
     except OSError as error:
         click.echo(f"{path}: {error.strerror or error}", err=True)
 

@@ -16,14 +16,17 @@ from monitor.detectors import (
     divergence,
     hang,
     launch_blocking,
+    loss_normal,
     loss_scale_collapse,
     loss_spike,
+    loss_steps,
     memory_pressure,
     nan_loss,
     overflow_storm,
     resume_discontinuity,
     signals,
     slowdown,
+    slowdown_ahead,
     source_lost,
 )
 from monitor.detectors.verdict import Verdict
@@ -54,9 +57,14 @@ class Detector:
 
 DETECTORS: dict[str, Detector] = {
     "hang": Detector(hang.check, hang.HangSettings, deadline=hang.next_change),
-    "slowdown": Detector(slowdown.check, slowdown.SlowdownSettings, on_step=slowdown.on_step),
+    "slowdown": Detector(
+        slowdown.check, slowdown.SlowdownSettings, on_step=slowdown.on_step, on_steps=slowdown_ahead.on_steps
+    ),
     "launch_blocking": Detector(
-        launch_blocking.check, launch_blocking.LaunchBlockingSettings, on_step=launch_blocking.on_step
+        launch_blocking.check,
+        launch_blocking.LaunchBlockingSettings,
+        on_step=launch_blocking.on_step,
+        on_steps=launch_blocking.on_steps,
     ),
     "crash": Detector(crash.check, crash.CrashSettings, deadline=crash.next_change),
     "crash_without_exit": Detector(
@@ -65,10 +73,11 @@ DETECTORS: dict[str, Detector] = {
     "crash_loop": Detector(crash_loop.check, crash_loop.CrashLoopSettings),
     "loss_spike": Detector(
         loss_spike.check,
-        loss_spike.LossSpikeSettings,
+        loss_normal.LossSpikeSettings,
         on_step=loss_spike.on_step,
         on_event=loss_spike.on_event,
         listens=signals.LISTENS,
+        on_steps=loss_steps.on_steps,
     ),
     "divergence": Detector(
         divergence.check,
@@ -76,9 +85,14 @@ DETECTORS: dict[str, Detector] = {
         on_step=divergence.on_step,
         on_event=divergence.on_event,
         listens=signals.LISTENS,
+        on_steps=divergence.on_steps,
     ),
     "nan_loss": Detector(
-        nan_loss.check, nan_loss.NanLossSettings, on_event=nan_loss.on_event, listens=nan_loss.LISTENS
+        nan_loss.check,
+        nan_loss.NanLossSettings,
+        on_event=nan_loss.on_event,
+        listens=nan_loss.LISTENS,
+        on_steps=nan_loss.on_steps,
     ),
     "loss_scale_collapse": Detector(
         loss_scale_collapse.check,
@@ -86,6 +100,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=loss_scale_collapse.on_step,
         on_event=loss_scale_collapse.on_event,
         listens=loss_scale_collapse.LISTENS,
+        on_steps=loss_scale_collapse.on_steps,
     ),
     "overflow_storm": Detector(
         overflow_storm.check,
@@ -93,6 +108,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=overflow_storm.on_step,
         on_event=overflow_storm.on_event,
         listens=overflow_storm.LISTENS,
+        on_steps=overflow_storm.on_steps,
     ),
     "source_lost": Detector(source_lost.check, source_lost.SourceLostSettings),
     "configuration": Detector(
@@ -101,6 +117,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=configuration.on_step,
         on_event=configuration.on_event,
         listens=configuration.LISTENS,
+        on_steps=configuration.on_steps,
     ),
     "resume_discontinuity": Detector(
         resume_discontinuity.check,
@@ -108,6 +125,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=resume_discontinuity.on_step,
         on_event=resume_discontinuity.on_event,
         listens=resume_discontinuity.LISTENS,
+        on_steps=resume_discontinuity.on_steps,
     ),
     "checkpoint_failed": Detector(
         checkpoint_failed.check,
@@ -115,6 +133,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=checkpoint_failed.on_step,
         on_event=checkpoint_failed.on_event,
         listens=checkpoint_failed.LISTENS,
+        on_steps=checkpoint_failed.on_steps,
     ),
     "checkpoint_overdue": Detector(
         checkpoint_overdue.check,
@@ -122,6 +141,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=checkpoint_overdue.on_step,
         on_event=checkpoint_overdue.on_event,
         listens=checkpoint_overdue.LISTENS,
+        on_steps=checkpoint_overdue.on_steps,
     ),
     "memory_pressure": Detector(
         memory_pressure.check,
@@ -129,6 +149,7 @@ DETECTORS: dict[str, Detector] = {
         on_step=memory_pressure.on_step,
         on_event=memory_pressure.on_event,
         listens=memory_pressure.LISTENS,
+        on_steps=memory_pressure.on_steps,
     ),
 }
 DETECTOR_SETTINGS: dict[str, type] = {name: detector.settings for name, detector in DETECTORS.items()}

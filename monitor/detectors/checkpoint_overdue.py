@@ -6,14 +6,19 @@ run that never saved is not known to want to: that is shown at most.
 
 from __future__ import annotations
 
+import math
 import statistics
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
 
 from monitor.detectors.checkpoint_failed import TELLS_SUCCESS
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
+from monitor.run.steps import UNFORESEEN, Foreseen, Steps
 from monitor.run.units import Factor
 from parsers.events import CheckpointSaved, Event
 
@@ -86,34 +91,70 @@ def on_step(state: RunState, settings: CheckpointOverdueSettings) -> bool:
     if iteration < memory.quiet_until:
         return False
     was = memory.over
-    memory.over = _limit(state, memory, settings) is not None
+    memory.over = _passed(state, memory, settings) is not None
     return was != memory.over
 
 
-def _limit(state: RunState, memory: Memory, settings: CheckpointOverdueSettings) -> tuple[bool, str] | None:
-    """(told or only shown, the limit in words) if the line is crossed."""
-    iteration, told = state.latest.iteration, state.topology.save_interval
-    if iteration is None or memory.last is None:
-        return None
-    since, line = iteration - memory.last, state.log_interval or 1
+class _Limit(NamedTuple):
+    """What must not be passed since the last save."""
+
+    told: bool
+    """It is told, not only shown."""
+    words: str
+    iterations: float = math.inf
+    seconds: float = math.inf
+
+
+def _limit(state: RunState, memory: Memory, settings: CheckpointOverdueSettings) -> _Limit | None:
+    """The limit of this run, if anything lets one expect it to save."""
+    told, line = state.topology.save_interval, state.log_interval or 1
     if not memory.saves:
-        tells = state.topology.saves and state.dialect in TELLS_SUCCESS and told
-        if tells and told and since > settings.never_factor * told + line:
-            return False, f"the arguments say every {told} iterations"
-        return None
+        if not told or not state.topology.saves or state.dialect not in TELLS_SUCCESS:
+            return None
+        return _Limit(False, f"the arguments say every {told} iterations", settings.never_factor * told + line)
     usual = _usual(memory)
-    if told:
-        every = max(told, usual or 0)
-        if since > settings.factor * every + line:
-            return True, f"usually every {every} iterations"
-    elif usual is not None:
-        if since > settings.factor * usual + line:
-            return True, f"usually every {usual} iterations"
-    elif len(memory.span_seconds) >= 2:
-        longest = max(memory.span_seconds)
-        if longest > 0 and memory.seconds > settings.irregular_factor * longest:
-            return True, f"never more than {longest:.0f} s of training before"
-    return None
+    every = max(told, usual or 0) if told else usual
+    if every is not None:
+        return _Limit(True, f"usually every {every} iterations", settings.factor * every + line)
+    longest = max(memory.span_seconds) if len(memory.span_seconds) >= 2 else 0.0
+    if longest <= 0:
+        return None
+    words = f"never more than {longest:.0f} s of training before"
+    return _Limit(True, words, seconds=settings.irregular_factor * longest)
+
+
+def _passed(state: RunState, memory: Memory, settings: CheckpointOverdueSettings) -> _Limit | None:
+    """The limit if the run is beyond it."""
+    if state.latest.iteration is None or memory.last is None:
+        return None
+    limit = _limit(state, memory, settings)
+    if limit is None:
+        return None
+    return limit if state.latest.iteration - memory.last > limit.iterations or memory.seconds > limit.seconds else None
+
+
+def on_steps(state: RunState, steps: Steps, settings: CheckpointOverdueSettings) -> Foreseen:
+    """Training time goes on. The limit stands still: where it is passed is told by a search."""
+    memory = recall(state, "checkpoint_overdue", Memory)
+    if memory.last is None or memory.attempt != state.attempt.number:
+        return UNFORESEEN
+    rows, iterations = len(steps), steps.iterations
+
+    def take() -> None:
+        memory.seconds = steps.seconds_since(memory.seconds)
+
+    quiet = bisect_left(iterations, memory.quiet_until)
+    if quiet >= rows:
+        return Foreseen(rows, take)
+    passed, limit = rows, _limit(state, memory, settings)
+    if limit is not None and limit.iterations < math.inf:
+        passed = bisect_right(iterations, memory.last + math.floor(limit.iterations))
+    elif limit is not None:
+        seconds = accumulate([took * steps.interval for took in steps.seconds], initial=memory.seconds)
+        passed = max(0, bisect_right(list(seconds), limit.seconds) - 1)
+    if memory.over:
+        return Foreseen(rows if passed <= quiet else quiet, take)
+    return Foreseen(min(rows, max(quiet, passed)), take)
 
 
 def _usual(memory: Memory) -> int | None:
@@ -130,10 +171,10 @@ def check(state: RunState, now: float, settings: CheckpointOverdueSettings) -> V
     memory = recall(state, "checkpoint_overdue", Memory)
     if state.phase == "saving":
         return Verdict("checkpoint_overdue", "unknown")  # perhaps it ends now
-    limit = _limit(state, memory, settings) if state.phase not in ENDED else None
+    limit = _passed(state, memory, settings) if state.phase not in ENDED else None
     if limit is None or memory.last is None or state.latest.iteration is None:
         return Verdict("checkpoint_overdue")
-    told, words = limit
+    told, words = limit.told, limit.words
     since = state.latest.iteration - memory.last
     saved = f"since iteration {memory.last}" if memory.saves else "at all"
     return Verdict(

@@ -8,7 +8,7 @@ run's own blocks differ, so that a slow wander of the data is none.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from monitor.detectors.memory import recall
 from monitor.detectors.signals import advice, of_event, percent, rollback
@@ -16,6 +16,7 @@ from monitor.detectors.verdict import Verdict
 from monitor.detectors.window import median, spread
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
+from monitor.run.steps import UNFORESEEN, Foreseen, Steps, nothing_to_take
 from monitor.run.units import Factor, Ratio
 from parsers.events import Event
 
@@ -97,29 +98,63 @@ def _observe(state: RunState, loss: float | None, settings: DivergenceSettings) 
     memory.current.append(loss)
     if len(memory.current) < settings.block:
         return changed
-    level, memory.current = math.log(median(memory.current)), []
-    memory.blocks.append(
-        (state.latest.iteration or 0, level, state.latest.consumed_samples, state.checkpoints.last_iteration)
-    )
+    full, memory.current = memory.current, []
+    latest = state.latest
+    return _fill(memory, state, full, latest.iteration or 0, latest.consumed_samples, settings) or changed
+
+
+def on_steps(state: RunState, steps: Steps, settings: DivergenceSettings) -> Foreseen:
+    """Only the line that fills a block can change anything; while a rise stands it always does."""
+    memory = recall(state, "divergence", DivergenceMemory)
+    if memory.attempt != state.attempt.number:
+        return UNFORESEEN
+    work = replace(memory, blocks=memory.blocks[:])
+    losses, iterations, samples = steps.losses, steps.iterations, steps.samples
+    start, end = 0, max(settings.block - len(memory.current), 1)
+    while end <= len(losses):
+        full, work.current = work.current + losses[start:end], []
+        last = None if samples is None else samples[end - 1]
+        if work.rise is not None or _fill(work, state, full, iterations[end - 1], last, settings):
+            return Foreseen(end - 1, nothing_to_take)
+        start, end = end, end + max(settings.block, 1)
+    work.current = work.current + losses[start:]
+
+    def take() -> None:
+        memory.blocks, memory.current = work.blocks, work.current
+
+    return Foreseen(len(losses), take)
+
+
+def _fill(
+    memory: DivergenceMemory,
+    state: RunState,
+    full: list[float],
+    iteration: int,
+    samples: int | None,
+    settings: DivergenceSettings,
+) -> bool:
+    """A block is full with the line of this iteration. Whether that changes anything."""
+    memory.blocks.append((iteration, math.log(median(full)), samples, state.checkpoints.last_iteration))
     del memory.blocks[: -settings.blocks]
-    return _judge(memory, state, settings) or changed
+    return _judge(memory, state, settings)
 
 
 def _judge(memory: DivergenceMemory, state: RunState, settings: DivergenceSettings) -> bool:
-    """A block is full. Whether that changes anything."""
-    levels = [block[1] for block in memory.blocks]
     if memory.rise is not None:
+        levels = [block[1] for block in memory.blocks]
         risen = levels[-1] - memory.rise.base
         if risen <= memory.rise.bar / 2:
             memory.rise = None
         elif risen < math.log1p(settings.critical) and min(levels) > memory.rise.base:
             memory.rise.base = min(levels)  # a level that has stood for as long as we remember is the new normal
         return True
-    if len(levels) < _LEARNED:
+    blocks = memory.blocks
+    if len(blocks) < _LEARNED or blocks[-1][1] <= blocks[-2][1]:
         return False
-    rises = [levels[-n] - levels[-n - 1] for n in range(1, _RISES + 1)]
+    rises = _differences([block[1] for block in blocks[-_RISES - 1 :]])
     if min(rises) <= _STEADY * max(rises):
         return False  # falls among them, or a single step: other data has another level
+    levels = [block[1] for block in blocks]
     changes = _differences(levels)
     # Noise of a block's median: second differences know nothing of a smooth fall, whose slope changes all the time.
     noise = spread(_differences(changes)) / math.sqrt(6)

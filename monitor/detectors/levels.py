@@ -15,9 +15,9 @@ WINDOW = 200  # values that make the level: long enough that a shift is found be
 RECENT = 16  # residuals kept for the median check
 LEARN = 16  # values before a level is believed
 DRIFT_EVERY = 10  # values between two looks at a drift
-_RENEW = 8  # steps between two renewals of level and scale
-_CLIP = 4.0
-_SLACK = 1.5  # k of the CUSUM, in scales: a step of two scales is found, autocorrelated noise is not
+RENEW = 8  # steps between two renewals of level and scale
+CLIP = 4.0
+SLACK = 1.5  # k of the CUSUM, in scales: a step of two scales is found, autocorrelated noise is not
 FLOOR = 0.0035  # no scale is smaller: steady runs show 0.35 to 0.4 %, and milliseconds are rounded
 
 
@@ -52,10 +52,10 @@ class Level:
         if self.value is not None:
             residual = x - self.value
             z = residual / self.scale
-            if not -_CLIP < z < _CLIP:
-                z = min(_CLIP, max(-_CLIP, z))
+            if not -CLIP < z < CLIP:
+                z = min(CLIP, max(-CLIP, z))
             before = self.up
-            up = before + z - _SLACK
+            up = before + z - SLACK
             if up > 0.0:
                 if before <= 0.0:
                     self.up_since = iteration
@@ -63,7 +63,7 @@ class Level:
             elif before:
                 self.up = 0.0
             before = self.down
-            down = before - z - _SLACK
+            down = before - z - SLACK
             if down > 0.0:
                 if before <= 0.0:
                     self.down_since = iteration
@@ -82,7 +82,7 @@ class Level:
         blocks.append(x)
         if len(blocks) > 50:
             del blocks[0]
-        if seen % _RENEW == 0 and seen >= LEARN:
+        if seen % RENEW == 0 and seen >= LEARN:
             self._renew()
 
     def _renew(self) -> None:

@@ -8,6 +8,7 @@ static one is constant) is no evidence; -1 is no scale.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from monitor.detectors.memory import recall
@@ -16,12 +17,15 @@ from monitor.detectors.verdict import Severity, Verdict
 from monitor.detectors.window import median
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
+from monitor.run.steps import UNFORESEEN, Foreseen, Steps, nothing_to_take
 from parsers.events import Event, LossScaleExhausted, OverflowSkipped
 
 LISTENS: tuple[type[Event], ...] = (OverflowSkipped, LossScaleExhausted)
 _BLOCKS = 16  # blocks of the slow decline that are remembered
 _DYNAMIC = 16.0  # a launch that never had this scale was never far from the minimum: it did not fall there
 _SHORT, _LONG = 10, 50  # iterations within which halvings are counted
+_ORDER = ("", "declining", "falling", "minimum", "exhausted")
+"""Reasons, the worst last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,14 @@ def on_step(state: RunState, settings: LossScaleCollapseSettings) -> bool:
             memory.pair = None
     memory.line_scale, memory.told = level, 0.0
     searching = memory.search.on(state, fall > 0)
+    memory.highest = level if searching else max(memory.highest, level)
+    # the minimum is told once, and again where the scale has moved
+    news = level != known or not _worse(memory, "minimum")
+    changed = news and _at_minimum(memory, level, settings) and _open(memory, state, "minimum", iteration)
     if searching:
-        memory.block_from, memory.highest = iteration, level
-        return _at_minimum(memory, state, iteration, level, settings)
-    memory.highest = max(memory.highest, level)
-    changed = _slow(memory, state, iteration, level, settings)
+        memory.block_from = iteration
+        return changed
+    changed = _slow(memory, state, iteration, level, settings) or changed
     if fall > 0:
         changed = _fallen(memory, state, iteration, fall, settings) or changed
     if memory.reason:
@@ -116,6 +123,62 @@ def on_event(state: RunState, event: Event, settings: LossScaleCollapseSettings)
     return _fallen(memory, state, iteration, fall, settings)
 
 
+def on_steps(state: RunState, steps: Steps, settings: LossScaleCollapseSettings) -> Foreseen:
+    """A scale that stands still: its search may end, blocks of one level come to an end, a fall is over some day."""
+    scale, rows = steps.loss_scale, len(steps)
+    if scale is None or scale <= 0:
+        return Foreseen(rows, nothing_to_take)
+    memory = recall(state, "loss_scale_collapse", ScaleMemory)
+    if memory.attempt != state.attempt.number:
+        return UNFORESEEN
+    if scale == 1.0 and not memory.line_scale:
+        return Foreseen(rows, nothing_to_take)
+    level, search = math.log2(scale), memory.search
+    if memory.line_scale != level or memory.told or search.attempt != memory.attempt:
+        return UNFORESEEN
+    searching = search.lines_left(state, steps)
+    highest = level if searching else max(memory.highest, level)
+    if _floor(level, settings) and highest >= math.log2(_DYNAMIC) and not _worse(memory, "minimum"):
+        return UNFORESEEN
+    if not searching:
+        return _standing(memory, steps, level, settings)
+
+    def take() -> None:
+        memory.highest, memory.block_from = level, steps.iterations[-1]
+
+    return Foreseen(min(rows, searching), take)
+
+
+def _standing(memory: ScaleMemory, steps: Steps, level: float, settings: LossScaleCollapseSettings) -> Foreseen:
+    """The same after the search."""
+    rows, iterations = len(steps), steps.iterations
+    if _worse(memory, "falling") and not _floor(level, settings):
+        rows = bisect_left(iterations, memory.last_fall + settings.calm, 0, rows)
+    end = bisect_left(iterations, memory.block_from + settings.block, 0, rows)
+    if end < rows and memory.reason == "declining":
+        rows = end
+    # blocks that end within these rows: the first has older levels in it
+    blocks, begun, present = memory.blocks, -1, level
+    if end < rows:
+        present = median(memory.block + [level] * (end + 1))
+    while end < rows:
+        if _declined(blocks, present, settings):
+            rows = end
+            break
+        blocks = [*blocks, present][-_BLOCKS:]
+        begun, present = end, level
+        end += max(1, -(-settings.block // steps.interval))
+
+    def take() -> None:
+        memory.search.over = True
+        memory.highest = max(memory.highest, level)
+        if begun >= 0:
+            memory.block, memory.block_from, memory.blocks = [], iterations[begun], blocks
+        memory.block += [level] * (rows - 1 - begun)
+
+    return Foreseen(rows, take)
+
+
 def _memory(state: RunState) -> ScaleMemory:
     memory = recall(state, "loss_scale_collapse", ScaleMemory)
     if memory.attempt != state.attempt.number:  # the scaler starts anew; what the scale used to be is remembered
@@ -140,25 +203,24 @@ def _fallen(
     return bool(memory.reason)
 
 
-def _at_minimum(
-    memory: ScaleMemory, state: RunState, iteration: int, level: float, settings: LossScaleCollapseSettings
-) -> bool:
-    floor = level <= math.log2(2 * settings.minimum)
-    fell = max(memory.highest, memory.line_scale or 0.0) >= math.log2(_DYNAMIC)
-    return floor and fell and _open(memory, state, "minimum", iteration)
+def _at_minimum(memory: ScaleMemory, level: float, settings: LossScaleCollapseSettings) -> bool:
+    return _floor(level, settings) and max(memory.highest, level) >= math.log2(_DYNAMIC)
+
+
+def _floor(level: float, settings: LossScaleCollapseSettings) -> bool:
+    return level <= math.log2(2 * settings.minimum)
 
 
 def _slow(
     memory: ScaleMemory, state: RunState, iteration: int, level: float, settings: LossScaleCollapseSettings
 ) -> bool:
-    """The level of whole blocks, and whether the minimum is reached."""
-    changed = _at_minimum(memory, state, iteration, level, settings)
+    """The level of whole blocks."""
     memory.block.append(level)
     if iteration - memory.block_from < settings.block:
-        return changed
+        return False
     present, memory.block, memory.block_from = median(memory.block), [], iteration
     past = memory.blocks
-    declined = bool(past) and max(past) - present >= settings.decline
+    declined = _declined(past, present, settings)
     past.append(present)
     del past[:-_BLOCKS]
     if declined:
@@ -167,12 +229,20 @@ def _slow(
     if memory.reason == "declining":
         memory.reason = ""
         return True
-    return changed
+    return False
+
+
+def _declined(past: list[float], present: float, settings: LossScaleCollapseSettings) -> bool:
+    return bool(past) and max(past) - present >= settings.decline
+
+
+def _worse(memory: ScaleMemory, reason: str) -> bool:
+    """Whether this or worse is told already."""
+    return _ORDER.index(reason) <= _ORDER.index(memory.reason)
 
 
 def _open(memory: ScaleMemory, state: RunState, reason: str, onset: int) -> bool:
-    order = ("", "declining", "falling", "minimum", "exhausted")
-    if order.index(reason) <= order.index(memory.reason):
+    if _worse(memory, reason):
         return True
     if not memory.reason:
         memory.onset = onset
@@ -186,7 +256,7 @@ def _calmed(memory: ScaleMemory, iteration: int, level: float, settings: LossSca
     """Whether the incident has ended with this step."""
     if memory.reason == "declining" or iteration - memory.last_fall < settings.calm:
         return False
-    if level <= math.log2(2 * settings.minimum):
+    if _floor(level, settings):
         return False
     memory.reason, memory.falls, memory.before = "", [], 0.0
     memory.highest = level

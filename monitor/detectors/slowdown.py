@@ -26,10 +26,10 @@ from monitor.run.units import Ratio
 NAME = "slowdown"
 _ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
 _ALIKE = 0.15  # the same for four and more, the farthest left out
-_BACK = 6  # iterations near the old level that resolve an incident
+BACK = 6  # iterations near the old level that resolve an incident
 _LASTING = 12  # iterations, all but two of them slow, that are told however uneven they are
 _SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
-_FULL = 1.5  # the sums stop at so many limits
+FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch
 _SEGMENTS = 40  # launches remembered
 _NODESNAMED = 8
@@ -102,6 +102,14 @@ def layout_of(state: RunState) -> str:
     return "/".join("?" if size is None else str(size) for size in sizes)
 
 
+def key_of(state: RunState) -> str:
+    """What must be equal for two times of a launch to be compared: batch size and sequence length."""
+    latest, topology = state.latest, state.topology
+    return (
+        f"{latest.global_batch_size or topology.global_batch_size}/{latest.sequence_length or topology.sequence_length}"
+    )
+
+
 def on_step(state: RunState, settings: SlowdownSettings) -> bool:
     """Take the step's pure time; True if the verdict may have changed."""
     memory = recall(state, NAME, Memory)
@@ -115,10 +123,7 @@ def on_step(state: RunState, settings: SlowdownSettings) -> bool:
     seconds, iteration = state.step_seconds, state.latest.iteration
     if seconds is None or seconds <= 0 or iteration is None or memory.steps <= settings.warm_up:
         return changed
-    latest, topology = state.latest, state.topology
-    key = (
-        f"{latest.global_batch_size or topology.global_batch_size}/{latest.sequence_length or topology.sequence_length}"
-    )
+    key = key_of(state)
     if key != memory.key:
         changed = _change_key(memory, key)
     track = memory.tracks.get(key)
@@ -127,7 +132,7 @@ def on_step(state: RunState, settings: SlowdownSettings) -> bool:
         while len(memory.tracks) > _TRACKS:
             del memory.tracks[next(iter(memory.tracks))]
     known = track.learned
-    track.add(math.log(seconds), iteration, _FULL * settings.sum_limit)
+    track.add(math.log(seconds), iteration, FULL * settings.sum_limit)
     if not track.learned:
         return changed
     if not known:
@@ -152,17 +157,17 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
     shift = memory.shift
     if shift is None and memory.faster is None and track.seen % levels.DRIFT_EVERY and not _suspect(track, settings):
         return False  # all but a few steps of a healthy run end here
-    count = _needed(track.scale, settings.threshold)
+    count = needed(track.scale, settings.threshold)
     if shift is not None and not shift.unsure and shift.reason != "drift":
-        recent = track.tail(max(_BACK, count))
+        recent = track.tail(max(BACK, count))
         middle = sorted(recent)[len(recent) // 2]
-        if iteration - shift.told_at >= len(recent) >= _BACK and middle - shift.base < (shift.level - shift.base) / 2:
+        if iteration - shift.told_at >= len(recent) >= BACK and middle - shift.base < (shift.level - shift.base) / 2:
             _settle(memory, track, shift.base)
             return True
     if memory.faster is not None and iteration - memory.faster.onset > 50:
         memory.faster = None
         return True
-    size = _shifted(track, count, settings)
+    size = shifted(track, count, settings)
     if size:
         _take_shift(memory, track, iteration, at, size, "shift")
         return True
@@ -180,20 +185,20 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
     return False
 
 
-def _needed(scale: float, threshold: float) -> int:
+def needed(scale: float, threshold: float) -> int:
     """Residuals whose median tells `threshold` from noise: its error falls with the root of their number."""
     return min(levels.RECENT, max(5, math.ceil((2.5 * scale / threshold) ** 2)))
 
 
 def _suspect(track: Level, settings: SlowdownSettings) -> bool:
-    """False where `_shifted` has nothing to look at: neither sum is at its limit, nor are three steps far above."""
+    """False where `shifted` has nothing to look at: neither sum is at its limit, nor are three steps far above."""
     if track.up >= settings.sum_limit or track.down >= settings.sum_limit:
         return True
     recent, far = track.recent, max(4 * settings.threshold, 6 * track.scale)
     return len(recent) >= 3 and recent[-1] > far and recent[-2] > far and recent[-3] > far
 
 
-def _shifted(track: Level, count: int, settings: SlowdownSettings) -> float | None:
+def shifted(track: Level, count: int, settings: SlowdownSettings) -> float | None:
     """The size of a shift that is sure, in logarithms; None if there is none."""
     recent, scale = track.recent, track.scale
     if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from monitor.run.fold import log_clock
+from monitor.run.log_clock import log_clock
 from monitor.run.state import RunState
 from parsers.events import ArgumentsDumped, EngineStepLogged, IterationLogged, LogEvent, TrainerLogged, TrainerSummary
 

@@ -7,8 +7,6 @@ while a backlog is read. `live` tells which.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 from monitor.run import saves, setup
@@ -28,7 +26,8 @@ from monitor.run.iterations import (
     fold_trainer_progress,
     gap_of,
 )
-from monitor.run.nodes import MOST
+from monitor.run.log_clock import log_clock
+from monitor.run.nodes import note_node
 from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
 from monitor.run.recording import AMENDING, record
 from monitor.run.state import Memory, RunState
@@ -88,7 +87,7 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         state.first_at = at
     clock = _read_log_clock(state, event.logged_at) if event.logged_at is not None else None
     if event.node is not None:
-        _note_node(state, event.node)
+        note_node(state, event.node)
     before, counted = state.phase, state.iterations_total
     if isinstance(event, IterationLogged):
         progressed = fold_iteration(state, event, source, at, live)
@@ -105,12 +104,6 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     kind = event.kind
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[state.phase] or kind == "custom_progress"):
         _note_progress(state, before, kind, at, live)
-
-
-def _note_node(state: RunState, node: str) -> None:
-    nodes = state.attempt.nodes
-    if node in nodes or len(nodes) < MOST:
-        nodes[node] = nodes.get(node, 0) + 1
 
 
 def _gap_phase(before: Phase, kind: str) -> Phase | None:
@@ -141,34 +134,6 @@ def _note_progress(state: RunState, before: Phase, kind: str, at: float, live: b
         state.progress_at = at
     state.live = state.live or live
     state.hung = False
-
-
-@lru_cache(maxsize=16)
-def log_clock(text: str | None) -> float | None:
-    """A printed time as Unix seconds. Programs print no zone: it is read as UTC, which has no hour twice, and only
-    differences are ever used.
-    """
-    if text is None:
-        return None
-    if len(text) == 26 and text[19] == "." and text.isascii() and text[17:19].isdigit() and text[20:].isdigit():
-        minute, second = _minute(text[:17]), float(text[17:])  # most lines share their minute with the one before
-        if minute is not None and second < 60.0:
-            return minute + second
-    return _moment(text)
-
-
-@lru_cache(maxsize=64)
-def _minute(text: str) -> float | None:
-    """The Unix seconds of `2026-03-27T15:42:`."""
-    return _moment(text + "00")
-
-
-def _moment(text: str) -> float | None:
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _read_log_clock(state: RunState, text: str) -> float | None:

@@ -8,13 +8,27 @@ stands: figures are packed as float32, a bucket of one series is (low, high, sum
 
 from __future__ import annotations
 
-import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import add
+from itertools import repeat
+from operator import itemgetter
 from typing import Any
 from zlib import crc32
+
+from monitor.run.buckets import (
+    ABSENT,
+    AXIS,
+    QUAD,
+    Column,
+    Row,
+    axis_of,
+    halved,
+    halved_axis,
+    quads_of,
+    rows_of,
+    summary,
+)
 
 BUCKETS = 1024
 """Buckets of a full track: more than a chart has pixels; 147 kB a run with nine series."""
@@ -35,16 +49,6 @@ _RESTARTS_KEPT = 256
 _DATASETS_KEPT = 16
 _VALIDATION = ("loss",)
 
-Row = tuple[int | float | None, ...]
-"""(iteration, Unix seconds or None, attempt, *values)."""
-_AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values not finite, first and last time
-_AXIS_VALUES = 3  # of a row stand before its values
-_QUAD = 16  # bytes of (low, high, sum, count)
-_LARGEST = 3.0e38  # float32 holds no more
-_pack = struct.Struct("=4f").pack
-_ABSENT = _pack(float("inf"), float("-inf"), 0.0, 0.0)
-_NAN = float("nan")
-
 
 @dataclass(slots=True)
 class Track:
@@ -58,7 +62,7 @@ class Track:
 
     def __len__(self) -> int:
         """Closed buckets."""
-        return len(self.axis) // _AXIS.size
+        return len(self.axis) // AXIS.size
 
     def add(self, row: Row, names: tuple[str, ...]) -> None:
         """One more row, its values in the order of `names`."""
@@ -67,15 +71,64 @@ class Track:
             self._close(names)  # empties the same list
         rows.append(row)
 
+    def add_many(
+        self,
+        iterations: list[int],
+        times: Callable[[int], float | None],
+        attempt: int,
+        columns: Sequence[Column],
+        names: tuple[str, ...],
+    ) -> None:
+        """What `add` of each row leaves; whole buckets go in without a row made. `times` as for `History.add_steps`."""
+        rows, at, count = self.open, 0, len(iterations)
+        if rows and count:
+            if rows[-1][2] == attempt:
+                at = min(max(self.width - len(rows), 0), count)
+                stays = at == count  # else the bucket closes: only its last row's time is in it
+                stamps = map(times, range(at)) if stays else [*repeat(None, at - 1), *map(times, range(at)[-1:])]
+                rows.extend(rows_of(iterations, stamps, attempt, columns, 0, at))
+                if stays:
+                    return
+            self._close(names)
+        while whole := (count - at - 1) // self.width if count > at else 0:  # the last of all rows stays open
+            whole = min(whole, BUCKETS - len(self))
+            self._close_many(iterations, times, attempt, columns, names, range(at, at + whole * self.width, self.width))
+            at += whole * self.width
+            if len(self) >= BUCKETS:
+                self._halve()
+        rows.extend(rows_of(iterations, map(times, range(at, count)), attempt, columns, at, count))
+
+    def _close_many(
+        self,
+        iterations: list[int],
+        times: Callable[[int], float | None],
+        attempt: int,
+        columns: Sequence[Column],
+        names: tuple[str, ...],
+        starts: range,
+    ) -> None:
+        """Buckets of `width` rows that begin at the row numbers `starts`."""
+        before, strange = len(self), [0] * len(starts)
+        late: list[tuple[int, str, bytes]] = []
+        for name, values in zip(names, columns, strict=True):
+            quads, first = quads_of(values, starts, strange)
+            if name in self.series:
+                self.series[name] += quads
+            elif first is not None:
+                late.append((first, name, quads))
+        for _, name, quads in sorted(late, key=itemgetter(0)):  # in the order in which rows would have made them
+            self.series[name] = bytearray(ABSENT * before + quads)
+        self.axis += axis_of(iterations, times, attempt, strange, starts)
+
     def _close(self, names: tuple[str, ...]) -> None:
         axis, quads = summary(self.open)
         count = len(self)
         for name, quad in zip(names, quads, strict=True):
             column = self.series.get(name)
             if column is None:
-                if quad is _ABSENT:
+                if quad is ABSENT:
                     continue
-                column = self.series[name] = bytearray(_ABSENT * count)
+                column = self.series[name] = bytearray(ABSENT * count)
             column += quad
         self.axis += axis
         self.open.clear()
@@ -84,8 +137,8 @@ class Track:
 
     def _halve(self) -> None:
         self.width *= 2
-        self.axis = _halved_axis(self.axis)
-        self.series = {name: _halved(column) for name, column in self.series.items()}
+        self.axis = halved_axis(self.axis)
+        self.series = {name: halved(column) for name, column in self.series.items()}
 
     def frozen(self) -> Track:
         """A copy that other threads may read."""
@@ -104,6 +157,8 @@ class History:
     restarts: list[tuple[int, int | None, float | None]] = field(default_factory=list)
     """(first iteration of the launch, last of the one before, time), oldest first."""
     attempt: int = 0
+    kept: bool = True
+    """False where nobody will draw it, as in one reading to the end: then nothing is added."""
     clock_lag: float | None = None
     """Smallest difference seen between our clock and the log's: whole quarters of an hour of it are its time zone."""
 
@@ -114,6 +169,21 @@ class History:
             rows[-1] = row
             return
         self.steps.add(row, SERIES)
+
+    def add_steps(
+        self, iterations: list[int], times: Callable[[int], float | None], attempt: int, columns: Sequence[Column]
+    ) -> None:
+        """What `add_step` of each row leaves. Iterations rise, `columns` come in the order of SERIES; `times` is asked
+        by row number, and only for rows that begin or end a bucket or stay open.
+        """
+        rows = self.steps.open
+        if iterations and rows and rows[-1][0] == iterations[0] and rows[-1][2] == attempt:
+            rows[-1] = next(rows_of(iterations, [times(0)], attempt, columns, 0, 1))
+            iterations = iterations[1:]
+            columns = [values[1:] if isinstance(values, list) else values for values in columns]
+            self.steps.add_many(iterations, lambda row: times(row + 1), attempt, columns, SERIES)
+        else:
+            self.steps.add_many(iterations, times, attempt, columns, SERIES)
 
     def add_validation(self, dataset: str, row: Row) -> None:
         """One more result of a validation set."""
@@ -147,62 +217,9 @@ class History:
             list(self.phases),
             list(self.restarts),
             self.attempt,
+            self.kept,
             self.clock_lag,
         )
-
-
-def summary(rows: list[Row]) -> tuple[bytes, list[bytes]]:
-    """(the axis record, a quad for each value) of some rows; `_ABSENT` itself where there is no figure."""
-    first, last = rows[0], rows[-1]
-    quads: list[bytes] = []
-    strange = 0
-    if len(rows) == 1:  # the first thousand rows of every run: worth a shorter way
-        for value in first[_AXIS_VALUES:]:
-            if value is None:
-                quads.append(_ABSENT)
-            elif -_LARGEST <= value <= _LARGEST:
-                quads.append(_pack(value, value, value, 1.0))
-            else:
-                quads.append(_ABSENT)
-                strange += 1
-    else:
-        for column in list(zip(*rows, strict=True))[_AXIS_VALUES:]:
-            present = [value for value in column if value is not None] if None in column else column
-            kept = [value for value in present if -_LARGEST <= value <= _LARGEST]
-            strange += len(present) - len(kept)
-            total = min(max(sum(kept), -_LARGEST), _LARGEST)
-            quads.append(_pack(min(kept), max(kept), total, len(kept)) if kept else _ABSENT)
-    start, end = first[1], last[1]
-    axis = _AXIS.pack(
-        _bounded(first[0]), _bounded(last[0]), _bounded(last[2]), strange,
-        _NAN if start is None else start, _NAN if end is None else end,
-    )  # fmt: skip
-    return axis, quads
-
-
-def _bounded(number: float | None) -> int:
-    return min(max(int(number or 0), 0), 2**31 - 1)
-
-
-def _halved(column: bytearray) -> bytearray:
-    """Neighbours as one. An absent quad is the neutral element of all four operations."""
-    quads = array("f")
-    quads.frombytes(bytes(column))
-    out = array("f", bytes(len(column) // 2))
-    joins: tuple[Callable[[float, float], float], ...] = (min, max, add, add)
-    for place, join in enumerate(joins):
-        out[place::4] = array("f", map(join, quads[place::8], quads[place + 4 :: 8]))
-    return bytearray(out.tobytes())
-
-
-def _halved_axis(axis: bytearray) -> bytearray:
-    out = bytearray()
-    records = list(_AXIS.iter_unpack(axis))
-    for one, two in zip(records[::2], records[1::2], strict=True):
-        start = one[4] if one[4] == one[4] else two[4]
-        end = two[5] if two[5] == two[5] else one[5]
-        out += _AXIS.pack(one[0], two[1], two[2], min(one[3] + two[3], 2**32 - 1), start, end)
-    return out
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -211,15 +228,15 @@ def _halved_axis(axis: bytearray) -> bytearray:
 def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 0.0) -> dict[str, Any]:
     """The buckets from `start` on as lists, the one that fills last. Low and high only where a bucket has many rows."""
     axis, series = bytes(track.axis), {name: bytes(column) for name, column in track.series.items()}
-    closed = len(axis) // _AXIS.size
+    closed = len(axis) // AXIS.size
     start = min(max(start, 0), closed)
     if track.open:
         last_axis, quads = summary(track.open)
         axis += last_axis
         for name, quad in zip(names, quads, strict=True):
-            if name in series or quad is not _ABSENT:
-                series[name] = series.get(name, _ABSENT * closed) + quad
-    records = list(_AXIS.iter_unpack(axis[start * _AXIS.size :]))
+            if name in series or quad is not ABSENT:
+                series[name] = series.get(name, ABSENT * closed) + quad
+    records = list(AXIS.iter_unpack(axis[start * AXIS.size :]))
     return {
         "width": track.width,
         "start": start,
@@ -230,7 +247,7 @@ def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 
         "not_finite": [record[3] for record in records],
         "time": [round(record[5] + zone, 3) if record[5] == record[5] else None for record in records],
         "series": {
-            name: _figures(series[name][start * _QUAD :], track.width > 1) for name in names if name in series
+            name: _figures(series[name][start * QUAD :], track.width > 1) for name in names if name in series
         },
     }  # fmt: skip
 

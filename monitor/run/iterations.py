@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from monitor.run import flops
 from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
+from monitor.run.bursts import watch_bursts
 from monitor.run.copies import fingerprints
 from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
@@ -17,9 +18,7 @@ from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, Tra
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost
-_EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
-_BURST_RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back
-_EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence before it explains the silence
+EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 
 
 def fold_iteration(state: RunState, event: IterationLogged, source: str, at: float, live: bool) -> bool:
@@ -48,7 +47,7 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     state.dialect = state.topology.dialect = event.dialect
     if event.train_iterations is not None:
         state.train_iterations = event.train_iterations
-    _take_values(state, event)
+    take_values(state, event)
     state.skipped_iterations_total += event.skipped_iterations or 0
     state.nan_iterations_total += event.nan_iterations or 0
     if event.dialect == "megatron-lm" and event.logged_at is not None:
@@ -65,7 +64,7 @@ def _explain(state: RunState, event: IterationLogged) -> None:
     """Which formula printed these TFLOPs? All of them take half a millisecond: asked of a launch's first lines only."""
     if event.tflops is None or state.tflops_formula is not None or state.pure_seconds is None:
         return
-    if state.observed.unexplained >= _EXPLANATIONS:
+    if state.observed.unexplained >= EXPLANATIONS:
         return
     state.tflops_formula = flops.explain_printed(
         event.tflops,
@@ -77,7 +76,8 @@ def _explain(state: RunState, event: IterationLogged) -> None:
     state.observed.unexplained += state.tflops_formula is None
 
 
-def _take_values(state: RunState, event: IterationLogged) -> None:
+def take_values(state: RunState, event: IterationLogged) -> None:
+    """The line's values are the newest."""
     latest = state.latest
     latest.consumed_samples = event.consumed_samples
     latest.consumed_tokens = event.consumed_tokens
@@ -121,7 +121,7 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
         state.seconds_since_checkpoint += seconds
         _learn(state, elapsed, delta, first, live)
     if live:
-        _watch_bursts(state, elapsed, delta, at)
+        watch_bursts(state, elapsed, delta, at)
     if state.highest_iteration is None or iteration > state.highest_iteration:
         state.highest_iteration = max(iteration, 0)
     state.last_iteration_at = at
@@ -199,29 +199,18 @@ def gap_of(state: RunState, phase: str) -> Intervals:
     return state.gaps.setdefault(phase, Intervals())
 
 
+def evaluation_every(state: RunState) -> int | None:
+    """Iterations between two evaluations; None (or 0) where the run does not evaluate, or nobody knows when."""
+    return (state.topology.eval_interval or state.evaluation_interval) if state.topology.eval_iters != 0 else None
+
+
 def _phase_after(state: RunState, iteration: int) -> Phase:
     if state.train_iterations is not None and iteration >= state.train_iterations:
         return "exiting"
-    every = state.topology.eval_interval or state.evaluation_interval
-    if every and iteration % every == 0 and state.topology.eval_iters != 0:
+    every = evaluation_every(state)
+    if every and iteration % every == 0:
         return "evaluating"  # no line announces it: the loop evaluates before it goes on
     return "training"
-
-
-def _watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
-    """Lines that come faster than they can be computed were held back by a launcher's buffer."""
-    last, burst = state.last_iteration_at, state.buffering
-    if last is None or elapsed is None:
-        return
-    gap, took = at - last, elapsed * delta
-    if gap > _BURST_RATIO * took:
-        burst.burst_at, burst.burst_iterations, burst.burst_seconds, burst.silence_before = at, 1, took, gap
-        return
-    burst.burst_iterations += 1
-    burst.burst_seconds += took
-    silence = burst.silence_before
-    if burst.burst_iterations >= 3 and silence > 2 * took and burst.burst_seconds >= _EXPLAINED * silence:
-        burst.longest_silence = max(silence, burst.longest_silence or 0.0)
 
 
 def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: bool) -> bool:

@@ -33,3 +33,10 @@ def nodes_of(state: RunState) -> list[str]:
     """The nodes of the present launch, sorted; empty where the log names none."""
     listed = state.environment.get("SLURM_JOB_NODELIST")
     return sorted(set(state.attempt.nodes) | set(expand(listed) if listed else ()))
+
+
+def note_node(state: RunState, node: str, lines: int = 1) -> None:
+    """So many more lines of the launch carry this node's name."""
+    nodes = state.attempt.nodes
+    if node in nodes or len(nodes) < MOST:
+        nodes[node] = nodes.get(node, 0) + lines

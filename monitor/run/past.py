@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _KEPT = 1024  # lines; the older half is thinned when they are more, for a schedule is smooth
@@ -26,11 +27,33 @@ class Past:
         self.batches.append(batch)
         self.samples.append(samples)
         if len(self.iterations) > _KEPT:
-            half = _KEPT // 2
-            self.iterations[:half] = self.iterations[:half:2]
-            self.rates[:half] = self.rates[:half:2]
-            self.batches[:half] = self.batches[:half:2]
-            self.samples[:half] = self.samples[:half:2]
+            self._thin()
+
+    def add_all(
+        self,
+        iterations: Sequence[int],
+        rates: Sequence[float | None] | None,
+        batch: int | None,
+        samples: Sequence[int | None] | None,
+    ) -> None:
+        """What `add` leaves, line by line: rising iterations, all higher than any here; None: no line prints it."""
+        begin, count = 0, len(iterations)
+        while begin < count:
+            end = min(count, begin + max(1, _KEPT + 1 - len(self.iterations)))
+            self.iterations += iterations[begin:end]
+            self.rates += [None] * (end - begin) if rates is None else rates[begin:end]
+            self.batches += [batch] * (end - begin)
+            self.samples += [None] * (end - begin) if samples is None else samples[begin:end]
+            begin = end
+            if len(self.iterations) > _KEPT:
+                self._thin()
+
+    def _thin(self) -> None:
+        half = _KEPT // 2
+        self.iterations[:half] = self.iterations[:half:2]
+        self.rates[:half] = self.rates[:half:2]
+        self.batches[:half] = self.batches[:half:2]
+        self.samples[:half] = self.samples[:half:2]
 
     @property
     def interval(self) -> int:

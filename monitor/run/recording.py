@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitor.run import derived
-from monitor.run.history import Row
+from monitor.run.buckets import Row
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
@@ -25,6 +25,8 @@ def record(
     if live and clock is not None:
         lag = at - clock
         history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
+    if not history.kept:
+        return
     time = clock if clock is not None else at - history.zone if live else None
     rows = history.steps.open
     latest_known = rows[-1][1] if rows else None
@@ -88,14 +90,30 @@ def _computed_tflops(state: RunState, seconds: float | None) -> float | None:
     """FLOPs over time: the FLOPs are worked out once for each batch size, sequence length and layout."""
     if not seconds:
         return None
-    topology, latest = state.topology, state.latest
-    key = [
-        state.attempt.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
-        state.tflops_formula,
-    ]  # fmt: skip
+    key = _rate_key(state)
     known = state.memo.get("tflops_rate")
     if known is None or known[0] != key:
         computed = derived.computed_tflops(state)
         pure = state.pure_seconds
         known = state.memo["tflops_rate"] = [key, computed[1] * pure if computed and pure else None]
     return known[1] / seconds if known[1] is not None else None
+
+
+def _rate_key(state: RunState) -> list[int | str | None]:
+    topology, latest = state.topology, state.latest
+    return [
+        state.attempt.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
+        state.tflops_formula,
+    ]  # fmt: skip
+
+
+def rate_is_known(state: RunState) -> bool:
+    """Whether `computed_rates` needs nothing worked out anew."""
+    known = state.memo.get("tflops_rate")
+    return known is not None and known[0] == _rate_key(state)
+
+
+def computed_rates(state: RunState, seconds: list[float]) -> list[float] | None:
+    """TFLOP/s per GPU of steps that took so many seconds; None where the model is not known."""
+    rate = state.memo["tflops_rate"][1]
+    return None if rate is None else [rate / value for value in seconds]

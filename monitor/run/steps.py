@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from itertools import repeat
+from operator import add, mul
 from typing import NamedTuple
 
 
@@ -16,8 +19,8 @@ class Steps:
     """Lines of the training loop's own that follow each other, none of them eventful.
 
     In all of them, and in the state before them: driver `iteration`, the same attempt, the phase `training`, nothing
-    failed, the same `interval`, batch size, sequence length and `loss_scale`; nothing skipped, no NaN counted; no other
-    event in between. Each iteration is the one before plus `interval`, and higher than any before.
+    failed, the same dialect, `interval`, batch size, sequence length and `loss_scale`; nothing skipped, no NaN counted;
+    no other event in between. Each iteration is the one before plus `interval`, and higher than any before.
     """
 
     iterations: list[int]
@@ -35,6 +38,8 @@ class Steps:
     """`state.latest.loss_scale` before, in and after all rows."""
     interval: int
     """Iterations that each line stands for: `state.log_interval`."""
+    learning_rates: list[float] | None
+    """As printed; None if no line prints it."""
 
     def __len__(self) -> int:
         """Rows, at least one."""
@@ -42,7 +47,7 @@ class Steps:
 
     def first(self, rows: int) -> Steps:
         """The first rows alone."""
-        norms, samples = self.grad_norms, self.samples
+        norms, samples, rates = self.grad_norms, self.samples, self.learning_rates
         return Steps(
             self.iterations[:rows],
             self.at[:rows],
@@ -52,7 +57,14 @@ class Steps:
             None if samples is None else samples[:rows],
             self.loss_scale,
             self.interval,
+            None if rates is None else rates[:rows],
         )
+
+    def seconds_since(self, start: float) -> float:
+        """`start` and then, line by line, the seconds of its iterations: rounded as `+=` rounds them."""
+        if self.interval == 1:
+            return reduce(add, self.seconds, start)
+        return reduce(add, map(mul, self.seconds, repeat(self.interval)), start)
 
 
 class Foreseen(NamedTuple):

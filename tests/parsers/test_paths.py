@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from parsers.reader import SourceReader
 from parsers.scan import Gatherer, Line, Scanner
 from parsers.shapes import Shapes
 from parsers.speakers import RULES
+from parsers.stretch import LEAST, Stretch
 
 ENGINES = {"plain": search.plain, "remembered": search.remembered, "best": search.best}
 Found = list[tuple[int, str, str]]
@@ -68,6 +70,33 @@ def read(data: bytes, engine: str, shapes: Shapes, size: int = 1 << 20) -> Found
     reader = SourceReader(scanner=SCANNERS[engine], shapes=shapes)
     entries = [entry for place in range(0, len(data), size) for entry in reader.feed(data[place : place + size])]
     return [(entry.line, entry.rule, repr(entry.event)) for entry in [*entries, *reader.flush()]]
+
+
+def read_stretches(data: bytes, engine: str, shapes: Shapes, size: int = 1 << 20, backwards: bool = False) -> Found:
+    """The same where the reader gives columns: each row written out, and the columns compared with it."""
+    reader, found = SourceReader(scanner=SCANNERS[engine], shapes=shapes), Found()
+    for place in range(0, len(data), size):
+        for item in reader.feed_stretches(data[place : place + size]):
+            if not isinstance(item, Stretch):
+                found.append((item.line, item.rule, repr(item.event)))
+                continue
+            order = range(len(item))
+            rows = {row: item.entry(row) for row in (reversed(order) if backwards else order)}
+            found += [(rows[row].line, rows[row].rule, repr(rows[row].event)) for row in order]
+            assert [item.text(row) for row in order] == [rows[row].text for row in order]
+            if (times := item.times()) is not None:
+                assert times == [rows[row].event.logged_at for row in order]
+            for name, column in item.columns.items():
+                assert [repr(value) for value in column] == [repr(getattr(rows[row].event, name)) for row in order]
+            for name, value in item.shared.items():
+                assert {repr(getattr(rows[row].event, name)) for row in order} == {repr(value)}
+    lines = reader.lines, reader.matched_lines
+    found += [(entry.line, entry.rule, repr(entry.event)) for entry in reader.flush()]
+    single = SourceReader(scanner=SCANNERS[engine], shapes=shapes)
+    for place in range(0, len(data), size):
+        single.feed(data[place : place + size])
+    assert (single.lines, single.matched_lines) == lines
+    return found
 
 
 SCANNERS = {name: Scanner(RULES, engine) for name, engine in ENGINES.items()}
@@ -142,6 +171,44 @@ def test_every_path_gives_what_looking_at_every_line_gives(engine: str, data: by
     expected, shapes = naive(data), Shapes()
     assert read(data, engine, shapes) == expected
     assert read(data, engine, shapes, size) == expected
+    assert read_stretches(data, engine, shapes, size) == expected
+
+
+@pytest.mark.parametrize("form", PLANNED)
+@given(chance=st.randoms(use_true_random=False), rows=st.integers(LEAST, 60), noise=st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_stretches_give_what_looking_at_every_line_gives(
+    form: str, chance: random.Random, rows: int, noise: int
+) -> None:
+    """Lines of one form with other widths, and with noise between them: one stretch once the shapes are known."""
+    forms = [form, form.replace("##", "#", 1)]
+    lines = []
+    for _ in range(rows):
+        lines.append(re.sub("#", lambda _: chance.choice("123456789"), chance.choice(forms)))
+        lines += ["NCCL INFO nothing"] * chance.randint(0, noise)
+    if chance.random() < 0.2:
+        lines[chance.randrange(len(lines))] += chance.choice([" torn", "\r", " 0"])
+    data, shapes = "\n".join(lines).encode() + b"\n", Shapes()
+    expected = naive(data)
+    assert read(data, "best", shapes) == expected
+    assert read_stretches(data, "best", shapes, backwards=True) == expected
+    assert read_stretches(data, "best", shapes, chance.choice([100, 1000])) == expected
+
+
+@pytest.mark.parametrize("form", PLANNED)
+def test_lines_in_a_row_are_one_stretch(form: str) -> None:
+    """Else the law above would prove nothing."""
+    data, shapes = "".join(form.replace("#", digit) + "\n" for digit in "123456789").encode(), Shapes()
+    read(data, "best", shapes)
+    assert [len(item) for item in SourceReader(shapes=shapes).feed_stretches(data) if isinstance(item, Stretch)] == [9]
+
+
+def test_a_number_that_a_plan_cannot_read_is_read_with_care() -> None:
+    """A zero in front is no JSON: the whole stretch goes line by line, and nothing is lost."""
+    lines = [f" iteration {at}/ 900 | lm loss: 1.{at} |\n" for at in (*range(10, 30), "0" + "7", *range(30, 50))]
+    data, shapes = "".join(lines).encode(), Shapes()
+    assert read_stretches(data, "best", shapes) == naive(data)
+    assert read_stretches(data, "best", shapes) == naive(data)
 
 
 @pytest.mark.parametrize("form", PLANNED)

@@ -27,6 +27,7 @@ def steps_of(state: RunState, events: Sequence[IterationLogged], at: Sequence[fl
         None if events[0].consumed_samples is None else [event.consumed_samples or 0 for event in events],
         state.latest.loss_scale,
         state.log_interval,
+        None if events[0].learning_rate is None else [event.learning_rate or 0.0 for event in events],
     )
 
 

@@ -1,0 +1,41 @@
+"""Lines that a launcher held back come in bursts: the silence before was no hang (training-monitors.md, finding 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from monitor.run.state import RunState
+
+_RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back
+_EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence before it explains the silence
+
+
+def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
+    """A line of `delta` iterations of `elapsed` seconds came live at `at`, after that of `state.last_iteration_at`."""
+    if state.last_iteration_at is None or elapsed is None:
+        return
+    _watch(state, at - state.last_iteration_at, elapsed * delta, at)
+
+
+def watch_many(state: RunState, seconds: Sequence[float], at: Sequence[float]) -> None:
+    """The same of lines in a row; `seconds` is what all iterations of each took."""
+    before = state.last_iteration_at
+    if before is None:
+        return
+    gaps = [later - earlier for later, earlier in zip(at, [before, *at], strict=False)]
+    held = [row for row, gap in enumerate(gaps) if gap <= _RATIO * seconds[row]]
+    rows = [len(at) - 1] if not held else range(max(0, held[0] - 1), len(at))
+    for row in rows:  # a line that was not held back begins anew
+        _watch(state, gaps[row], seconds[row], at[row])
+
+
+def _watch(state: RunState, gap: float, took: float, at: float) -> None:
+    burst = state.buffering
+    if gap > _RATIO * took:
+        burst.burst_at, burst.burst_iterations, burst.burst_seconds, burst.silence_before = at, 1, took, gap
+        return
+    burst.burst_iterations += 1
+    burst.burst_seconds += took
+    silence = burst.silence_before
+    if burst.burst_iterations >= 3 and silence > 2 * took and burst.burst_seconds >= _EXPLAINED * silence:
+        burst.longest_silence = max(silence, burst.longest_silence or 0.0)
