@@ -101,7 +101,8 @@ class Core:
     def handle(self, message: Message, now: float) -> None:
         """Take one message of the follower."""
         self._HANDLERS[type(message)](self, message, now)
-        self.changed = True
+        if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
+            self.changed = True
 
     def _opened(self, message: Opened, _now: float) -> None:
         reader, marker = SourceReader(self.rules), Marker()

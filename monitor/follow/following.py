@@ -36,7 +36,7 @@ class Following:
         self._announced = False
         self._caught_up = False
         self._failures = 0
-        self._pacing = Pacing(context.settings)
+        self._pacing = Pacing(context.settings, context.phase())
         self._stamp: tuple[int, int, int] | None = None
         self._home: int | None = None
         self._soon = False

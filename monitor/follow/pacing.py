@@ -8,12 +8,16 @@ from monitor.follow.settings import FollowSettings
 
 _SILENT_SECONDS = 60.0  # a file that grew so lately is looked at in time whatever the budget of looks
 
+_SMEAR = 0.1  # share of a pause by which the phases of files differ
+
 
 @dataclass(slots=True)
 class Pacing:
     """Monotonic seconds throughout."""
 
     settings: FollowSettings
+    phase: float = 0.0
+    """0 to 1, another for each file: those that fell silent together are not looked at together for ever."""
     changed_at: float | None = None
     """When the file was last seen to change; at first, as long ago as its time stamp says."""
     settled_at: float = 0.0
@@ -39,7 +43,11 @@ class Pacing:
             return settings.poll_interval
         quiet = now - (quiet_since if quiet_since is not None else now)
         pause = min(max(quiet / settings.idle_divisor, settings.poll_interval), settings.idle_interval)
-        return pause if self.grown and quiet <= _SILENT_SECONDS else max(pause, spread_seconds)
+        return pause if self.grown and quiet <= _SILENT_SECONDS else self.among(pause, spread_seconds)
+
+    def among(self, pause: float, spread_seconds: float) -> float:
+        """A pause within the budget of looks, out of step with the other files."""
+        return max(pause * (1.0 - _SMEAR * self.phase), spread_seconds * (1.0 + _SMEAR * self.phase))
 
     def after_failure(self, failures: int) -> float:
         """Seconds to the next try after so many failures in a row: doubling."""

@@ -12,9 +12,9 @@ from monitor.follow.mount_reader import Mode, MountReader
 from monitor.follow.waker import Alarm, Waker
 
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
-_PACE = 0.1  # seconds between two passes that time alone asked for: of thousands of files one is due at any moment
-_DEAF = 0.07  # seconds after one that inotify asked for in which it is not listened to,
-_PATIENCE = 0.03  # and from its next word to its pass: many writers wake us once in that time, and stamps have ticked
+_PACE = 0.1  # seconds between two passes that time asked for: of thousands of files one is due at any moment
+_DEAF = 0.1  # seconds between two that inotify asked for: many writers wake us once in that time
+_PATIENCE = 0.03  # seconds from its first word to the pass: a line comes in pieces, and the stamps tick meanwhile
 
 
 class MountStatus(NamedTuple):

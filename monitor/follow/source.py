@@ -69,7 +69,8 @@ class Source(Following):
             return None
         offset, tail, rest = content.offset, content.tail, self._rest
         count = seen.st_size - offset
-        if rest is None or rest[:3] != (seen.st_dev, seen.st_ino, offset) or not 0 < count <= self._settings.least_read:
+        most = min(self._settings.least_read, self._settings.read_bytes)
+        if rest is None or rest[:3] != (seen.st_dev, seen.st_ino, offset) or not 0 < count <= most:
             return None
         block = self._context.os_layer.pread(descriptor, len(tail) + count, offset - len(tail))
         data = block[len(tail) :]
@@ -100,7 +101,7 @@ class Source(Following):
     def _pause(self, now: float) -> float:
         spread = self._context.spread_seconds
         if self.unsupported:
-            return max(self._settings.idle_interval, spread)
+            return self._pacing.among(self._settings.idle_interval, spread)
         quiet_since = self.missing_since if self.missing_since is not None else self._pacing.changed_at
         return self._pacing.pause(now, quiet_since=quiet_since, soon=self._soon, spread_seconds=spread)
 

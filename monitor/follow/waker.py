@@ -55,20 +55,22 @@ class Alarm:
             self._poll.unregister(descriptor)
 
     def wait(self, seconds: float, deaf: float = 0.0, patience: float = 0.0) -> bool:
-        """True if it rang. What the descriptor has to say is heard after `deaf` seconds and is left to add up for
-        `patience` seconds, so that many events are one waking; a ring is heard at once.
+        """True if it rang, which is heard at once. What the descriptor has to say is left to add up, so that many
+        events are one waking: for `deaf` seconds, and if it said nothing meanwhile for `patience` from its first word.
         """
         deaf = min(deaf, seconds)
         if self._heard and deaf > 0.0 and (self._rung or self._quiet.poll(_milliseconds(deaf))):
             return True
         if self._rung:
             return True
-        ready = self._poll.poll(_milliseconds(seconds - deaf))
-        heard = [self._heard[descriptor] for descriptor, _ in ready if descriptor in self._heard]
-        if heard and patience > 0.0 and len(ready) == len(heard):
-            self._quiet.poll(_milliseconds(patience))
-        for hear in heard:
-            hear()
+        ready = self._poll.poll(0) if deaf > 0.0 else []
+        if not ready:
+            ready = self._poll.poll(_milliseconds(seconds - deaf))
+            if ready and patience > 0.0 and self._ear not in dict(ready):
+                self._quiet.poll(_milliseconds(patience))
+        for descriptor, _ in ready:
+            if descriptor in self._heard:
+                self._heard[descriptor]()
         return self._rung
 
     def take(self) -> tuple[set[str], bool]:
