@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
-from monitor.follow.follower import read_once
+from monitor.follow.crew import read_once
 from monitor.follow.messages import Unreadable
 from monitor.follow.patterns import Watch
 from monitor.incidents import Transition
@@ -17,7 +15,7 @@ from monitor.judgement import Judge, Judged
 from monitor.metrics import Snapshot
 from monitor.rules import custom_rules
 from monitor.run.state import RunState
-from monitor.serve.collector import SnapshotCollector
+from monitor.serve.text import page_text
 from parsers.events import LogEvent
 from parsers.stretch import Stretch
 
@@ -84,13 +82,6 @@ def read_all(
         if run is None or not run.state.proven:
             problems.append(f"{source.path}: no training line in {source.reader.lines} lines")
     return core, problems
-
-
-def page_text(snapshot: Snapshot) -> str:
-    """The snapshot in Prometheus's text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SnapshotCollector(lambda: snapshot))
-    return generate_latest(registry).decode()
 
 
 def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[str]]:

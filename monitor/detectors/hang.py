@@ -7,8 +7,9 @@ that have ended, and for logs that were already dead when first seen (`state.liv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from monitor.detectors.verdict import Verdict
 from monitor.run.phases import ENDED
@@ -18,8 +19,7 @@ from monitor.run.units import Seconds
 _BLOCKING_HELPS = 160  # GPUs from which launches without CUDA_LAUNCH_BLOCKING were seen to hang (seed-facts.md, 6)
 
 
-@dataclass(frozen=True, slots=True)
-class HangSettings:
+class HangSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     factor: float = 3.0
@@ -50,8 +50,7 @@ class HangSettings:
     """After the last iteration: final save and evaluation have phases of their own, the rest is tidying up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """Seconds of silence that a phase may take, the gap expected, and where the figure comes from."""
 
     seconds: float

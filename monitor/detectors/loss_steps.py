@@ -38,7 +38,7 @@ from monitor.run.state import RunState
 from monitor.run.steps import UNFORESEEN, Foreseen, Steps
 
 _MIDDLE = BARS_EVERY // 2
-_AT_ONCE = 1024  # rows that are taken together: where something is high, what was looked at behind it was in vain
+_AT_ONCE, _AT_LEAST = 1024, 64  # rows looked at together: behind something high it was in vain, fewer are next
 
 
 def on_steps(state: RunState, steps: Steps, settings: LossSpikeSettings) -> Foreseen:
@@ -109,13 +109,15 @@ def _ill(work: SpikeMemory, rows: _Rows, settings: LossSpikeSettings) -> int:
 
 def _healthy(work: SpikeMemory, rows: _Rows, settings: LossSpikeSettings) -> int:
     """Take rows while no spike opens. How many."""
-    row, count = 0, len(rows)
+    row, count, ahead = 0, len(rows), _AT_ONCE
     while row < count:
         if work.high is None:
-            last = min(count, row + _AT_ONCE)
+            last = min(count, row + ahead)
             row = _calm(work, rows, row, last, settings)
             if row == last:
+                ahead = min(2 * ahead, _AT_ONCE)
                 continue
+            ahead = _AT_LEAST
         while row < count:  # something is high: one by one up to the next look
             if learn(work, rows.iterations[row], rows.samples_at(row), *rows.at(row), settings):
                 return row
@@ -244,7 +246,7 @@ class _Series:
         return reached
 
     def _lowest(self) -> list[float]:
-        """What the level is at least, by each look."""
+        """What the level is at least, by each look: any value where none is known."""
         looks, parts = self.looks, self.parts
         if not looks or not self.come:
             return [math.inf] * len(looks)
@@ -253,10 +255,7 @@ class _Series:
         middles = [self._middle(looks[0] - BARS_EVERY), self._middle(looks[0])]
         middles += [math.log(part[_MIDDLE]) for part in parts[1 : len(looks)]]
         # The median of two parts lies between theirs, and no more is taken off it than the second fell.
-        lowest = [before if middle > before else middle + (middle - before) for before, middle in pairwise(middles)]
-        unknown = len([at for at in looks[: MINIMUM // BARS_EVERY] if at < MINIMUM])
-        lowest[:unknown] = [math.inf] * unknown
-        return lowest
+        return [before if middle > before else middle + (middle - before) for before, middle in pairwise(middles)]
 
     def _middle(self, at: int) -> float:
         """The median of the sixteen values before `at`; 0 where there are fewer."""

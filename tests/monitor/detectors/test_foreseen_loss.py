@@ -53,7 +53,10 @@ class Read:
 
     def all(self, rows: Sequence[Row], names: Sequence[str] = NAMES) -> int:
         """Read a stretch, as many rows at once as are foreseen. How many were, the first time."""
-        left, found = list(rows), []
+        left, found = list(rows), [0]
+        highest = self.state.highest_iteration or 0
+        while left and (self.iteration < highest or self.state.log_interval is None):  # computed again after a restart
+            self.one(left.pop(0))
         while left:
             events = [self.event(after, row) for after, row in enumerate(left, 1)]
             found.append(foresee(self.state, events, [self.at + after for after in range(1, len(left) + 1)], names))
@@ -63,7 +66,7 @@ class Read:
             left = left[found[-1] :]
             if left:
                 self.one(left.pop(0))
-        return found[0]
+        return found[:2][-1]
 
     def cut(self, rows: Sequence[Row], chance: random.Random, longest: int = 250) -> None:
         """Read in stretches of any length."""
@@ -196,7 +199,7 @@ def test_after_a_restart(times: float) -> None:
     rows = course.rows(300)
     read = Read(rows[0])
     read.all(rows[1:])
-    read.restart(80)
+    read.restart(2)
     for row in course.rows(2, times):
         read.one(row)
     alone = read.alone
@@ -217,6 +220,36 @@ def test_grad_norms_that_come_and_go() -> None:
             part = [(loss, course.random.choice(kind)) for loss, _ in part]
         read.cut(part, course.random, 100)
     assert read.together > 600
+
+
+def test_a_grad_norm_that_stands_still() -> None:
+    """Its spread is the last one that was not 0, found within the same stretch."""
+    course = Course(8, 0.005)
+    rows = course.rows(500)
+    read = Read(rows[0])
+    read.all(rows[:150])
+    before = read.state.memory_of["loss_spike"].norm_spread
+    assert read.all([*rows[150:250], *((loss, 0.2) for loss, _ in rows[250:])]) == 350
+    memory = read.state.memory_of["loss_spike"]
+    assert memory.norm_level is None
+    assert memory.norm_spread != before
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"lm_loss": 2.5, "grad_norm": math.nan}, {"skipped_iterations": 1, "grad_norm": 0.2}, {"skipped_iterations": 1}],
+)
+def test_after_an_odd_line(odd: dict[str, float]) -> None:
+    """A grad norm that is no number, a skipped step: a sound line ends what was counted of them."""
+    course = Course(9, 0.005)
+    read = Read(course.row())
+    read.all(course.rows(20))
+    event = IterationLogged(dialect="bigscience", iteration=23, seconds_per_iteration=1.0, **odd)  # type: ignore[arg-type]
+    see(read.state, event, read.at, NAMES)
+    read.iteration = 23
+    memory = read.state.memory_of["nan_loss"]
+    assert memory.norm_lines + memory.skipped_intervals == 1
+    assert read.all(course.rows(20)) == 20
 
 
 def test_a_gone_loss_is_not_foreseen() -> None:
@@ -260,9 +293,7 @@ def test_any_course(seed: int, noise: float, norm: float | None, segments: list[
         elif kind == "rise":
             rows = [course.row(1 + step * (times - 1) / 50) for step in range(count)]
         elif kind == "restart":
-            read.restart(count)
-            for row in rows[:2]:
-                read.one(row)
+            read.restart(count // 4)
         elif kind == "level":
             course.level *= times
         elif kind == "norms" and norm is not None:
