@@ -61,6 +61,7 @@ _log = logging.getLogger(__name__)
 
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
 _JUDGE_INTERVAL = 1.0  # seconds between two judgements of a run that nothing came for: budgets are of 60 s and more
+_CALM_INTERVAL = 5.0  # the same while no detector has asked for more and no deadline is near: nothing should change
 _SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
@@ -86,6 +87,10 @@ class Core:
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
         self._unclaimed = Saved()
+        self.fleeting = False
+        """Something happened that the logs may not tell again: what is known is to be saved soon."""
+        self._stirred: dict[str, bool] = {}  # runs that are to be judged at the next tick, in the order of their lines
+        self._swept_at = float("-inf")  # when all runs were last looked at, for what time alone changes
         self._reading: Counter[str] = Counter()  # run -> its sources that have not been read to their end
         self._sources_of: dict[str, set[str]] = {}
         self.scanned: set[str] = set()
@@ -96,7 +101,8 @@ class Core:
     def handle(self, message: Message, now: float) -> None:
         """Take one message of the follower."""
         self._HANDLERS[type(message)](self, message, now)
-        self.changed = True
+        if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
+            self.changed = True
 
     def _opened(self, message: Opened, _now: float) -> None:
         reader, marker = SourceReader(self.rules), Marker()
@@ -170,6 +176,7 @@ class Core:
         source.marker.feed(message)
         source.reader = SourceReader(self.rules)
         source.counted = (0, 0)
+        self.fleeting = True
         _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
 
     def _caught_up(self, message: CaughtUp, now: float) -> None:
@@ -185,7 +192,7 @@ class Core:
             return
         if self._catching_up(source.run):
             return
-        run.dirty = True
+        self._stir(run)
         self._weigh_history(run, now)
 
     def _weigh_history(self, run: Run, now: float) -> None:
@@ -201,7 +208,8 @@ class Core:
         run = self._run(name, now)
         if run is not None:
             run.state.unreadable[message.source] = message.message
-            run.state.proven = run.dirty = True
+            run.state.proven = True
+            self._stir(run)
         if source is not None:
             self._finish(source)  # what cannot be read holds nobody up
         if run is not None:
@@ -214,7 +222,7 @@ class Core:
         run = self.runs.get(name)
         if run is not None:
             run.state.unreadable.pop(message.source, None)
-            run.dirty = True
+            self._stir(run)
             self._weigh_loss(run, name)
 
     def _gone(self, message: Gone, now: float) -> None:
@@ -226,7 +234,8 @@ class Core:
         if run.state.live and run.state.phase not in ENDED:
             run.state.unreadable[message.source] = "the file was deleted"
             self._weigh_loss(run, source.run)
-        run.dirty = True
+        self._stir(run)
+        self.fleeting = True
         source.reader = SourceReader(self.rules)
         source.counted = (0, 0)
 
@@ -252,28 +261,53 @@ class Core:
     # --- judgement --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Transition]:
-        """Judge against the clock every run that something came for, and each of the others once a second."""
-        behind = self._behind()
-        for name, run in list(self.runs.items()):
-            if name in behind:
+        """Judge every run that something came for, and once a second look which of the others time alone may change."""
+        sweep = not 0.0 <= now - self._swept_at < _JUDGE_INTERVAL
+        names = list(self.runs) if sweep else list(self._stirred)
+        if sweep:
+            self._swept_at = now
+        for name in names:
+            if self._catching_up(name):
+                continue
+            stirred = self._stirred.pop(name, False)
+            run = self.runs.get(name)
+            if run is None:
                 continue
             if run.deferred and now - run.backlog_at >= _SETTLED:
                 self._fold_deferred(run)
                 self._weigh_history(run, now)
-            if not run.state.proven or (not run.dirty and 0.0 <= now - run.judged_at < _JUDGE_INTERVAL):
-                continue
-            run.judged_at = now
-            before = run.state.hung, run.state.phase
-            transitions = self._judge.judge(run, now)
-            if transitions or before != (run.state.hung, run.state.phase):
-                run.dirty = self.changed = True
-            run.dirty = run.dirty or derived.run_state(run.state, run.history) != run.shown_state
-            self._told.extend(transitions)
-            if self._expired(run, now):
-                del self.runs[name]
-                self.changed = True
+            if run.state.proven and (stirred or self._due(run, now)):
+                self._judge_run(run, now)
         told, self._told = self._told, []
         return told
+
+    def _due(self, run: Run, now: float) -> bool:
+        """Is it time to judge a run that nothing came for?"""
+        idle = now - run.judged_at
+        return not 0.0 <= idle < _JUDGE_INTERVAL and (not 0.0 <= idle < _CALM_INTERVAL or not self._calm(run, now))
+
+    def _calm(self, run: Run, now: float) -> bool:
+        """It trains, nothing is open, and time alone changes nothing yet: what a replay does not judge at all."""
+        state, book = run.state, run.book
+        settled = state.live and state.phase != "exiting" and now < self._judge.calm_until(run)
+        return not book.open and not book.pending and (settled or run.history)
+
+    def _judge_run(self, run: Run, now: float) -> None:
+        run.judged_at = now
+        before = run.state.hung, run.state.phase
+        transitions = self._judge.judge(run, now)
+        if transitions or before != (run.state.hung, run.state.phase):
+            run.dirty = self.changed = True
+        run.dirty = run.dirty or derived.run_state(run.state, run.history) != run.shown_state
+        self._told.extend(transitions)
+        if self._expired(run, now):
+            del self.runs[run.state.name]
+            self.changed = True
+
+    def _stir(self, run: Run) -> None:
+        """Something came for it: it is to be judged and shown anew."""
+        run.dirty = True
+        self._stirred[run.state.name] = True
 
     def _expired(self, run: Run, now: float) -> bool:
         if run.history and run.book.open:
@@ -286,10 +320,9 @@ class Core:
     def snapshot(self, now: float) -> Snapshot:
         """What HTTP may show until the next one."""
         shown: list[RunSnapshot] = []
-        behind = self._behind()
         for name in sorted(self.runs):
             run = self.runs[name]
-            if not run.state.proven or (run.shown is None and name in behind):
+            if not run.state.proven or (run.shown is None and self._catching_up(name)):
                 continue
             shown.append(self._show(run, now))
         self._count_sources()
@@ -299,9 +332,14 @@ class Core:
             runs=tuple(shown),
             monitor=self.counts.frozen(),
             incidents=tuple(incident for run in shown for incident in run.page["incidents"]),
-            ready=all(source.caught_up for source in self.sources.values()),
+            ready=self.ready,
             loop_turned_at=now,
         )
+
+    @property
+    def ready(self) -> bool:
+        """Is every source read to its end?"""
+        return not any(self._reading.values())
 
     def _show(self, run: Run, now: float) -> RunSnapshot:
         if run.shown is not None and not run.dirty and not run.book.open:
@@ -370,6 +408,9 @@ class Core:
             run.backlog_at = now
         state.read_at = now
         run.dirty = True
+        open_or_new = run.book.open or run.book.pending or not run.judged_at
+        if open_or_new or not source.caught_up or len(kinds) > 1 or IterationLogged.kind not in kinds:
+            self._stir(run)  # else it is calm: a detector that is moved by an iteration has judged at once
 
     def _take_stretch(self, run: Run, stretch: Stretch, source: str, at: float) -> None:
         """Of a backlog: all its lines count as written when the file was last changed."""
@@ -389,7 +430,7 @@ class Core:
             if last is None or logged is None or logged >= last:
                 self._judge.take(run, entry, source, at, False)
         run.deferred.clear()
-        run.dirty = True
+        self._stir(run)
 
     def _count_lines(self, source: Source) -> None:
         lines, matched = source.reader.lines, source.reader.matched_lines
@@ -425,10 +466,6 @@ class Core:
     def _catching_up(self, name: str) -> bool:
         return self._reading[name] > 0
 
-    def _behind(self) -> set[str]:
-        """Runs of which some source is not read to its end yet."""
-        return {source.run for source in self.sources.values() if not source.caught_up}
-
     def _weigh_loss(self, run: Run, name: str) -> None:
         followed = self._sources_of.get(name, set()) | set(run.state.unreadable)
         run.state.lost = bool(followed) and followed <= set(run.state.unreadable)
@@ -449,7 +486,8 @@ class Core:
             shift(run.state, seconds)
             shift(run.book, seconds)
             run.backlog_at += seconds
-            run.dirty = self.changed = True
+            self.changed = True
+            self._stir(run)
 
     def reconfigure(self, config: Config, rules: Sequence[Rule], now: float) -> dict[str, Position]:
         """Begin anew with another configuration and everything that is known; gives the positions to prove."""
@@ -457,6 +495,7 @@ class Core:
         self.config, self.rules, self._hang = config, tuple(rules), config.detectors.hang
         self._judge = Judge(config)
         self.sources, self.runs, self.scanned = {}, {}, set()
+        self._stirred.clear()
         self._reading.clear()
         self._sources_of.clear()
         self._unclaimed = Saved(saved.sources, saved.runs)

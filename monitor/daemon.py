@@ -6,8 +6,10 @@ threads read the last Snapshot; notifier threads drain their own queues. A hung 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import faulthandler
+import gc
 import logging
 import os
 import queue
@@ -22,9 +24,10 @@ from monitor.clock import Clock, SystemClock
 from monitor.config import Config, ConfigError, Web, host_and_port
 from monitor.core import Core
 from monitor.follow.follower import Follower
-from monitor.follow.messages import Message, Position
+from monitor.follow.messages import Position
 from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
+from monitor.inbox import Inbox
 from monitor.known import Saved
 from monitor.metrics import Snapshot
 from monitor.notifiers import NotificationQueue, build_notifiers
@@ -32,6 +35,7 @@ from monitor.outputs import Outputs
 from monitor.rules import custom_rules
 from monitor.serve.auth import BasicAuth
 from monitor.serve.http import App
+from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer
 from monitor.serve.tls import Tls, TlsError
 from monitor.store import Saver, StateInUseError, Store, encode, pause_after
@@ -40,13 +44,18 @@ from monitor.systemd import ServiceManager
 _log = logging.getLogger(__name__)
 
 _WAIT = 0.25  # seconds that the loop waits for a message at most: so often is the clock asked whether a run hangs
-_PACE = 0.1  # between two turns while lines come from many runs: half of what a person calls at once
+_PACE = 0.25  # between two turns that take messages, unless somebody asks: fifty lines a second are four turns
+_TELL = 1.0  # between two lines for systemd
 _BATCH_SECONDS = 0.2  # of messages taken before the runs are judged and shown again
 _JUMP = 5.0  # seconds between the two clocks in one turn: NTP slews by milliseconds, anything more was a step
 _HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
 _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
+_SAVE_SOON = 1.0  # seconds to the save after a rotation: a crash later finds no more what the old file ended with
 _SAVE_LAST = 2.0  # seconds that the last save may take
 _STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
+_GARBAGE = (20_000, 20, 50)
+"""gc.set_threshold: the state is a hundred thousand objects that stay. At Python's 700 the loop went through them for
+a third of its time, to find the few cycles that an exception or a closed connection leaves: 20,000 are some MB."""
 
 
 class StartError(Exception):
@@ -74,17 +83,20 @@ class Daemon:
         self.clock = clock or SystemClock()
         self.core = Core(config, custom_rules(config))
         self._configure = configure
-        self._messages: queue.Queue[Message] = queue.Queue(maxsize=FollowSettings().queue_size)
+        self._inbox = Inbox(FollowSettings().queue_size)
         self._stopping = threading.Event()
         self._reloading = threading.Event()
-        self._snapshot = Snapshot(at=self.clock.wall(), loop_turned_at=self.clock.wall())
+        first = Snapshot(at=self.clock.wall(), loop_turned_at=self.clock.wall())
+        self._latest = Latest(first, lambda: self._inbox.knock())  # noqa: PLW0108 - a reload replaces it
         self._turned = self.clock.monotonic()
+        self._took = float("-inf")
+        """When a message was last taken."""
         self._offset = self.clock.wall() - self._turned
         self._hold_until = float("-inf")
         self._was_ready = False
         self._store: Store | None = None
         self._saver: Saver | None = None
-        self._save_at = float("-inf")
+        self._save_at = self._told_at = float("-inf")
         self._save_failures = 0
         self._server: HttpServer | None = None
         self._follower: Follower | None = None
@@ -105,7 +117,7 @@ class Daemon:
         host, port = host_and_port(self.config.listen)
         try:
             tls, auth = _secured(self.config.web)
-            self._server = HttpServer(host, port, App(lambda: self._snapshot, self.clock, lambda: self._turned))
+            self._server = HttpServer(host, port, App(self._latest, self.clock, lambda: self._turned))
         except TlsError as error:
             raise StartError(f"web.tls_server_config: {error}") from error
         except OSError as error:
@@ -159,30 +171,34 @@ class Daemon:
             if not transition.quiet:
                 self._notifications.put(transition)
                 self._save_at = float("-inf")  # what people were told is not told again after a crash
-        self._count(now)
-        self._show(now, began)
+        self._count_saves()
+        if not self._was_ready:
+            self._was_ready = self.core.ready and self._searched()
+        if self._latest.wanted:
+            self._show(now)
         turned = self.clock.monotonic()
         self.core.counts.set("loop_duration_seconds", turned - began)
+        if self.core.fleeting:
+            self.core.fleeting = False
+            self._save_at = min(self._save_at, turned + _SAVE_SOON)
         if self.core.changed and turned >= self._save_at:
             self._save(now)
         self._turned = self.clock.monotonic()
         self._manager.turned(self._turned)
+        if self._manager.listens and not 0.0 <= self._turned - self._told_at < _TELL:
+            self._told_at = self._turned
+            self._manager.status(self._status())
 
     def _take(self, wait: float) -> None:
+        if not self._latest.wanted:
+            self._inbox.wait(self._took + _PACE - self.clock.monotonic(), wait)
         until = self.clock.monotonic() + _BATCH_SECONDS
-        try:
-            message = self._messages.get(timeout=wait)
-            pause = self._turned + _PACE - self.clock.monotonic()
-            if 0.0 < pause <= _PACE:  # many runs at once: what comes in a moment is judged and shown together
-                self._stopping.wait(pause)
-                until += pause
+        with contextlib.suppress(queue.Empty):
             while True:
-                self.core.handle(message, self._now())
-                if self.clock.monotonic() >= until:
+                self.core.handle(self._inbox.get_nowait(), self._now())
+                self._took = self.clock.monotonic()
+                if self._took >= until:
                     return
-                message = self._messages.get_nowait()
-        except queue.Empty:
-            return
 
     def _now(self) -> float:
         """Unix seconds. Where the wall clock was set since the last call, all that is known moves along first."""
@@ -197,6 +213,19 @@ class Daemon:
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
+    def _show(self, now: float) -> None:
+        """A page for whoever asked."""
+        asked = self._latest.wanted
+        self._count(now)
+        snapshot = self.core.snapshot(now)
+        if self._turned < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
+            old = self._latest.last
+            if {run.run for run in old.runs} <= {run.run for run in snapshot.runs}:
+                self._hold_until = float("-inf")
+            else:
+                snapshot = dataclasses.replace(snapshot, runs=old.runs, incidents=old.incidents)
+        self._latest.show(dataclasses.replace(snapshot, ready=self._was_ready), asked)
+
     def _count(self, now: float) -> None:
         counts = self.core.counts
         for (notifier, outcome), count in self._notifications.counts().items():
@@ -205,7 +234,6 @@ class Daemon:
             for (output, written), count in self._outputs.counts().items():
                 counts.set("output_writes_total", count, output, written)
         counts.set("loop_timestamp_seconds", now)
-        self._count_saves()
         if self._server is not None:
             counts.set("http_connections", self._server.connections)
         if self._follower is not None:
@@ -214,18 +242,12 @@ class Daemon:
                 counts.set("mount_info", 1.0, mount.mount, mount.file_system, mount.mode)
                 counts.set("mount_busy_seconds", round(mount.busy_seconds, 1), mount.mount)
 
-    def _show(self, now: float, began: float) -> None:
-        snapshot = self.core.snapshot(now)
-        self._was_ready = self._was_ready or (snapshot.ready and self._searched())
-        if began < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
-            if {run.run for run in self._snapshot.runs} <= {run.run for run in snapshot.runs}:
-                self._hold_until = float("-inf")
-            else:
-                old = self._snapshot
-                snapshot = dataclasses.replace(snapshot, runs=old.runs, incidents=old.incidents)
-        self._snapshot = dataclasses.replace(snapshot, ready=self._was_ready)
-        state = f"{len(snapshot.runs)} runs, {len(self.core.sources)} files, {len(snapshot.incidents)} open incidents"
-        self._manager.status(state if self._was_ready else f"reading the backlog: {state}")
+    def _status(self) -> str:
+        """A line for `systemctl status`."""
+        runs = [run for run in self.core.runs.values() if run.state.proven]
+        incidents = sum(len(run.book.open) for run in runs)
+        state = f"{len(runs)} runs, {len(self.core.sources)} files, {incidents} open incidents"
+        return state if self._was_ready else f"reading the backlog: {state}"
 
     def _searched(self) -> bool:
         """Was every mount that answers searched once?"""
@@ -242,12 +264,12 @@ class Daemon:
             discovery_interval=follow.discovery_interval,
         )
         watches = [Watch(pattern, tuple(watch.exclude)) for watch in self.config.runs for pattern in watch.paths]
-        return Follower(watches, resume, self._messages, settings=settings, clock=self.clock)
+        return Follower(watches, resume, self._inbox, settings=settings, clock=self.clock)
 
     def _made_outputs(self) -> Outputs:
         assert self._server is not None
         instance = f"{socket.gethostname()}:{self._server.address[1]}"
-        return Outputs(self.config.outputs, lambda: self._snapshot, instance)
+        return Outputs(self.config.outputs, self._latest, instance)
 
     def _reload(self) -> None:
         if self._configure is None:
@@ -284,7 +306,8 @@ class Daemon:
             self._server.tls, self._server.auth = tls, auth
         if self._follower is not None:
             self._follower.stop(_STOP_SECONDS)
-        self._messages = queue.Queue(maxsize=FollowSettings().queue_size)  # a reader left behind keeps the old one
+        self._show(self._now())  # what is shown until all of it is back
+        self._inbox = Inbox(FollowSettings().queue_size)  # a reader left behind keeps the old one
         changed_outputs = config.outputs != self.config.outputs
         self.config = config
         if changed_outputs and self._outputs is not None:
@@ -328,7 +351,7 @@ class Daemon:
         return self.core.restore(saved) if saved is not None else {}
 
     def _save(self, now: float) -> None:
-        """Hand a copy of everything to the saver; encoding it may take a twentieth of the loop's time."""
+        """Hand a copy of everything to the saver."""
         if self._saver is None or self._saver.busy:  # a disk that is slow is not given more
             return
         began = self.clock.monotonic()
@@ -389,6 +412,7 @@ def serve(config: Config, configure: Callable[[], Config] | None = None) -> None
 
     SIGHUP reads the configuration again by `configure`; SIGUSR1 writes the stack of every thread to standard error.
     """
+    gc.set_threshold(*_GARBAGE)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     daemon = Daemon(config, configure=configure)
     daemon.start()

@@ -19,6 +19,8 @@ class ServiceManager:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_seconds = _watchdog(environ) if address else None
         """systemd restarts us after this long without a sign; None: it does not."""
+        self.listens = bool(address)
+        """Is there anybody to tell?"""
         self._fed_at = float("-inf")
         self._status = ""
 

@@ -15,6 +15,8 @@ from monitor.follow.os_layer import OsLayer
 from monitor.follow.registry import Registry
 from monitor.follow.settings import FollowSettings
 
+_GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, fill the interval evenly however many there are
+
 
 @dataclass
 class Context:
@@ -29,7 +31,13 @@ class Context:
     spread_seconds: float = 0.0
     """Time in which every file of the mount can be looked at once within the budget of looks."""
     stats: int = 0
+    phases: int = 0
     errors: Counter[str] = field(default_factory=Counter)
+
+    def phase(self) -> float:
+        """0 to 1: the next file's, far from those of the files before."""
+        self.phases += 1
+        return self.phases * _GOLDEN % 1.0
 
     def stat(self, path: str) -> os.stat_result:
         """Counted: the budget is in calls like this one."""

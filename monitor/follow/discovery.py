@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from monitor.clock import Clock
+from monitor.follow.listings import Listings
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Pattern, States, excluded, has_magic
 from monitor.follow.textual import may_be_log, may_hold_logs
@@ -48,6 +50,9 @@ class Walk:
     mount_points: frozenset[str]
     known: Callable[[str], bool] = lambda path: False  # noqa: ARG005
     """Is the path followed already? Then a link need not be looked at."""
+    listings: Listings | None = None
+    """Of the walks before, with the clock they need: directories that have not changed are not listed again."""
+    clock: Clock | None = None
     entries: int = 0
     stats: int = 0
     unsupported: Counter[str] = field(default_factory=Counter)
@@ -77,30 +82,51 @@ class Walk:
             yield Found(job.root, literal=True)
 
     def _directory(self, job: Job, directory: str, states: States, links: list[Found]) -> Iterator[Step]:
-        entries: list[Entry] = []
+        key, status, now, wall = (job, directory), None, 0.0, 0.0
+        others: list[tuple[Entry, States]] = []
         try:
+            if self.listings is not None and self.clock is not None:
+                now, wall = self.clock.monotonic(), self.clock.wall()
+                self.stats += 1
+                status = self.os_layer.stat(directory)
+                known = self.listings.unchanged(key, status, now)
+                if known is not None:
+                    yield None
+                    for entry, below in known.entries:
+                        yield from self._other(job, _join(directory, entry.name), entry, states, below, links)
+                    return
+            entries: list[Entry] = []
             for entry in self.os_layer.scandir(directory):
                 self.entries += 1
                 entries.append(entry)
                 yield None
-        except FileNotFoundError:
-            return  # appears later, or was removed under the walk
         except OSError as error:
-            self.errors.append(error)
+            if self.listings is not None:
+                self.listings.forget(key)
+            if not isinstance(error, FileNotFoundError):  # appears later, or was removed under the walk
+                self.errors.append(error)
             return
         entries.sort()  # which of two names of one file wins must not depend on the directory's order
         for entry in entries:
-            path = f"{directory.rstrip('/')}/{entry.name}"
+            path = _join(directory, entry.name)
             if excluded(job.exclude, path, entry.name):
                 continue
             below = job.pattern.after(states, entry.name, link=entry.kind == "link")
-            if entry.kind == "file":
-                if job.pattern.accepts(below) and may_be_log(entry.name, in_tree=job.in_tree):
-                    yield Found(path)
-            elif entry.kind == "directory":
-                yield from self._enter(job, path, entry.name, below, links)
-            else:
-                yield from self._odd(job, path, entry, states, below, links)
+            if entry.kind != "file":
+                others.append((entry, below))
+                yield from self._other(job, path, entry, states, below, links)
+            elif job.pattern.accepts(below) and may_be_log(entry.name, in_tree=job.in_tree):
+                yield Found(path)
+        if self.listings is not None and status is not None:
+            self.listings.keep(key, status, now, wall, others)
+
+    def _other(
+        self, job: Job, path: str, entry: Entry, states: States, below: States, links: list[Found]
+    ) -> Iterator[Step]:
+        if entry.kind == "directory":
+            yield from self._enter(job, path, entry.name, below, links)
+        else:
+            yield from self._odd(job, path, entry, states, below, links)
 
     def _enter(self, job: Job, path: str, name: str, below: States, links: list[Found]) -> Iterator[Step]:
         if job.pattern.accepts(below) and not job.pattern.any_depth:
@@ -132,6 +158,10 @@ class Walk:
     def _stat(self, path: str) -> int:
         self.stats += 1
         return self.os_layer.stat(path).st_mode
+
+
+def _join(directory: str, name: str) -> str:
+    return f"{directory.rstrip('/')}/{name}"
 
 
 def kind_of(mode: int) -> str:

@@ -72,7 +72,7 @@ class Follower:
     def alive(self) -> bool:
         """False once a thread has ended by a bug: the daemon should end too and be restarted."""
         threads = [self._scout, *list(self._threads.values())]
-        return self._stopping.is_set() or all(thread.is_alive() for thread in threads)
+        return self._stopping.is_set() or all(thread.is_alive() or thread.ident is None for thread in threads)
 
     def _scout_mounts(self) -> None:
         """Mounts come and go (autofs): look at the table, which never hangs, and start readers for new ones."""
@@ -80,8 +80,8 @@ class Follower:
         while not self._stopping.is_set():
             for reader in self._crew.muster(self._patterns, self._mounts(), resolve):
                 thread = ReaderThread(reader, self._messages, self._clock, self._stopping)
+                self._threads[reader.mount.point] = thread  # before it starts: it may be woken at its first message
                 thread.start()
-                self._threads[reader.mount.point] = thread
             self._stopping.wait(self._settings.discovery_interval)
 
 

@@ -25,6 +25,7 @@ class Following:
     def __init__(self, path: str, context: Context, resume: Position | None) -> None:
         self.path = path
         self.source = source_id(path)
+        self.directory = os.path.dirname(path)
         self.more = False
         """There is more to read at once."""
         self.gone_since: float | None = None
@@ -35,7 +36,7 @@ class Following:
         self._announced = False
         self._caught_up = False
         self._failures = 0
-        self._pacing = Pacing(context.settings)
+        self._pacing = Pacing(context.settings, context.phase())
         self._stamp: tuple[int, int, int] | None = None
         self._home: int | None = None
         self._soon = False
@@ -44,6 +45,7 @@ class Following:
         self._lent_since: float | None = None
         self._hole_since: float | None = None
         self._scanned = 0
+        self._compared_at = float("-inf")
 
     def _start(self, begun: Begun, proof: str) -> Told:
         """The first content under this path."""
@@ -62,16 +64,18 @@ class Following:
         assert content is not None
         waited = self._hole_since is not None and now - self._hole_since >= self._settings.hole_patience
         patient = not waited and self._settings.hole_patience > 0 and not self._context.is_local(content.device)
+        expected = status.st_size - content.offset + self._settings.least_read
         taken = take(
             self._context.os_layer,
             descriptor,
             content,
-            self._settings.read_bytes,
+            min(self._settings.read_bytes, max(self._settings.least_read, expected)),
             patient=patient,
             scanned=self._scanned,
         )
         if taken.changed:
             return taken
+        self._compared_at = now
         self._scanned = taken.scanned
         self._hole_since = (self._hole_since if self._hole_since is not None else now) if taken.hole else None
         self._soon = self._soon or taken.hole
@@ -82,13 +86,20 @@ class Following:
                 yield opened(self.source, self.path, content, status, None)
             content.take(taken.offset, taken.data)
             if self._caught_up or at - status.st_mtime < _FRESH_SECONDS:  # to read an old log is no sign of life in it
-                self._pacing.changed(now)
+                self._changed(status, now, at)
             behind = max(0, status.st_size - content.offset)
             yield Data(self.source, taken.offset, taken.data, status.st_mtime, at, behind)
         if taken.at_end and not taken.hole and not self._caught_up:
             self._caught_up = True
             yield CaughtUp(self.source, at)
         return taken
+
+    def _changed(self, status: os.stat_result, now: float, at: float) -> None:
+        settle = self._settings.settle_seconds
+        if status.st_mtime % 1.0 and self._context.is_local(status.st_dev):  # whole seconds: the stamps are no finer
+            local = self._settings.settle_local
+            settle = min(max(0.0, max(status.st_mtime, status.st_ctime) + local - at), settle)
+        self._pacing.changed(now, settle_seconds=settle, grown=self._caught_up)
 
     def _drain(self, now: float, at: float) -> Generator[Message, None, int | None]:
         """Read the old file on. Gives the names it still has, or None if it cannot be had (any more)."""

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from monitor.clock import Clock
+from monitor.follow.agenda import Agenda
 from monitor.follow.context import Context
 from monitor.follow.descriptors import Descriptors
 from monitor.follow.discovery import Found, Job, Step, Walk
+from monitor.follow.listings import Listings
 from monitor.follow.messages import Message, Position, Scanned, SourceId, Unreadable, source_id
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import OsLayer
@@ -46,6 +48,8 @@ class MountReader:
         self.note = ""
         """Why `mode` is not what the mount allows."""
         self.sources: dict[SourceId, Source] = {}
+        self.hurried = False
+        """The last pass left something to be done at once: a walk, or more to read."""
         self.context = Context(
             os_layer,
             settings,
@@ -57,6 +61,8 @@ class MountReader:
         self._points = points
         self._resume = dict(resume)
         self._jobs: tuple[Job, ...] = tuple(jobs)
+        self._agenda = Agenda()
+        self._listings = Listings(settings.settle_seconds, settings.relist_interval) if mount.local else None
         self._walk: Walk | None = None
         self._steps: Iterator[Step] = iter(())
         self._found: set[SourceId] = set()
@@ -76,7 +82,8 @@ class MountReader:
         key = source_id(path)
         if key not in self.sources:
             resume = self._resume.pop(key, None)
-            self.sources[key] = Source(path, self.context, literal=literal, resume=resume)
+            source = self.sources[key] = Source(path, self.context, literal=literal, resume=resume)
+            self._agenda.put(source)
         elif literal:
             self.sources[key].literal = True
 
@@ -86,10 +93,16 @@ class MountReader:
         self._hint(hints, begun, all_files=all_files)
         yield from self._discover(clock)
         self.context.spread_seconds = len(self.sources) / self._settings.stats_per_second
-        for source in list(self.sources.values()):
+        self.hurried = self._walk is not None
+        for source in self._agenda.take(clock.monotonic()):
             now = clock.monotonic()
-            if source.due_at <= now:
-                yield from source.poll(now, clock.wall())
+            told = source.glance(now, at := clock.wall())
+            if told is None:
+                yield from source.poll(now, at)
+                self.hurried = self.hurried or source.more
+            elif told:
+                yield told[0]
+            self._agenda.put(source)
         self._passes += 1
         self._seconds += clock.monotonic() - begun
 
@@ -97,8 +110,7 @@ class MountReader:
         """Seconds until something is due."""
         if self._walk is not None:
             return 0.0
-        due = min((source.due_at for source in self.sources.values()), default=self._walk_due)
-        return max(0.0, min(due, self._walk_due) - now)
+        return max(0.0, min(self._agenda.next_at(), self._walk_due) - now)
 
     def read_once(self, clock: Clock) -> Iterator[Message]:
         """Everything that is there now, every file in turn, to the end that each has when it is reached."""
@@ -117,7 +129,7 @@ class MountReader:
 
     def directories(self) -> set[str]:
         """Where a change would be seen first: for the waker."""
-        found = {os.path.dirname(source.path) for source in self.sources.values() if source.gone_since is None}
+        found = {source.directory for source in self.sources.values() if source.gone_since is None}
         found.update(job.root if job.states else os.path.dirname(job.root) for job in self._jobs)
         return found
 
@@ -129,13 +141,12 @@ class MountReader:
         for path in hints:
             source = self.sources.get(source_id(path))
             if source is not None:
-                source.due_at = now
+                self._agenda.hasten(source, now)
             else:
                 self._walk_due = min(self._walk_due, self._walked_at + self._settings.discovery_soonest)
         if all_files:
             self._walk_due = now
-            for source in self.sources.values():
-                source.due_at = now
+            self._agenda.hasten_all(self.sources.values(), now)
 
     def _discover(self, clock: Clock) -> Iterator[Message]:
         now = clock.monotonic()
@@ -143,7 +154,10 @@ class MountReader:
             if now < self._walk_due:
                 return
             known = self.sources
-            self._walk = Walk(self.context.os_layer, self._jobs, self._points(), lambda path: source_id(path) in known)
+            self._walk = Walk(
+                self.context.os_layer, self._jobs, self._points(), lambda path: source_id(path) in known,
+                self._listings, clock,
+            )  # fmt: skip
             self._steps = self._walk.run()
             self._found = set()
             self._walk_due = float("inf")
@@ -205,6 +219,7 @@ class MountReader:
             long_ago = gone is not None and now - gone > self._settings.forget_gone
             if long_ago and not source.literal and key not in self._found:
                 source.leave()
+                source.due_at = float("inf")
                 del self.sources[key]
                 forgotten.append(key)
         return tuple(forgotten)

@@ -12,7 +12,9 @@ from monitor.follow.mount_reader import Mode, MountReader
 from monitor.follow.waker import Alarm, Waker
 
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
-_COALESCE_SECONDS = 0.02  # a writer in a hurry wakes us once in that time, not once a line
+_PACE = 0.1  # seconds between two passes that time asked for: of thousands of files one is due at any moment
+_DEAF = 0.1  # seconds between two that inotify asked for: many writers wake us once in that time
+_PATIENCE = 0.03  # seconds from its first word to the pass: a line comes in pieces, and the stamps tick meanwhile
 
 
 class MountStatus(NamedTuple):
@@ -59,7 +61,7 @@ class ReaderThread(threading.Thread):
             self._watch()
             while not self._stopping.is_set():
                 hints, everything = self.alarm.take()
-                self._busy_since = self._clock.monotonic()
+                began = self._busy_since = self._clock.monotonic()
                 for message in self._reader.poll(self._clock, hints, all_files=everything):
                     self._busy_since = None  # waiting for the loop is no sign of a hung mount
                     if not self._put(message):
@@ -68,12 +70,18 @@ class ReaderThread(threading.Thread):
                         self._watch()
                     self._busy_since = self._clock.monotonic()
                 self._busy_since = None
-                if self.alarm.wait(self._reader.wait(self._clock.monotonic())):
-                    self._stopping.wait(_COALESCE_SECONDS)
+                self.alarm.wait(self._pause(began), deaf=_DEAF if hints else 0.0, patience=_PATIENCE)
         finally:
             if self._waker is not None:
                 self._waker.stop()
             self._reader.close()
+            self.alarm.close()
+
+    def _pause(self, began: float) -> float:
+        """Seconds to the next pass, after one that `began` then."""
+        if self._reader.hurried:
+            return 0.0
+        return max(0.0, began + max(self._reader.wait(began), _PACE) - self._clock.monotonic())
 
     def _put(self, message: Message) -> bool:
         while not self._stopping.is_set():

@@ -15,13 +15,18 @@ class FollowSettings(Struct, frozen=True):
     idle_divisor: float = 20.0
     """A file silent for t seconds is looked at every t / 20: a late look costs at most 5 % of the silence."""
     stats_per_second: float = 500.0
-    """Budget of looks at silent files per mount: each may be an RPC. 5,000 files reach it at 10 s."""
+    """Budget per mount of looks at files that are silent or were never seen to grow: each may be an RPC. 5,000 files
+    reach it at 10 s."""
     discovery_interval: float = 10.0
     """Seconds between two walks over the patterns: a new run is seen 10 s late, its first iteration takes longer."""
+    relist_interval: float = 600.0
+    """Seconds after which a directory is listed again although its time stamp says that nothing changed in it."""
     discovery_soonest: float = 1.0
     """Seconds that must lie between two walks when a wake-up names a path that is not known."""
     entries_per_slice: int = 2000
     """Directory entries walked between two looks at the files: some 10 ms, so a huge tree does not stop the tailing."""
+    least_read: int = 1 << 16
+    """Bytes asked for beyond what a file is known to hold: to make room for `read_bytes` takes 13 us, for this 0.4."""
     read_bytes: int = 1 << 20
     """At most so much of one file per pass: a file in a hurry does not starve the others; larger reads gain nothing."""
     queue_size: int = 32
@@ -31,6 +36,9 @@ class FollowSettings(Struct, frozen=True):
     settle_seconds: float = 2.0
     """The bytes before the offset are compared again until a file has been quiet for this long: a change within one
     tick of the file system's time stamps (up to 1 s on old servers) leaves size and times as they were."""
+    settle_local: float = 0.02
+    """The same, after the time stamp itself, for local files whose stamps have parts of seconds: these tick with the
+    kernel, every 10 ms or more often, and are told by the clock that we ask."""
     confirm_seconds: float = 3.0
     """On a network mount a truncation is believed when two fresh opens this far apart show it: acregmin, the least time
     that an NFS client keeps attributes, is 3 s."""

@@ -16,7 +16,7 @@ from monitor.follow.context import Context
 from monitor.follow.discovery import kind_of
 from monitor.follow.following import Following, Told
 from monitor.follow.identity import Content, former_of, is_strong
-from monitor.follow.messages import Message, Position, Readable, RestartReason, Unreadable
+from monitor.follow.messages import Data, Message, Position, Readable, RestartReason, Unreadable
 from monitor.follow.opening import begin_again, begin_new, begin_renamed, unread
 
 
@@ -32,6 +32,8 @@ class Source(Following):
         self.unreadable = False
         self.missing_since: float | None = None
         self._binary: tuple[int, int] | None = None
+        self._rest: tuple[int, int, int, int, int] | None = None
+        self._glanced: os.stat_result | None = None
 
     @property
     def followed(self) -> bool:
@@ -43,9 +45,48 @@ class Source(Following):
         """Was there ever a file, now or before the restart?"""
         return self._content is not None or self._resume is not None
 
+    def glance(self, now: float, at: float) -> tuple[Data] | tuple[()] | None:
+        """Look at a path that was at rest: what was appended since, if anything. None: `poll` has to look.
+
+        This is all that happens to most files at most times: no more is done than tells it from what `poll` is for.
+        """
+        if self._rest is None:
+            return None
+        try:
+            seen = self._glanced = self._context.stat(self.path)
+            told = () if _identity_and_stamp(seen) == self._rest else self._appended(seen, now, at)
+        except OSError:
+            return None
+        if told is not None:
+            self._glanced = None
+            self.due_at = now + self._pause(now)
+        return told
+
+    def _appended(self, seen: os.stat_result, now: float, at: float) -> tuple[Data] | None:
+        """The file that was read to its end has grown by a little text, and what stands before is what was read."""
+        content, descriptor = self._content, self._context.descriptors.get(self)
+        if content is None or descriptor is None or not (self._announced and self._caught_up):
+            return None
+        offset, tail, rest = content.offset, content.tail, self._rest
+        count = seen.st_size - offset
+        most = min(self._settings.least_read, self._settings.read_bytes)
+        if rest is None or rest[:3] != (seen.st_dev, seen.st_ino, offset) or not 0 < count <= most:
+            return None
+        block = self._context.os_layer.pread(descriptor, len(tail) + count, offset - len(tail))
+        data = block[len(tail) :]
+        if len(data) != count or not block.startswith(tail) or b"\0" in data:
+            return None
+        content.take(offset, data)
+        self._compared_at = now
+        self._changed(seen, now, at)
+        self._stamp = seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+        self._rest = _identity_and_stamp(seen) if self._at_rest() else None
+        return (Data(self.source, offset, data, seen.st_mtime, at, 0),)
+
     def poll(self, now: float, at: float) -> Iterator[Message]:
         """Look once. Reads at most `read_bytes` of each file concerned."""
         self.more = self._soon = False
+        self._rest = None
         try:
             yield from self._look(now, at)
         except OSError as error:
@@ -55,11 +96,14 @@ class Source(Following):
         if self.unreadable:
             self.unreadable = False
             yield Readable(self.source, at)
+        self.due_at = now if self.more else now + self._pause(now)
+
+    def _pause(self, now: float) -> float:
+        spread = self._context.spread_seconds
+        if self.unsupported:
+            return self._pacing.among(self._settings.idle_interval, spread)
         quiet_since = self.missing_since if self.missing_since is not None else self._pacing.changed_at
-        pause = self._pacing.pause(
-            now, quiet_since=quiet_since, soon=self._soon, spread_seconds=self._context.spread_seconds
-        )
-        self.due_at = now if self.more else now + (self._settings.idle_interval if self.unsupported else pause)
+        return self._pacing.pause(now, quiet_since=quiet_since, soon=self._soon, spread_seconds=spread)
 
     def leave(self) -> None:
         """Nobody follows this path any more."""
@@ -70,8 +114,9 @@ class Source(Following):
     # What the path names now.
 
     def _look(self, now: float, at: float) -> Told:
+        seen, self._glanced = self._glanced, None
         try:
-            seen = self._context.stat(self.path)
+            seen = seen or self._context.stat(self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             yield from self._absent(error, now, at)
             return
@@ -158,10 +203,9 @@ class Source(Following):
     def _same(self, seen: os.stat_result, now: float, at: float) -> Told:
         assert self._content is not None
         stamp = seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
-        if stamp != self._stamp:
-            if self._stamp is not None:
-                self._pacing.changed(now)
-        elif now >= self._pacing.settled_at and self._suspected_at is None and self._hole_since is None:
+        changed = stamp != self._stamp
+        if not changed and self._at_rest():
+            self._rest = _identity_and_stamp(seen)
             return
         descriptor = self._context.descriptors.get(self)
         held = descriptor is not None
@@ -175,12 +219,22 @@ class Source(Following):
             if problem:
                 yield from self._suspect(seen, now, at, held=False)
                 return
+        before = self._stamp
         taken = yield from self._take(descriptor, seen, now, at)
+        if changed and before is not None and not taken.data:
+            self._changed(seen, now, at)
         if taken.changed:
             yield from self._suspect(seen, now, at, held=held)
             return
         self._suspected_at = None
         self._stamp = None if self.more else stamp
+        if not self.more and self._at_rest():
+            self._rest = _identity_and_stamp(seen)
+
+    def _at_rest(self) -> bool:
+        """Nothing more can have happened to the file that its size and times do not show."""
+        settled = self._compared_at >= self._pacing.settled_at
+        return settled and self._suspected_at is None and self._hole_since is None
 
     def _suspect(self, seen: os.stat_result, now: float, at: float, *, held: bool) -> Told:
         """The bytes before the offset are not what was read, or are missing. Only a fresh open can prove it."""
@@ -323,3 +377,7 @@ class Source(Following):
             self.unreadable = True
             yield Unreadable(self.source, error.errno, error.strerror or str(error), at)
         self.due_at = now + self._pacing.after_failure(self._failures)
+
+
+def _identity_and_stamp(seen: os.stat_result) -> tuple[int, int, int, int, int]:
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns

@@ -1,7 +1,8 @@
 """/metrics as text, joined from kept pieces: a run that has not changed since the last scrape is not formatted again.
 
-prometheus_client formats every family and chooses the format; here only its bytes are kept and put in order. The
-page is the library's own, byte for byte (a test compares them).
+prometheus_client formats every family and chooses the format; here its lines are kept and put in order, and where
+only values have changed they alone are put anew, by the library's own function. The page is the library's, byte for
+byte (a test compares them).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from monitor.metrics import CATALOGUE, RunSnapshot, Snapshot
+from monitor.metrics import CATALOGUE, Histogram, RunSnapshot, Sample, Snapshot
 from monitor.serve.collector import MonitorCollector, build_registry, new_family, run_family
 
 _log = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ _EOF = b"# EOF\n"  # OpenMetrics ends a page so
 _GZIP_LEVEL = 1  # ten times as fast as 9, and the page shrinks to a tenth all the same
 
 Encode = Callable[[Collector], bytes]
+_number: Callable[[float], str] = floatToGoString
 
 
 class _Piece(NamedTuple):
@@ -60,10 +63,12 @@ class _Format:
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
         self._heads = tuple(
-            encode(_One(new_family(row.name, row.kind, row.help, ["run", *row.labels]))).removesuffix(_EOF)
-            for row in CATALOGUE
+            self._text(new_family(row.name, row.kind, row.help, ["run", *row.labels])) for row in CATALOGUE
         )
         self._kept: dict[str, _Piece] = {}
+
+    def _text(self, family: Metric) -> bytes:
+        return self._encode(_One(family)).removesuffix(_EOF)
 
     def page(self, snapshot: Snapshot, rest: Collector) -> bytes:
         """The runs' families, then those of `rest`."""
@@ -89,14 +94,38 @@ class _Format:
         samples = run.samples.get(metric.name)
         if not samples:
             return b""
-        if old is not None and old.run.samples.get(metric.name) == samples:
-            return old.lines[row]
+        if old is not None:
+            before = old.run.samples.get(metric.name)
+            if before == samples:
+                return old.lines[row]
+            if before and old.lines[row] and (again := _renewed(old.lines[row], before, samples)):
+                return again
         try:
             family = run_family(metric.name, metric.kind, metric.help, metric.labels, (run,))
-            return self._encode(_One(family)).removesuffix(_EOF).removeprefix(self._heads[row])
+            return self._text(family).removeprefix(self._heads[row])
         except Exception:  # noqa: BLE001 - one family that cannot be built must not cost the others
             _log.exception("run=%s: %s could not be built and is left out", run.run, metric.name)
             return b""
+
+
+def _renewed(lines: bytes, before: tuple[Sample, ...] | Histogram, now: tuple[Sample, ...] | Histogram) -> bytes | None:
+    """The lines of a family with other values; None if more than values has changed, or might have."""
+    if isinstance(before, Histogram) or isinstance(now, Histogram):
+        if not isinstance(before, Histogram) or not isinstance(now, Histogram) or now.sum is None:
+            return None
+        if [bound for bound, _ in before.buckets] != [bound for bound, _ in now.buckets]:
+            return None
+        values = [value for _, value in now.buckets]
+        values += [values[-1], now.sum]
+    else:
+        if [sample.labels for sample in before] != [sample.labels for sample in now]:
+            return None
+        values = [sample.value for sample in now]
+    old = lines.decode().split("\n")
+    if len(old) != len(values) + 1:  # the last is empty
+        return None
+    pairs = zip(old, values, strict=False)
+    return "".join([f"{line[: line.rindex(' ')]} {_number(value)}\n" for line, value in pairs]).encode()
 
 
 class Exposition:

@@ -1,6 +1,7 @@
 """HTTP: a small WSGI router around prometheus_client's app. server.py brings the requests.
 
-Law: a request reads the last Snapshot and a clock, nothing else: no file, no lock of the loop.
+Law: a request reads one Snapshot and a clock, nothing else: no file, no state of the loop's. The loop makes the
+Snapshot when it is asked; who asks waits for a moment at most (latest.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 _HEALTHY_WITHIN = (
     30.0  # seconds since the loop last turned; a turn takes milliseconds, a full disk or swap may stall it
 )
+_NOTHING = Snapshot(at=0.0)  # what a static file shows of the runs: nobody is asked for it
 _SECURITY = [
     ("X-Content-Type-Options", "nosniff"),
     (
@@ -50,7 +52,7 @@ class App:
             return [] if method == "HEAD" else body
         if path == "/-/healthy":
             return self._healthy(start_response, method)
-        snapshot = self._snapshot()
+        snapshot = _NOTHING if path.startswith("/static/") else self._snapshot()
         if path == "/-/ready":
             status = "200 OK" if snapshot.ready else "503 Service Unavailable"
             return _text(start_response, status, "ready\n" if snapshot.ready else "reading the backlog\n", method)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 
 from monitor.config import Watch, default_config
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
+from monitor.incidents import Transition
+from monitor.judgement import Judged
 from monitor.metrics import Histogram, Sample
 from monitor.run.units import LONGEST_SECONDS
 from monitor.store import decode, encode
@@ -194,3 +198,70 @@ def test_a_log_that_is_named_by_hand_is_shown_whatever_an_earlier_daemon_forgot(
 
     assert restored(3600.0) == {"/l/a.log"}
     assert restored(LONGEST_SECONDS) == set()
+
+
+def judgements(core: Core) -> list[tuple[str, float]]:
+    """(run, time) of each judgement from now on."""
+    seen: list[tuple[str, float]] = []
+    judge = core._judge.judge
+
+    def noted(run: Judged, now: float) -> list[Transition]:
+        seen.append((run.state.name, now))
+        return judge(run, now)
+
+    core._judge.judge = noted  # type: ignore[method-assign]
+    return seen
+
+
+def live(core: Core, path: str, count: int) -> int:
+    """A run that is read to its end; gives the bytes."""
+    text = b"".join(line(number, seconds=1.0) for number in range(1, count + 1))
+    for message in (opened(path), data(path, text), CaughtUp(path, NOW)):
+        core.handle(message, NOW)
+    core.tick(NOW)
+    return len(text)
+
+
+def test_a_calm_run_is_judged_every_five_seconds() -> None:
+    """Its iterations ask for nothing, as in a replay; any other line, and a deadline, is judged at once."""
+    core = core_for()
+    at = live(core, "/l/a.log", 20)
+    seen = judgements(core)
+    for second in range(1, 21):
+        now = NOW + second
+        text = line(20 + second, seconds=1.0)
+        core.handle(data("/l/a.log", text, offset=at, mtime=now, at=now), now)
+        at += len(text)
+        for tenth in range(10):
+            core.tick(now + tenth / 10)
+    assert [round(now - NOW) for _, now in seen] == [5, 10, 15, 20]
+    seen.clear()
+    text = b"[exiting program at iteration 40] datetime: 2026-01-01 00:00:00 \n"
+    core.handle(data("/l/a.log", text, offset=at, mtime=NOW + 20.95, at=NOW + 20.95), NOW + 20.95)
+    core.tick(NOW + 20.95)
+    assert seen == [("a", NOW + 20.95)]
+
+
+def test_a_silent_run_is_judged_every_second_from_half_its_budget_on() -> None:
+    """No hang is told later for being calm before."""
+    core = core_for()
+    live(core, "/l/a.log", 20)
+    seen = judgements(core)
+    told = [(tenth / 10, item) for tenth in range(10_000) for item in core.tick(NOW + tenth / 10)]
+    loud = [second for second, item in told if not item.quiet]
+    budget = core.snapshot(NOW).runs[0].page["budget_seconds"]
+    assert len(loud) == 1
+    assert budget <= loud[0] <= budget + 1.1
+    gaps = [later - earlier for (_, earlier), (_, later) in pairwise(seen)]
+    assert max(gaps) <= 5.1
+    assert max(gap for gap, (_, now) in zip(gaps, seen[1:], strict=True) if now - NOW > 40.0) <= 1.1
+
+
+def test_what_a_log_may_not_tell_again_is_to_be_saved_soon() -> None:
+    """A rotation, a truncation, a deletion; not a line."""
+    for message in (Restarted("/l/a.log", "rotated", "inode"), Gone("/l/a.log", NOW)):  # type: ignore[arg-type]
+        core = core_for()
+        live(core, "/l/a.log", 3)
+        assert not core.fleeting
+        core.handle(message, NOW)
+        assert core.fleeting

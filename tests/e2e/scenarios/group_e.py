@@ -78,8 +78,8 @@ def many_idle_files(lab: Lab) -> None:
         lab.write(lab.units(1))
         time.sleep(1.0)
     passed = time.monotonic() - began  # noqa: TID251
-    assert (daemon.value("megatron_monitor_stats_total") - stats) / passed < 1200  # 500 a second and a walk's
-    assert (daemon.cpu() - spent) / passed < 0.35
+    assert (daemon.value("megatron_monitor_stats_total") - stats) / passed < 650  # 500 a second, and the directories
+    assert (daemon.cpu() - spent) / passed < 0.10
     lab.expect(run="run=", daemon=daemon)
 
 

@@ -4,7 +4,7 @@ CONTROL is a JSON file, read again whenever it changes:
 `mounts`: {path: type} shown instead of /proc/self/mountinfo (at the start only);
 `faults`: [{call, path, error | hang | size | plus | device | repeat | hide}]; `call` is stat, fstat, open, pread or
 scandir, `path` a part of the path. `error` is an errno's name; `hang` blocks until the fault is gone.
-`deaf`: watchdog's events never arrive; `no_inotify`: it cannot start. `patience`: FollowSettings by name.
+`deaf`: inotify's events never arrive; `no_inotify`: it cannot start. `patience`: FollowSettings by name.
 `kill_at`: SIGKILL at this system call of the state file's writing; `state_error`: these fail while `state_error_file`
 exists; `no_locks`: flock is not supported. `clock`: seconds that the wall clock is off.
 Nothing else of the daemon is touched.
@@ -171,7 +171,7 @@ def main() -> None:
         follower.Follower.__init__.__kwdefaults__["mounts"] = _mounts
     daemon.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
     if CONTROL.get("deaf"):
-        waker._Handler.on_any_event = lambda *_: None  # type: ignore[method-assign]
+        waker.Waker.hear = lambda self: list(self._inotify.read()) and None  # type: ignore[method-assign,union-attr]
     if CONTROL.get("no_inotify"):
 
         def refuse(*_: Any) -> None:

@@ -262,3 +262,81 @@ def test_wake_up_for_an_unknown_path_starts_a_walk(make_rig, tmp_path):
     assert list(rig.reader.poll(rig.clock, {path})) == []
     rig.clock.advance(1.0)
     assert any(isinstance(message, Opened) for message in rig.reader.poll(rig.clock))
+
+
+@pytest.fixture
+def quiet_tree(make_rig, tmp_path):
+    """Two directories of logs, long unchanged by the reader's clock, walked once; and what a later walk costs."""
+    for name in ("a/1.log", "b/2.log"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("x\n")
+    (tmp_path / "later.log").symlink_to(tmp_path / "target")
+    rig = make_rig(tmp_path / "**/*.log")
+    rig.clock.set_wall(tmp_path.stat().st_mtime + 60.0)
+    rig.poll()
+
+    def walk(seconds=10.0):
+        rig.os.calls.clear()
+        rig.poll(seconds, all_files=False)
+        return rig.os.calls.get("scandir", 0)
+
+    return rig, walk
+
+
+def test_unchanged_directories_are_not_listed_again(quiet_tree, tmp_path):
+    """A walk asks each for its time stamp; what changed is listed, below a directory that did not change too."""
+    rig, walk = quiet_tree
+    assert walk() == 0
+    (tmp_path / "b" / "3.log").write_text("x\n")
+    assert walk() == 1
+    assert sources(rig) == ["1.log", "2.log", "3.log"]
+    (tmp_path / "b" / "2.log").unlink()
+    (tmp_path / "b" / "deep").mkdir()
+    (tmp_path / "b" / "deep" / "4.log").write_text("x\n")
+    assert walk() == 2
+    assert walk() == 0
+    assert sources(rig) == ["1.log", "2.log", "3.log", "4.log"]
+
+
+def test_links_are_looked_at_although_their_directory_did_not_change(quiet_tree, tmp_path):
+    """What a link names may appear without a change beside the link."""
+    rig, walk = quiet_tree
+    (tmp_path.parent / f"{tmp_path.name}-target").write_text("x\n")
+    (tmp_path / "target").symlink_to(tmp_path.parent / f"{tmp_path.name}-target")
+    assert walk() == 1  # the link that was made
+    assert walk() == 0
+    (tmp_path / "target").unlink()
+    assert sources(rig) == ["1.log", "2.log", "later.log"]
+
+
+def test_listings_that_are_not_kept(quiet_tree, tmp_path):
+    """One of a directory that changed a moment ago, as another change may have the same stamp; and none for ever."""
+    rig, walk = quiet_tree
+    rig.clock.set_wall(tmp_path.stat().st_mtime - 10.0)  # the walk comes ten seconds later
+    (tmp_path / "a" / "5.log").write_text("x\n")
+    assert walk() == 1
+    rig.clock.set_wall(tmp_path.stat().st_mtime - 10.0)
+    assert walk() == 1
+    assert walk() == 1
+    assert walk() == 0
+    assert walk(600.0) == 3
+
+
+def test_network_mounts_are_listed_on_each_walk(make_rig, tmp_path):
+    """Another host's time stamps and this one's clock say nothing about each other."""
+    rig = make_rig(tmp_path / "*.log", file_system="nfs")
+    rig.clock.set_wall(tmp_path.stat().st_mtime + 60.0)
+    for _ in range(3):
+        rig.poll(10.0, all_files=False)
+    assert rig.os.calls["scandir"] == 3
+
+
+def test_directory_that_went_away_is_listed_when_it_is_back(quiet_tree, tmp_path):
+    """Moved away and back, with more in it."""
+    rig, walk = quiet_tree
+    away = (tmp_path / "a").rename(tmp_path.parent / f"{tmp_path.name}-away")
+    walk()
+    (away / "6.log").write_text("x\n")
+    away.rename(tmp_path / "a")
+    walk()
+    assert sources(rig) == ["1.log", "2.log", "6.log"]

@@ -8,10 +8,10 @@ import queue
 import threading
 
 import pytest
-from watchdog.observers import Observer
 
 from monitor.follow.crew import read_once
 from monitor.follow.follower import Follower
+from monitor.follow.inotify import Happened, Inotify
 from monitor.follow.marker import Marker
 from monitor.follow.messages import CaughtUp, Data, Opened, Scanned, Unreadable
 from monitor.follow.mounts import Mount, Mounts
@@ -56,7 +56,7 @@ def until(messages, kind):
             return message
 
 
-def test_woken_by_watchdog(start, append, tmp_path):
+def test_woken_by_inotify(start, append, tmp_path):
     """On a local mount an append is delivered long before the next poll, and so is a new file."""
     log = tmp_path / "a.log"
     log.write_text("one\n")
@@ -222,13 +222,14 @@ def test_read_once_of_an_unreadable_file(tmp_path):
     assert [message.errno for message in messages if isinstance(message, Unreadable)] == [errno.EACCES]
 
 
-def test_waker_that_cannot_start(monkeypatch, tmp_path):
-    """No inotify instance left: a note, no exception, and nothing watched."""
+@pytest.mark.parametrize("call", ["__init__", "add"])
+def test_waker_that_cannot_start(monkeypatch, tmp_path, call):
+    """No inotify instance or watch left: a note, no exception, and nothing watched."""
 
-    def fail(self, *args, **options):
+    def fail(self, *args):
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-    monkeypatch.setattr(Observer, "schedule", fail)
+    monkeypatch.setattr(Inotify, call, fail)
     waker = Waker(Alarm())
     waker.watch([str(tmp_path)])
     assert not waker.alive
@@ -236,18 +237,84 @@ def test_waker_that_cannot_start(monkeypatch, tmp_path):
     waker.stop()
 
 
-def test_waker_whose_thread_died(tmp_path):
-    """A dead observer is noticed and replaced at the next walk."""
-    waker = Waker(Alarm())
+def test_what_the_kernel_refuses_has_words():
+    """An error of the call, with its text."""
+    inotify = Inotify()
+    with pytest.raises(OSError, match="No such file"):
+        inotify.add("/no such directory")
+    inotify.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        inotify.add("/")
+
+
+def test_waker_whose_descriptor_failed(tmp_path):
+    """A failure to read is noted, and watching begins anew at the next walk."""
+    alarm = Alarm()
+    waker = Waker(alarm)
     waker.watch([str(tmp_path)])
     assert waker.alive
-    waker._observer.stop()
-    waker._observer.join(SECONDS)
+    directory = os.open(tmp_path, os.O_RDONLY)  # which nobody can read from
+    os.dup2(directory, waker._inotify.descriptor)
+    os.close(directory)
+    waker.hear()
     assert not waker.alive
+    assert waker.note.startswith("watching failed")
     waker.watch([str(tmp_path)])
     assert waker.alive
-    assert waker.note == "the watching thread died"
+    (tmp_path / "x").write_text("x")
+    assert alarm.wait(SECONDS)
     waker.stop()
+    alarm.close()
+
+
+def test_waker_on_two_names_of_a_directory(tmp_path):
+    """A link to a watched directory: both names are rung, and one of them may go."""
+    alarm = Alarm()
+    waker = Waker(alarm)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "link").symlink_to("d")
+    names = [str(tmp_path / "d"), str(tmp_path / "link")]
+    waker.watch(names)
+    (tmp_path / "d" / "x").write_text("x")
+    assert alarm.wait(SECONDS)
+    assert alarm.take()[0] == {f"{name}/x" for name in names}
+    waker.watch(names[1:])
+    (tmp_path / "d" / "y").write_text("y")
+    assert alarm.wait(SECONDS)
+    assert alarm.take()[0] == {f"{names[1]}/y"}
+    waker.stop()
+    alarm.close()
+
+
+def test_an_overflow_means_anything(monkeypatch, tmp_path):
+    """The kernel lost events: every file is looked at."""
+    alarm = Alarm()
+    waker = Waker(alarm)
+    waker.watch([str(tmp_path)])
+    monkeypatch.setattr(Inotify, "read", lambda self: iter([Happened(-1, b"", lost=True)]))
+    waker.hear()
+    assert alarm.wait(0)
+    assert alarm.take() == (set(), True)
+    waker.stop()
+    alarm.close()
+
+
+def test_alarm_rings_from_another_thread_and_leaves_what_it_hears_to_add_up(tmp_path):
+    """`deaf` holds events back, never a ring."""
+    alarm = Alarm()
+    waker = Waker(alarm)
+    waker.watch([str(tmp_path)])
+    (tmp_path / "x").write_text("x")
+    ringer = threading.Timer(0.05, alarm.ring)
+    ringer.start()
+    assert alarm.wait(SECONDS, deaf=SECONDS)
+    assert alarm.take() == (set(), True)
+    assert alarm.wait(0.0)
+    assert alarm.take() == ({str(tmp_path / "x")}, False)
+    ringer.join()
+    waker.stop()
+    alarm.close()
+    alarm.ring()
 
 
 def test_waker_on_a_directory_made_anew(tmp_path):

@@ -205,6 +205,29 @@ def test_idle_files_stay_within_the_budget(make_rig, tmp_path):
     assert rig.text(active) == b"x\n" + b"y\n" * 10
 
 
+def test_files_that_never_grew_stay_within_the_budget(make_rig, tmp_path):
+    """1,000 files written just before the start are no more watched than idle ones, until one of them grows."""
+    for number in range(1000):
+        (tmp_path / f"{number}.log").write_text("x\n")
+    rig = make_rig(tmp_path / "*.log", stats_per_second=20.0)
+    rig.clock.set_wall(tmp_path.stat().st_mtime + 1.0)
+    rig.poll()
+    rig.os.calls.clear()
+    for _ in range(200):
+        rig.poll(0.5, all_files=False)
+    assert rig.os.calls["stat"] <= 20 * 100 * 1.1
+    one = tmp_path / "0.log"
+    late = []
+    for _ in range(3):
+        with one.open("a") as file:
+            file.write("y\n")
+        late.append(0.0)
+        while not rig.poll(0.5, all_files=False):
+            late[-1] += 0.5
+    assert late[0] <= 55.0
+    assert late[1:] == [0.0, 0.0]
+
+
 def test_looks_binary():
     """Terminal control and holes are text; other control characters and known magic numbers are not."""
     assert not looks_binary(b"")

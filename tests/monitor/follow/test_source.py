@@ -23,6 +23,19 @@ def file_system(request):
     return request.param
 
 
+@pytest.fixture(params=["in a tick", "at rest"])
+def make_rig(make_rig, tmp_path, request):
+    """By the clock, each change is so young that another may hide behind its time stamp, or a second old."""
+
+    def make(*patterns, **options):
+        rig = make_rig(*patterns, **options)
+        if request.param == "at rest":
+            rig.clock.set_wall(tmp_path.stat().st_mtime + 1.0)
+        return rig
+
+    return make
+
+
 @pytest.fixture
 def log(tmp_path):
     """The path of the log."""
@@ -125,8 +138,9 @@ def test_same_size_rewrite_within_one_tick_of_the_time_stamps(make_rig, log):
     """A rewrite that leaves size and times as they were is found while the file is not yet quiet."""
     log.write_bytes(text(0, 4))
     rig = make_rig(log)
-    rig.poll()
     kept = os.stat(log)
+    rig.clock.set_wall(kept.st_mtime - 0.5)
+    rig.poll()
     rig.os.doctor = lambda found: kept  # the file system's clock has not ticked
     log.write_bytes(text(50, 54))
     rig.settle(2)

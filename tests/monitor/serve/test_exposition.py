@@ -102,15 +102,21 @@ def test_the_text_of_one_reading_is_the_librarys_own(seed: int) -> None:
 
 
 def test_an_unchanged_run_is_not_formatted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of a changed one only the families that changed."""
+    """And of a changed one only the families whose labels changed; where values did they alone are put anew."""
     made: list[tuple[str, str]] = []
-    build = exposition.run_family
+    renewed: list[bytes] = []
+    build, renew = exposition.run_family, exposition._renewed
 
     def counted(name: str, kind: Any, documentation: str, labels: tuple[str, ...], runs: Any) -> Any:
         made.append((runs[0].run, name))
         return build(name, kind, documentation, labels, runs)
 
+    def noted(lines: bytes, before: Any, now: Any) -> bytes | None:
+        renewed.append(lines)
+        return renew(lines, before, now)
+
     monkeypatch.setattr(exposition, "run_family", counted)
+    monkeypatch.setattr(exposition, "_renewed", noted)
     first = {"megatron_iteration": (Sample((), 1.0),), "megatron_world_size": (Sample((), 8.0),)}
     runs = [RunSnapshot(name, dict(first), {}) for name in "ab"]
     app = Exposition(lambda: Snapshot(at=0.0, runs=tuple(runs)))
@@ -119,7 +125,13 @@ def test_an_unchanged_run_is_not_formatted_again(monkeypatch: pytest.MonkeyPatch
     made.clear()
     runs[1] = RunSnapshot("b", {**first, "megatron_iteration": (Sample((), 2.0),)}, {})
     assert b'megatron_iteration{run="b"} 2.0\n' in fetch(app, "")[1]
-    assert made == [("b", "megatron_iteration")]
+    assert made == []
+    assert renewed == [b'megatron_iteration{run="b"} 1.0\n']
+    runs[1] = RunSnapshot("b", {**first, "megatron_loss": (Sample(("mtp",), 3.0),)}, {})
+    assert b'megatron_loss{name="mtp",run="b"} 3.0\n' in fetch(app, "")[1]
+    runs[1] = RunSnapshot("b", {**first, "megatron_loss": (Sample(("sop",), 3.0),)}, {})
+    assert b'megatron_loss{name="sop",run="b"} 3.0\n' in fetch(app, "")[1]
+    assert made == [("b", "megatron_loss")] * 2
 
 
 def test_a_bad_family_of_one_run_costs_that_family_of_that_run() -> None:

@@ -1,0 +1,55 @@
+"""Pages are made when somebody asks: who asks sees what was folded before, and waits for a busy loop a moment only."""
+
+from __future__ import annotations
+
+import threading
+
+from monitor.metrics import Snapshot
+from monitor.serve.latest import Latest
+
+LONG = 10.0
+
+
+def test_who_asks_gets_a_page_made_after_the_question() -> None:
+    """The loop is knocked at; a page that was made before does not do."""
+    knocked = threading.Event()
+    latest = Latest(Snapshot(at=0.0), knocked.set, patience=LONG)
+    assert latest.wanted == 0
+    latest.show(Snapshot(at=1.0), latest.wanted)
+    got: list[Snapshot] = []
+    asking = threading.Thread(target=lambda: got.append(latest()))
+    asking.start()
+    assert knocked.wait(LONG)
+    assert latest.wanted == 1
+    latest.show(Snapshot(at=2.0), 0)  # made before the question
+    asking.join(0.05)
+    assert got == []
+    latest.show(Snapshot(at=3.0), latest.wanted)
+    asking.join(LONG)
+    assert [snapshot.at for snapshot in got] == [3.0]
+    assert latest.wanted == 0
+    assert latest.last.at == 3.0
+
+
+def test_one_page_answers_all_who_wait() -> None:
+    """Ten scrapes at once cost one page."""
+    all_there = threading.Semaphore(0)
+    latest = Latest(Snapshot(at=0.0), all_there.release, patience=LONG)
+    got: list[float] = []
+    threads = [threading.Thread(target=lambda: got.append(latest().at)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert all_there.acquire(timeout=LONG)
+    assert latest.wanted == 10
+    latest.show(Snapshot(at=5.0), latest.wanted)
+    for thread in threads:
+        thread.join(LONG)
+    assert got == [5.0] * 10
+
+
+def test_a_loop_that_does_not_turn_is_not_waited_for() -> None:
+    """The last page must do, and the question stands until the next one."""
+    latest = Latest(Snapshot(at=7.0), lambda: None, patience=0.01)
+    assert latest().at == 7.0
+    assert latest.wanted == 1
