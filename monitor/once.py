@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from monitor.ahead import Parsed
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
 from monitor.follow.follower import read_once
-from monitor.follow.messages import Unreadable
+from monitor.follow.messages import Data, Message, Unreadable
 from monitor.follow.patterns import Watch
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
@@ -34,6 +36,10 @@ _TIMELESS = frozenset(
         "megatron_monitor_io_errors_total",
     }
 )
+
+
+WORTH_BYTES = 16 << 20
+"""Read, or known to be left of the file that is read: below it a second process takes what it gains to begin."""
 
 
 class Watched(Judge):
@@ -71,10 +77,12 @@ def read_all(
     core = Core(config, custom_rules(config), Watched(config, onlooker) if onlooker else None, past=past)
     watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
     problems: list[str] = []
-    for message in read_once(watches, clock=clock):
-        if isinstance(message, Unreadable):
-            problems.append(f"{message.source}: {message.message}")
-        core.handle(message, clock.wall())
+    read = read_once(watches, clock=clock)
+    with closing(read if past or onlooker else _ahead(read, core)) as messages:
+        for message in messages:
+            if isinstance(message, Unreadable):
+                problems.append(f"{message.source}: {message.message}")
+            core.handle(message, clock.wall())
     core.flush(clock.wall())
     core.tick(clock.wall())
     if not core.sources and not problems:
@@ -84,6 +92,20 @@ def read_all(
         if run is None or not run.state.proven:
             problems.append(f"{source.path}: no training line in {source.reader.lines} lines")
     return core, problems
+
+
+def _ahead(messages: Generator[Message, None, None], core: Core) -> Generator[Message | Parsed, None, None]:
+    """The messages; of large logs the rest comes read by a second process. The core takes each before the next one."""
+    read = 0
+    for message in messages:
+        yield message
+        if isinstance(message, Data):
+            read += len(message.data)
+            if read + message.behind_bytes >= WORTH_BYTES:
+                from monitor.reader_process import may_part, read_elsewhere  # a small reading needs nothing of it
+
+                yield from read_elsewhere(messages, core.sources, core.rules) if may_part() else messages
+                return
 
 
 def page_text(snapshot: Snapshot) -> str:

@@ -46,6 +46,8 @@ class SourceReader:
         self.matched_lines = 0
         """Physical lines that gave at least one event."""
         self._last_matched = 0
+        self.numbered = False
+        """Whether all lines of a stretch will be asked for their numbers: they are counted on the way then."""
 
     @property
     def lines(self) -> int:
@@ -131,8 +133,9 @@ class SourceReader:
                     first, last = gathered.starts[0], gathered.starts[-1]
                     with contextlib.suppress(msgspec.DecodeError):  # a zero in front, or too large a number
                         above = number + data.count(b"\n", counted, first)
-                        out.append(Stretch(above, data, gathered))
-                        number = above + data.count(b"\n", first, last)
+                        stretch = Stretch(above, data, gathered)
+                        out.append(stretch)
+                        number = stretch.numbers()[-1] if self.numbered else above + data.count(b"\n", first, last)
                         counted, position = last, apart
                         self.matched_lines += len(gathered.starts) - (above == self._last_matched)
                         self._last_matched = number
