@@ -148,12 +148,13 @@ def _judge(memory: DivergenceMemory, state: RunState, settings: DivergenceSettin
         elif risen < math.log1p(settings.critical) and min(levels) > memory.rise.base:
             memory.rise.base = min(levels)  # a level that has stood for as long as we remember is the new normal
         return True
-    if len(memory.blocks) < _LEARNED:
+    blocks = memory.blocks
+    if len(blocks) < _LEARNED or blocks[-1][1] <= blocks[-2][1]:
         return False
-    rises = _differences([block[1] for block in memory.blocks[-_RISES - 1 :]])
+    rises = _differences([block[1] for block in blocks[-_RISES - 1 :]])
     if min(rises) <= _STEADY * max(rises):
         return False  # falls among them, or a single step: other data has another level
-    levels = [block[1] for block in memory.blocks]
+    levels = [block[1] for block in blocks]
     changes = _differences(levels)
     # Noise of a block's median: second differences know nothing of a smooth fall, whose slope changes all the time.
     noise = spread(_differences(changes)) / math.sqrt(6)

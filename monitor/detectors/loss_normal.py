@@ -125,13 +125,13 @@ def learn(
     if memory.lines % BARS_EVERY == 0:
         set_bars(memory, settings)
         if memory.lines % LEVEL_EVERY == 0 and len(memory.loss.values) >= LEVEL_EVERY:
-            mark(memory.levels, iteration, memory.loss.values[-LEVEL_EVERY:])
+            mark(memory.levels, iteration, median(memory.loss.values[-LEVEL_EVERY:]))
     return False
 
 
-def mark(levels: list[tuple[int, float]], iteration: int, values: list[float]) -> None:
-    """Write down the level of these values."""
-    levels.append((iteration, median(values)))
+def mark(levels: list[tuple[int, float]], iteration: int, level: float) -> None:
+    """Write down the level at this iteration."""
+    levels.append((iteration, level))
     if len(levels) > _LEVELS:
         del levels[::2]  # the past gets coarser, it is never forgotten
 
@@ -197,12 +197,20 @@ def _level(values: list[float]) -> tuple[float | None, float]:
 
 def level_of(values: list[float]) -> float:
     """What the next value should be, from the last of them, `MINIMUM` at least."""
-    level, before = median(values[-_STRETCH:]), median(values[-2 * _STRETCH : -_STRETCH])
     half = _STRETCH // 2
-    lately = median(values[-half:]) - median(values[-_STRETCH:-half])
+    return level_after(
+        median(values[-2 * _STRETCH : -_STRETCH]),
+        median(values[-_STRETCH:]),
+        median(values[-_STRETCH:-half]),
+        median(values[-half:]),
+    )
+
+
+def level_after(before: float, level: float, earlier: float, later: float) -> float:
+    """The same from the medians of two stretches, and of the halves of the second one."""
     # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
     # down does not), a rise is not expected to.
-    return level + max(min(0.0, (level - before) / 2), min(0.0, lately))
+    return level + max(min(0.0, (level - before) / 2), min(0.0, later - earlier))
 
 
 def spread_of(values: list[float]) -> float:

@@ -28,6 +28,7 @@ from monitor.run.state import RunState
 from parsers.events import Event
 
 _CLIMB = 10  # lines: two such stretches are compared
+_STANDING = 1000  # lines after which a level below a spike's is the new normal
 _SETTLED_NORM = 30  # lines after which a grad norm that stays high beside a normal loss is the new normal
 
 
@@ -120,12 +121,13 @@ def live(
             set_bars(memory, settings)
         memory.spike = None
         return True
-    before = spike.stage
+    before, recent, floor = spike.stage, spike.recent, math.log1p(settings.loss_floor)
+    if before == "not recovered" and (spike.lines < _STANDING or min(recent) >= floor):
+        return False
     past_patience = iteration - spike.onset >= settings.patience
-    recent = spike.recent
-    if past_patience and median(recent) > spike.loss_band:
+    if past_patience and (level := median(recent)) > spike.loss_band:
         spike.stage = "not recovered"
-        if spike.lines >= 1000 and median(recent) < math.log1p(settings.loss_floor):
+        if spike.lines >= _STANDING and level < floor:
             # a level that has stood for a thousand lines, below what a spike is: other data, another schedule
             memory.spike, memory.loss, memory.norm = None, Trace(), Trace()
             set_bars(memory, settings)
@@ -134,8 +136,8 @@ def live(
         risen = settings.recovered  # against the stretch before; a high plateau does not rise
         climbing = (
             len(recent) >= 2 * _CLIMB
-            and median(recent[-_CLIMB:]) > median(recent[-2 * _CLIMB : -_CLIMB]) + math.log1p(risen)
-            and median(recent[-_CLIMB:]) > math.log1p(settings.loss_floor)
+            and (level := median(recent[-_CLIMB:])) > floor
+            and level > median(recent[-2 * _CLIMB : -_CLIMB]) + math.log1p(risen)
         )
         if climbing:
             spike.stage = "rising"

@@ -42,14 +42,20 @@ def chunks(window: list[float], rows: list[float], first: int, every: int, size:
     """Cut rows into chunks that end at row `first` and each `every` rows on, but for the last. `window`: what it holds
     before the first row, at most `size`, which is what it can hold.
     """
-    start, held, gone = 0, len(window), outside(size)
+    start, begin, held, gone, count, series = 0, 0, len(window), outside(size), len(rows), window + rows
     order = bytes(sorted(range(held), key=window.__getitem__))
-    while start < len(rows):
-        stop = min(len(rows), start + first + (_MOST - held - first) // every * every)
-        values = window + rows[start:stop]
-        order = bytes(sorted(order + _POSITIONS[held : len(values)], key=values.__getitem__))
+    while start < count:
+        stop = start + first + (_MOST - held - first) // every * every
+        if stop > count:
+            stop = count
+        end = held + stop - start
+        values = series[begin : begin + end]
+        order = bytes(sorted(order + _POSITIONS[held:end], key=values.__getitem__))
         yield Chunk(start, stop, values, held, order)
-        left = max(0, len(values) - size)
-        order = order.translate(bytes(left) + _POSITIONS[: _MOST - left], gone[len(values)])
-        window, start, first = values[left:], stop, every
-        held = len(window)
+        if end > size:
+            held, left = size, end - size
+            begin += left
+            order = order.translate(bytes(left) + _POSITIONS[: _MOST - left], gone[end])
+        else:
+            held = end
+        start, first = stop, every

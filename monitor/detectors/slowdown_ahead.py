@@ -22,7 +22,7 @@ from monitor.run.steps import UNFORESEEN, Foreseen, Steps
 
 _SURE = SLACK * 0.9999  # residuals within so many scales are within the slack, however they are rounded
 _BLOCK = 50  # values whose median tells a drift
-_OUTSIDE_WINDOW, _OUTSIDE_BLOCK = outside(WINDOW), outside(_BLOCK)
+_STRIDE = 200  # rows looked at together: few enough that little is done in vain where one of them is not calm
 _SEGMENT = 64  # values between two renewals of the launch's level
 
 
@@ -35,7 +35,9 @@ def on_steps(state: RunState, steps: Steps, settings: SlowdownSettings) -> Fores
         return _foreseen(min(rows, settings.warm_up - memory.steps), rows, partial(_count, memory, rows))
     key = key_of(state)
     track = memory.tracks.get(key)
-    if key != memory.key or track is None or len(track.values) > WINDOW or settings.sum_limit <= CLIP - SLACK:
+    if key != memory.key or track is None or settings.sum_limit <= CLIP - SLACK:
+        return UNFORESEEN
+    if len(track.values) > WINDOW or len(track.blocks) != min(_BLOCK, len(track.values)):  # saved by another version
         return UNFORESEEN
     if track.value is None:
         unlearned = _renewed_after(track.seen) - 1 - track.seen
@@ -81,7 +83,7 @@ class _Ahead:
         """Rows of batch 0."""
         self.levels, self.scales = [track.value], [track.scale]
         """Of each batch."""
-        self.low = 0
+        self.low = len(track.values) // 4
         """Where in the order the nearest half of the window begins."""
         self.drift = math.log1p(settings.drift)
         self.up, self.down, self.best = track.up, track.down, track.best
@@ -92,13 +94,17 @@ class _Ahead:
 
     def rows(self) -> int:
         """So many first rows change no verdict."""
+        start, rows = 0, len(self.logs)
         for chunk in chunks(self.track.values, self.logs, self.first, RENEW, WINDOW):
-            self.chunk = chunk
+            self.chunk, stop = chunk, chunk.stop
             self._renew(chunk)
-            calm = min(self._sum(chunk), self._drift(chunk), self._settle(chunk))
-            if calm < chunk.stop:
-                return calm
-        return len(self.logs)
+            calm = self._drift(chunk)
+            if calm < stop or stop - start >= _STRIDE or stop == rows:
+                calm = min(calm, self._sum(start, stop), self._settle(start, stop))
+                if calm < stop:
+                    return calm
+                start = stop
+        return rows
 
     def _batch(self, row: int) -> int:
         """The batch that a row belongs to."""
@@ -116,7 +122,7 @@ class _Ahead:
         """
         start, _, values, held, order = chunk
         low, take_out = self.low, order.translate
-        for gone in _OUTSIDE_WINDOW[held + (RENEW if start else self.first) : len(values) + 1 : RENEW]:
+        for gone in outside(WINDOW)[held + (RENEW if start else self.first) : len(values) + 1 : RENEW]:
             alive = take_out(None, gone)
             half = len(alive) // 2
             value = values[alive[half]]
@@ -145,9 +151,9 @@ class _Ahead:
 
     # --- shifts -----------------------------------------------------------------------------------------------------
 
-    def _sum(self, chunk: Chunk) -> int:
-        """Both sums through the chunk, as Level.add has them; the first row at which a shift is sure, or its end."""
-        logs, batch, begin, stop = self.logs, self._batch(chunk.start), chunk.start, chunk.stop
+    def _sum(self, begin: int, stop: int) -> int:
+        """Both sums through whole batches, as Level.add has them; the first row at which a shift is sure, or `stop`."""
+        logs, batch = self.logs, self._batch(begin)
         enough, least = self.settings.sum_limit, 4 * self.settings.threshold
         limit, up, down = FULL * enough, self.up, self.down
         calm, end = not (up or down), self.first + RENEW * batch
@@ -240,7 +246,7 @@ class _Ahead:
         while seen < _BLOCK:
             seen += DRIFT_EVERY
         row = start + seen - held - 1
-        for gone in _OUTSIDE_BLOCK[seen : len(values) + 1 : DRIFT_EVERY]:
+        for gone in outside(_BLOCK)[seen : len(values) + 1 : DRIFT_EVERY]:
             block = take_out(None, gone)
             middle = (values[block[24]] + values[block[25]]) / 2
             if best is None or middle < best:
@@ -260,29 +266,33 @@ class _Ahead:
 
     # --- the way back -----------------------------------------------------------------------------------------------
 
-    def _settle(self, chunk: Chunk) -> int:
-        """The row at which a slower level is over, or the chunk's end. See slowdown._watch: the median of the last
-        values is near the old level where more than half of them are.
+    def _settle(self, start: int, stop: int) -> int:
+        """The row at which a slower level is over, or `stop`. See slowdown._watch: the median of the last values lies
+        near the old level where more than half of them do.
         """
-        start, stop, values, held, _ = chunk
         shift, most = self.memory.shift, max(BACK, RECENT)
         if shift is None or shift.unsure or shift.reason == "drift":
             return stop
-        before, half = max(0, held - most), (shift.level - shift.base) / 2
-        near = [0, *accumulate(x - shift.base < half for x in values[before:])]
+        half, before = (shift.level - shift.base) / 2, max(0, start - most)
+        values = self.track.values[start - most :] if start < most else []
+        seen = len(values)
+        values += self.logs[before:stop]
+        near = [0, *accumulate(x - shift.base < half for x in values)]
         if near[-1] <= BACK // 2:
             return stop
-        count, batch = 0, -1
+        count, batch, seen = 0, -1, seen + start - before
         for row in range(start, stop):
-            seen = held + row + 1 - start
-            end = seen - before
-            if near[end] - near[max(0, end - most)] <= BACK // 2:
+            seen += 1
+            if near[seen] - near[max(0, seen - most)] <= BACK // 2:
                 continue
             if batch != self._batch(row + 1):
                 batch = self._batch(row + 1)
                 count = max(BACK, needed(self.scales[batch], self.settings.threshold))
             recent = min(count, seen)
-            if near[end] - near[end - recent] > recent // 2 and self.iterations[row] - shift.told_at >= recent >= BACK:
+            if (
+                near[seen] - near[seen - recent] > recent // 2
+                and self.iterations[row] - shift.told_at >= recent >= BACK
+            ):
                 return row
         return stop
 
@@ -308,6 +318,6 @@ class _Ahead:
         if self.down_row is not None:
             track.down_since = self.iterations[self.down_row]
         size = len(chunk.values)
-        track.ordered = [chunk.values[at] for at in chunk.order.translate(None, _OUTSIDE_WINDOW[size])]
+        track.ordered = [chunk.values[at] for at in chunk.order.translate(None, outside(WINDOW)[size])]
         track.values = chunk.values[-WINDOW:]
         track.blocks = chunk.values[-_BLOCK:]

@@ -82,10 +82,13 @@ def _same(text: bytes, size: int = 1 << 20) -> int:
     return at_once
 
 
-@pytest.mark.parametrize("dialect", sorted(DIALECTS))
-@pytest.mark.parametrize("kind", [None, *sorted(FAULTS)])
+_KINDS = [None, *sorted(FAULTS)]
+_PAIRS = [(kind, dialect) for kind in _KINDS for dialect in sorted(DIALECTS)][:: len(DIALECTS) // 3 + 1]
+
+
+@pytest.mark.parametrize(("kind", "dialect"), _PAIRS)
 def test_simulated_faults(kind: str | None, dialect: str) -> None:
-    """Each fault in each dialect; every other one with a loss scale, evaluation, another cut."""
+    """Each fault in a few dialects, each dialect with a few faults; some with a loss scale, evaluation, another cut."""
     seed = len(kind or "") + len(dialect)
     scenario = Scenario(
         dialect=dialect,
@@ -196,7 +199,7 @@ class Wild:
             yield line
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens(seed: int) -> None:
     """Random trainings with steps, spikes, restarts, copies, torn lines, saves, batch sizes, at random cuts."""
     wild = Wild(seed)
@@ -204,7 +207,7 @@ def test_whatever_happens(seed: int) -> None:
     _same(text, wild.chance.choice([2_000, 40_000, 1 << 20]))
 
 
-@pytest.mark.parametrize("seed", range(2000, 2020))
+@pytest.mark.parametrize("seed", range(2000, 2012))
 def test_several_files_of_a_run(seed: int) -> None:
     """A replay puts the lines of several files in order: copies of the log, its other half, what stands in an .err."""
     wild = Wild(seed)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.run import copies as copies_module
@@ -166,6 +166,17 @@ def test_pace_of_a_calm_run(calls: list[list[float]], iterations: int) -> None:
         same(one, many)
 
 
+def test_pace_back_at_a_full_window() -> None:
+    """Two batch sizes in turns, the window of each full."""
+    one, many = Pace(), Pace()
+    for turn, size in enumerate([8, 16, 8, 16, 8]):
+        column = [size + math.sin(100.0 * turn + row) for row in range(70)]
+        for seconds in column:
+            one.add(seconds, size)
+        many.add_many(column, size)
+        same(one, many)
+
+
 @given(st.lists(st.lists(st.floats(0, 1e4), max_size=70), max_size=5))
 def test_intervals(calls: list[list[float]]) -> None:
     """The last fifty stay."""
@@ -243,7 +254,9 @@ def test_copies(calls: list[tuple[str, list[tuple[int, int]], int, bool]], alone
             if moved:
                 one.moved(source, 1, attempt)
                 many.moved(source, 1, attempt)
-    if calls and calls[-1][1]:  # rings that were larger in the file: the next report makes them small
+    with patch.object(copies_module, "_ALONE", 1), patch.object(copies_module, "RING", 2):  # a file from larger rings
+        many.remember_many(lambda _row: (1000, 1001), 0, "a", 1)
+        same(one, many)
         one.remember((1000, 1001), "a", 1)
         many.remember_many(lambda _row: (1000, 1001), 1, "a", 1)
         same(one, many)
@@ -274,11 +287,11 @@ def observed(draw: st.DrawFn) -> list[tuple[list[IterationLogged], int, int | No
         rows, step = draw(st.integers(0, 12)), draw(st.sampled_from([1, 1, 10, 0]))
         batch = draw(st.sampled_from([8, 8, 8, 16, 0, None]))
         attempt += draw(st.sampled_from([0, 0, 1]))
-        wrong = draw(st.sampled_from([None, None, 0, 1, 5, "all"]))
+        wrong = draw(st.sampled_from([None, None, 0, 1, 5, "all", "jump"]))
         counts, rated, computed = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
         events = []
         for row in range(rows):
-            iteration += step
+            iteration += step + (wrong == "jump" and row == 2)
             samples += (batch or 8) * step + (wrong == "all" or wrong == row)
             events.append(
                 IterationLogged(
@@ -319,7 +332,8 @@ def test_observed(calls: list[tuple[list[IterationLogged], int, int | None, int 
         same(one, many)
 
 
-@given(st.lists(ANY, max_size=20), st.integers(0, 4))
+@given(st.lists(st.one_of(st.floats(-10, 10), st.just(NAN)) | ANY, max_size=6), st.integers(0, 4))
+@example([1.0, NAN, 2.0], 1)
 def test_a_bucket_says_what_it_says_on_paper(part: list[float], times: int) -> None:
     """Low, high, sum and count of what float32 holds; `add_step` and `add_steps` both build on this."""
     values = part * times
