@@ -169,10 +169,11 @@ def _live(
 
 def _send(outlet: int, message: _Wire) -> None:
     body = pickle.dumps(message, protocol=5)
-    for part in (len(body).to_bytes(_LENGTH_BYTES, "little"), body):
-        rest = memoryview(part)
-        while rest:
-            rest = rest[os.write(outlet, rest) :]
+    head = len(body).to_bytes(_LENGTH_BYTES, "little")
+    written = os.writev(outlet, [head, body]) - len(head)  # more than a page: the head goes as a whole
+    rest = memoryview(body)[written:]
+    while rest:
+        rest = rest[os.write(outlet, rest) :]
 
 
 def _reading(

@@ -81,7 +81,7 @@ class Unpacked(Stretch):
         return event
 
     def _pieces(self, joined: bytes) -> Sequence[bytes]:
-        pieces = joined.split(b"\n")
+        pieces = tuple(joined.split(b"\n"))
         return pieces if len(pieces) == len(self) else pieces * len(self)
 
 
