@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import pickle
 import signal
@@ -152,6 +153,7 @@ def _live(
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells both: the parent ends this one
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.close(inlet)
+        gc.freeze()  # what is shared with the parent stays shared: the collector does not write into it
         with contextlib.suppress(OSError):  # a person's pipes may be used up
             fcntl.fcntl(outlet, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:

@@ -29,6 +29,7 @@ from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
 from parsers.stretch import Stretch
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 WRITTEN = 1_700_000_000
 Told = tuple[str, list[str], list[str]]
 
@@ -204,18 +205,36 @@ def test_no_second_process(tmp_path: Path, forks: Forks, monkeypatch: pytest.Mon
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     assert reader_process.may_part()
 
+    tried: list[int] = []
+
     def refuse() -> int:
+        tried.append(1)
         raise BlockingIOError(11, "no more processes")
 
     config = configured(None, (), [str(_log(tmp_path / "run.log", _simulated(iterations=900)))])
     clock = ManualClock(WRITTEN + 7200.0)
     monkeypatch.setattr(os, "fork", refuse)
     _in_turns_of(20_000, monkeypatch)
-    page = once.metrics_page(config, clock)  # too little to try
+    page = once.metrics_page(config, clock)
+    assert not tried  # so little
     monkeypatch.setattr(once, "WORTH_LINES", 1)
     assert once.read_all(config, clock)[1] == []
+    assert not tried  # what the charts draw is wanted
     assert once.metrics_page(config, clock) == page
+    assert len(tried) == 1
     assert "megatron_iteration{" in page[0]
+
+
+@pytest.mark.parametrize("noise", [0, 40])
+def test_worth_by_what_is_said(noise: int, tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Much to read of which nothing needs to be folded is read as quickly by one. The rest of the file is guessed."""
+    monkeypatch.setattr(once, "WORTH_LINES", 3_000)
+    _in_turns_of(50_000, monkeypatch)
+    text = _simulated(iterations=4_000)
+    text = text.replace(b"\n", b"\n" + b"node3: NCCL INFO nothing at all\n" * noise)
+    path = _log(tmp_path / "run.log", text[:1_500_000])
+    once.metrics_page(configured(None, (), [str(path)]))
+    assert len(forks.children) == (not noise)
 
 
 def _endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
