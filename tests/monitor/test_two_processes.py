@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,17 +19,27 @@ from monitor.ahead import Parsed, ReadingError
 from monitor.cli import main
 from monitor.clock import ManualClock
 from monitor.commands.settings import configured
-from monitor.config import Config
+from monitor.config import Config, default_config
 from monitor.core import Core
-from monitor.follow.follower import read_once
+from monitor.follow.messages import (
+    CaughtUp,
+    Data,
+    Gone,
+    Message,
+    Opened,
+    Readable,
+    Restarted,
+    Scanned,
+    Unreadable,
+)
 from monitor.follow.settings import FollowSettings
 from monitor.known import Run
-from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
+from monitor.simulate import DIALECTS, FAULTS
 from parsers.stretch import Stretch
-from tests.conftest import ROOT
+from tests.monitor.logs import WRITTEN, log, simulated
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-WRITTEN = 1_700_000_000
+READ_ONCE = once.read_once
 Told = tuple[str, list[str], list[str]]
 
 
@@ -67,7 +76,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Forks:
 
 
 def _in_turns_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once, "read_once", partial(read_once, settings=FollowSettings(read_bytes=size)))
+    monkeypatch.setattr(once, "read_once", partial(READ_ONCE, settings=FollowSettings(read_bytes=size)))
 
 
 def _told(config: Config) -> Told:
@@ -100,23 +109,6 @@ def _same(config: Config, forks: Forks, monkeypatch: pytest.MonkeyPatch, size: i
     return two
 
 
-def _log(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
-    os.utime(path, (WRITTEN, WRITTEN))
-    return path
-
-
-def _simulated(kind: str | None = None, dialect: str = "megatron-lm", iterations: int = 420, seed: int = 0) -> bytes:
-    scenario = Scenario(
-        dialect=dialect,
-        iterations=iterations,
-        seed=seed,
-        eval_interval=150,
-        faults=(Fault(kind, iterations // 2, factor=1.1),) if kind else (),
-    )
-    return b"".join(emission.text.encode() for emission in timeline(scenario))
-
-
 _KINDS = [None, *sorted(FAULTS)]
 
 
@@ -127,7 +119,7 @@ def test_simulated_faults(
     kind: str | None, dialect: str, tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each fault, each dialect."""
-    path = _log(tmp_path / "run.log", _simulated(kind, dialect))
+    path = log(tmp_path / "run.log", simulated(kind, dialect))
     page, problems, _ = _same(configured(None, (), [str(path)]), forks, monkeypatch)
     assert not problems
     assert "megatron_run_info{" in page
@@ -144,9 +136,9 @@ def test_stretches(size: int, tmp_path: Path, forks: Forks, monkeypatch: pytest.
         take(core, run, stretch, source, at)
 
     monkeypatch.setattr(Core, "_take_stretch", taking)
-    text = _simulated(iterations=120) if size < 9_000 else _simulated(iterations=4_000)
-    first = _log(tmp_path / "a.log", _simulated(iterations=100))
-    second = _log(tmp_path / "b.log", text)
+    text = simulated(iterations=120) if size < 9_000 else simulated(iterations=4_000)
+    first = log(tmp_path / "a.log", simulated(iterations=100))
+    second = log(tmp_path / "b.log", text)
     _same(configured(None, (), [str(first), str(second)]), forks, monkeypatch, size)
     assert bool(taken) == (size > 700)
 
@@ -154,22 +146,22 @@ def test_stretches(size: int, tmp_path: Path, forks: Forks, monkeypatch: pytest.
 def test_many_files(tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job's other streams, copies, files of no training, nothing at all, noise, holes, what cannot be read."""
     chance = random.Random(1)
-    text = _simulated("crash_and_restart", iterations=900)
-    _log(tmp_path / "job.out", text)
-    _log(
+    text = simulated("crash_and_restart", iterations=900)
+    log(tmp_path / "job.out", text)
+    log(
         tmp_path / "job.err",
         b"Traceback (most recent call last):\nRuntimeError: CUDA out of memory\n" * 2,
     )
-    _log(tmp_path / "copy.log", text)
-    _log(tmp_path / "cut.log", text[: len(text) // 2 + 7])
-    _log(tmp_path / "returns.log", text.replace(b"\n", b"\r\n"))
-    _log(tmp_path / "bars.log", text.replace(b"\n", b"\r"))
-    _log(tmp_path / "empty.log", b"")
-    _log(tmp_path / "words.log", b"nothing of a training\n" * 5_000)
-    _log(tmp_path / "noise.log", b"iteration" + chance.randbytes(90_000))
-    _log(tmp_path / "long.log", text[:20_000] + b"x" * (3 << 20) + text[20_000:])
+    log(tmp_path / "copy.log", text)
+    log(tmp_path / "cut.log", text[: len(text) // 2 + 7])
+    log(tmp_path / "returns.log", text.replace(b"\n", b"\r\n"))
+    log(tmp_path / "bars.log", text.replace(b"\n", b"\r"))
+    log(tmp_path / "empty.log", b"")
+    log(tmp_path / "words.log", b"nothing of a training\n" * 5_000)
+    log(tmp_path / "noise.log", b"iteration" + chance.randbytes(90_000))
+    log(tmp_path / "long.log", text[:20_000] + b"x" * (3 << 20) + text[20_000:])
     middle = text.index(b"\n", len(text) // 2) + 1
-    _log(tmp_path / "nuls.log", text[:middle] + bytes(100_000) + text[middle:])
+    log(tmp_path / "nuls.log", text[:middle] + bytes(100_000) + text[middle:])
     with (tmp_path / "hole.log").open("wb") as file:
         file.write(text[:middle])
         file.seek(4 << 20)
@@ -182,9 +174,60 @@ def test_many_files(tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatc
     assert page.count("\nmegatron_iteration{") >= 6
 
 
+def _anything(seed: int) -> Iterator[Message]:
+    """What a follower may say of two files that are rotated, cut, deleted and lost while they are read."""
+    chance = random.Random(seed)
+    text, at = simulated("crash_and_restart", iterations=500, seed=seed), float(WRITTEN)
+    places = {"/a.log": 0, "/b.log": 0}
+    for name in places:
+        yield Opened(name, name, None, len(text), at, resumed=False)
+    for _ in range(60):
+        name, at = chance.choice(list(places)), at + 1.0
+        start, size = places[name], chance.randrange(40_000)
+        gap = chance.choice([0, 0, 0, 4096])
+        yield Data(name, start + gap, text[start : start + size], at, at + 1.0, behind_bytes=len(text) - start - size)
+        places[name] += size + gap
+        kind = chance.randrange(12)
+        if kind < 3:
+            yield Restarted(name, ("rotated", "truncated", "replaced")[kind], "")
+            places[name] = 0
+        elif kind == 3:
+            yield Gone(name, at)
+            places[name] = 0
+        elif kind < 6:
+            yield Unreadable(name, 5, "no", at) if kind == 4 else Readable(name, at)
+        elif kind == 6:
+            yield CaughtUp(name, at)
+        elif kind == 7:
+            yield Scanned("/", "ext4", "poll", at, forgotten=(name,))
+            yield Opened(name, name, None, len(text), at, resumed=False, offset=100)
+            places[name] = 100
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_to_files(seed: int, forks: Forks) -> None:
+    """Their readers begin anew, end, live on over there as here."""
+    left: list[list[str]] = []
+    for two in (False, True):
+        core, clock = Core(default_config(), past=False), ManualClock(WRITTEN + 7200.0)
+        messages = _anything(seed)
+        for message in itertools.islice(messages, seed * 5):
+            core.handle(message, clock.wall())
+        for message in reader_process.read_elsewhere(messages, core.sources, ()) if two else messages:
+            core.handle(message, clock.wall())
+        core.flush(clock.wall())
+        told = core.tick(clock.wall())
+        runs = [f"{name}: {run.state!r} {run.book!r} {run.history}" for name, run in core.runs.items()]
+        left.append([*runs, repr(told), repr(core.snapshot(clock.wall())), repr(core.counts.values)])
+    assert left[0] == left[1]
+    assert len(core.runs) == 2
+    assert len(forks.children) == 1
+    assert forks.gone()
+
+
 def test_custom_patterns(tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site's own rules read every line over there too."""
-    path = _log(tmp_path / "run.log", _simulated(iterations=300).replace(b"\n", b"\nqueue depth 17\n"))
+    path = log(tmp_path / "run.log", simulated(iterations=300).replace(b"\n", b"\nqueue depth 17\n"))
     options = ("patterns=[{name: depth, match: 'queue depth (?P<value>[0-9]+)', kind: value}]",)
     page, _, _ = _same(configured(None, options, [str(path)]), forks, monkeypatch)
     assert "depth" in page
@@ -211,7 +254,7 @@ def test_no_second_process(tmp_path: Path, forks: Forks, monkeypatch: pytest.Mon
         tried.append(1)
         raise BlockingIOError(11, "no more processes")
 
-    config = configured(None, (), [str(_log(tmp_path / "run.log", _simulated(iterations=900)))])
+    config = configured(None, (), [str(log(tmp_path / "run.log", simulated(iterations=900)))])
     clock = ManualClock(WRITTEN + 7200.0)
     monkeypatch.setattr(os, "fork", refuse)
     _in_turns_of(20_000, monkeypatch)
@@ -230,9 +273,9 @@ def test_worth_by_what_is_said(noise: int, tmp_path: Path, forks: Forks, monkeyp
     """Much to read of which nothing needs to be folded is read as quickly by one. The rest of the file is guessed."""
     monkeypatch.setattr(once, "WORTH_LINES", 3_000)
     _in_turns_of(50_000, monkeypatch)
-    text = _simulated(iterations=4_000)
+    text = simulated(iterations=4_000)
     text = text.replace(b"\n", b"\n" + b"node3: NCCL INFO nothing at all\n" * noise)
-    path = _log(tmp_path / "run.log", text[:1_500_000])
+    path = log(tmp_path / "run.log", text[:1_500_000])
     once.metrics_page(configured(None, (), [str(path)]))
     assert len(forks.children) == (not noise)
 
@@ -241,7 +284,7 @@ def _endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A log that does not fit into the pipe."""
     monkeypatch.setattr(reader_process, "_PIPE_BYTES", 4096)
     _in_turns_of(20_000, monkeypatch)
-    return _log(tmp_path / "run.log", _simulated(iterations=4_000))
+    return log(tmp_path / "run.log", simulated(iterations=4_000))
 
 
 def _at_first(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
@@ -305,83 +348,3 @@ def test_the_parent_stops(
         once.metrics_page(configured(None, (), [str(path)]))
     assert len(forks.children) == 1
     assert forks.gone()
-
-
-_SCRIPT = """
-import atexit, os, signal, sys
-from monitor import once, reader_process
-from monitor.core import Core
-from monitor.ahead import Parsed
-from monitor.commands.run import _once
-from monitor.commands.settings import configured
-
-once.WORTH_LINES = 1
-reader_process.may_part = lambda: True
-reader_process._PIPE_BYTES = 4096
-parsed = Core._HANDLERS[Parsed]
-
-def waiting(core, message, now):
-    os.write(2, b"parted\\n")
-    if sys.argv[2] == "wait":
-        signal.pause()
-    parsed(core, message, now)
-
-Core._HANDLERS[Parsed] = waiting
-atexit.register(print, "exit")
-print("begin")
-sys.exit(_once(configured(None, (), [sys.argv[1]])))
-"""
-
-
-@pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """A reading of several turns in a process group of its own, as a terminal has it; its output is buffered."""
-    _log(tmp_path / "run.log", _simulated(iterations=16_000))
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(how: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SCRIPT, str(tmp_path / "run.log"), how],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": ""},
-        )  # fmt: skip
-        started.append(process)
-        assert process.stderr is not None
-        assert process.stderr.readline() == b"parted\n"
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def test_nothing_is_written_twice(begin: Callable[[str], subprocess.Popen[bytes]]) -> None:
-    """What the parent had in its buffers and has to do at its exit is its own."""
-    process = begin("go")
-    out, err = process.communicate()
-    assert process.returncode == 0
-    assert set(err.splitlines()) <= {b"parted"}
-    assert (out.count(b"begin\n"), out.count(b"exit\n")) == (1, 1)
-    assert out.count(b"# TYPE megatron_iteration gauge") == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_other_process_never_outlives_the_first(
-    number: signal.Signals, begin: Callable[[str], subprocess.Popen[bytes]]
-) -> None:
-    """Its end of the output pipe is open for as long as it lives."""
-    process = begin("wait")
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
-    assert (process.returncode, out) == (-number, b"")
-
-
-def test_interrupt(begin: Callable[[str], subprocess.Popen[bytes]]) -> None:
-    """Ctrl-C comes to both."""
-    process = begin("wait")
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGINT
-    assert out == b"begin\nexit\n"
-    assert err.count(b"KeyboardInterrupt") == 1
