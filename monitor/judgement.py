@@ -13,10 +13,10 @@ from operator import sub
 from typing import Any
 
 from monitor.config import Config
-from monitor.detectors import DETECTORS, Detector
+from monitor.detectors import DETECTORS, Detector, crash
 from monitor.detectors.verdict import Verdict
 from monitor.incidents import IncidentBook, Transition, judge
-from monitor.run.ends import settle
+from monitor.run.ends import believe, settle
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from monitor.run.steps import UNFORESEEN, Foreseen, Steps
@@ -44,6 +44,7 @@ class Judge:
     def __init__(self, config: Config, *, repeats: bool = True) -> None:
         self._repeat_interval = config.repeat_interval if repeats else math.inf
         self._exiting: float = config.detectors.hang.exiting
+        self._crash: crash.CrashSettings = config.detectors.crash
         self._soonest: float = config.detectors.hang.minimum / 2
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
         self._detectors: list[tuple[str, Detector, Any]] = [
@@ -115,6 +116,10 @@ class Judge:
     def judge(self, run: Judged, now: float) -> list[Transition]:
         """Ask every detector, bring the book up to date, and say what changed."""
         settle(run.state, now, self._exiting)
+        if run.state.attempt.doubtful:
+            due = crash.due(run.state, self._crash)
+            if due is not None and now >= due:
+                believe(run.state)
         transitions = judge(run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold)
         hung = run.book.open.get("hang")
         run.state.hung = hung is not None and hung.severity == "critical"

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 from monitor.ahead import Parsed
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
-from monitor.follow.follower import read_once
+from monitor.follow.crew import read_once
 from monitor.follow.messages import Data, Message, Unreadable
 from monitor.follow.patterns import Watch
 from monitor.incidents import Transition
@@ -19,7 +17,7 @@ from monitor.judgement import Judge, Judged
 from monitor.metrics import Snapshot
 from monitor.rules import custom_rules
 from monitor.run.state import RunState
-from monitor.serve.collector import SnapshotCollector
+from monitor.serve.text import page_text
 from parsers.events import LogEvent
 from parsers.stretch import Stretch
 
@@ -108,13 +106,6 @@ def _ahead(messages: Generator[Message, None, None], core: Core) -> Generator[Me
 
                 yield from read_elsewhere(messages, core.sources, core.rules) if may_part() else messages
                 return
-
-
-def page_text(snapshot: Snapshot) -> str:
-    """The snapshot in Prometheus's text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SnapshotCollector(lambda: snapshot))
-    return generate_latest(registry).decode()
 
 
 def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[str]]:

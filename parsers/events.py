@@ -479,6 +479,8 @@ class TracebackSeen(Event, frozen=True, kw_only=True, gc=False):
     message: str
     script: str | None = None
     """The file of the outermost frame, where it was seen."""
+    top_level: bool | None = None
+    """True if it begins at a program's own module: nobody has caught it."""
 
 
 # --- a site's own lines, and lines that did not parse ---------------------------------------------------------------

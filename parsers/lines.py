@@ -90,24 +90,27 @@ class LineSplitter:
 
     def feed(self, chunk: bytes) -> list[Block | Discarded]:
         """Take the next bytes of the source; give what became whole."""
-        last_end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r"))
+        last_end = _last_end(chunk)
         if last_end < 0:
             self.raw_pending += len(chunk)
             self._hold(_without_nuls(chunk))
             return []
         self.raw_pending = len(chunk) - last_end - 1
-        head, tail = _without_nuls(chunk[: last_end + 1]), _without_nuls(chunk[last_end + 1 :])
-        if self.after_return and head.startswith(b"\n"):
+        data, start = _without_nuls(chunk), 0
+        if data is not chunk:
+            last_end = _last_end(data)
+        if self.after_return and data.startswith(b"\n"):
             self._line = self.line + 1
-            head = head[1:]
-        self.after_return = head.endswith(b"\r")
+            start = 1
+        tail = data[last_end + 1 :]
+        whole = memoryview(data)[start : last_end + 1]  # copied once, with what was pending
+        self.after_return = data.endswith(b"\r", start, last_end + 1)
+        head = b"".join(self._pending) + whole if self._pending and not self._discarding else bytes(whole)
         out: list[Block | Discarded] = []
         if self._discarding:
             end = line_end(head, 0, b"\r" in head)
             out.append(Discarded(self._pending_bytes + end, self.line))
             head = self._drop_line(head, end)
-        elif self._pending:
-            head = b"".join([*self._pending, head])
         self._pending, self._pending_bytes, self._discarding = [], 0, False
         out.extend(self._cut_long(head))
         self._hold(tail)
@@ -159,6 +162,12 @@ class LineSplitter:
         block = Block(data, self.line)
         self._uncounted = data
         return block
+
+
+def _last_end(data: bytes) -> int:
+    """Index of the last line end; -1 if there is none. What lies before the last newline is not looked at again."""
+    newline = data.rfind(b"\n")
+    return max(newline, data.rfind(b"\r", newline + 1))
 
 
 def _without_nuls(data: bytes) -> bytes:

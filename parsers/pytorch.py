@@ -43,6 +43,8 @@ _BUS = "Unexpected bus error encountered in worker"
 _HEADER = "Traceback (most recent call last):"
 # `  File "/x/pretrain_gpt.py", line 215, in <module>`
 _FILE = re.compile(r'^[ ]{0,8}File "([^"]{1,400})", line \d{1,7}')
+# The first frame of what nobody caught; a traceback that a handler prints begins at the handler's function.
+_TOP_LEVEL = ", in <module>"
 # `RuntimeError: message`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`
 _EXCEPTION = re.compile(
     r"^(?:\w{1,60}\.){0,8}(\w{0,60}(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Iteration))(?::[ ]?(.{0,1000}))?$"
@@ -94,6 +96,7 @@ class TracebackGatherer:
     script: str | None = None
     lines: int = 0
     pending: int = 1
+    top_level: bool = False
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """An exception line ends one of the tracebacks; the rules may read it too."""
@@ -104,15 +107,17 @@ class TracebackGatherer:
             return [], True, False
         if self.script is None and (match := _FILE.match(text)):
             self.script = match[1]
+        if text.rstrip().endswith(_TOP_LEVEL):
+            self.top_level = True
         if "iteration " in text and "elapsed time per iteration" in text:
             return [], False, True
         match = None if text.startswith(" ") else _EXCEPTION.match(text.strip())
         if match is None:
             return [], False, self.lines > _TRACEBACK_LINES
-        message, script = (match[2] or "").strip()[:500], self.script
-        self.script = None
+        message, script, top_level = (match[2] or "").strip()[:500], self.script, self.top_level or None
+        self.script, self.top_level = None, False
         self.pending -= 1
-        event = TracebackSeen(exception=match[1], message=message, script=script, **line.origin)
+        event = TracebackSeen(exception=match[1], message=message, script=script, top_level=top_level, **line.origin)
         return [event], False, self.pending <= 0
 
     def close(self) -> list[Event]:

@@ -72,7 +72,8 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
     document = read_yaml(_text(source) if isinstance(source, Path) else source)
     for setting in overrides:
         override(document, setting)
-    config = decode(document, Config)
+    nothing_said = document.value is None and not document.problems
+    config = default_config() if nothing_said else decode(document, Config)
     if config is None:
         raise ConfigError(sorted(document.problems, key=_place), name)
     return resolved(config, str(source.parent) if isinstance(source, Path) else "")

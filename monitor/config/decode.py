@@ -13,7 +13,6 @@ yields (key, message) for what its values say together.
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -217,5 +216,7 @@ def _refuse_unknown(document: Document, raw: Mapping[str, Any], known: Iterable[
 
 
 def _nearest(word: Any, names: list[str]) -> str | None:
+    import difflib  # for those who mistyped
+
     close = difflib.get_close_matches(str(word)[:100], names, n=1)
     return f'did you mean "{close[0]}"?' if close else None

@@ -7,7 +7,6 @@ else is found changes a name. A name is valid UTF-8 without control characters, 
 from __future__ import annotations
 
 import functools
-import hashlib
 import posixpath
 import re
 import unicodedata
@@ -161,5 +160,7 @@ def _clean(name: str) -> str:
     replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
     if len(replaced) <= MAX_NAME:
         return replaced
+    import hashlib  # it loads OpenSSL, for names that hardly any log has
+
     digest = hashlib.blake2s(replaced.encode(), digest_size=4).hexdigest()
     return f"{replaced[: MAX_NAME - 1 - len(digest)]}~{digest}"

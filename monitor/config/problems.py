@@ -6,14 +6,14 @@ Law: nobody stops at the first problem; `ConfigError` carries all of one file, i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the document's root, as `--set` takes them when joined by dots."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigProblem:
+class ConfigProblem(Struct, frozen=True):
     """One thing to mend. `line` and `column` count from 1; None for what `--set` brought."""
 
     path: str

@@ -12,7 +12,6 @@ import urllib.parse
 import warnings
 from typing import Annotated, Any, Final
 
-import regex
 from msgspec import Meta
 
 MAX_PATTERN: Final = 2000
@@ -28,6 +27,8 @@ _SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "coo
 @functools.lru_cache(maxsize=256)
 def compiled(pattern: str) -> Any:
     """The `regex` pattern of text that `regex_of` let pass; use it with `timeout=`, for people wrote it."""
+    import regex  # few configurations hold a pattern
+
     return regex.compile(pattern)
 
 
@@ -36,6 +37,8 @@ def regex_of(raw: object) -> str:
     text = _text(raw, "a regular expression")
     if len(text) > MAX_PATTERN:
         raise ValueError(f"expected a regular expression of {MAX_PATTERN} characters at most")
+    import regex
+
     try:
         with warnings.catch_warnings(record=True):
             compiled(text)

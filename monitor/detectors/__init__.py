@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from monitor.detectors import (
     checkpoint_failed,
@@ -35,8 +36,7 @@ from monitor.run.steps import Foreseen, Steps
 from parsers.events import Event
 
 
-@dataclass(frozen=True, slots=True)
-class Detector:
+class Detector(Struct, frozen=True):
     """`check` judges; the rest is for detectors that must see each step or know when time alone changes their mind.
 
     `on_step(state, settings)` is called after each iteration that counted, whoever reported it; `on_event(state, event,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.run.phases import ENDED
@@ -36,8 +38,7 @@ _OF_THE_SAVE = frozenset({"disk_full", "python_exception", "unknown"})
 _PENDING = 8  # saves under way that are kept
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFailedSettings:
+class CheckpointFailedSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     iterations: int = 5

@@ -7,15 +7,17 @@ run that never saved is not known to want to: that is shown at most.
 from __future__ import annotations
 
 import math
-import statistics
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from monitor.detectors.checkpoint_failed import TELLS_SUCCESS
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Verdict
+from monitor.run.median import median_high
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.steps import UNFORESEEN, Foreseen, Steps
@@ -27,8 +29,7 @@ _KEPT = 8  # spans between saves
 _REGULAR = 1.1  # the longest span over the shortest of a run that saves every so many iterations
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointOverdueSettings:
+class CheckpointOverdueSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     factor: Factor = 2.0
@@ -161,7 +162,7 @@ def _usual(memory: Memory) -> int | None:
     """The interval of a run that saves every so many iterations. A save on a signal makes a short span: left out."""
     if len(memory.spans) < 2:
         return None
-    middle = statistics.median_high(memory.spans)
+    middle = median_high(memory.spans)
     whole = [span for span in memory.spans if span > middle / 2]
     return max(whole) if len(whole) >= 2 and max(whole) <= _REGULAR * min(whole) else None
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.run.audit import RANK, Finding, audit
@@ -31,8 +33,7 @@ _FIRST = 3  # steps until the first audit of lines: the first one of a launch is
 _MOST = 4096  # steps between two audits when nothing was told
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationSettings:
+class ConfigurationSettings(Struct, frozen=True):
     """The checks' own thresholds stand with their reasons in monitor/run/audit/: the report uses the same."""
 
     ignore: tuple[str, ...] = ()

@@ -2,23 +2,26 @@
 
 The cause is the first fatal line that is no consequence (monitor/run/ends.py). It is told a few seconds after the first
 line: the ranks' lines arrive out of order, and the launcher's word for a victim is often first.
-Risk left: a fatal line that the program catches is told where the next iteration takes longer than that; it is resolved
-by the iteration.
+A loop may catch what Python raises: out of memory, a full disk. Where nothing else tells an end (a launcher, the
+scheduler, another failure, a traceback that begins in no function), it is told when the next iterations have not come.
+Risk left: a loop that catches and then computes for longer than that is told; the next iteration resolves it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.detectors.words import spoken
 from monitor.run.attempts import PLANNED
 from monitor.run.derived import seconds_at_risk
 from monitor.run.state import FailureRecord, RunState
-from monitor.run.units import Seconds
+from monitor.run.units import Factor, Seconds
 
 _NAME = "crash"
+_PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more
 ADVICE: dict[str, str] = {
     "cuda_oom": "lower the micro batch size, recompute activations, or shard more; at start-up on an idle GPU it is a "
     "sign of a broken node, not of a large model",
@@ -38,12 +41,16 @@ ADVICE: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CrashSettings:
+class CrashSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     settle: Seconds = 5.0
     """After the first fatal line: within seconds the other ranks' lines show which one was the cause."""
+    caught_iterations: Factor = 2.0
+    """What may have been caught is told after the time in which so many iterations are logged: the rest of the one that
+    failed, and the whole of it again."""
+    caught_maximum: Seconds = 300.0
+    """However slow the iterations are: then the hang would be told too."""
 
 
 def told(state: RunState) -> FailureRecord | None:
@@ -51,20 +58,37 @@ def told(state: RunState) -> FailureRecord | None:
     return state.failure if state.phase == "crashed" else None
 
 
-def next_change(state: RunState, now: float, settings: CrashSettings) -> float | None:
-    """When the cause is believed."""
+def due(state: RunState, settings: CrashSettings) -> float | None:
+    """When the cause is believed; None where nothing has failed."""
     at = state.attempt.first_failure_at
     if told(state) is None or at is None:
         return None
-    return at + settings.settle if at + settings.settle > now else None
+    if not state.attempt.doubtful:
+        proved = state.attempt.proved_at
+        return at + settings.settle if proved is None else max(at + settings.settle, proved + _PROVED)
+    return at + max(settings.settle, min(settings.caught_maximum, settings.caught_iterations * _expected(state)))
+
+
+def _expected(state: RunState) -> float:
+    """Seconds between two signs of progress where the failure came, as far as the run has shown them."""
+    expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
+    before = state.phase_history[-2][1] if len(state.phase_history) > 1 else None
+    gaps = state.gaps.get(before) if before in ("evaluating", "saving") else None
+    return max(expected, (gaps.longest or 0.0) if gaps else 0.0)
+
+
+def next_change(state: RunState, now: float, settings: CrashSettings) -> float | None:
+    """When the cause is believed."""
+    at = due(state, settings)
+    return at if at is not None and at > now else None
 
 
 def check(state: RunState, now: float, settings: CrashSettings) -> Verdict:
     """Firing from the settled cause on, until another launch shows progress."""
-    failure, at = told(state), state.attempt.first_failure_at
+    failure, at = told(state), due(state, settings)
     if failure is None or not state.live:
         return Verdict(_NAME)
-    if at is not None and now < at + settings.settle:
+    if at is not None and now < at:
         return Verdict(_NAME, "unknown")
     return Verdict(
         _NAME,

@@ -6,7 +6,7 @@ C3).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from monitor.detectors.verdict import Verdict
 from monitor.run.nodes import nodes_of
@@ -16,8 +16,7 @@ from monitor.run.units import Seconds
 _NAME = "crash_loop"
 
 
-@dataclass(frozen=True, slots=True)
-class CrashLoopSettings:
+class CrashLoopSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     crashes: int = 3
@@ -33,7 +32,7 @@ def check(state: RunState, now: float, settings: CrashLoopSettings) -> Verdict: 
     if not state.live or state.phase == "finished":
         return Verdict(_NAME)
     ends = list(state.ends)
-    if state.phase == "crashed" and state.failure is not None:
+    if state.phase == "crashed" and state.failure is not None and not state.attempt.doubtful:
         ends.append(_present(state))
     elif _got_further(state):
         return Verdict(_NAME)

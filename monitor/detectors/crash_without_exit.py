@@ -6,7 +6,7 @@ The log alone cannot see the job. What it can see: no launcher reported an end, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from monitor.detectors.verdict import Verdict
 from monitor.run.state import RunState
@@ -15,8 +15,7 @@ from monitor.run.units import Factor, Seconds
 _NAME = "crash_without_exit"
 
 
-@dataclass(frozen=True, slots=True)
-class CrashWithoutExitSettings:
+class CrashWithoutExitSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     minimum: Seconds = 90.0
@@ -33,7 +32,7 @@ def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
     if state.phase != "crashed" or failure is None or attempt.processes_ended or attempt.processes_terminated:
         return None
     last = max(failure.at, attempt.first_failure_at or failure.at)
-    wait = settings.iterations * (state.pace.baseline or 0.0)
+    wait = settings.iterations * (state.pace.baseline or 0.0) * (state.log_interval or 1)
     return last + min(settings.maximum, max(settings.minimum, wait))
 
 

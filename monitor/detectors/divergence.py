@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.signals import advice, of_event, percent, rollback
 from monitor.detectors.verdict import Verdict
@@ -26,8 +28,7 @@ _STEP_NOISE = 4.0  # times that noise: a larger change between two blocks is a s
 _LEARNED = 8  # blocks before anything is judged
 
 
-@dataclass(frozen=True, slots=True)
-class DivergenceSettings:
+class DivergenceSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     rise: Ratio = 0.03

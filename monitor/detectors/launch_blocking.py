@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from monitor.detectors import slowdown
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
@@ -25,8 +27,7 @@ _RISK = 160  # GPUs from which asynchronous launches were seen to hang
 _ON = frozenset({"1", "true", "True"})
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchBlockingSettings:
+class LaunchBlockingSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     cost: Ratio = 0.03

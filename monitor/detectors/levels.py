@@ -7,9 +7,10 @@ against Page-Hinkley, Bayesian change-points and the 3-sigma rule).
 
 from __future__ import annotations
 
-import statistics
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+
+from monitor.run.median import median
 
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals kept for the median check
@@ -95,13 +96,13 @@ class Level:
 
     def confirmed(self, count: int) -> float | None:
         """Median of the last `count` residuals; None while there are fewer."""
-        return statistics.median(self.recent[-count:]) if len(self.recent) >= count else None
+        return median(self.recent[-count:]) if len(self.recent) >= count else None
 
     def drifted(self) -> float | None:
         """How far the median of the last 50 lies above the lowest median of 50; asked every tenth value."""
         if len(self.blocks) < 50 or self.seen % DRIFT_EVERY:
             return None
-        middle = statistics.median(self.blocks)
+        middle = median(self.blocks)
         if self.best is None or middle < self.best:
             self.best = middle
         return middle - self.best
@@ -131,5 +132,5 @@ def level_of(values: list[float], scale: float) -> Level:
     """A level begun from the few values that follow a shift; the noise is that of before."""
     level = Level(values=list(values), ordered=sorted(values), seen=max(len(values), 1), scale=scale)
     level.blocks = list(values)
-    level.value = statistics.median(values) if values else None
+    level.value = median(values) if values else None
     return level

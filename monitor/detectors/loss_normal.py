@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass, field
 from operator import sub
 
+from msgspec import Struct
+
 from monitor.detectors.spike import Spike
 from monitor.detectors.window import Trace, median, spread
 from monitor.run.units import Factor, Ratio
@@ -31,8 +33,7 @@ _RAISED, _RAISED_NORM = 2.5, math.log(2.0)  # spreads of the loss before, and gr
 _STAYS = 0.8  # share of the line before: noise falls back by half in a line, a spike does not
 
 
-@dataclass(frozen=True, slots=True)
-class LossSpikeSettings:
+class LossSpikeSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     loss_floor: Ratio = 0.08

@@ -11,6 +11,8 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.scaler import Search
 from monitor.detectors.verdict import Severity, Verdict
@@ -28,8 +30,7 @@ _ORDER = ("", "declining", "falling", "minimum", "exhausted")
 """Reasons, the worst last."""
 
 
-@dataclass(frozen=True, slots=True)
-class LossScaleCollapseSettings:
+class LossScaleCollapseSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     halvings: int = 3

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.run import gpus
@@ -26,8 +28,7 @@ _SHARE = 4.0  # a leak is watched for a quarter of the time that it leaves, so t
 _RANK = {"info": 0, "warning": 1, "critical": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPressureSettings:
+class MemoryPressureSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     near: Ratio = 0.95

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.signals import advice, rollback
 from monitor.detectors.verdict import Verdict
@@ -28,8 +30,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NanLossSettings:
+class NanLossSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     printed_before: int = 3

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from operator import eq
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.scaler import Search
 from monitor.detectors.verdict import Verdict
@@ -26,8 +28,7 @@ _SPAN = 10  # iterations within which skipped steps are counted
 _DIGITS = 1000.0  # a norm printed with seven digits is not equal to the one before by chance; 0.139 is, often
 
 
-@dataclass(frozen=True, slots=True)
-class OverflowStormSettings:
+class OverflowStormSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     skipped: int = 3

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.run.past import Past
@@ -25,8 +27,7 @@ _SLOPES = 3.0  # schedule steps that skipped (overflowed) iterations may shift t
 _RANK = {"info": 0, "warning": 1, "critical": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeSettings:
+class ResumeSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     learning_rate: Ratio = 0.05

@@ -13,6 +13,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from monitor.detectors import levels
 from monitor.detectors.levels import Level, level_of
 from monitor.detectors.memory import recall
@@ -35,8 +37,7 @@ _SEGMENTS = 40  # launches remembered
 _NODESNAMED = 8
 
 
-@dataclass(frozen=True, slots=True)
-class SlowdownSettings:
+class SlowdownSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     threshold: Ratio = 0.02

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from monitor.detectors.verdict import Verdict
 from monitor.run.state import RunState
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLostSettings:
+class SourceLostSettings(Struct, frozen=True):
     """Nothing to set yet: the follower decides after how many failed reads a source is unreadable."""
 
 

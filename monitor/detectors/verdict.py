@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
+
+from msgspec import Struct, field
 
 Severity = Literal["info", "warning", "critical"]
 IncidentKind = Literal[
@@ -29,8 +30,7 @@ IncidentKind = Literal[
 INCIDENTS: tuple[str, ...] = get_args(IncidentKind)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """`status` clear: nothing is wrong; firing: something is; unknown: it could not be observed, keep what stood."""
 
     incident: str

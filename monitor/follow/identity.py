@@ -7,7 +7,6 @@ the same banner share a head, hardly ever both. Neither holds a NUL: a hole may 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +21,8 @@ ENOUGH_BYTES = 64
 
 def digest(data: bytes) -> str:
     """A short hash that no two texts share by chance."""
+    import hashlib  # it loads OpenSSL, and one reading to the end proves no position
+
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -55,7 +56,8 @@ class Content:
     def take(self, offset: int, data: bytes) -> None:
         """`data` was read at `offset`, which lies behind the old offset if a hole was skipped."""
         self.head = grown_head(self.head, offset, data)
-        self.tail = tail_of(self.tail + data if offset == self.offset else data)
+        # a block that holds the tail itself is not copied for it
+        self.tail = tail_of(self.tail + data if offset == self.offset and len(data) < TAIL_BYTES else data)
         self.offset = offset + len(data)
 
     def former(self) -> Former:

@@ -63,7 +63,8 @@ class Marker:
         if offset != self._end:
             self._window = b""
         self._head = grown_head(self._head, offset, data)
-        last = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        newline = data.rfind(b"\n")
+        last = max(newline, data.rfind(b"\r", newline + 1)) + 1  # not through the whole block for a \r that no log has
         if last:
             before = data[max(0, last - TAIL_BYTES) : last]
             if last < TAIL_BYTES:

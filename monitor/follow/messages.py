@@ -7,8 +7,9 @@ Gone and Unreadable end nothing: the source may go on with any message.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 SourceId: TypeAlias = str
 """The path as given or discovered, absolute, in valid UTF-8: the key of an endless source, safe as a label."""
@@ -18,8 +19,7 @@ RestartReason: TypeAlias = Literal["rotated", "truncated", "replaced"]
 there and what the old one still held, if anything, could not be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Former:
+class Former(Struct, frozen=True):
     """A file that a source has read to its end and left: met under another name it is continued, not read again.
 
     `head_bytes` and `tail_bytes` count what was hashed: the first bytes of the file and the last before `offset`.
@@ -34,8 +34,7 @@ class Former:
     tail_hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """What the state file keeps per source, so that a resume can be proved right. Plain values only."""
 
     device: int
@@ -48,8 +47,7 @@ class Position:
     former: tuple[Former, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """A source is followed from `offset` on: 0, or the proved position, or the end of what another name delivered.
 
     `resumed` says that `position` was proved; else `proof` tells why not (empty if there was none). `head` and `tail`
@@ -70,8 +68,7 @@ class Opened:
     proof: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(Struct, frozen=True):
     """The next bytes. `offset` is that of data[0]; it jumps over holes.
 
     `at` is when they were read, `mtime` when the file system says they were written (Unix seconds); `behind_bytes` is
@@ -86,8 +83,7 @@ class Data:
     behind_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Restarted:
+class Restarted(Struct, frozen=True):
     """The path shows other content: the next Data is its beginning. `former`: the file left behind, if all read."""
 
     source: SourceId
@@ -99,16 +95,14 @@ class Restarted:
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class CaughtUp:
+class CaughtUp(Struct, frozen=True):
     """The content was read to its end for the first time."""
 
     source: SourceId
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """The file could not be observed several times in a row: nothing is known to be gone."""
 
     source: SourceId
@@ -117,24 +111,21 @@ class Unreadable:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
+class Readable(Struct, frozen=True):
     """After Unreadable or Gone: the file is there and can be read again."""
 
     source: SourceId
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """The path was deleted (its directory can be seen without it) and what it held has been read."""
 
     source: SourceId
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(Struct, frozen=True):
     """One walk over the patterns of one mount has ended. Counts are since the walk before, unless they are states."""
 
     mount: str

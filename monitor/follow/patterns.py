@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import re
-from dataclasses import dataclass
 from fnmatch import translate
 from typing import TypeAlias
+
+from msgspec import Struct
 
 States: TypeAlias = frozenset[int]
 
@@ -19,8 +20,7 @@ _MAGIC = re.compile(r"[*?[]")
 ANY_DEPTH = "**"
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """What to follow: a file, a directory (all logs below it) or a pattern; `exclude` holds patterns of what not.
 
     An exclude without a slash is matched with the name of every file and directory, one with a slash with whole paths.
@@ -40,8 +40,7 @@ def has_magic(path: str) -> bool:
     return _MAGIC.search(path) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """Absolute, as parts: `/logs/**/*.out` is ("logs", "**", "*.out")."""
 
     parts: tuple[str, ...]

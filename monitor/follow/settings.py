@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class FollowSettings:
+class FollowSettings(Struct, frozen=True):
     """Seconds, bytes and counts; the same for every mount."""
 
     poll_interval: float = 0.5

@@ -26,6 +26,14 @@ def set_phase(state: RunState, phase: Phase, at: float) -> None:
         del state.phase_history[:-_PHASES_KEPT]
 
 
+def count_failure(state: RunState) -> None:
+    """Called when an attempt is known to have crashed: one failure an attempt."""
+    if state.failure is not None and state.memo.get("counted_attempt") != state.attempt.number:
+        state.memo["counted_attempt"] = state.attempt.number
+        kind = state.failure.failure
+        state.failures_total[kind] = state.failures_total.get(kind, 0) + 1
+
+
 def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> None:
     """A set-up mark of `kind`: a second one begins a new attempt. `stamp` is the mark's own time or contents."""
     attempt = state.attempt
@@ -42,6 +50,8 @@ def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> 
 
 def begin_attempt(state: RunState, at: float) -> None:
     """A new launch of the same run. Totals go on; what belongs to one launch starts anew."""
+    if state.phase == "crashed":
+        count_failure(state)  # one that was doubted until now: it did end the launch
     _note_end(state, at)
     state.environment = {
         name: value

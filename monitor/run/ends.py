@@ -5,7 +5,7 @@ One attempt has one failure, however many ranks and daemons report it: the first
 
 from __future__ import annotations
 
-from monitor.run.attempts import set_phase
+from monitor.run.attempts import count_failure, set_phase
 from monitor.run.phases import ENDED
 from monitor.run.state import FailureRecord, RunState
 from parsers.events import (
@@ -21,6 +21,9 @@ from parsers.events import (
 # Programs beside the training whose tracebacks say nothing of it.
 _BYSTANDERS = ("wandb", "tensorboard", "nvidia-smi", "aim", "mlflow", "comet")
 _RANKS_KEPT = 64
+# Python raises these, and a loop may catch them: a batch that does not fit is split or left out, a save is tried again.
+# What an aborted process, a driver or another rank tells is final; so is a CUDA error, after which no call succeeds.
+_SURVIVABLE = frozenset({"cuda_oom", "disk_full"})
 
 
 def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> bool:
@@ -54,7 +57,7 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
         return False
     if known is None or not known.fatal or known.consequence or _more_telling(known, record):
         state.failure = record
-    _crash(state, at)
+    _crash(state, at, survivable=event.failure in _SURVIVABLE and event.exit_code is None and event.pattern is None)
     return False
 
 
@@ -63,22 +66,26 @@ def _more_telling(known: FailureRecord, new: FailureRecord) -> bool:
     return known.failure in ("unknown", "killed") and new.failure not in ("unknown", "killed", "python_exception")
 
 
-def _crash(state: RunState, at: float) -> None:
+def _crash(state: RunState, at: float, *, survivable: bool = False) -> None:
     if state.phase == "finished":
         return  # a worker that segfaults after a clean end changes nothing
-    state.attempt.failures += 1
-    if state.attempt.first_failure_at is None:
-        state.attempt.first_failure_at = at
+    attempt = state.attempt
+    attempt.failures += 1
+    survived = attempt.doubtful and state.phase != "crashed"  # evaluation went on after the last one
+    if attempt.first_failure_at is None or survived:
+        attempt.first_failure_at = at
+        ended = attempt.processes_terminated > 0 or attempt.uncaught_after == attempt.iterations
+        attempt.doubtful, attempt.proved_at = survivable and not ended, None
+    elif not survivable:
+        _prove(state, at)
     if state.phase != "crashed":
         set_phase(state, "crashed", at)
 
 
-def count_failure(state: RunState) -> None:
-    """Called when an attempt is known to have crashed: one failure an attempt."""
-    if state.failure is not None and state.memo.get("counted_attempt") != state.attempt.number:
-        state.memo["counted_attempt"] = state.attempt.number
-        kind = state.failure.failure
-        state.failures_total[kind] = state.failures_total.get(kind, 0) + 1
+def _prove(state: RunState, at: float) -> None:
+    """A process has ended: what failed before was not caught."""
+    if state.attempt.doubtful:
+        state.attempt.doubtful, state.attempt.proved_at = False, at
 
 
 def fold_watchdog(state: RunState, event: WatchdogTimedOut, at: float, text: str) -> bool:
@@ -102,6 +109,9 @@ def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) 
     """A traceback alone ends nothing: it may be caught, or a bystander's. It names the cause if the end follows."""
     if any(name in (event.script or "") or name in text for name in _BYSTANDERS):
         return False
+    if event.top_level:
+        state.attempt.uncaught_after = state.attempt.iterations
+        _prove(state, at)
     if state.failure is None:
         message = f"{event.exception}: {event.message}" if event.message else event.exception
         state.failure = FailureRecord(
@@ -133,6 +143,7 @@ def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: st
 def fold_process_terminated(state: RunState, _event: ProcessTerminated, at: float, _text: str) -> bool:
     """A launcher ended the other processes: the run is over, whatever the reason was."""
     state.attempt.processes_terminated += 1
+    _prove(state, at)
     if state.phase not in ENDED and state.failure is not None:
         _crash(state, at)
     return False
@@ -142,6 +153,13 @@ def fold_exit(state: RunState, _event: ProgramExited | TrainerSummary, at: float
     """The training loop ended by itself."""
     set_phase(state, "finished", at)
     return True
+
+
+def believe(state: RunState) -> None:
+    """The loop would have gone on by now: what failed was not caught."""
+    state.attempt.doubtful = False
+    if state.phase == "crashed":
+        count_failure(state)
 
 
 def settle(state: RunState, now: float, exiting_seconds: float) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from monitor.run import saves, setup
+from monitor.run.attempts import count_failure
 from monitor.run.ends import (
-    count_failure,
     fold_exit,
     fold_failure,
     fold_process_exit,
@@ -96,7 +96,7 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     else:
         handler = _HANDLERS.get(type(event))
         progressed = handler(state, event, source, at, live, entry.text) if handler else True
-    if state.phase == "crashed":
+    if state.phase == "crashed" and not state.attempt.doubtful:
         count_failure(state)
     stepped, entered = state.iterations_total != counted, state.phase != before
     if stepped or entered or type(event) in AMENDING or (progressed and type(event) is ValidationLogged):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, field
+
+from monitor.run.median import median
 
 _MOST = 256  # points kept; neighbours are averaged two by two when there are more
 _EVERY = 16  # points between two looks: the slope takes about a millisecond
@@ -51,11 +52,11 @@ class Series:
             for at in range(len(times) - half)
             if times[at + half] > times[at]
         ]
-        return statistics.median(slopes) if slopes and half else 0.0
+        return median(slopes) if slopes and half else 0.0
 
     def spread(self) -> float:
         """How far points lie from the line, as a robust standard deviation."""
         slope = self.slope()
         rest = [value - slope * time for time, value in zip(self.times, self.values, strict=True)]
-        middle = statistics.median(rest)
-        return 1.4826 * statistics.median(abs(value - middle) for value in rest)
+        middle = median(rest)
+        return 1.4826 * median(abs(value - middle) for value in rest)

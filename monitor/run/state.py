@@ -61,6 +61,12 @@ class Attempt:
     processes_terminated: int = 0
     failures: int = 0
     first_failure_at: float | None = None
+    doubtful: bool = False
+    """What failed at `first_failure_at` may have been caught: nothing has told yet that a process ended."""
+    proved_at: float | None = None
+    """When something told so of what was doubtful before."""
+    uncaught_after: int | None = None
+    """Iterations of this launch as a traceback came that nobody had caught."""
     highest_before: int | None = None
     """The highest iteration that any launch before this one had reached."""
 

@@ -26,8 +26,8 @@ class MonitorCollector(Collector):
         self.bad_families = 0
 
     def describe(self) -> list[Metric]:
-        """Nothing: so that registering does not scrape."""
-        return []
+        """The families without samples: `?name[]=` finds this collector by them, and registering does not scrape."""
+        return [new_family(own.name, own.kind, own.help, list(own.labels)) for own in MONITOR_CATALOGUE]
 
     def collect(self) -> Iterator[Metric]:
         """Every family of the daemon that has a sample."""
@@ -50,6 +50,11 @@ class MonitorCollector(Collector):
 
 class SnapshotCollector(MonitorCollector):
     """The families of the runs, then the daemon's own."""
+
+    def describe(self) -> list[Metric]:
+        """As above."""
+        runs = [new_family(row.name, row.kind, row.help, ["run", *row.labels]) for row in CATALOGUE]
+        return runs + super().describe()
 
     def collect(self) -> Iterator[Metric]:
         """Every family of the catalogue that has a sample."""
@@ -100,7 +105,7 @@ def _monitor_family(name: str, kind: Kind, documentation: str, labels: tuple[str
 
 def build_registry(snapshot: Callable[[], Snapshot]) -> CollectorRegistry:
     """Our families, and the process's own from the library."""
-    registry = CollectorRegistry(auto_describe=False)
+    registry = CollectorRegistry(auto_describe=True)  # the library's own collectors do not describe themselves
     registry.register(SnapshotCollector(snapshot))
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

@@ -291,6 +291,38 @@ def test_a_sigterm_victim_is_a_consequence() -> None:
     assert [event["consequence"] for event in events(block)] == [True]
 
 
+@pytest.mark.parametrize(
+    ("frames", "top_level"),
+    [
+        (('File "train.py", line 215, in <module>', 'File "train.py", line 90, in train_step'), True),
+        (('File "<frozen runpy>", line 198, in _run_module_as_main', 'File "/x/train.py", line 3, in <module>'), True),
+        (('File "train.py", line 90, in train_step', 'File "model.py", line 7, in forward'), None),
+        (('File "/x/threading.py", line 1045, in _bootstrap_inner', 'File "save.py", line 7, in write'), None),
+        ((), None),
+    ],
+)
+def test_a_traceback_that_nobody_caught_begins_at_a_module(frames: tuple[str, ...], top_level: bool | None) -> None:
+    """Python prints a caught one from the function that catches it, an uncaught one from the program's top."""
+    rows = ["Traceback (most recent call last):", *(f"  {frame}" for frame in frames), "ValueError: bad batch"]
+    for prefix in ("", "[rank3]: ", "[default3]:"):
+        told = [event for event in events("\n".join(prefix + row for row in rows)) if event["event"] == "traceback"]
+        assert [event.get("top_level") for event in told] == [top_level]
+
+
+def test_what_was_caught_and_raised_again_is_uncaught() -> None:
+    """The second part of a chain begins at the module; the first does not."""
+    text = """Traceback (most recent call last):
+  File "train.py", line 90, in train_step
+ValueError: bad batch
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "train.py", line 215, in <module>
+RuntimeError: giving up"""
+    assert [event.get("top_level") for event in events(text)] == [None, True]
+
+
 def test_a_finalizers_traceback_is_no_failure() -> None:
     """Python reports what it ignored in the same form; the next real traceback is told."""
     text = """Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>

@@ -6,12 +6,12 @@ A product of time and TFLOPs is blind to the two being swapped (K13): that takes
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 
 from monitor.run import causes, derived
 from monitor.run.audit.finding import Finding, Severity
 from monitor.run.flops import FORMULAS, formulas_of, passes, prints_as
+from monitor.run.median import median
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
 
@@ -153,8 +153,8 @@ def _scaling(state: RunState) -> Iterator[Finding]:
     first, last = small / (micro * data), large / (micro * data)
     if first < 2 * stages:
         return  # a pipeline that is hardly filled, and times that do not depend on the batch, weigh too much
-    expected = statistics.median(before) * (last + stages - 1) / (first + stages - 1)
-    taken = statistics.median(after)
+    expected = median(before) * (last + stages - 1) / (first + stages - 1)
+    taken = median(after)
     if taken > (1 + _SCALING) * expected:
         yield Finding(
             "K15",

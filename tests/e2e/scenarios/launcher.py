@@ -19,11 +19,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from monitor import clock, store
+from monitor import clock, daemon, store
 from monitor.follow import follower, reader_thread, waker
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
@@ -169,12 +169,7 @@ def main() -> None:
     follower.OsLayer = FaultyOs  # type: ignore[misc]
     if CONTROL.get("mounts"):
         follower.Follower.__init__.__kwdefaults__["mounts"] = _mounts
-    patience = CONTROL.get("patience", {})
-    order = [one.name for one in fields(FollowSettings)]
-    defaults = list(FollowSettings.__init__.__defaults__ or ())
-    for name, value in patience.items():
-        defaults[order.index(name)] = value
-    FollowSettings.__init__.__defaults__ = tuple(defaults)  # type: ignore[misc]
+    daemon.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
     if CONTROL.get("deaf"):
         waker._Handler.on_any_event = lambda *_: None  # type: ignore[method-assign]
     if CONTROL.get("no_inotify"):
@@ -194,8 +189,6 @@ def main() -> None:
 
         store.fcntl.flock = no_locks  # type: ignore[assignment]
     if CONTROL.get("clock") is not None:
-        from monitor import daemon
-
         daemon.SystemClock = SkewedClock  # type: ignore[misc]
     from monitor.cli import main as command
 

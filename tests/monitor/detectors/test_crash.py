@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from monitor.simulate import Scenario
-from tests.monitor.playing import fault, play, texts
+from tests.monitor.playing import Played, fault, play, texts
 
 
 @pytest.mark.parametrize(
@@ -106,3 +108,141 @@ def test_a_fatal_looking_line_that_the_loop_survives_is_not_told() -> None:
     played = play([*log[: place + 1], (log[place][0] + 0.1, line), *log[place + 1 :]])
     assert played.kinds() == set()
     assert played.state.phase == "finished"
+
+
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+CAUGHT = (
+    "WARNING: this batch does not fit, it is split and tried again\n"
+    "Traceback (most recent call last):\n"
+    '  File "/train/training.py", line 1301, in train_step\n'
+    "    losses = forward_backward(batch)\n" + OUT_OF_MEMORY
+)
+UNCAUGHT = (
+    "Traceback (most recent call last):\n"
+    '  File "/train/pretrain_gpt.py", line 215, in <module>\n'
+    "    pretrain(train_valid_test_datasets_provider)\n"
+    '  File "/train/training.py", line 1301, in train_step\n'
+    "    losses = forward_backward(batch)\n" + OUT_OF_MEMORY
+)
+PACES = (2.0, 20.0, 100.0)
+
+
+def interrupted(seconds: float, after: float, text: str, *, lost: float = 0.0, **more: object) -> Played:
+    """A training in which `text` is written `after` iterations' time behind iteration 100; `lost` iterations' time
+    later than usual the training goes on. If it does not, `lost` is infinite.
+    """
+    scenario = Scenario(iterations=140, seconds_per_iteration=seconds, save_interval=0, **more)  # type: ignore[arg-type]
+    log = list(texts(scenario))
+    place = next(place for place, (_, line) in enumerate(log) if " iteration      100/" in line) + 1
+    every = seconds * scenario.log_interval
+    at = log[place - 1][0] + after * every
+    rest = [(when + lost * every, line) for when, line in log[place:]] if lost < math.inf else []
+    return play([*log[:place], (at, text), *rest], after=0.0 if rest else 600.0)
+
+
+@pytest.mark.parametrize("seconds", PACES)
+@pytest.mark.parametrize("text", [CAUGHT, OUT_OF_MEMORY, "OSError: [Errno 28] No space left on device\n"])
+@pytest.mark.parametrize(("after", "lost"), [(0.05, 0.05), (0.5, 0.5), (0.95, 0.95), (0.3, 1.2)])
+def test_what_the_loop_catches_is_not_told(seconds: float, text: str, after: float, lost: float) -> None:
+    """Whenever in an iteration it came, and the whole iteration is computed again (or nearly twice)."""
+    played = interrupted(seconds, after, text, lost=lost)
+    assert played.kinds() == set()
+    assert played.state.phase == "finished"
+    assert played.state.failures_total == {}
+
+
+@pytest.mark.parametrize("seconds", [2.0, 10.0])
+def test_what_the_loop_catches_is_not_told_where_every_tenth_iteration_is_logged(seconds: float) -> None:
+    """The next line is ten iterations away: for a crash without exit too."""
+    assert interrupted(seconds, 0.5, CAUGHT, lost=0.5, log_interval=10).kinds() == set()
+
+
+@pytest.mark.parametrize("seconds", PACES)
+@pytest.mark.parametrize(
+    "end",
+    [
+        UNCAUGHT,
+        CAUGHT + UNCAUGHT,  # caught, and raised again
+        OUT_OF_MEMORY + "srun: error: node07: task 3: Exited with exit code 1\n",
+        OUT_OF_MEMORY + "W1120 11:03:03 [api.py:900] Sending process 291888 closing signal SIGTERM\n",
+        OUT_OF_MEMORY + "[2026-01-01 00:00:00,100] [ERROR] [launch.py:325:sigkill_handler] ['python3', '-u', 'x.py'] "
+        "exits with return code = 1\n",
+        OUT_OF_MEMORY
+        + "[rank2]: torch.distributed.DistBackendError: NCCL error in: ncclRemoteError: remote process exited\n",
+        OUT_OF_MEMORY + "slurmstepd: error: Detected 1 oom_kill event in StepId=191.batch cgroup.\n",
+        "terminate called after throwing an instance of 'c10::CUDAError'\n  what():  CUDA error: unknown error\n",
+    ],
+)
+def test_an_end_that_anything_proves_is_told_as_fast_as_ever(seconds: float, end: str) -> None:
+    """A launcher, the scheduler, another rank, the kernel, an aborted process, or a traceback from the program's top."""
+    played = interrupted(seconds, 0.5, end, lost=math.inf)
+    told = played.firing("crash")
+    assert told.severity == "critical"
+    assert told.time - fatal_at(seconds) <= 5.01
+    assert sum(played.state.failures_total.values()) == 1
+
+
+@pytest.mark.parametrize("seconds", PACES)
+@pytest.mark.parametrize("text", [CAUGHT, OUT_OF_MEMORY])
+def test_an_end_that_nothing_proves_is_told_when_the_iterations_do_not_come(seconds: float, text: str) -> None:
+    """The bound: twice the time of an iteration, 5 s at least and 5 minutes at most."""
+    played = interrupted(seconds, 0.5, text, lost=math.inf)
+    told = played.firing("crash")
+    assert told.evidence["failure"] == "cuda_oom"
+    assert told.time - fatal_at(seconds) <= max(5.01, 2.1 * seconds)
+    assert played.state.failures_total == {"cuda_oom": 1}
+
+
+def test_the_bound_has_an_end() -> None:
+    """However slow the iterations are."""
+    assert interrupted(1000.0, 0.5, CAUGHT, lost=math.inf).firing("crash").time - fatal_at(1000.0) <= 300.01
+
+
+@pytest.mark.parametrize("late", [1.0, 20.0, 60.0])
+def test_the_end_that_is_proved_later_is_told_then(late: float) -> None:
+    """Out of memory, and some time later the launcher reports an exit: told a second after that."""
+    log = list(texts(Scenario(iterations=100, save_interval=0)))[:-1]
+    fatal = log[-1][0] + 10.0
+    end = (fatal + late, "srun: error: node07: task 3: Exited with exit code 1\n")
+    told = play([*log, (fatal, OUT_OF_MEMORY), end], after=60.0).firing("crash")
+    assert told.evidence["failure"] == "cuda_oom"
+    assert told.time - fatal == pytest.approx(max(5.0, late + 1.0), abs=0.01)
+
+
+def test_a_launch_that_failed_in_doubt_counts_when_the_next_one_begins() -> None:
+    """No line told the end, and the restart comes before the iterations were missed: one failure, one end, its cause."""
+    head = list(texts(Scenario(iterations=120)))[:-1]
+    again = [(head[-1][0] + 60.0 + at, text) for at, text in texts(Scenario(iterations=130, first_iteration=101))]
+    played = play([*head, (head[-1][0] + 5.0, OUT_OF_MEMORY), *again])
+    assert played.state.failures_total == {"cuda_oom": 1}
+    assert [end.failure for end in played.state.ends] == ["cuda_oom"]
+
+
+def test_a_second_failure_after_one_that_was_caught_is_told() -> None:
+    """The first leaves nothing behind: neither the count nor the cause nor the time."""
+    log = list(texts(Scenario(iterations=140, save_interval=0)))[:-1]
+    place = next(place for place, (_, line) in enumerate(log) if " iteration      100/" in line) + 1
+    fatal = log[-1][0] + 10.0
+    end = (fatal, "[rank3]:   what():  CUDA error: uncorrectable ECC error encountered\n")
+    told = play([*log[:place], (log[place - 1][0] + 20.0, CAUGHT), *log[place:], end], after=60.0)
+    assert told.firing("crash").evidence["failure"] == "ecc"
+    assert told.firing("crash").time - fatal <= 5.01
+    assert told.state.failures_total == {"ecc": 1}
+
+
+def test_what_is_caught_twice_is_no_loop() -> None:
+    """After two launches that died, a third that catches what it meets is not the third that died."""
+    died = "srun: error: r7i3n2: task 7: Killed\n"
+    head = list(texts(Scenario(iterations=120)))[:-1]
+    second = [(at + 20_000, text) for at, text in texts(Scenario(iterations=105, first_iteration=101))][:-1]
+    third = [(at + 40_000, text) for at, text in texts(Scenario(iterations=110, first_iteration=101))]
+    log = [*head, (head[-1][0] + 1, died.replace("r7i3n2", "r1i1n1")), *second, (second[-1][0] + 1, died), *third]
+    place = next(place for place, (at, line) in enumerate(log) if at > 40_000 and " iteration      103/" in line) + 1
+    played = play([*log[:place], (log[place - 1][0] + 5.0, OUT_OF_MEMORY), *log[place:]])
+    assert played.of("crash_loop") == []
+
+
+def fatal_at(seconds: float) -> float:
+    """When `interrupted` writes its text."""
+    log = texts(Scenario(iterations=140, seconds_per_iteration=seconds, save_interval=0))
+    return next(at for at, line in log if " iteration      100/" in line) + seconds / 2

@@ -1,0 +1,70 @@
+"""What a short command loads: half of a short run is importing, and that creeps back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monitor.simulate import Scenario, write
+
+ROOT = Path(__file__).parents[1]
+
+NEVER = (
+    "asyncio", "ssl", "http", "urllib.request", "socketserver", "email", "subprocess", "tempfile",  # servers
+    "prometheus_client", "h11", "bcrypt", "watchdog", "rich", "apprise",  # the daemon's libraries
+    "yaml", "regex", "difflib",  # a configuration that says something
+    "statistics", "random", "hashlib",  # small things that bring large ones
+    "pickle", "monitor.reader_process", "parsers.packed",  # a second process, for large logs
+    "monitor.daemon", "monitor.notifiers", "monitor.outputs", "monitor.simulate", "monitor.reports", "monitor.store",
+)  # fmt: skip
+"""Modules that reading a log to its end must not load, with what is below them."""
+
+
+def loaded(*arguments: str) -> set[str]:
+    """The modules that a command has loaded as it ends."""
+    program = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "from monitor.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    """Twenty iterations."""
+    path = tmp_path / "train.log"
+    with path.open("wb") as stream:
+        write(Scenario(iterations=20), stream)
+    return str(path)
+
+
+def test_one_reading_loads_what_it_needs(log: str) -> None:
+    """No server, no client, no watcher, no configuration language."""
+    modules = loaded("run", "--once", log)
+    assert "parsers.reader" in modules
+    assert [module for module in sorted(modules) if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []
+
+
+def test_what_is_loaded_late_is_there_when_it_is_needed(log: str) -> None:
+    """The same reading with a pattern of one's own."""
+    pattern = "patterns=[{name: own, match: 'iteration', kind: progress}]"
+    modules = loaded("run", "--once", "--set", pattern, log)
+    assert {"yaml", "regex", "parsers.custom"} <= modules
+
+
+def test_a_replay_loads_no_more(log: str) -> None:
+    """The same for the other long readings."""
+    for arguments in (("replay", log), ("parse", log)):
+        modules = loaded(*arguments)
+        assert [module for module in modules if any(f"{module}.".startswith(f"{name}.") for name in NEVER)] == []
