@@ -55,6 +55,8 @@ class SourceReader:
         self.matched_lines = 0
         """Physical lines that gave at least one event."""
         self._last_matched = 0
+        self.numbered = False
+        """Whether all lines of a stretch will be asked for their numbers: they are counted on the way then."""
 
     @property
     def lines(self) -> int:
@@ -174,9 +176,12 @@ class SourceReader:
         if len(gathered.starts) < LEAST:
             return None
         try:
-            out.append(Stretch(number, data, gathered))
+            stretch = Stretch(number, data, gathered)
         except msgspec.DecodeError:  # a zero in front, or too large a number
             return None
+        if self.numbered:
+            stretch.numbers()
+        out.append(stretch)
         self.matched_lines += len(gathered.starts) + len(aside) - (number == self._last_matched)
         counted, last = gathered.starts[0], gathered.starts[-1]
         for start, raw, rule, event in aside:

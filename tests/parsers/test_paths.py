@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsers import search
-from parsers.events import Event, TimersReported
+from parsers.events import Event, LogEvent, TimersReported
+from parsers.packed import pack, unpack
 from parsers.prefixes import ANSI, segments, strip_prefixes
 from parsers.reader import SourceReader
 from parsers.scan import Gatherer, Line, Scanner
@@ -93,22 +95,22 @@ def _read_stretches(
     data: bytes, engine: str, shapes: Shapes, size: int, backwards: bool, inert: Callable[[Event], bool] | None = None
 ) -> Found:
     reader, found = SourceReader(scanner=SCANNERS[engine], shapes=shapes), Found()
+    reader.numbered = backwards
     for place in range(0, len(data), size):
         chunk = data[place : place + size]
-        for item in reader.feed_stretches(chunk, inert) if inert else reader.feed_stretches(chunk):
+        items = reader.feed_stretches(chunk, inert) if inert else reader.feed_stretches(chunk)
+        for item, crossed in zip(items, unpack(pickle.loads(pickle.dumps(pack(items)))), strict=True):
             if not isinstance(item, Stretch):
+                assert crossed == item or repr(crossed) == repr(item)  # NaN is NaN there
                 found.append((item.line, item.rule, repr(item.event)))
                 continue
-            order = range(len(item))
-            rows = {row: item.entry(row) for row in (reversed(order) if backwards else order)}
-            found += [(rows[row].line, rows[row].rule, repr(rows[row].event)) for row in order]
-            assert [item.text(row) for row in order] == [rows[row].text for row in order]
-            if (times := item.times()) is not None:
-                assert times == [rows[row].event.logged_at for row in order]
-            for name, column in item.columns.items():
-                assert [repr(value) for value in column] == [repr(getattr(rows[row].event, name)) for row in order]
-            for name, value in item.shared.items():
-                assert {repr(getattr(rows[row].event, name)) for row in order} == {repr(value)}
+            assert isinstance(crossed, Stretch)
+            rows = _rows(item, backwards)
+            assert repr(_rows(crossed, backwards)) == repr(rows)
+            assert (crossed.times(), crossed.date_and_time()) == (item.times(), item.date_and_time())
+            assert repr((crossed.columns, crossed.shared)) == repr((item.columns, item.shared))
+            assert (crossed.timed, crossed.values("iteration", 2)) == (item.timed, item.values("iteration", 2))
+            found += [(row.line, row.rule, repr(row.event)) for row in rows]
     lines = reader.lines, reader.matched_lines
     found += [(entry.line, entry.rule, repr(entry.event)) for entry in reader.flush()]
     single = SourceReader(scanner=SCANNERS[engine], shapes=shapes)
@@ -116,6 +118,20 @@ def _read_stretches(
         single.feed(data[place : place + size])
     assert (single.lines, single.matched_lines) == lines
     return found
+
+
+def _rows(stretch: Stretch, backwards: bool) -> list[LogEvent]:
+    """Each row written out; text and columns compared with it."""
+    order = range(len(stretch))
+    rows = {row: stretch.entry(row) for row in (reversed(order) if backwards else order)}
+    assert [stretch.text(row) for row in order] == [rows[row].text for row in order]
+    if (times := stretch.times()) is not None:
+        assert times == [rows[row].event.logged_at for row in order]
+    for name, column in stretch.columns.items():
+        assert [repr(value) for value in column] == [repr(getattr(rows[row].event, name)) for row in order]
+    for name, value in stretch.shared.items():
+        assert {repr(getattr(rows[row].event, name)) for row in order} == {repr(value)}
+    return [rows[row] for row in order]
 
 
 SCANNERS = {name: Scanner(RULES, engine) for name, engine in ENGINES.items()}
