@@ -16,7 +16,7 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import IO, NamedTuple, NoReturn, TypeAlias
 
 from monitor.ahead import Absent, Parsed, ReadingError
@@ -82,6 +82,8 @@ def read_elsewhere(
     (SourceReader.feed_stretches). Raises ReadingError.
     """
     inlet, outlet = os.pipe()
+    # Two that wake each other through a pipe are put on one processor: each gets a half of them.
+    processors = sorted(os.sched_getaffinity(0))
     # No interrupt may come to the other process before it knows that it is the other one.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -89,11 +91,13 @@ def read_elsewhere(
     except OSError:  # no memory, or too many processes
         child = -1
     if child == 0:
+        _keep_to(processors[1::2])
         _live(inlet, outlet, _reading(messages, sources, rules, inert))
     status: int | None = None
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(outlet)
+        _keep_to(processors[::2])
         with open(inlet, "rb") as stream:
             if child < 0:
                 yield from messages
@@ -105,9 +109,15 @@ def read_elsewhere(
         _, status = os.waitpid(child, 0)
         raise ReadingError(f"the process that reads the logs has died ({_end(status)}): not all was read") from None
     finally:
+        _keep_to(processors)
         if child > 0 and status is None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def _keep_to(processors: Iterable[int]) -> None:
+    with contextlib.suppress(OSError):  # they were taken away meanwhile
+        os.sched_setaffinity(0, processors)
 
 
 def _end(status: int) -> str:
