@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from monitor import __version__
+from monitor.ahead import Parsed
 from monitor.config import Config, run_name
 from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
@@ -42,6 +43,7 @@ from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import LONGEST_SECONDS
 from parsers.events import (
+    Event,
     FailureSeen,
     IterationLogged,
     LineDiscarded,
@@ -96,10 +98,14 @@ class Core:
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
 
+    def inert(self, event: Event) -> bool:
+        """Whether the event may come behind iteration lines that it stands between (SourceReader.feed_stretches)."""
+        return self._judge.inert(event)
+
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def handle(self, message: Message, now: float) -> None:
-        """Take one message of the follower."""
+    def handle(self, message: Message | Parsed, now: float) -> None:
+        """Take one message of the follower, or of who reads for this process."""
         self._HANDLERS[type(message)](self, message, now)
         if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
             self.changed = True
@@ -157,13 +163,25 @@ class Core:
         if gap > 0:
             source.reader.skip(gap)
         source.marker.feed(message)
+        reader, data = source.reader, message.data
+        entries = reader.feed(data) if source.caught_up else reader.feed_stretches(data, self._judge.inert)
+        self._read(source, message, len(message.data), entries, now)
+
+    def _parsed(self, message: Parsed, now: float) -> None:
+        source = self.sources.get(message.source)
+        if source is not None:
+            source.reader = message.reader
+            self._read(source, message, message.size, message.entries, now)
+
+    def _read(
+        self, source: Source, message: Data | Parsed, size: int, entries: Sequence[LogEvent | Stretch], now: float
+    ) -> None:
         source.behind_bytes, source.mtime = message.behind_bytes, message.mtime
-        self.counts.add("bytes_total", by=len(message.data))
+        self.counts.add("bytes_total", by=size)
         self.counts.set("last_read_timestamp_seconds", message.at)
         # Stamped by another thread: a clock that was set back in between must not put progress into the future.
         at = min(message.at, now) if source.caught_up else min(message.mtime, message.at, now)
-        read = source.reader.feed if source.caught_up else source.reader.feed_stretches
-        self._fold_all(source, read(message.data), at, now)
+        self._fold_all(source, entries, at, now)
 
     def _restarted(self, message: Restarted, now: float) -> None:
         source = self.sources.get(message.source)
@@ -249,6 +267,7 @@ class Core:
     _HANDLERS: ClassVar[dict[type, Callable[[Core, Any, float], None]]] = {
         Opened: _opened,
         Data: _data,
+        Parsed: _parsed,
         Restarted: _restarted,
         CaughtUp: _caught_up,
         Unreadable: _unreadable,

@@ -17,7 +17,7 @@ from monitor.detectors import DETECTORS, Detector, crash
 from monitor.detectors.verdict import Verdict
 from monitor.incidents import IncidentBook, Transition, judge
 from monitor.run.ends import believe, settle
-from monitor.run.fold import fold
+from monitor.run.fold import fold, inert
 from monitor.run.state import RunState
 from monitor.run.steps import UNFORESEEN, Foreseen, Steps
 from monitor.run.stretches import LEAST, calm, fold_steps
@@ -80,6 +80,10 @@ class Judge:
         if attention and live and state.live and not run.history:
             return self.judge(run, at)
         return []
+
+    def inert(self, event: Event) -> bool:
+        """Whether it makes no difference if an event is taken behind the iteration lines that follow it."""
+        return type(event) not in self._listeners and inert(event)
 
     def take_steps(
         self, run: Judged, stretch: Stretch, start: int, source: str, at: Sequence[float], live: bool

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 
 from parsers.events import Event
-from parsers.megatron import Span, field_spans, iterations
+from parsers.fields import Span
+from parsers.megatron import field_spans, iterations
 from parsers.scan import Line, Rule
 
 # ` iteration=       3/  100000 | consumed_samples=...`
@@ -45,3 +46,4 @@ def _name_and_value(piece: str) -> tuple[str, str] | None:
 
 
 RULES: tuple[Rule, ...] = (Rule("argonne.iteration", (b"iteration=",), read_iteration),)
+SPANS = {"argonne.iteration": spans}

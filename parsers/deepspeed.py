@@ -7,7 +7,7 @@ GiB. `skipped` is cumulative, unlike Megatron's count per interval.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from parsers.events import (
@@ -20,7 +20,7 @@ from parsers.events import (
     ThroughputReported,
     TimersReported,
 )
-from parsers.fields import GIB, integer, number, seconds, teraflops
+from parsers.fields import Span, gibibytes, integer, milliseconds_range, number, seconds, teraflops
 from parsers.scan import Line, Rule
 
 _N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
@@ -44,6 +44,13 @@ _THROUGHPUT = re.compile(
     r"(?=(?:RunningAvg)?SamplesPerSec=)"
 )
 _ASSIGNED = re.compile(r"\b([A-Za-z]{3,40})=(" + _N + r")(GB)?")
+_ASSIGNED_NAMES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "CurrSamplesPerSec": ("samples_per_second", number),
+    "SamplesPerSec": ("samples_per_second", number),
+    "RunningAvgSamplesPerSec": ("average_samples_per_second", number),
+    "MemAllocated": ("allocated_bytes", gibibytes),
+    "MaxMemAllocated": ("max_allocated_bytes", gibibytes),
+}
 # `|E2E latency=7.99s |Gather latency=...|CurSamplesPerSec=8.01 |AvgSamplesPerSec=8.01` (DeepSpeed-Chat)
 _CHAT = re.compile(r"E2E latency=(" + _N + r")s")
 _CHAT_SAMPLES = re.compile(r"\bCurSamplesPerSec=(" + _N + ")")
@@ -80,11 +87,6 @@ _SETTINGS = {
 }
 
 
-def _gib(text: str) -> int | None:
-    value = number(text)
-    return round(value * GIB) if value is not None and value == value and abs(value) < 1e9 else None
-
-
 def read_steps(line: Line) -> Iterator[Event]:
     """The pipeline engine's plain print, one a step."""
     for match in _STEPS.finditer(line.text):
@@ -100,6 +102,22 @@ def read_steps(line: Line) -> Iterator[Event]:
         )
 
 
+def steps_spans(text: str) -> list[Span] | None:
+    """Where the values of a line of `read_steps` with one step stand."""
+    matches = list(_STEPS.finditer(text))
+    if len(matches) != 1:
+        return None
+    match = matches[0]
+    named = _NAMED.finditer(text, *match.span(3))
+    return [
+        Span("values", "step", int, *match.span(1)),
+        Span("values", "loss", number, *match.span(2)),
+        *(Span("losses", loss[1].strip(), number, *loss.span(2)) for loss in named),
+        Span("values", "seconds_per_step", number, *match.span(4)),
+        Span("values", "samples_per_second", number, *match.span(5)),
+    ]
+
+
 def read_step(line: Line) -> Iterator[Event]:
     """The engine's progress report, every steps_per_print."""
     match = _STEP.search(line.text)
@@ -108,6 +126,19 @@ def read_step(line: Line) -> Iterator[Event]:
         yield EngineStepLogged(
             form="step", step=int(match[1]), skipped_steps=int(match[2]), learning_rate=rate, **line.origin
         )
+
+
+def step_spans(text: str) -> list[Span] | None:
+    """Where the values of a line of `read_step` stand."""
+    match = _STEP.search(text)
+    if match is None:
+        return None
+    places: dict[str, Callable[[str], Any]] = {"step": int, "skipped_steps": int, "learning_rate": number}
+    return [
+        Span("values", name, convert, *match.span(group))
+        for group, (name, convert) in enumerate(places.items(), 1)
+        if match[group]
+    ]
 
 
 def read_throughput(line: Line) -> Iterator[Event]:
@@ -125,14 +156,28 @@ def read_throughput(line: Line) -> Iterator[Event]:
             micro_step=int(match[2]) if match[2] else None,
             samples_per_second=number(current) if current else None,
             average_samples_per_second=number(average) if average else None,
-            allocated_bytes=_gib(values.get("MemAllocated", "")),
-            max_allocated_bytes=_gib(values.get("MaxMemAllocated", "")),
+            allocated_bytes=gibibytes(values.get("MemAllocated", "")),
+            max_allocated_bytes=gibibytes(values.get("MaxMemAllocated", "")),
             **line.origin,
         )
         return
     latency, chat = _CHAT.search(text), _CHAT_SAMPLES.search(text)
     if latency and chat:
         yield ThroughputReported(seconds_per_step=number(latency[1]), samples_per_second=number(chat[1]), **line.origin)
+
+
+def throughput_spans(text: str) -> list[Span] | None:
+    """Where the values of ThroughputTimer's line stand."""
+    match = _THROUGHPUT.search(text)
+    if match is None:
+        return None
+    groups = {"epoch": 1, "micro_step": 2, "step": 3} if match[1] else {"epoch": 4, "step": 5}
+    assigned = {found[1]: found.span(2) for found in _ASSIGNED.finditer(text, match.end())}
+    if "CurrSamplesPerSec" in assigned:
+        assigned.pop("SamplesPerSec", None)
+    spans = [Span("values", name, int, *match.span(group)) for name, group in groups.items()]
+    known = [name for name in assigned if name in _ASSIGNED_NAMES]
+    return spans + [Span("values", *_ASSIGNED_NAMES[name], *assigned[name]) for name in known]
 
 
 def read_overflow(line: Line) -> Iterator[Event]:
@@ -161,17 +206,23 @@ def read_timers(line: Line) -> Iterator[Event]:
         return
     timers: dict[str, tuple[float, float]] = {}
     for name, value in _TIMER.findall(text[at + len("time (ms) ") :]):
-        took = seconds(number(value), "ms")
+        took = milliseconds_range(value)
         if took is not None:
-            timers[name] = (took, took)
+            timers[name] = took
     if timers:
         yield TimersReported(speaker="deepspeed", timers=timers, **line.origin)
+
+
+def timer_spans(text: str) -> list[Span]:
+    """Where the values of a line of `read_timers` stand."""
+    found = _TIMER.finditer(text, text.find("time (ms) |"))
+    return [Span("timers", match[1], milliseconds_range, *match.span(2)) for match in found]
 
 
 def read_memory(line: Line) -> Iterator[Event]:
     """see_memory_usage on rank 0: the device's line and the host's."""
     if match := _SEE_MEMORY.search(line.text):
-        used, most, cached, most_cached = (_gib(group) for group in match.groups())
+        used, most, cached, most_cached = (gibibytes(group) for group in match.groups())
         yield MemoryReported(
             occasion="see_memory_usage",
             allocated_bytes=used,
@@ -184,7 +235,7 @@ def read_memory(line: Line) -> Iterator[Event]:
     elif match := _HOST_MEMORY.search(line.text):
         percent = number(match[2])
         ratio = round(percent / 100, 6) if percent is not None else None
-        yield MemoryReported(host_used_bytes=_gib(match[1]), host_used_ratio=ratio, **line.origin)
+        yield MemoryReported(host_used_bytes=gibibytes(match[1]), host_used_ratio=ratio, **line.origin)
 
 
 def read_profile(line: Line) -> Iterator[Event]:
@@ -232,3 +283,9 @@ RULES: tuple[Rule, ...] = (
     Rule("deepspeed.profile", (b"FLOPS per GPU ", b"samples/second: ", b"iter latency: "), read_profile),
     Rule("deepspeed.setting", (b":print] ",), read_setting),
 )  # fmt: skip
+SPANS = {
+    "deepspeed.steps": steps_spans,
+    "deepspeed.step": step_spans,
+    "deepspeed.throughput": throughput_spans,
+    "deepspeed.timers": timer_spans,
+}

@@ -6,7 +6,8 @@ Fields are matched by name: programs add, drop and reorder them from version to 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 MIB = 1024**2
 GIB = 1024**3
@@ -32,7 +33,20 @@ LEADING_NUMBER = re.compile(rf"\s*({NUMBER})", re.IGNORECASE)
 _WHOLE_NUMBER = re.compile(NUMBER, re.IGNORECASE)
 _BYTES = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGT]?i?B|bytes)?\b", re.IGNORECASE)
 _FLOPS = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
+_MAX_GIB = 1e9  # more is no memory
 _MAX_INTEGER = 10**18  # what a signed 64-bit counter holds; longer runs of digits are no number of a training
+
+
+class Span(NamedTuple):
+    """Where a value stands in a line, and how it is read. `home` is `values` (the attribute `name` of the event), or an
+    attribute that holds what is printed under `name`.
+    """
+
+    home: str
+    name: str
+    convert: Callable[[str], Any]
+    start: int
+    end: int
 
 
 def name_and_value(piece: str) -> tuple[str, str] | None:
@@ -96,6 +110,25 @@ def seconds(value: float | None, unit: str) -> float | None:
 def milliseconds(text: str) -> float | None:
     """The milliseconds that `text` begins with, as seconds."""
     return seconds(number(text), "ms")
+
+
+def milliseconds_range(text: str) -> tuple[float, float] | None:
+    """`4714.98, 4715.22` milliseconds as the least and the most seconds; a number alone is both."""
+    first, _, second = text.partition(", ")
+    low, high = milliseconds(first), milliseconds(second or first)
+    return (low, high) if low is not None and high is not None else None
+
+
+def mebibytes(text: str) -> int | None:
+    """A number of MiB as bytes."""
+    value = number(text)
+    return round(value * MIB) if value is not None else None
+
+
+def gibibytes(text: str) -> int | None:
+    """A number of GiB as bytes."""
+    value = number(text)
+    return round(value * GIB) if value is not None and abs(value) < _MAX_GIB else None
 
 
 def byte_size(text: str, default_unit: str = "b") -> int | None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from parsers.events import Event, IterationLogged, Malformed
-from parsers.fields import NUMBER, integer, milliseconds, name_and_value, number, seconds, teraflops
+from parsers.fields import NUMBER, Span, integer, milliseconds, name_and_value, number, seconds, teraflops
 from parsers.scan import Line, Rule
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
@@ -256,16 +256,6 @@ def _lead(text: str, floor: int, start: int) -> int:
     return found if found >= 0 and text.count("|", found, start) == 1 else start
 
 
-class Span(NamedTuple):
-    """Where a field's value stands in a line. `home` is `values` (an attribute), `losses` or `extra`."""
-
-    home: str
-    name: str
-    convert: _Convert
-    start: int
-    end: int
-
-
 def field_spans(text: str, start: re.Pattern[str], split: _Split) -> list[Span] | None:
     """The places of what `iterations` reads from a line with one plain iteration line in it; None for other lines.
 
@@ -313,3 +303,4 @@ def read_iterations(line: Line) -> Iterator[Event]:
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
 RULES: tuple[Rule, ...] = (Rule("megatron.iteration", _ANCHORS, read_iterations),)
+SPANS = {"megatron.iteration": spans}

@@ -14,7 +14,7 @@ from parsers.events import (
     ThroughputReported,
     TimersReported,
 )
-from parsers.fields import MIB, number, seconds
+from parsers.fields import MIB, Span, mebibytes, milliseconds_range, number
 from parsers.scan import Line, Rule
 
 # `[Rank 7] (after 20 iterations) memory (MB) | allocated: 21633.08 | max allocated: 24432.0 | reserved: ... | max ...`
@@ -40,7 +40,7 @@ _THEORETICAL_TOTAL = re.compile(r"\btotal=([\d.]{1,20}) MB")
 # `time (ms) | forward-compute: 306.62 | backward-compute: 527.58`
 _TIMER = re.compile(r"\|[ ]{0,4}([A-Za-z][\w/ .-]{0,80}?):[ ]{0,4}(\d{1,12}(?:\.\d{1,12})?)")
 # `    forward-backward ...............................: (4714.98, 4715.22)`
-_SPREAD = re.compile(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]\(([\d.]{1,20}), ([\d.]{1,20})\)\s*$")
+_SPREAD = re.compile(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]\(([\d.]{1,20}, [\d.]{1,20})\)\s*$")
 # `| MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | MnEtpt/Rnk: 296.02TF/0`
 _STRAGGLER = re.compile(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
 # `Effective Tera Flops per GPU: 41.31 and total parameters 52.005 B`
@@ -53,7 +53,7 @@ def read_memory(line: Line) -> Iterator[Event]:
     for index, match in enumerate(matches):
         end = matches[index + 1].start() if index + 1 < len(matches) else len(line.text)
         found = _MEMORY_FIELD.findall(line.text[match.end() : end])
-        values: dict[str, Any] = {_MEMORY_NAMES[name]: round(float(value) * MIB) for name, value in found}
+        values: dict[str, Any] = {_MEMORY_NAMES[name]: mebibytes(value) for name, value in found}
         occasion = match[2].strip()
         iteration = _ITERATION.search(occasion)
         origin = {**line.origin, "rank": int(match[1])} if match[1] else line.origin
@@ -61,6 +61,22 @@ def read_memory(line: Line) -> Iterator[Event]:
             yield MemoryReported(
                 iteration=int(iteration[1]) if iteration else None, occasion=occasion, **values, **origin
             )
+
+
+def memory_spans(text: str) -> list[Span] | None:
+    """Where the values of a line with one memory report stand."""
+    matches = list(_MEMORY.finditer(text))
+    if len(matches) != 1:
+        return None
+    match = matches[0]
+    start, end = match.span(2)
+    spans = [Span("values", "occasion", str, start, end)]
+    if match[1]:
+        spans.append(Span("values", "rank", int, *match.span(1)))
+    if iteration := _ITERATION.search(text, start, end):
+        spans.append(Span("values", "iteration", int, *iteration.span()))
+    fields = _MEMORY_FIELD.finditer(text, match.end())
+    return spans + [Span("values", _MEMORY_NAMES[field[1]], mebibytes, *field.span(2)) for field in fields]
 
 
 def read_theoretical(line: Line) -> Iterator[Event]:
@@ -79,20 +95,32 @@ def read_timers(line: Line) -> Iterator[Event]:
         return
     timers = {}
     for name, value in _TIMER.findall(text[at + len("time (ms) ") :]):
-        took = seconds(number(value), "ms")
+        took = milliseconds_range(value)
         if took is not None:
-            timers[name.strip()] = (took, took)
+            timers[name.strip()] = took
     if timers:
         yield TimersReported(speaker="megatron", timers=timers, **line.origin)
+
+
+def timer_spans(text: str) -> list[Span]:
+    """Where the values of a line of `read_timers` stand."""
+    found = _TIMER.finditer(text, text.find("time (ms) |"))
+    return [Span("timers", match[1].strip(), milliseconds_range, *match.span(2)) for match in found]
 
 
 def read_spread(line: Line) -> Iterator[Event]:
     """One line under `(min, max) time across ranks (ms):`."""
     match = _SPREAD.match(line.text)
     if match:
-        low, high = seconds(number(match[2]), "ms"), seconds(number(match[3]), "ms")
-        if low is not None and high is not None:
-            yield TimersReported(speaker="megatron", timers={match[1]: (low, high)}, **line.origin)
+        took = milliseconds_range(match[2])
+        if took is not None:
+            yield TimersReported(speaker="megatron", timers={match[1]: took}, **line.origin)
+
+
+def spread_spans(text: str) -> list[Span] | None:
+    """Where the values of a line of `read_spread` stand."""
+    match = _SPREAD.match(text)
+    return [Span("timers", match[1], milliseconds_range, *match.span(2))] if match else None
 
 
 def read_straggler(line: Line) -> Iterator[Event]:
@@ -123,3 +151,8 @@ RULES: tuple[Rule, ...] = (
     Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
     Rule("megatron.effective_flops", (b"Effective Tera Flops",), read_effective),
 )
+SPANS = {
+    "megatron.memory": memory_spans,
+    "megatron.timers": timer_spans,
+    "megatron.timer_spread": spread_spans,
+}

@@ -23,6 +23,7 @@ from parsers import (
     slurm,
     system,
 )
+from parsers.fields import Span
 from parsers.scan import Gatherer, Rule
 
 SPEAKERS = (
@@ -49,3 +50,7 @@ RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker
 GATHERERS: dict[str, Callable[..., Gatherer]] = {
     name: gatherer for speaker in SPEAKERS for name, gatherer in getattr(speaker, "GATHERERS", {}).items()
 }
+SPANS: dict[str, Callable[[str], list[Span] | None]] = {
+    name: spans for speaker in SPEAKERS for name, spans in getattr(speaker, "SPANS", {}).items()
+}
+"""Rule -> where the values of its lines stand, prefixes taken off: for the rules whose lines come in thousands."""

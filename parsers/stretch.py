@@ -7,6 +7,7 @@ column is read with one JSON call, as the plans read one line; a field that all 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -52,22 +53,24 @@ class Layout(NamedTuple):
 class Stretch:
     """Iteration lines of one source, no other event between them. Row i is the i-th line."""
 
-    __slots__ = ("_data", "_known", "_lines", "_plans", "_starts", "_times", "columns", "layout", "shared")
+    __slots__ = ("_data", "_known", "_lines", "_numbers", "_plans", "_starts", "_times", "columns", "layout", "shared")
 
     def __init__(self, number: int, data: bytes, gathered: Gathered) -> None:
         """`number` is the physical number of the first line, `data` the block in which the lines stand. Raises
         msgspec.DecodeError where one of them must be read with care.
         """
-        self._starts, self._lines, self._plans = gathered
+        self._starts, lines, self._plans = gathered
+        self._lines: Sequence[bytes] = lines
         layout = self._plans[0].layout
         assert layout is not None
         self.layout = layout
         self._data, self._known = data, (0, number)
+        self._numbers: Sequence[int] | None = None
         self.columns: dict[str, list[Any]] = {}
         """Field of IterationLogged -> a value for each row; of those that differ from row to row."""
         self.shared: dict[str, Any] = {"dialect": layout.dialect}
         """Field -> the value that all rows print."""
-        self._times: tuple[Field, list[tuple[bytes, ...]]] | None = None
+        self._times: tuple[Field, Sequence[Sequence[bytes]]] | None = None
         rows = [plan.unpack(line) for plan, line in zip(self._plans, self._lines, strict=True)]
         count, cut = len(rows), list(zip(*rows, strict=True))
         for field in layout.fields:
@@ -129,7 +132,7 @@ class Stretch:
         column = self.columns.get(name)
         if column is not None:
             return column[start:stop]
-        return [self.shared[name]] * len(self._lines[start:stop]) if name in self.shared else None
+        return [self.shared[name]] * len(range(len(self))[start:stop]) if name in self.shared else None
 
     def number(self, row: int) -> int:
         """Physical number of the line; quick where it is asked in order."""
@@ -140,9 +143,20 @@ class Stretch:
         self._known = row, number
         return number
 
+    def numbers(self) -> Sequence[int]:
+        """Of all rows at once."""
+        if self._numbers is None:
+            between = map(self._data.count, repeat(b"\n"), self._starts, islice(self._starts, 1, None))
+            self._numbers = list(accumulate(between, initial=self.number(0)))
+        return self._numbers
+
+    def texts(self) -> tuple[Sequence[bytes], tuple[Field, Sequence[Sequence[bytes]]] | None]:
+        """(the lines, the field `logged_at` and its pieces): what `columns` and `shared` do not hold."""
+        return self._lines, self._times
+
     def event(self, row: int) -> IterationLogged:
         """What the line says, as the reader gives it of a line by itself."""
-        event = self._plans[row].read(self._lines[row])
+        event: IterationLogged | None = self._plans[row].read(self._lines[row])
         assert event is not None  # all its columns could be read
         return event
 

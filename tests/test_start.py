@@ -18,6 +18,7 @@ NEVER = (
     "prometheus_client", "h11", "bcrypt", "watchdog", "rich", "apprise",  # the daemon's libraries
     "yaml", "regex", "difflib",  # a configuration that says something
     "statistics", "random", "hashlib",  # small things that bring large ones
+    "pickle", "monitor.reader_process", "parsers.packed",  # a second process, for large logs
     "monitor.daemon", "monitor.notifiers", "monitor.outputs", "monitor.simulate", "monitor.reports", "monitor.store",
 )  # fmt: skip
 """Modules that reading a log to its end must not load, with what is below them."""

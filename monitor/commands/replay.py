@@ -67,7 +67,7 @@ def replay_command(
         runs.setdefault(name, []).append(path)
     seen = False
     for name, files in runs.items():
-        for player, transition in replay(judge, name, {path: _entries(path, config) for path in files}, after):
+        for player, transition in replay(judge, name, {path: _entries(path, config, judge) for path in files}, after):
             if transition is not None:
                 if everything or not transition.quiet:
                     _say(player, transition, as_json)
@@ -79,13 +79,13 @@ def replay_command(
         sys.exit(1)
 
 
-def _entries(path: str, config: Config) -> Iterator[LogEvent | Stretch]:
+def _entries(path: str, config: Config, judge: Judge) -> Iterator[LogEvent | Stretch]:
     try:
         if path == "-":
-            yield from pieces_of(sys.stdin.buffer, config)
+            yield from pieces_of(sys.stdin.buffer, config, judge.inert)
             return
         with open(path, "rb") as stream:
-            yield from pieces_of(stream, config)
+            yield from pieces_of(stream, config, judge.inert)
     except OSError as error:
         click.echo(f"{path}: {error.strerror or error}", err=True)
 

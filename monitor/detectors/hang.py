@@ -17,6 +17,7 @@ from monitor.run.state import RunState
 from monitor.run.units import Seconds
 
 _BLOCKING_HELPS = 160  # GPUs from which launches without CUDA_LAUNCH_BLOCKING were seen to hang (seed-facts.md, 6)
+_INTERVALS = (1000, 500, 200, 100, 50, 25, 20, 10, 5, 4, 2, 1)
 
 
 class HangSettings(Struct, frozen=True):
@@ -100,6 +101,13 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
         if first is None:
             return Budget(max(settings.minimum, settings.first_iteration), None, "no iteration time known yet")
         # One line is known, and the first is an outlier: 5 x is what NVRx allows before it has learned.
+        if state.log_interval is None and state.topology.log_interval is None:
+            guess = _likely_interval(state.attempt.first_iteration or 1, state.driver)
+            if guess is None:
+                allowed = max(settings.minimum, settings.first_iteration, 5 * first)
+                return Budget(allowed, None, "one line is known, not yet how many iterations lie between two")
+            # A guess must not hide a hang for half a day: no more than twice what a first iteration may take.
+            every = max(1, min(guess, int(2 * settings.first_iteration / (5 * first)))) if first > 0 else guess
         expected = first * every
         return Budget(max(settings.minimum, 5 * expected), expected, "5 x the first iteration")
     expected = predicted * every
@@ -115,6 +123,15 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
     if seconds < settings.minimum:
         seconds, reason = settings.minimum, "the minimum"
     return Budget(seconds, expected, reason)
+
+
+def _likely_interval(iteration: int, driver: str | None) -> int | None:
+    """How many iterations a line stands for, by the first that was reported: programs report multiples of their
+    interval. None where that is step 1 of HF Trainer, which reports it whatever `logging_steps` says.
+    """
+    if iteration == 1 and driver == "trainer":
+        return None
+    return next(every for every in _INTERVALS if iteration % every == 0)
 
 
 def _evaluating(state: RunState, settings: HangSettings, longest: float | None) -> Budget:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from monitor.clock import Clock, SystemClock
 from monitor.follow.discovery import Job
@@ -69,7 +69,7 @@ def read_once(
     os_layer: OsLayer | None = None,
     clock: Clock | None = None,
     mounts: Callable[[], Mounts] = read_mounts,
-) -> Iterator[Message]:
+) -> Generator[Message, None, None]:
     """Every file to its end, once, in the caller's thread, in turns of `read_bytes`. Nothing is waited for.
 
     A path that was given literally and cannot be read is told as Unreadable, an absent one too (ENOENT).

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -75,7 +75,7 @@ class Walk:
         except OSError:
             mode = 0  # not there yet, or not to be seen now: its source asks again, and tells
         if stat.S_ISDIR(mode):
-            tree = Pattern.parse("/" + "/".join(job.pattern.parts)).tree()
+            tree = job.pattern.tree()
             states = tree.below(tree.start(), job.root)
             yield from self._directory(job._replace(pattern=tree, in_tree=True), job.root, states, links)
         elif mode or not has_magic(job.root):  # else a pattern, and no file that is called like it
@@ -158,6 +158,19 @@ class Walk:
     def _stat(self, path: str) -> int:
         self.stats += 1
         return self.os_layer.stat(path).st_mode
+
+
+def may_find(jobs: Iterable[Job], path: str) -> bool:
+    """Would a walk find a file of this name, or go on below a link of this name? By the text alone."""
+    directory, _, name = path.rpartition("/")
+    for job in jobs:
+        pattern, in_tree = (job.pattern, job.in_tree) if job.states else (job.pattern.tree(), True)
+        states = pattern.below(pattern.start(), directory)
+        as_file = pattern.accepts(pattern.after(states, name)) and may_be_log(name, in_tree=in_tree)
+        as_link = pattern.after(states, name, link=True) - {len(pattern.parts)}
+        if path == job.root or ((as_file or as_link) and not excluded(job.exclude, path, name)):
+            return True
+    return False
 
 
 def _join(directory: str, name: str) -> str:

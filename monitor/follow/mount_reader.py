@@ -15,7 +15,7 @@ from monitor.clock import Clock
 from monitor.follow.agenda import Agenda
 from monitor.follow.context import Context
 from monitor.follow.descriptors import Descriptors
-from monitor.follow.discovery import Found, Job, Step, Walk
+from monitor.follow.discovery import Found, Job, Step, Walk, may_find
 from monitor.follow.listings import Listings
 from monitor.follow.messages import Message, Position, Scanned, SourceId, Unreadable, source_id
 from monitor.follow.mounts import Mount, Mounts
@@ -24,6 +24,7 @@ from monitor.follow.registry import Registry
 from monitor.follow.settings import FollowSettings
 from monitor.follow.source import Source
 
+_MOST_STRANGERS = 4096  # names remembered: asking the patterns again takes some 20 us
 Mode = Literal["inotify", "poll"]
 
 
@@ -61,6 +62,7 @@ class MountReader:
         self._points = points
         self._resume = dict(resume)
         self._jobs: tuple[Job, ...] = tuple(jobs)
+        self._strangers: set[str] = set()  # paths that no walk would find
         self._agenda = Agenda()
         self._listings = Listings(settings.settle_seconds, settings.relist_interval) if mount.local else None
         self._walk: Walk | None = None
@@ -76,6 +78,7 @@ class MountReader:
         new = [job for job in jobs if job not in self._jobs]
         if new:
             self._jobs = (*self._jobs, *new)
+            self._strangers.clear()
 
     def follow(self, path: str, *, literal: bool = False) -> None:
         """Look at this path from now on."""
@@ -142,11 +145,22 @@ class MountReader:
             source = self.sources.get(source_id(path))
             if source is not None:
                 self._agenda.hasten(source, now)
-            else:
+            elif self._may_be_new(path):
                 self._walk_due = min(self._walk_due, self._walked_at + self._settings.discovery_soonest)
         if all_files:
             self._walk_due = now
             self._agenda.hasten_all(self.sources.values(), now)
+
+    def _may_be_new(self, path: str) -> bool:
+        """Not so of what lies beside the logs and is written as often as they are."""
+        if path in self._strangers:
+            return False
+        if may_find(self._jobs, path):
+            return True
+        if len(self._strangers) >= _MOST_STRANGERS:
+            self._strangers.clear()
+        self._strangers.add(path)
+        return False
 
     def _discover(self, clock: Clock) -> Iterator[Message]:
         now = clock.monotonic()
@@ -178,7 +192,8 @@ class MountReader:
     def _walked(self, walk: Walk, clock: Clock) -> Message:
         now = clock.monotonic()
         self._walk, self._walked_at = None, now
-        self._walk_due = now + self._settings.discovery_interval
+        hinted = self._walk_due < float("inf")  # at what may have come after its directory was listed
+        self._walk_due = now + (self._settings.discovery_soonest if hinted else self._settings.discovery_interval)
         for error in walk.errors:
             self.context.count_error(error)
         forgotten = self._forget(now)

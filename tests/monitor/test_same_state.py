@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -22,13 +23,14 @@ from parsers.stretch import Stretch
 from tests.conftest import REAL_LOGS
 
 SOURCE = "a.log"
+JUDGE = Judge(default_config())
 
 
 def _chunks(text: bytes, size: int, stretches: bool) -> Iterator[Sequence[LogEvent | Stretch]]:
     reader = SourceReader()
-    feed = reader.feed_stretches if stretches else reader.feed
     for place in range(0, len(text), size):
-        yield feed(text[place : place + size])
+        chunk = text[place : place + size]
+        yield reader.feed_stretches(chunk, JUDGE.inert) if stretches else reader.feed(chunk)
     yield reader.flush()
 
 
@@ -102,6 +104,18 @@ def test_simulated_faults(kind: str | None, dialect: str) -> None:
     _same(text, (1 << 20, 30_000, 9_000)[seed % 3])
 
 
+TIMERS = [
+    (
+        "(min, max) time across ranks (ms):",
+        "    forward-backward ...............................: (13##.##, 13##.##)",
+        "    optimizer ......................................: (2.##, 2.##)",
+    ),
+    ("    time (ms) | forward-compute: 1##.## | optimizer: 2.##",),
+    ("rank=0 time (ms) | forward: 1##.## | evaluate: 2.##", "rank=0 time (ms) | step: 1#.##"),
+]
+"""What trainings print under each iteration line, `#` a digit: Megatron-LM's timers in two forms, DeepSpeed's."""
+
+
 class Wild:
     """A training that everything happens to, each line now and then something: Megatron-LM's format, our numbers."""
 
@@ -115,6 +129,7 @@ class Wild:
         self.every = self.chance.choice([1, 1, 1, 10])
         self.trouble = self.chance.choice([0.0, 0.002, 0.01, 0.05])
         self.total = self.chance.choice([100_000, 1500])
+        self.timers = self.chance.choice([(), (), *TIMERS])
 
     def lines(self, count: int) -> Iterator[str]:
         """So many iteration lines and what stands between them."""
@@ -124,6 +139,7 @@ class Wild:
             if self.chance.random() < self.trouble:
                 yield from self.happens()
             yield self.line()
+            yield from self.reports()
             while self.chance.random() < 0.3:
                 yield "node3: NCCL INFO nothing at all"
 
@@ -149,6 +165,20 @@ class Wild:
     def _time(self) -> str:
         day = self.clock % 86400
         return f"{int(day // 3600):02d}:{int(day // 60 % 60):02d}:{day % 60:09.6f}"
+
+    def reports(self) -> Iterator[str]:
+        """What stands under an iteration line: timers, now and then of a save or an evaluation."""
+        for form in self.timers:
+            yield re.sub("#", lambda _: self.chance.choice("0123456789"), form)
+        if self.timers and self.chance.random() < self.trouble:
+            yield self.chance.choice(
+                [
+                    "    save-checkpoint ................................: (1500.00, 1512.25)",
+                    "time (ms) | evaluate: 100.10 | forward-compute: 12.5",
+                    "node3:     optimizer ......................................: (2.38, 2.44)",
+                    "[2026-03-01 07:00:00] time (ms) | optimizer: 12.5",
+                ]
+            )
 
     def happens(self) -> Iterator[str]:
         """Something."""
@@ -226,6 +256,25 @@ def test_a_healthy_run_is_taken_at_once(seed: int) -> None:
     wild.trouble, wild.noise, wild.every, wild.total = 0.0, 0.004, 1, 100_000
     wild.scale = (1.0, 65536.0)[seed % 2]
     assert _same("\n".join(wild.lines(3000)).encode() + b"\n") >= 2900
+
+
+@pytest.mark.parametrize("timers", TIMERS)
+def test_a_healthy_run_that_prints_timers_is_taken_at_once(timers: tuple[str, ...]) -> None:
+    """Lines that change nothing do not stand in the way."""
+    wild = Wild(1000)
+    wild.trouble, wild.noise, wild.every, wild.total, wild.timers = 0.0, 0.004, 1, 100_000, timers
+    assert _same("\n".join(wild.lines(1500)).encode() + b"\n") >= 1400
+
+
+def test_a_node_is_counted_for_the_launch_in_which_it_speaks() -> None:
+    """Timers with a node's name are not inert: behind a line that begins another launch they would count for that."""
+    wild = Wild(1000)
+    wild.trouble, wild.timers = 0.0, ("node3:     optimizer .....................................: (2.38, 2.44)",)
+    lines = list(wild.lines(60))
+    wild.iteration -= 30 * wild.every
+    wild.samples -= 30 * wild.every * wild.batch
+    lines += itertools.islice(wild.lines(60), 2, None)  # without its two lines of a launch
+    _same("\n".join(lines).encode() + b"\n")
 
 
 @pytest.mark.real_logs

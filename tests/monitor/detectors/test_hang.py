@@ -10,6 +10,7 @@ from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
 from monitor.run.fold import fold
 from monitor.run.state import RunState
+from monitor.simulate import Scenario, timeline
 from parsers.events import (
     ArgumentsDumped,
     CheckpointSaved,
@@ -25,6 +26,7 @@ from parsers.events import (
     SoftwareSeen,
     ValidationLogged,
 )
+from tests.monitor.playing import play
 
 SETTINGS = HangSettings()
 
@@ -159,6 +161,22 @@ def test_after_one_iteration_only() -> None:
     feed(state, IterationLogged(iteration=1, seconds_per_iteration=160.0), 0.0)
     assert verdict(state, 700.0)[1] != "critical"
     assert verdict(state, 801.0) == ("firing", "critical")
+
+
+@pytest.mark.parametrize(("first", "allowed"), [(10, 500.0), (1000, 3600.0), (1010, 500.0), (1001, 60.0)])
+def test_a_first_line_tells_how_far_apart_lines_are(first: int, allowed: float) -> None:
+    """The log does not say the interval: the first reported iteration is a multiple of it."""
+    state = RunState(name="run")
+    feed(state, IterationLogged(iteration=first, train_iterations=100_000, seconds_per_iteration=10.0), 0.0)
+    assert hang.deadline(state, SETTINGS) == pytest.approx(allowed)
+
+
+@pytest.mark.parametrize("seconds", [5.0, 20.0, 60.0])
+def test_the_trainers_first_step_says_nothing_of_the_next_report(seconds: float) -> None:
+    """HF Trainer reports step 1, then every tenth: no false alarm in between, whatever a step takes."""
+    scenario = Scenario(dialect="hf-trainer", iterations=60, seconds_per_iteration=seconds, log_interval=10)
+    played = play((emission.at, emission.text) for emission in timeline(scenario))
+    assert "hang" not in played.kinds()
 
 
 def test_near_the_end_of_training_it_stays_on() -> None:

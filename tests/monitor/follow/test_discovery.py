@@ -264,6 +264,50 @@ def test_wake_up_for_an_unknown_path_starts_a_walk(make_rig, tmp_path):
     assert any(isinstance(message, Opened) for message in rig.reader.poll(rig.clock))
 
 
+@pytest.mark.parametrize(
+    ("name", "walks"),
+    [
+        ("events.out.tfevents.1", False),
+        ("a.txt", False),
+        ("debug.log", False),
+        ("new.log", True),
+        ("deep/new.log", True),
+        ("tree/any", True),
+        ("tree/x.json", False),
+        ("elsewhere/any", False),
+        ("job/latest", True),
+        ("job/deep/latest", False),
+    ],
+)
+def test_only_what_may_be_a_log_hastens_a_walk(make_rig, tmp_path, name, walks):
+    """What else is written beside the logs, each second perhaps, costs no walk; a link may lead to where logs are."""
+    patterns = [tmp_path / "**/*.log", tmp_path / "tree", tmp_path / "job/*/main.out"]
+    rig = make_rig(*(Watch(str(pattern), exclude=("debug*",)) for pattern in patterns))
+    rig.poll()
+    for _ in range(2):
+        rig.clock.advance(2.0)
+        told = list(rig.reader.poll(rig.clock, {str(tmp_path / name)}))
+        assert any(isinstance(message, Scanned) for message in told) is walks
+
+
+def test_hint_during_a_walk_is_not_lost(make_rig, tmp_path):
+    """A file made in a directory that the walk has left behind is found by the next one, a second later."""
+    for number in range(30):
+        (tmp_path / f"{number}.log").write_text("x\n")
+    rig = make_rig(tmp_path / "*.log", entries_per_slice=10)
+    told = []
+    for _ in range(4):
+        told += rig.reader.poll(rig.clock)
+    (tmp_path / "new.log").write_text("x\n")
+    told += rig.reader.poll(rig.clock, {str(tmp_path / "new.log")})
+    assert not any(isinstance(message, Scanned) for message in told)
+    for _ in range(2):
+        rig.clock.advance(1.0)
+        for _ in range(10):
+            told += rig.reader.poll(rig.clock)
+    assert str(tmp_path / "new.log") in {message.source for message in told if isinstance(message, Opened)}
+
+
 @pytest.fixture
 def quiet_tree(make_rig, tmp_path):
     """Two directories of logs, long unchanged by the reader's clock, walked once; and what a later walk costs."""
