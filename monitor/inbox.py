@@ -43,5 +43,5 @@ class Inbox(queue.Queue[Message]):
 
     def _put(self, item: Message) -> None:
         super()._put(item)
-        if 2 * self._qsize() == self.maxsize:
+        if self._pressing():
             self._knock.notify()
