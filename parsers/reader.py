@@ -61,7 +61,8 @@ class SourceReader:
         """Read the next bytes of the source."""
         self.fed_bytes += len(chunk)
         out: list[LogEvent] = []
-        self._read(self._splitter.feed(chunk), out)
+        if not self._read_known(chunk, out):
+            self._read(self._splitter.feed(chunk), out)
         return out
 
     def feed_stretches(self, chunk: bytes) -> list[LogEvent | Stretch]:
@@ -70,6 +71,21 @@ class SourceReader:
         out: list[LogEvent | Stretch] = []
         self._read(self._splitter.feed(chunk), out, stretches=True)
         return out
+
+    def _read_known(self, chunk: bytes, out: list[LogEvent]) -> bool:
+        """Was it one whole line of a known shape? So a live run writes them, and they need no search."""
+        if self._open or self._extra or not self._splitter.between_lines(chunk):
+            return False
+        raw = chunk[:-1]
+        plan = self._shapes.plan(raw)
+        event = plan.read(raw) if plan is not None else None
+        if plan is None or event is None:
+            return False
+        self._last_matched = self._splitter.line
+        self.matched_lines += 1
+        self._splitter.pass_line()
+        out.append(LogEvent(self._last_matched, plan.rule, event, raw.decode().strip()[:MAX_TEXT]))
+        return True
 
     def skip(self, count: int) -> None:
         """The source holds `count` bytes here that nobody needs to see (a hole)."""

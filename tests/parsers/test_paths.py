@@ -174,6 +174,28 @@ def test_every_path_gives_what_looking_at_every_line_gives(engine: str, data: by
     assert read_stretches(data, engine, shapes, size) == expected
 
 
+@given(data=logs(), chance=st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_lines_that_come_one_by_one_give_the_same(data: bytes, chance: random.Random) -> None:
+    """As a live run writes them: each alone, some with others, some in parts. So is what a resume needs."""
+    expected, shapes = naive(data), Shapes()
+    for _ in range(2):
+        alone, whole = (SourceReader(scanner=SCANNERS["plain"], shapes=shapes) for _ in range(2))
+        held, entries = b"", []
+        for piece in re.split(rb"(?<=\n)", data):
+            held += piece
+            if chance.random() < 0.1:
+                continue
+            cut = chance.randrange(len(held) + 1) if chance.random() < 0.1 else len(held)
+            entries += alone.feed(held[:cut])
+            held = held[cut:]
+        entries += alone.feed(held)
+        whole.feed(data)
+        assert alone.save() == whole.save()
+        entries += alone.flush()
+        assert [(entry.line, entry.rule, repr(entry.event)) for entry in entries] == expected
+
+
 @pytest.mark.parametrize("form", PLANNED)
 @given(chance=st.randoms(use_true_random=False), rows=st.integers(LEAST, 60), noise=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
