@@ -85,7 +85,7 @@ def _same(text: bytes, size: int = 1 << 20) -> int:
 
 
 _KINDS = [None, *sorted(FAULTS)]
-_PAIRS = [(kind, dialect) for kind in _KINDS for dialect in sorted(DIALECTS)][:: len(DIALECTS) // 3 + 1]
+_PAIRS = [(kind, dialect) for kind in _KINDS for dialect in sorted(DIALECTS)][::5]
 
 
 @pytest.mark.parametrize(("kind", "dialect"), _PAIRS)
@@ -229,7 +229,7 @@ class Wild:
             yield line
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(28))
 def test_whatever_happens(seed: int) -> None:
     """Random trainings with steps, spikes, restarts, copies, torn lines, saves, batch sizes, at random cuts."""
     wild = Wild(seed)
