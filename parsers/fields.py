@@ -68,7 +68,7 @@ def name_and_value(piece: str) -> tuple[str, str] | None:
 def split_fields(text: str) -> Iterator[tuple[str, str]]:
     """(name, value) of each ` | `-separated piece; pieces that are no field are passed over."""
     for piece in text.split("|"):
-        pair = name_and_value(piece)
+        pair = name_and_value(piece) if len(piece) > 1 else None  # a name and a colon at least
         if pair is not None:
             yield pair
 
