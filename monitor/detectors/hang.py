@@ -12,12 +12,14 @@ from typing import Any
 from msgspec import Struct
 
 from monitor.detectors.verdict import Verdict
+from monitor.run.flops import computed_tflops
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import Seconds
 
 _BLOCKING_HELPS = 160  # GPUs from which launches without CUDA_LAUNCH_BLOCKING were seen to hang (seed-facts.md, 6)
-_INTERVALS = (1000, 500, 200, 100, 50, 25, 20, 10, 5, 4, 2, 1)
+_INTERVALS = (100, 50, 25, 20, 10, 5, 4, 2, 1)  # that people take
+_LEAST_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
 
 
 class HangSettings(Struct, frozen=True):
@@ -73,8 +75,9 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
     longest = gaps.longest if gaps else None
     if phase == "evaluating":
         allowed = _evaluating(state, settings, longest)
-        if state.evaluation_sets is None and state.memo.get("validations_since"):
-            # the first evaluation: nobody knows which set is the last, and an iteration comes after it
+        first = state.evaluation_sets is None and state.memo.get("validations_since")
+        if first or state.driver == "trainer":
+            # Nobody knows which set is the last, and an iteration comes after it: HF Trainer tells a result at its end.
             training = _training(state, settings)
             return training if training.seconds > allowed.seconds else allowed
         return allowed
@@ -83,6 +86,17 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
             seconds = max(settings.minimum, settings.saving_factor * longest)
             return Budget(seconds, longest, f"{settings.saving_factor:g} x the longest save step seen")
         return Budget(max(settings.minimum, settings.saving), None, "first default for saving")
+    allowed = _started(state, settings, longest)
+    late = _later_line(state, settings)
+    base = settings.startup_minimum if state.attempt.number else settings.first_iteration
+    if late and base + late > allowed.seconds:
+        return Budget(base + late, None, f"the first line comes after {_interval(state)} iterations")
+    return allowed
+
+
+def _started(state: RunState, settings: HangSettings, longest: float | None) -> Budget:
+    """A phase of the start-up, or the end, by its own past."""
+    phase = state.phase
     default = max(settings.minimum, getattr(settings, phase, settings.exiting))
     if longest is not None and state.attempt.number > 0 and phase != "exiting":
         # launches before have shown how long it takes; other nodes may have to compile and to read anew
@@ -93,21 +107,46 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
     return Budget(default, None, f"first default for {phase}")
 
 
+def _interval(state: RunState) -> int | None:
+    """Iterations that a line stands for: of this launch, as the log tells it, of the launch before; None if unknown."""
+    return state.log_interval or state.topology.log_interval or state.memo.get("last_interval")
+
+
+def _later_line(state: RunState, settings: HangSettings) -> float:
+    """How much later than its first iteration a launch writes its first line, generously: 0 where each has a line.
+
+    Programs that do not say when the training begins (DeepSpeed alone, HF Trainer) are still starting up then.
+    """
+    silent = state.phase == "starting" and state.driver in ("engine", "trainer")
+    every = _interval(state) or 1
+    if every == 1 or not (silent or state.phase == "first_iteration"):
+        return 0.0
+    before = state.memo.get("last_baseline")
+    if before is not None:
+        return settings.factor * (every - 1) * float(before)
+    top = state.topology  # no launch has shown its pace: what the model takes at the least rate that is usual
+    at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, state.dialect)
+    return (every - 1) * at_one[1] / _LEAST_TFLOPS if at_one else 0.0
+
+
 def _training(state: RunState, settings: HangSettings) -> Budget:
-    every = state.log_interval or state.topology.log_interval or 1
-    predicted = state.pace.predicted()
+    known = _interval(state)
+    every, predicted = known or 1, state.pace.predicted()
     if predicted is None:
         first = state.attempt.first_iteration_seconds
         if first is None:
             return Budget(max(settings.minimum, settings.first_iteration), None, "no iteration time known yet")
         # One line is known, and the first is an outlier: 5 x is what NVRx allows before it has learned.
-        if state.log_interval is None and state.topology.log_interval is None:
+        if known is None:
             guess = _likely_interval(state.attempt.first_iteration or 1, state.driver)
             if guess is None:
                 allowed = max(settings.minimum, settings.first_iteration, 5 * first)
                 return Budget(allowed, None, "one line is known, not yet how many iterations lie between two")
-            # A guess must not hide a hang for half a day: no more than twice what a first iteration may take.
-            every = max(1, min(guess, int(2 * settings.first_iteration / (5 * first)))) if first > 0 else guess
+            expected = first * guess
+            # A guess that is too large must not hide a hang for half a day.
+            most = max(2 * settings.first_iteration, 1.5 * expected, 5 * first)
+            seconds = max(settings.minimum, min(5 * expected, most))
+            return Budget(seconds, expected, f"5 x the first iteration, if a line is written every {guess}")
         expected = first * every
         return Budget(max(settings.minimum, 5 * expected), expected, "5 x the first iteration")
     expected = predicted * every

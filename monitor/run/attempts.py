@@ -65,7 +65,12 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.memory = Memory()
     state.pace.reset_windows()
     state.gap_ratios.values.clear()
+    if state.log_interval is not None:
+        state.memo["last_interval"] = state.log_interval
     state.log_interval = None
+    state.memo.pop(
+        "validations_since", None
+    )  # an evaluation that the end cut off says nothing of how many sets there are
     state.overhead_until, state.timed_overhead, state.impure = None, 0.0, False
     state.last_iteration_at = None
     state.pure_seconds = None

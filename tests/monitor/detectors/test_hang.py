@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
 from monitor.run.fold import fold
 from monitor.run.state import RunState
-from monitor.simulate import Scenario, timeline
+from monitor.simulate import DIALECTS, Fault, Scenario, timeline
 from parsers.events import (
     ArgumentsDumped,
     CheckpointSaved,
@@ -177,6 +179,42 @@ def test_the_trainers_first_step_says_nothing_of_the_next_report(seconds: float)
     scenario = Scenario(dialect="hf-trainer", iterations=60, seconds_per_iteration=seconds, log_interval=10)
     played = play((emission.at, emission.text) for emission in timeline(scenario))
     assert "hang" not in played.kinds()
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+@pytest.mark.parametrize(("seconds", "every"), [(20.0, 50), (90.0, 10)])
+@pytest.mark.parametrize("first", [1, 1001])
+def test_lines_far_apart_wake_nobody(dialect: str, seconds: float, every: int, first: int) -> None:
+    """A quarter of an hour between two lines, in a fresh launch, one that goes on from a checkpoint, and after a crash:
+    the first line of a launch comes after as many iterations as the others.
+    """
+    faults = (Fault("crash_and_restart", 230),) if first == 1 else ()
+    scenario = Scenario(
+        dialect=dialect,
+        iterations=first + 400,
+        first_iteration=first,
+        seconds_per_iteration=seconds,
+        log_interval=every,
+        eval_interval=100,
+        faults=faults,
+    )
+    played = play((emission.at, emission.text) for emission in timeline(scenario))
+    assert played.of("hang") == []
+    assert bool(played.of("crash")) == bool(faults)
+
+
+@pytest.mark.parametrize(("seconds", "every", "within"), [(90.0, 10, 4000.0), (20.0, 1, 700.0)])
+def test_a_hang_after_a_restart_is_told_all_the_same(seconds: float, every: int, within: float) -> None:
+    """No line comes after the second launch's set-up: told within what its iterations take three times over."""
+    scenario = Scenario(
+        dialect="megatron-lm", iterations=400, seconds_per_iteration=seconds, log_interval=every,
+        faults=(Fault("crash_and_restart", 230),),
+    )  # fmt: skip
+    texts = [(emission.at, emission.text) for emission in timeline(scenario)]
+    crashed = next(place for place, (_, text) in enumerate(texts) if "uncorrectable ECC" in text)
+    again = next(place for place in range(crashed, len(texts)) if re.search(r"iteration +\d+/", texts[place][1]))
+    played = play(texts[:again], after=within)
+    assert played.firing("hang").severity == "critical"
 
 
 def test_near_the_end_of_training_it_stays_on() -> None:
