@@ -71,7 +71,7 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.memo.pop(
         "validations_since", None
     )  # an evaluation that the end cut off says nothing of how many sets there are
-    state.overhead_until, state.timed_overhead, state.impure = None, 0.0, False
+    state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
     state.last_iteration_at = None
     state.pure_seconds = None
     state.hung = False

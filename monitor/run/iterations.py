@@ -119,13 +119,13 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
         seconds = elapsed * delta
         state.productive_seconds += seconds  # what a restart computes again was taken off when it began
         state.seconds_since_checkpoint += seconds
-        _learn(state, elapsed, delta, first, live)
+        _learn(state, elapsed, delta, first, at if live else None)
     if live:
         watch_bursts(state, elapsed, delta, at)
     if state.highest_iteration is None or iteration > state.highest_iteration:
         state.highest_iteration = max(iteration, 0)
     state.last_iteration_at = at
-    state.overhead_until, state.timed_overhead, state.impure = None, 0.0, False
+    state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
     if "validations_since" in state.memo:
         state.evaluation_sets = int(state.memo.pop("validations_since")) or state.evaluation_sets
     phase = _phase_after(state, iteration)
@@ -148,8 +148,8 @@ def _interval(state: RunState, iteration: int) -> int:
     return usual if delta > 2 * usual else max(delta, 1)
 
 
-def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool) -> None:
-    pure = _pure_seconds(state, elapsed, delta, live)
+def _learn(state: RunState, elapsed: float, delta: int, first: bool, at: float | None) -> None:
+    pure = _pure_seconds(state, elapsed, delta, at)
     if pure is None:
         return
     state.pure_seconds = pure
@@ -167,22 +167,39 @@ def _learn(state: RunState, elapsed: float, delta: int, first: bool, live: bool)
         state.memo["last_baseline"] = baseline
 
 
-def _pure_seconds(state: RunState, elapsed: float, delta: int, live: bool) -> float | None:
-    """Seconds per iteration without evaluation and saving; None where they are in it and cannot be measured."""
+def _pure_seconds(state: RunState, elapsed: float, delta: int, at: float | None) -> float | None:
+    """Seconds per iteration without evaluation and saving; None where they are in it and cannot be measured. `at` is
+    when the line came, None where that tells nothing (a backlog).
+    """
     if not state.impure:
         return elapsed
     usual = state.pace.predicted()
-    overhead = state.timed_overhead
-    if state.overhead_until is not None and state.last_iteration_at is not None and live:
-        overhead = max(overhead, state.overhead_until - state.last_iteration_at)
-    if usual is not None and elapsed <= 1.05 * usual:
+    overhead, inside = state.timed_overhead, False
+    if state.overhead_until is not None and state.last_iteration_at is not None and at is not None:
+        since = state.overhead_until - state.last_iteration_at
+        overhead = max(overhead, _interruption(state, elapsed, delta, since))
+        # A loop that stops its timer prints less than the time from line to line. One iteration tells by itself.
+        inside = delta > 1 and at - state.last_iteration_at - elapsed * delta < 0.5 * overhead
+    believable = overhead > 0 and (elapsed * delta - overhead) >= 0.5 * (usual or 0.0) * delta
+    if usual is not None and elapsed <= 1.05 * usual and not (inside and believable):
         return elapsed  # the loop stopped its timer, or the overhead is lost in the noise
-    if overhead > 0 and (elapsed * delta - overhead) >= 0.5 * (usual or 0.0) * delta:
+    if believable:
         _learn_overhead(state, overhead)
         return (elapsed * delta - overhead) / delta
     if usual is not None:
         _learn_overhead(state, (elapsed - usual) * delta)
     return None
+
+
+def _interruption(state: RunState, elapsed: float, delta: int, since: float) -> float:
+    """Seconds of the evaluation or save that ended `since` seconds after the line before. Where it did not come right
+    after that line, the iterations behind it tell what one takes: the rest of the line's time is theirs alone.
+    """
+    last = state.attempt.last_iteration or 0
+    behind = last - state.overhead_iteration if state.overhead_iteration is not None else delta
+    if not 0 < behind < delta:
+        return since
+    return max(0.0, elapsed * delta - (elapsed * delta - since) / behind * delta)
 
 
 def _learn_overhead(state: RunState, seconds: float) -> None:

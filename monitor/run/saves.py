@@ -27,9 +27,11 @@ from parsers.events import (
 _DATASETS_KEPT = 64
 
 
-def _overhead(state: RunState, at: float) -> None:
+def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
     state.impure = True
     state.overhead_until = at
+    if iteration is not None:
+        state.overhead_iteration = iteration
 
 
 def on_evaluation(
@@ -52,7 +54,7 @@ def on_validation(state: RunState, event: ValidationLogged, _source: str, at: fl
         state.validations[event.dataset] = Validation(event.iteration, loss, perplexity)
     if known is not None and known.iteration and event.iteration and event.iteration > known.iteration:
         state.evaluation_interval = event.iteration - known.iteration
-    _overhead(state, at)
+    _overhead(state, at, event.iteration)
     state.memo["validations_since"] = int(state.memo.get("validations_since", 0)) + 1
     if state.phase not in ENDED:
         last_set = state.evaluation_sets is not None and state.memo["validations_since"] >= state.evaluation_sets
@@ -74,7 +76,7 @@ def on_save_started(
         return False  # another rank's copy
     checkpoints.started_iteration, checkpoints.started_at = event.iteration, at
     state.memo["save_logged_at"] = event.logged_at
-    _overhead(state, at)
+    _overhead(state, at, event.iteration)
     if state.phase not in ENDED:
         set_phase(state, "saving", at)
     return True

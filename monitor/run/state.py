@@ -223,6 +223,8 @@ class RunState:
     """Training gaps over what was predicted: data hiccups that were always there."""
     overhead_until: float | None = None
     """Live: when the last evaluation or save since the last iteration line ended."""
+    overhead_iteration: int | None = None
+    """After which iteration that evaluation or save came, where its line tells."""
     timed_overhead: float = 0.0
     """Evaluation and save seconds that timers told since the last iteration line."""
     impure: bool = False

@@ -203,6 +203,29 @@ def test_lines_far_apart_wake_nobody(dialect: str, seconds: float, every: int, f
     assert bool(played.of("crash")) == bool(faults)
 
 
+@pytest.mark.parametrize("dialect", sorted(DIALECTS.keys() - {"hf-trainer", "deepspeed"}))
+@pytest.mark.parametrize(("evaluated", "saved"), [(75, 30), (75, 0), (30, 20)])
+def test_evaluations_and_saves_between_lines_are_measured_rightly(dialect: str, evaluated: int, saved: int) -> None:
+    """They come amid the fifty iterations of a line: what a line says of one stays what one takes, and a launch
+    that goes on from between two lines is not called hung.
+    """
+    scenario = Scenario(
+        dialect=dialect,
+        iterations=420,
+        seconds_per_iteration=30.0,
+        log_interval=50,
+        eval_interval=evaluated,
+        save_interval=saved,
+        seed=5,
+        faults=(Fault("crash_and_restart", 200),),
+    )
+    played = play((emission.at, emission.text) for emission in timeline(scenario))
+    assert played.of("hang") == []
+    assert played.of("slowdown") == []
+    window = played.state.pace.windows[played.state.pace.last_batch_size]
+    assert window == pytest.approx([30.0] * len(window), rel=0.03)
+
+
 @pytest.mark.parametrize(("seconds", "every", "within"), [(90.0, 10, 4000.0), (20.0, 1, 700.0)])
 def test_a_hang_after_a_restart_is_told_all_the_same(seconds: float, every: int, within: float) -> None:
     """No line comes after the second launch's set-up: told within what its iterations take three times over."""
