@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
-import gc
 import logging
 import os
 import queue
@@ -53,9 +52,6 @@ _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no lo
 _SAVE_SOON = 1.0  # seconds to the save after a rotation: a crash later finds no more what the old file ended with
 _SAVE_LAST = 2.0  # seconds that the last save may take
 _STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
-_GARBAGE = (20_000, 20, 50)
-"""gc.set_threshold: the state is a hundred thousand objects that stay. At Python's 700 the loop went through them for
-a third of its time, to find the few cycles that an exception or a closed connection leaves: 20,000 are some MB."""
 
 
 class StartError(Exception):
@@ -412,7 +408,6 @@ def serve(config: Config, configure: Callable[[], Config] | None = None) -> None
 
     SIGHUP reads the configuration again by `configure`; SIGUSR1 writes the stack of every thread to standard error.
     """
-    gc.set_threshold(*_GARBAGE)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     daemon = Daemon(config, configure=configure)
     daemon.start()

@@ -179,8 +179,6 @@ class SourceReader:
             stretch = Stretch(number, data, gathered)
         except msgspec.DecodeError:  # a zero in front, or too large a number
             return None
-        if self.numbered:
-            stretch.numbers()
         out.append(stretch)
         self.matched_lines += len(gathered.starts) + len(aside) - (number == self._last_matched)
         counted, last = gathered.starts[0], gathered.starts[-1]
@@ -188,6 +186,9 @@ class SourceReader:
             number += data.count(b"\n", counted, start)
             counted = start
             out.append(LogEvent(number, rule, event, raw.decode().strip()[:MAX_TEXT]))
+        if self.numbered and last > counted:
+            self._last_matched = stretch.numbers()[-1]
+            return last
         last = max(last, counted)
         self._last_matched = number + data.count(b"\n", counted, last)
         return last
