@@ -44,6 +44,7 @@ _log = logging.getLogger(__name__)
 
 _WAIT = 0.25  # seconds that the loop waits for a message at most: so often is the clock asked whether a run hangs
 _PACE = 0.25  # between two turns that take messages, unless somebody asks: fifty lines a second are four turns
+_CATCH_UP = 0.05  # seconds that a page may wait for the readers: they need 5 ms for what 50 runs write in half a second
 _TELL = 1.0  # between two lines for systemd
 _BATCH_SECONDS = 0.2  # of messages taken before the runs are judged and shown again
 _JUMP = 5.0  # seconds between the two clocks in one turn: NTP slews by milliseconds, anything more was a step
@@ -188,6 +189,8 @@ class Daemon:
     def _take(self, wait: float) -> None:
         if not self._latest.wanted:
             self._inbox.wait(self._took + _PACE - self.clock.monotonic(), wait)
+        if self._latest.wanted and self._follower is not None and not self._inbox.pressing:
+            self._follower.catch_up(_CATCH_UP)
         until = self.clock.monotonic() + _BATCH_SECONDS
         with contextlib.suppress(queue.Empty):
             while True:

@@ -33,15 +33,17 @@ class Inbox(queue.Queue[Message]):
         """
         with self.mutex:
             if pause > 0.0:
-                self._knock.wait_for(self._pressing, pause)
+                self._knock.wait_for(lambda: self._knocked or self.pressing, pause)
             if not self._knocked and not self._qsize():
                 self.not_empty.wait(patience)
             self._knocked = False
 
-    def _pressing(self) -> bool:
-        return self._knocked or 2 * self._qsize() >= self.maxsize
+    @property
+    def pressing(self) -> bool:
+        """Is it half full?"""
+        return 2 * self._qsize() >= self.maxsize
 
     def _put(self, item: Message) -> None:
         super()._put(item)
-        if self._pressing():
+        if self._knocked or self.pressing:
             self._knock.notify()

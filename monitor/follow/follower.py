@@ -41,6 +41,7 @@ class Follower:
         self._os = os_layer or OsLayer()
         self._crew = Crew(resume, self._settings, self._os)
         self._stopping = threading.Event()
+        self._passed = threading.Condition()
         self._threads: dict[str, ReaderThread] = {}
         self._scout = threading.Thread(target=self._scout_mounts, name="follow mounts", daemon=True)
 
@@ -64,6 +65,14 @@ class Follower:
         for thread in list(self._threads.values()):
             thread.alarm.ring()
 
+    def catch_up(self, seconds: float) -> bool:
+        """Have read, and put into the queue, what was written before this call where inotify tells it. Waits `seconds`
+        for it at most: False if that was not enough. For one thread.
+        """
+        asked = [thread for thread in list(self._threads.values()) if thread.ask()]
+        with self._passed:
+            return self._passed.wait_for(lambda: all(thread.answered for thread in asked), seconds)
+
     def status(self) -> tuple[MountStatus, ...]:
         """One a mount, from memory."""
         return tuple(thread.status() for thread in list(self._threads.values()))
@@ -79,7 +88,7 @@ class Follower:
         resolve = _Resolver(self._os, self._settings.resolve_seconds)
         while not self._stopping.is_set():
             for reader in self._crew.muster(self._patterns, self._mounts(), resolve):
-                thread = ReaderThread(reader, self._messages, self._clock, self._stopping)
+                thread = ReaderThread(reader, self._messages, self._clock, self._stopping, self._passed)
                 self._threads[reader.mount.point] = thread  # before it starts: it may be woken at its first message
                 thread.start()
             self._stopping.wait(self._settings.discovery_interval)

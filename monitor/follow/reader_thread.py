@@ -13,7 +13,8 @@ from monitor.follow.waker import Alarm, Waker
 
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
 _PACE = 0.1  # seconds between two passes that time asked for: of thousands of files one is due at any moment
-_DEAF = 0.1  # seconds between two that inotify asked for: many writers wake us once in that time
+_DEAF = 0.4  # the same where inotify tells what changes: to wake costs as much as to read ten lines
+_SOON = 0.1  # the same where somebody asks in between
 _PATIENCE = 0.03  # seconds from its first word to the pass: a line comes in pieces, and the stamps tick meanwhile
 
 
@@ -33,8 +34,14 @@ class ReaderThread(threading.Thread):
     """One mount's reader. A daemon thread: one that hangs in the kernel must not keep the process."""
 
     def __init__(
-        self, reader: MountReader, messages: queue.Queue[Message], clock: Clock, stopping: threading.Event
+        self,
+        reader: MountReader,
+        messages: queue.Queue[Message],
+        clock: Clock,
+        stopping: threading.Event,
+        passed: threading.Condition | None = None,
     ) -> None:
+        """`passed` is told of each pass that somebody asked for."""
         super().__init__(name=f"follow {reader.mount.point}", daemon=True)
         self.alarm = Alarm()
         self._reader = reader
@@ -43,6 +50,9 @@ class ReaderThread(threading.Thread):
         self._stopping = stopping
         self._waker = Waker(self.alarm) if reader.mount.local else None
         self._busy_since: float | None = None
+        self._passed = passed or threading.Condition()
+        self._asked = self._answered = 0
+        self._deaf_since: float | None = None
 
     @property
     def reader(self) -> MountReader:
@@ -55,11 +65,28 @@ class ReaderThread(threading.Thread):
         seconds = max(0.0, self._clock.monotonic() - busy) if busy is not None else 0.0
         return MountStatus(mount.point, mount.file_system, self._reader.mode, self.is_alive(), seconds)
 
+    def ask(self) -> bool:
+        """End a deafness to what has changed. False: there is none, or it has just begun."""
+        deaf_since = self._deaf_since
+        if deaf_since is None or self._clock.monotonic() - deaf_since < _SOON:
+            return False
+        self._asked += 1
+        self.alarm.rouse()
+        return True
+
+    @property
+    def answered(self) -> bool:
+        """Is all that had changed before the last `ask` in the queue?"""
+        return self._answered == self._asked
+
     def run(self) -> None:
         """Until `stopping` is set."""
         try:
             self._watch()
             while not self._stopping.is_set():
+                asked = self._asked
+                if asked != self._answered:
+                    self.alarm.hear()
                 hints, everything = self.alarm.take()
                 began = self._busy_since = self._clock.monotonic()
                 for message in self._reader.poll(self._clock, hints, all_files=everything):
@@ -70,6 +97,11 @@ class ReaderThread(threading.Thread):
                         self._watch()
                     self._busy_since = self._clock.monotonic()
                 self._busy_since = None
+                if asked != self._answered:
+                    with self._passed:
+                        self._answered = asked
+                        self._passed.notify_all()
+                self._deaf_since = began if hints else None
                 self.alarm.wait(self._pause(began), deaf=_DEAF if hints else 0.0, patience=_PATIENCE)
         finally:
             if self._waker is not None:
@@ -81,7 +113,8 @@ class ReaderThread(threading.Thread):
         """Seconds to the next pass, after one that `began` then."""
         if self._reader.hurried:
             return 0.0
-        return max(0.0, began + max(self._reader.wait(began), _PACE) - self._clock.monotonic())
+        pace = _DEAF if self._reader.mode == "inotify" else _PACE
+        return max(0.0, began + max(self._reader.wait(began), pace) - self._clock.monotonic())
 
     def _put(self, message: Message) -> bool:
         while not self._stopping.is_set():

@@ -44,6 +44,17 @@ class Alarm:
             if not rung and self._mouth >= 0:
                 os.write(self._mouth, b"!")
 
+    def rouse(self) -> None:
+        """End the wait. Nothing is known to have changed: `hear` tells what was not heard yet."""
+        with self._lock:
+            rung, self._rung = self._rung, True
+            if not rung and self._mouth >= 0:
+                os.write(self._mouth, b"!")
+
+    def hear(self) -> None:
+        """Without waiting, what the descriptor has to say. In the waiting thread."""
+        self._heed(self._poll.poll(0))
+
     def listen(self, descriptor: int, hear: Callable[[], None]) -> None:
         """Call `hear` in the waiting thread when the descriptor can be read. Only the waiting thread may say so."""
         self._poll.register(descriptor, select.POLLIN)
@@ -68,10 +79,13 @@ class Alarm:
             ready = self._poll.poll(_milliseconds(seconds - deaf))
             if ready and patience > 0.0 and self._ear not in dict(ready):
                 self._quiet.poll(_milliseconds(patience))
+        self._heed(ready)
+        return self._rung
+
+    def _heed(self, ready: Iterable[tuple[int, int]]) -> None:
         for descriptor, _ in ready:
             if descriptor in self._heard:
                 self._heard[descriptor]()
-        return self._rung
 
     def take(self) -> tuple[set[str], bool]:
         """The paths named since the last call, and whether every file is to be looked at."""

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from monitor.follow import reader_thread
 from monitor.follow.crew import read_once
 from monitor.follow.follower import Follower
 from monitor.follow.inotify import Happened, Inotify
@@ -70,6 +71,44 @@ def test_woken_by_inotify(start, append, tmp_path):
     (tmp_path / "b.log").write_text("three\n")
     assert until(messages, Data).data == b"three\n"
     assert follower.alive
+
+
+def test_what_lies_unread_while_events_add_up_is_read_for_who_asks(start, append, tmp_path, monkeypatch):
+    """After a pass inotify is not listened to for a while: `catch_up` ends that, but not over and over."""
+    monkeypatch.setattr(reader_thread, "_DEAF", 1000.0)
+    monkeypatch.setattr(reader_thread, "_SOON", 0.0)
+    log = tmp_path / "a.log"
+    log.write_text("one\n")
+    follower, messages = start(log, poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0)
+    until(messages, CaughtUp)
+    append(log, b"two\n")
+    assert until(messages, Data).data == b"two\n"
+    append(log, b"three\n")
+    with pytest.raises(queue.Empty):
+        messages.get(timeout=0.3)
+    assert follower.catch_up(SECONDS)
+    assert messages.get_nowait().data == b"three\n"
+    monkeypatch.setattr(reader_thread, "_SOON", 1000.0)
+    append(log, b"four\n")
+    assert follower.catch_up(SECONDS)
+    assert messages.empty()
+
+
+def test_nobody_waits_for_long_for_a_reader_that_does_not_answer(start, append, tmp_path, monkeypatch):
+    """The queue is full and nobody takes from it: the loop itself may be who asks."""
+    monkeypatch.setattr(reader_thread, "_DEAF", 1000.0)
+    monkeypatch.setattr(reader_thread, "_SOON", 0.0)
+    log = tmp_path / "a.log"
+    log.write_text("one\n")
+    follower, messages = start(log, size=1, poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0)
+    until(messages, CaughtUp)
+    append(log, b"two\n")
+    assert until(messages, Data).data == b"two\n"
+    with pytest.raises(queue.Empty):
+        messages.get(timeout=0.3)
+    messages.put(None)
+    append(log, b"three\n")
+    assert not follower.catch_up(0.05)
 
 
 def test_polled_on_a_network_mount(start, append, tmp_path):
@@ -315,6 +354,23 @@ def test_alarm_rings_from_another_thread_and_leaves_what_it_hears_to_add_up(tmp_
     waker.stop()
     alarm.close()
     alarm.ring()
+
+
+def test_alarm_that_is_roused_hears_when_it_is_told_to(tmp_path):
+    """The wait ends, deaf or not, and nothing is said to have changed but what inotify tells."""
+    alarm = Alarm()
+    waker = Waker(alarm)
+    waker.watch([str(tmp_path)])
+    (tmp_path / "x").write_text("x")
+    alarm.rouse()
+    alarm.rouse()
+    assert alarm.wait(SECONDS, deaf=SECONDS)
+    alarm.hear()
+    assert alarm.take() == ({str(tmp_path / "x")}, False)
+    assert not alarm.wait(0.0)
+    waker.stop()
+    alarm.close()
+    alarm.rouse()
 
 
 def test_waker_on_a_directory_made_anew(tmp_path):
