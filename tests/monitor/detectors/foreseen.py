@@ -55,13 +55,17 @@ def foresee(state: RunState, events: Sequence[IterationLogged], at: Sequence[flo
         on_steps, own = DETECTORS[name].on_steps, getattr(settings, name)
         assert on_steps is not None
         calm = next((row for row, answer in enumerate(answers) if answer[name]), len(steps))
+        known = name in state.memory_of
         found = on_steps(state, steps, own)
-        assert repr(state) == before or name not in before, f"{name} changed the state before it was told to"
-        assert found.rows <= calm, f"{name} foresees {found.rows} rows, row {calm} changed its verdict"
-        least = min(least, found.rows)
         if 0 < found.rows < len(steps):
             again = on_steps(state, steps.first(found.rows), own)
             assert again.rows == found.rows, f"{name} foresees fewer of its own rows"
+        if not known:  # an empty memory may have been made
+            made = state.memory_of.pop(name, None)
+            assert made is None or repr(made) == repr(type(made)()), f"{name} remembers before it was told to"
+        assert repr(state) == before, f"{name} changed the state before it was told to"
+        assert found.rows <= calm, f"{name} foresees {found.rows} rows, row {calm} changed its verdict"
+        least = min(least, found.rows)
     if least < len(steps):
         return least
     fresh = copy.deepcopy(state)
