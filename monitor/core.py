@@ -33,8 +33,7 @@ from monitor.follow.messages import (
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Patience
 from monitor.known import Run, Saved, SavedRun, SavedSource, Source, forgotten
-from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot, View, samples_of
-from monitor.pages import page_of
+from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot
 from monitor.run import derived
 from monitor.run.history import History
 from monitor.run.jump import shift
@@ -42,6 +41,7 @@ from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import LONGEST_SECONDS
+from monitor.shown import count_sources, show
 from parsers.events import (
     Event,
     FailureSeen,
@@ -65,7 +65,6 @@ _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, Wa
 _JUDGE_INTERVAL = 1.0  # seconds between two judgements of a run that nothing came for: budgets are of 60 s and more
 _CALM_INTERVAL = 5.0  # the same while no detector has asked for more and no deadline is near: nothing should change
 _SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
-_AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
 
@@ -342,8 +341,8 @@ class Core:
             run = self.runs[name]
             if not run.state.proven or (run.shown is None and self._catching_up(name)):
                 continue
-            shown.append(self._show(run, now))
-        self._count_sources()
+            shown.append(show(run, now, self._hang, self.config.gpu_peak_tflops))
+        count_sources(self.counts, self.sources, self.runs.values(), self.rules)
         self.counts.set("runs", len(shown))
         return Snapshot(
             at=now,
@@ -358,34 +357,6 @@ class Core:
     def ready(self) -> bool:
         """Is every source read to its end?"""
         return not any(self._reading.values())
-
-    def _show(self, run: Run, now: float) -> RunSnapshot:
-        if run.shown is not None and not run.dirty and not run.book.open:
-            return run.shown
-        name = derived.run_state(run.state, run.history)
-        aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
-        if run.shown is None or run.dirty or aged or name != run.shown_state:
-            state = run.state
-            deadline = None if run.history or state.lost else hang.deadline(state, self._hang)
-            view = View(state, run.book, name, deadline, self.config.gpu_peak_tflops)
-            past = (state.history.frozen(), tuple(run.book.history))
-            run.shown = RunSnapshot(state.name, samples_of(view), page_of(view, self._hang), *past)
-            run.shown_state, run.shown_at, run.dirty = name, now, False
-        return run.shown
-
-    def _count_sources(self) -> None:
-        states = {"reading": 0, "following": 0, "unreadable": 0}
-        unreadable = {source for run in self.runs.values() for source in run.state.unreadable}
-        behind = 0
-        for name, source in self.sources.items():
-            state = "unreadable" if name in unreadable else "following" if source.caught_up else "reading"
-            states[state] += 1
-            behind += source.behind_bytes
-        for state, count in states.items():
-            self.counts.set("sources", count, state)
-        for rule in self.rules:
-            self.counts.set("pattern_timeouts_total", getattr(rule.read, "timeouts", 0), rule.name)
-        self.counts.set("bytes_behind", behind)
 
     # --- folding ----------------------------------------------------------------------------------------------------
 

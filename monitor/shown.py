@@ -1,0 +1,47 @@
+"""What of a run and of the files is shown: samples, page and counts, made again only where something has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from monitor.detectors import hang
+from monitor.detectors.hang import HangSettings
+from monitor.known import Run, Source
+from monitor.metrics import MonitorCounts, RunSnapshot, View, samples_of
+from monitor.pages import page_of
+from monitor.run import derived
+from parsers.scan import Rule
+
+_AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
+
+
+def show(run: Run, now: float, settings: HangSettings, peak_tflops: float | None) -> RunSnapshot:
+    """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference."""
+    if run.shown is not None and not run.dirty and not run.book.open:
+        return run.shown
+    name = derived.run_state(run.state, run.history)
+    aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
+    if run.shown is None or run.dirty or aged or name != run.shown_state:
+        state = run.state
+        deadline = None if run.history or state.lost else hang.deadline(state, settings)
+        view = View(state, run.book, name, deadline, peak_tflops)
+        past = (state.history.frozen(), tuple(run.book.history))
+        run.shown = RunSnapshot(state.name, samples_of(view), page_of(view, settings), *past)
+        run.shown_state, run.shown_at, run.dirty = name, now, False
+    return run.shown
+
+
+def count_sources(
+    counts: MonitorCounts, sources: Mapping[str, Source], runs: Iterable[Run], rules: Sequence[Rule]
+) -> None:
+    """Into `counts`: files by their state, bytes still to be read, patterns of a site that took too long."""
+    states = {"reading": 0, "following": 0, "unreadable": 0}
+    unreadable = {source for run in runs for source in run.state.unreadable}
+    for name, source in sources.items():
+        state = "unreadable" if name in unreadable else "following" if source.caught_up else "reading"
+        states[state] += 1
+    for state, count in states.items():
+        counts.set("sources", count, state)
+    for rule in rules:
+        counts.set("pattern_timeouts_total", getattr(rule.read, "timeouts", 0), rule.name)
+    counts.set("bytes_behind", sum(source.behind_bytes for source in sources.values()))
