@@ -17,6 +17,7 @@ from monitor.run.state import RunState, Validation
 from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, TrainerProgressed
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
+_LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost
 EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 
@@ -180,7 +181,8 @@ def _pure_seconds(state: RunState, elapsed: float, delta: int, at: float | None)
         overhead = max(overhead, _interruption(state, elapsed, delta, since))
         # A loop that stops its timer prints less than the time from line to line. One iteration tells by itself.
         inside = delta > 1 and at - state.last_iteration_at - elapsed * delta < 0.5 * overhead
-    believable = overhead > 0 and (elapsed * delta - overhead) >= 0.5 * (usual or 0.0) * delta
+    least = 0.5 * usual if usual is not None else _LEAST_SHARE * elapsed
+    believable = overhead > 0 and elapsed * delta - overhead >= least * delta
     if usual is not None and elapsed <= 1.05 * usual and not (inside and believable):
         return elapsed  # the loop stopped its timer, or the overhead is lost in the noise
     if believable:

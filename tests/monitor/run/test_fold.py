@@ -257,6 +257,15 @@ def test_time_stamped_megatron_holds_no_overhead(state: RunState) -> None:
     assert state.pure_seconds == 12.0
 
 
+def test_lines_that_were_written_out_together_teach_no_pace(state: RunState) -> None:
+    """A buffer of 4 KiB holds an evaluation and the line after it: between them no time seems to have passed."""
+    feed(state, iteration(1), at=100.0)
+    feed(state, ValidationLogged(iteration=20, losses={"lm loss": 3.0}), at=339.0)
+    feed(state, iteration(21, 12.0), at=340.0)
+    assert state.pace.predicted() is None
+    assert state.pure_seconds == 10.0
+
+
 def test_one_crash_has_one_failure(state: RunState) -> None:
     """84 watchdog lines and their followers are one failure with the ranks that told it."""
     feed(state, *(iteration(n) for n in range(1, 4)))
