@@ -158,7 +158,8 @@ def _learn(state: RunState, elapsed: float, delta: int, first: bool, at: float |
     if first:  # warm-up and compilation: shown, never learned from
         return
     # Live, an interruption is measured by when lines arrived, to half a second: good enough for long iterations only.
-    state.step_seconds = pure if not state.impure or pure * delta >= _LONG else None
+    measured = delta if pure == elapsed else _iterations_behind(state, delta)
+    state.step_seconds = pure if not state.impure or pure * measured >= _LONG else None
     if state.step_seconds is not None:
         printed = state.latest.tflops if state.driver == "iteration" and pure == elapsed else None
         state.steady.add(batch_size, pure, printed)
@@ -197,11 +198,17 @@ def _interruption(state: RunState, elapsed: float, delta: int, since: float) -> 
     """Seconds of the evaluation or save that ended `since` seconds after the line before. Where it did not come right
     after that line, the iterations behind it tell what one takes: the rest of the line's time is theirs alone.
     """
-    last = state.attempt.last_iteration or 0
-    behind = last - state.overhead_iteration if state.overhead_iteration is not None else delta
-    if not 0 < behind < delta:
+    behind = _iterations_behind(state, delta)
+    if behind == delta:
         return since
     return max(0.0, elapsed * delta - (elapsed * delta - since) / behind * delta)
+
+
+def _iterations_behind(state: RunState, delta: int) -> int:
+    """Of the iterations that a line stands for, those after its last evaluation or save; all where nothing tells."""
+    last, before = state.attempt.last_iteration, state.overhead_iteration
+    behind = last - before if last is not None and before is not None else delta
+    return behind if 0 < behind < delta else delta
 
 
 def _learn_overhead(state: RunState, seconds: float) -> None:

@@ -257,6 +257,18 @@ def test_time_stamped_megatron_holds_no_overhead(state: RunState) -> None:
     assert state.pure_seconds == 12.0
 
 
+@pytest.mark.parametrize(("evaluated", "shown"), [(80, 10.0), (99, None)])
+def test_few_iterations_behind_an_evaluation_are_no_measure(
+    state: RunState, evaluated: int, shown: float | None
+) -> None:
+    """A line is seen up to half a second late: beside twenty iterations that is lost, beside one it is a slowdown."""
+    feed(state, *(iteration(n) for n in (1, 25, 50)), at=1000.0)
+    ended = 1000.0 + 10.0 * (evaluated - 50) + 60.0
+    feed(state, ValidationLogged(iteration=evaluated, losses={"lm loss": 3.0}), at=ended)
+    feed(state, iteration(100, 560 / 50, lm_loss=1.0), at=1560.0)
+    assert state.step_seconds == (pytest.approx(shown) if shown else None)
+
+
 def test_lines_that_were_written_out_together_teach_no_pace(state: RunState) -> None:
     """A buffer of 4 KiB holds an evaluation and the line after it: between them no time seems to have passed."""
     feed(state, iteration(1), at=100.0)
