@@ -139,9 +139,9 @@ class Replay:
             yield from self.pass_until(at)
         self.now = at
         state = self.run.state
-        before = state.iterations_total
+        before, timed = state.iterations_total, state.step_seconds is not None
         yield from self._judge.take(self.run, entry, source, at, True)
-        if state.iterations_total != before:
+        if state.iterations_total != before or not timed:  # DeepSpeed tells a step's time on the line behind it
             self._sample(state)
 
     def play_rows(

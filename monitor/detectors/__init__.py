@@ -33,7 +33,7 @@ from monitor.detectors import (
 from monitor.detectors.verdict import Verdict
 from monitor.run.state import RunState
 from monitor.run.steps import Foreseen, Steps
-from parsers.events import Event
+from parsers.events import EngineStepLogged, Event
 
 
 class Detector(Struct, frozen=True):
@@ -58,7 +58,12 @@ class Detector(Struct, frozen=True):
 DETECTORS: dict[str, Detector] = {
     "hang": Detector(hang.check, hang.HangSettings, deadline=hang.next_change),
     "slowdown": Detector(
-        slowdown.check, slowdown.SlowdownSettings, on_step=slowdown.on_step, on_steps=slowdown_ahead.on_steps
+        slowdown.check,
+        slowdown.SlowdownSettings,
+        on_step=slowdown.on_step,
+        on_event=slowdown.on_event,
+        listens=(EngineStepLogged,),
+        on_steps=slowdown_ahead.on_steps,
     ),
     "launch_blocking": Detector(
         launch_blocking.check,

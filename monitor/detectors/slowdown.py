@@ -24,6 +24,7 @@ from monitor.run.derived import batch_size, sequence_length
 from monitor.run.nodes import nodes_of
 from monitor.run.state import RunState
 from monitor.run.units import Ratio
+from parsers.events import Event
 
 NAME = "slowdown"
 _ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
@@ -91,6 +92,8 @@ class Memory:
     shift: Shift | None = None
     faster: Shift | None = None
     segments: list[Segment] = field(default_factory=list)
+    untimed: int | None = None
+    """The iteration that came without a time; DeepSpeed's engine tells it on the step's next line."""
 
 
 def layout_of(state: RunState) -> str:
@@ -114,16 +117,33 @@ def key_of(state: RunState) -> str:
 def on_step(state: RunState, settings: SlowdownSettings) -> bool:
     """Take the step's pure time; True if the verdict may have changed."""
     memory = recall(state, NAME, Memory)
-    changed = False
     if memory.attempt != state.attempt.number:
         memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
         memory.faster = None
         if memory.shift is not None:
             memory.shift.unsure = True
     memory.steps += 1
+    if state.step_seconds is None:
+        memory.untimed = state.latest.iteration
+    return _take(state, memory, settings)
+
+
+def on_event(state: RunState, _event: Event, settings: SlowdownSettings) -> bool:
+    """The time of a step that has been counted; True if the verdict may have changed."""
+    memory = recall(state, NAME, Memory)
+    late = state.driver == "engine" and memory.attempt == state.attempt.number
+    if not late or state.step_seconds is None or memory.untimed is None or memory.untimed != state.latest.iteration:
+        return False
+    memory.untimed = None
+    return _take(state, memory, settings)
+
+
+def _take(state: RunState, memory: Memory, settings: SlowdownSettings) -> bool:
+    """Compare the step's time with the level, if it has one."""
+    changed = False
     seconds, iteration = state.step_seconds, state.latest.iteration
     if seconds is None or seconds <= 0 or iteration is None or memory.steps <= settings.warm_up:
-        return changed
+        return False
     key = key_of(state)
     if key != memory.key:
         changed = _change_key(memory, key)

@@ -33,6 +33,10 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
     if state.driver == "engine":  # the engine reports a step before the loop does: it was the same training
         state.iterations_total -= attempt.iterations
         attempt.iterations, attempt.last_iteration = 0, None
+        number, seconds = state.memo.pop("engine_seconds", (0, 0.0))
+        if number == attempt.number:
+            state.productive_seconds -= seconds
+            state.seconds_since_checkpoint = max(0.0, state.seconds_since_checkpoint - seconds)
     if attempt.last_iteration is not None and event.iteration <= attempt.last_iteration:
         cursor = state.copies.cursors.get(source)
         if cursor is not None and cursor.last_iteration is not None and event.iteration > cursor.last_iteration:
@@ -117,10 +121,7 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
     attempt.first_failure_at = None
     state.failure = None  # whatever was seen before, the loop goes on
     if elapsed is not None:
-        seconds = elapsed * delta
-        state.productive_seconds += seconds  # what a restart computes again was taken off when it began
-        state.seconds_since_checkpoint += seconds
-        _learn(state, elapsed, delta, first, at if live else None)
+        _take_seconds(state, elapsed, delta, first, at if live else None)
     if live:
         watch_bursts(state, elapsed, delta, at)
     if state.highest_iteration is None or iteration > state.highest_iteration:
@@ -147,6 +148,18 @@ def _interval(state: RunState, iteration: int) -> int:
     if usual is None:
         return delta if delta <= _LONGEST_INTERVAL else 1
     return usual if delta > 2 * usual else max(delta, 1)
+
+
+def _take_seconds(state: RunState, elapsed: float, delta: int, first: bool, at: float | None) -> None:
+    """The last `delta` iterations took `elapsed` seconds each. DeepSpeed tells it on a line behind the step's own."""
+    seconds = elapsed * delta
+    if state.driver == "engine":  # the loop may yet tell them itself
+        number, before = state.memo.get("engine_seconds", (0, 0.0))
+        known = before if number == state.attempt.number else 0.0
+        state.memo["engine_seconds"] = [state.attempt.number, known + seconds]
+    state.productive_seconds += seconds  # what a restart computes again was taken off when it began
+    state.seconds_since_checkpoint += seconds
+    _learn(state, elapsed, delta, first, at)
 
 
 def _learn(state: RunState, elapsed: float, delta: int, first: bool, at: float | None) -> None:
@@ -272,7 +285,8 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
     if last is not None and event.step == last:  # another form of the same step
         if elapsed is not None and latest.seconds_per_iteration is None:
             latest.seconds_per_iteration = elapsed
-            _learn(state, elapsed, state.log_interval or 1, state.attempt.first_iteration == event.step, live)
+            first = state.attempt.first_iteration == event.step
+            _take_seconds(state, elapsed, 1 if first else state.log_interval or 1, first, at if live else None)
         return False
     latest.seconds_per_iteration = elapsed
     count_step(state, event.step, elapsed, at, live)

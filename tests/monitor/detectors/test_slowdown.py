@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from monitor.detectors.levels import Level
+from monitor.simulate import DIALECTS, Fault, Scenario, timeline
 from tests.monitor.playing import fault, healthy, play
 
 BIGSCIENCE = (
@@ -127,3 +128,21 @@ def test_a_level_forgets_nothing_that_it_must_keep() -> None:
         level.add(rng.gauss(0, 1), i, 20.0)
         assert len(level.values) == min(i + 1, 200)
     assert sorted(level.values) == level.ordered
+
+
+@pytest.mark.parametrize(("dialect", "interval"), [(name, every) for name in sorted(DIALECTS) for every in (1, 10)])
+def test_every_program_that_tells_a_time_is_watched(dialect: str, interval: int) -> None:
+    """DeepSpeed's engine tells the time of a step on the line behind it, when the step has been counted already."""
+    count, at = 150 * interval, 90 * interval
+    wanted = {
+        "dialect": dialect, "iterations": count, "seconds_per_iteration": 5.0, "log_interval": interval, "seed": 4,
+        "eval_interval": 0, "save_interval": 0,
+    }  # fmt: skip
+    slow = Scenario(**wanted, faults=(Fault("slowdown", at, factor=1.08),))
+    played = play((emission.at, emission.text) for emission in timeline(slow))
+    told = played.firing("slowdown")
+    assert told.iteration is not None
+    assert at <= told.iteration <= at + 8 * interval
+    assert played.kinds() == {"slowdown"}
+    assert played.state.productive_seconds == pytest.approx(5.0 * at + 5.4 * (count - at), rel=0.01)
+    assert play((emission.at, emission.text) for emission in timeline(Scenario(**wanted))).kinds() == set()
