@@ -10,6 +10,7 @@ from monitor.follow.identity import TAIL_BYTES, digest, grown_head, tail_of
 from monitor.follow.messages import Data, Former, Opened, Position, Restarted
 
 _WINDOW_BYTES = 4096  # covers every unfinished line but the very long ones, at 4 MiB for 1,000 sources
+# Small pieces are looked at together: when they are as many bytes, or when somebody asks.
 _LINE_ENDS = 4  # a line end stays the last one until the next: older ones serve callers that lag a few chunks behind
 FORMER_FILES = 8
 """Files left behind that are remembered per source: those that logrotate keeps uncompressed are fewer."""
@@ -19,14 +20,23 @@ class Marker:
     """Feed it every Opened, Data and Restarted of one source, in order."""
 
     def __init__(self) -> None:
-        self._device = self._inode = 0
+        self._device = self._inode = self._new_bytes = self.fed_to = 0
+        """`fed_to`: the offset behind the last byte fed."""
+        self._new: list[bytes] = []
         self._former: tuple[Former, ...] = ()
         self._begin(0, b"", b"")
 
     def feed(self, message: Opened | Data | Restarted) -> None:
         """Take one message of the source."""
         if isinstance(message, Data):
-            self._feed_data(message.offset, message.data)
+            offset, data = message.offset, message.data
+            if offset == self.fed_to and self._new_bytes + len(data) <= _WINDOW_BYTES:
+                self._new.append(data)
+                self._new_bytes += len(data)
+            else:
+                self._settle()
+                self._feed_data(offset, data)
+            self.fed_to = offset + len(data)
             return
         self._device, self._inode = message.device, message.inode
         if isinstance(message, Opened):
@@ -37,16 +47,12 @@ class Marker:
                 self._former = (*self._former, message.former)[-FORMER_FILES:]
             self._begin(0, b"", b"")
 
-    @property
-    def fed_to(self) -> int:
-        """Offset behind the last byte fed."""
-        return self._end
-
     def position(self, offset: int) -> Position:
         """Proof for `offset`: the end of a recent line, or any place in the last 4 KiB.
 
         Elsewhere the offset is given with an empty tail, which leaves the head, the inode and the size as proof.
         """
+        self._settle()
         tail = self._tail_at(offset)
         head = self._head[:offset]
         return Position(
@@ -56,8 +62,18 @@ class Marker:
     def _begin(self, offset: int, head: bytes, tail: bytes) -> None:
         self._head = head
         self._window = tail
-        self._end = offset
+        self._end = self.fed_to = offset
         self._line_ends: dict[int, bytes] = {offset: tail}
+        self._new.clear()
+        self._new_bytes = 0
+
+    def _settle(self) -> None:
+        """Look at what was fed since: it stands at the end of all before."""
+        if self._new:
+            data = b"".join(self._new)
+            self._new.clear()
+            self._new_bytes = 0
+            self._feed_data(self._end, data)
 
     def _feed_data(self, offset: int, data: bytes) -> None:
         if offset != self._end:
