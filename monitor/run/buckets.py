@@ -18,7 +18,7 @@ Column = list[float] | list[int] | int | float | None
 AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values not finite, first and last time
 _AXIS_VALUES = 3  # of a row stand before its values
 QUAD = 16  # bytes of (low, high, sum, count)
-_LAST_ITERATION = 2**31 - 1
+LAST_ITERATION = 2**31 - 1
 _LARGEST = 3.0e38  # float32 holds no more
 _pack = struct.Struct("=4f").pack
 ABSENT = _pack(float("inf"), float("-inf"), 0.0, 0.0)
@@ -65,7 +65,7 @@ def axis_of(
     width = starts.step
     ends = slice(starts.start + width - 1, starts.stop, width)
     firsts, lasts = iterations[starts.start : starts.stop : width], iterations[ends]
-    if not 0 <= firsts[0] <= lasts[-1] <= _LAST_ITERATION:
+    if not 0 <= firsts[0] <= lasts[-1] <= LAST_ITERATION:
         firsts, lasts = list(map(_bounded, firsts)), list(map(_bounded, lasts))
     begun = [_NAN if time is None else time for time in map(times, starts)]
     ended = begun
@@ -134,7 +134,7 @@ def rows_of(
 
 
 def _bounded(number: float | None) -> int:
-    return min(max(int(number or 0), 0), _LAST_ITERATION)
+    return min(max(int(number or 0), 0), LAST_ITERATION)
 
 
 def halved(column: bytearray) -> bytearray:

@@ -3,7 +3,8 @@
 Law: rows come in order and are put together in buckets. When the track is full, neighbours are merged, so that a
 bucket stands for twice as many rows: lows and highs survive any number of merges, sums and counts add up. A value that
 is absent, NaN or infinite is in no figure; those that were not finite are counted. Everything here can be saved as it
-stands: figures are packed as float32, a bucket of one series is (low, high, sum, count).
+stands: figures are packed as float32, a bucket of one series is (low, high, sum, count). Rows that came one by one lie
+as they are until some dozens are put together or somebody looks: `settle`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 from monitor.run.buckets import (
     ABSENT,
     AXIS,
+    LAST_ITERATION,
     QUAD,
     Column,
     Row,
@@ -48,6 +50,7 @@ _PHASES_KEPT = 512
 _RESTARTS_KEPT = 256
 _DATASETS_KEPT = 16
 _VALIDATION = ("loss",)
+_LIE = 32  # rows that may wait to be put together: by columns they take a quarter of the time
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class Track:
     axis: bytearray = field(default_factory=bytearray)
     series: dict[str, bytearray] = field(default_factory=dict)
     open: list[Row] = field(default_factory=list)
+    """Rows of one attempt: of the bucket that fills, before them those of full ones until `settle`."""
 
     def __len__(self) -> int:
         """Closed buckets."""
@@ -67,9 +71,30 @@ class Track:
     def add(self, row: Row, names: tuple[str, ...]) -> None:
         """One more row, its values in the order of `names`."""
         rows = self.open
-        if rows and (len(rows) >= self.width or rows[-1][2] != row[2]):
+        if rows and rows[-1][2] != row[2]:
+            self.settle(names)
             self._close(names)  # empties the same list
+        elif len(rows) >= self.width + _LIE:
+            self.settle(names)
         rows.append(row)
+
+    def settle(self, names: tuple[str, ...]) -> None:
+        """Put the rows of full buckets together. The last row stays open, and with it those of its bucket."""
+        if len(self.open) <= self.width:
+            return
+        rows = self.open[:]
+        self.open.clear()
+        numbers, times, attempts, *values = cast("list[list[Any]]", list(map(list, zip(*rows, strict=True))))
+        absent = [column.count(None) for column in values]
+        plain = all(count in (0, len(rows)) for count in absent) and None not in numbers
+        if plain and 0 <= min(numbers) and max(numbers) <= LAST_ITERATION:
+            columns = [None if count else column for column, count in zip(values, absent, strict=True)]
+            self.add_many(numbers, times.__getitem__, attempts[0], columns, names)
+            return
+        for row in rows:
+            if len(self.open) >= self.width:
+                self._close(names)
+            self.open.append(row)
 
     def add_many(
         self,
@@ -80,6 +105,7 @@ class Track:
         names: tuple[str, ...],
     ) -> None:
         """What `add` of each row leaves; whole buckets go in without a row made. `times` as for `History.add_steps`."""
+        self.settle(names)
         rows, at, count = self.open, 0, len(iterations)
         if rows and count:
             if rows[-1][2] == attempt:
@@ -209,8 +235,15 @@ class History:
         """Seconds to add to the log's times: its zone is not printed, whole quarters of an hour are one."""
         return round((self.clock_lag or 0.0) / 900.0) * 900.0
 
+    def settle(self) -> None:
+        """Put together what came one by one: before it is looked at."""
+        self.steps.settle(SERIES)
+        for track in self.validations.values():
+            track.settle(_VALIDATION)
+
     def frozen(self) -> History:
         """A copy that other threads may read."""
+        self.settle()
         return History(
             self.steps.frozen(),
             {name: track.frozen() for name, track in self.validations.items()},
@@ -227,6 +260,7 @@ class History:
 
 def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 0.0) -> dict[str, Any]:
     """The buckets from `start` on as lists, the one that fills last. Low and high only where a bucket has many rows."""
+    track.settle(names)
     axis, series = bytes(track.axis), {name: bytes(column) for name, column in track.series.items()}
     closed = len(axis) // AXIS.size
     start = min(max(start, 0), closed)
@@ -272,6 +306,7 @@ def history_json(history: History, width: int = 0, start: int = 0, key: str = ""
     """What the API gives. With the width and the number of closed buckets that a client has, only the steps that are
     new; with the key of its last answer, no validation, phases and restarts unless they have changed.
     """
+    history.settle()
     zone = history.zone
     new_only = start if width == history.steps.width and start <= len(history.steps) else 0
     now = _key(history)

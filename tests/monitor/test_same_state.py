@@ -72,6 +72,7 @@ def _replayed(texts: dict[str, bytes], size: int, stretches: bool) -> list[str]:
 def _parts(run: Judged) -> list[str]:
     """The state field by field, for a difference that can be read."""
     state = run.state
+    state.history.settle()
     return [*(f"{name}: {getattr(state, name)!r}" for name in RunState.__dataclass_fields__), repr(run.book)]
 
 
