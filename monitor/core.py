@@ -93,6 +93,10 @@ class Core:
         self._stirred: dict[str, bool] = {}  # runs that are to be judged at the next tick, in the order of their lines
         self._swept_at = float("-inf")  # when all runs were last looked at, for what time alone changes
         self._reading: Counter[str] = Counter()  # run -> its sources that have not been read to their end
+        self._events: Counter[str] = Counter()  # by kind, since the counts were last brought up to date
+        self._bytes = 0  # the same
+        self._read_at: float | None = None
+        self._touched: dict[str, Source] = {}  # the same: what was read from
         self._sources_of: dict[str, set[str]] = {}
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
@@ -137,6 +141,7 @@ class Core:
         """Nothing is known of this source any more."""
         source = self.sources.pop(name, None)
         if source is not None:
+            self._count_lines(source)
             self._finish(source)
             self._sources_of[source.run].discard(name)
             if not self._sources_of[source.run]:
@@ -176,10 +181,13 @@ class Core:
         self, source: Source, message: Data | Parsed, size: int, entries: Sequence[LogEvent | Stretch], now: float
     ) -> None:
         source.behind_bytes, source.mtime = message.behind_bytes, message.mtime
-        self.counts.add("bytes_total", by=size)
-        self.counts.set("last_read_timestamp_seconds", message.at)
+        self._bytes += size
+        self._read_at = at = message.at
         # Stamped by another thread: a clock that was set back in between must not put progress into the future.
-        at = min(message.at, now) if source.caught_up else min(message.mtime, message.at, now)
+        if at > now:
+            at = now
+        if not source.caught_up and message.mtime < at:
+            at = message.mtime
         self._fold_all(source, entries, at, now)
 
     def _restarted(self, message: Restarted, now: float) -> None:
@@ -188,6 +196,7 @@ class Core:
             return
         if message.reason != "truncated":  # what a rotated file ended with was its last line
             self._fold_all(source, source.reader.flush(), source.mtime, now)
+        self._count_lines(source)
         self.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         source.marker.feed(message)
         source.reader = SourceReader(self.rules)
@@ -252,6 +261,7 @@ class Core:
             self._weigh_loss(run, source.run)
         self._stir(run)
         self.fleeting = True
+        self._count_lines(source)
         source.reader = SourceReader(self.rules)
         source.counted = (0, 0)
 
@@ -342,7 +352,7 @@ class Core:
             if not run.state.proven or (run.shown is None and self._catching_up(name)):
                 continue
             shown.append(show(run, now, self._hang, self.config.gpu_peak_tflops))
-        count_sources(self.counts, self.sources, self.runs.values(), self.rules)
+        count_sources(self.counted(), self.sources, self.runs.values(), self.rules)
         self.counts.set("runs", len(shown))
         return Snapshot(
             at=now,
@@ -361,7 +371,7 @@ class Core:
     # --- folding ----------------------------------------------------------------------------------------------------
 
     def _fold_all(self, source: Source, entries: Sequence[LogEvent | Stretch], at: float, now: float) -> None:
-        self._count_lines(source)
+        self._touched[source.name] = source
         if not entries:
             return
         run = self._run(source.run, now)
@@ -370,15 +380,17 @@ class Core:
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
-        kinds: Counter[str] = Counter()
+        events, only_steps = self._events, True
         for entry in entries:
             if isinstance(entry, Stretch):
-                kinds[IterationLogged.kind] += len(entry)
+                events[IterationLogged.kind] += len(entry)
                 source.drives = True
                 self._take_stretch(run, entry, source.name, at)
                 continue
             event = entry.event
-            kinds[event.kind] += 1
+            events[event.kind] += 1
+            if type(event) is not IterationLogged:
+                only_steps = False
             if isinstance(event, Malformed):
                 self.counts.add("malformed_lines_total", event.rule)
             elif isinstance(event, LineDiscarded):
@@ -391,14 +403,12 @@ class Core:
             self._told.extend(self._judge.take(run, entry, source.name, at, source.caught_up))
             if state.progress_at != before and source.caught_up:
                 run.history = False  # it moves: no history any more
-        for kind, count in kinds.items():
-            self.counts.add("events_total", kind, by=count)
         if not source.caught_up:
             run.backlog_at = now
         state.read_at = now
         run.dirty = True
         open_or_new = run.book.open or run.book.pending or not run.judged_at
-        if open_or_new or not source.caught_up or len(kinds) > 1 or IterationLogged.kind not in kinds:
+        if open_or_new or not source.caught_up or not only_steps:
             self._stir(run)  # else it is calm: a detector that is moved by an iteration has judged at once
 
     def _take_stretch(self, run: Run, stretch: Stretch, source: str, at: float) -> None:
@@ -420,6 +430,20 @@ class Core:
                 self._judge.take(run, entry, source, at, False)
         run.deferred.clear()
         self._stir(run)
+
+    def counted(self) -> MonitorCounts:
+        """The counts, brought up to date: of each line only what costs next to nothing is noted."""
+        for source in self._touched.values():
+            self._count_lines(source)
+        self._touched.clear()
+        for kind, count in self._events.items():
+            self.counts.add("events_total", kind, by=count)
+        self._events.clear()
+        if self._read_at is not None:
+            self.counts.add("bytes_total", by=self._bytes)
+            self.counts.set("last_read_timestamp_seconds", self._read_at)
+            self._bytes, self._read_at = 0, None
+        return self.counts
 
     def _count_lines(self, source: Source) -> None:
         lines, matched = source.reader.lines, source.reader.matched_lines
@@ -493,6 +517,7 @@ class Core:
 
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""
+        counts = self.counted().values
         sources = {
             name: source for name, source in self._unclaimed.sources.items() if now - source.saved_at < _FORGET_SAVED
         }
@@ -504,11 +529,12 @@ class Core:
             if not run.state.proven:
                 continue
             state = run.state
+            state.history.settle()
             if run.deferred:  # their lines lie before the saved offsets: they count now or never
                 state = copy.deepcopy(state)
                 self._fold_deferred(Run(state, copy.deepcopy(run.book), run.history, deferred=list(run.deferred)))
             runs[name] = SavedRun(state, run.book, run.history)
-        return Saved(sources, runs, {name: list(series.items()) for name, series in self.counts.values.items()})
+        return Saved(sources, runs, {name: list(series.items()) for name, series in counts.items()})
 
     def restore(self, saved: Saved) -> dict[str, Position]:
         """Take what was saved; each source and its run are claimed when the follower proves the position.

@@ -104,7 +104,7 @@ def _ahead(messages: Generator[Message, None, None], core: Core) -> Generator[Me
         yield message
         if isinstance(message, Data):
             read += len(message.data)
-            lines = core.counts.values.get("megatron_monitor_lines_total", {}).get(("matched",), 0.0)
+            lines = core.counted().values.get("megatron_monitor_lines_total", {}).get(("matched",), 0.0)
             # To come: of this file what is left, of others that nobody has seen as much as came so far.
             if lines * max(read, message.behind_bytes) >= WORTH_LINES * read:
                 from monitor.reader_process import may_part, read_elsewhere  # a small reading needs nothing of it
