@@ -117,14 +117,14 @@ class LineSplitter:
         return out
 
     def between_lines(self, chunk: bytes) -> bool:
-        """Is the chunk one whole line with a plain end, and nothing before it left over?"""
+        """Does the chunk end in a newline, and was nothing left over before it?"""
         if self.raw_pending or self._discarding or self.after_return or len(chunk) > self.max_line_bytes:
             return False
-        return chunk.find(b"\n") == len(chunk) - 1 and b"\r" not in chunk and b"\0" not in chunk
+        return chunk.endswith(b"\n")
 
-    def pass_line(self) -> None:
-        """Such a chunk was read without `feed`."""
-        self._line = self.line + 1
+    def pass_lines(self, count: int) -> None:
+        """Such a chunk, of so many lines, was read without `feed`."""
+        self._line = self.line + count
 
     def flush(self) -> list[Block | Discarded]:
         """The source has ended: its unfinished last line counts as whole."""

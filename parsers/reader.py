@@ -22,6 +22,7 @@ from parsers.shapes import Answer, Aside, Gathered, Shapes
 from parsers.speakers import GATHERERS, RULES
 from parsers.stretch import LEAST, MAX_TEXT, Stretch
 
+_FEW = 16  # lines that are read without a search for the known ones among them
 _Inert: TypeAlias = Callable[[Event], bool]
 
 _DEFAULT_SCANNER = Scanner(RULES)
@@ -86,18 +87,19 @@ class SourceReader:
         return out
 
     def _read_known(self, chunk: bytes, out: list[LogEvent]) -> bool:
-        """Was it one whole line of a known shape? So a live run writes them, and they need no search."""
-        if self._open or self._extra or not self._splitter.between_lines(chunk):
+        """Was it a whole line of a known shape, or a few? So a live run writes them, and they need no search."""
+        if self._open or self._extra or not self._splitter.between_lines(chunk) or chunk.count(b"\n") > _FEW:
             return False
-        raw = chunk[:-1]
-        plan = self._shapes.plan(raw)
-        event = plan.read(raw) if plan is not None else None
-        if plan is None or event is None:
-            return False
-        self._last_matched = self._splitter.line
-        self.matched_lines += 1
-        self._splitter.pass_line()
-        out.append(LogEvent(self._last_matched, plan.rule, event, raw.decode().strip()[:MAX_TEXT]))
+        number = self._splitter.line
+        for raw in chunk[:-1].split(b"\n"):
+            found = self._shapes.read(raw)
+            if found is None:
+                out.clear()
+                return False
+            out.append(LogEvent(number + len(out), *found, raw.decode().strip()[:MAX_TEXT]))
+        self._splitter.pass_lines(len(out))
+        self.matched_lines += len(out)
+        self._last_matched = out[-1].line
         return True
 
     def skip(self, count: int) -> None:

@@ -48,6 +48,12 @@ class Shapes:
         """The plan for a line, if its shape has one."""
         return self._plans.get(raw.translate(SHAPE))
 
+    def read(self, raw: bytes) -> tuple[str, Event] | None:
+        """(the rule, the event) of a line whose shape is known. Such a line holds no line end and no NUL."""
+        plan = self._plans.get(raw.translate(SHAPE))
+        event = plan.read(raw) if plan is not None else None
+        return None if plan is None or event is None else (plan.rule, event)
+
     def gather(
         self, candidates: Candidates, start: int, end: int, plan: Plan, inert: Callable[[Event], bool]
     ) -> tuple[Gathered, Aside, int]:

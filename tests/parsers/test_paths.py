@@ -232,18 +232,19 @@ def test_every_path_gives_what_looking_at_every_line_gives(engine: str, data: by
 def test_lines_that_come_one_by_one_give_the_same(data: bytes, chance: random.Random) -> None:
     """As a live run writes them: each alone, some with others, some in parts. So is what a resume needs."""
     expected, shapes = naive(data), Shapes()
-    for _ in range(2):
+    for held_back in (0.1, 0.7):
         alone, whole = (SourceReader(scanner=SCANNERS["plain"], shapes=shapes) for _ in range(2))
         held, entries = b"", []
         for piece in re.split(rb"(?<=\n)", data):
             held += piece
-            if chance.random() < 0.1:
+            if chance.random() < held_back:
                 continue
             cut = chance.randrange(len(held) + 1) if chance.random() < 0.1 else len(held)
             entries += alone.feed(held[:cut])
             held = held[cut:]
         entries += alone.feed(held)
-        whole.feed(data)
+        said = whole.feed(data)
+        assert [entry.text for entry in entries] == [entry.text for entry in said]
         assert alone.save() == whole.save()
         entries += alone.flush()
         assert [(entry.line, entry.rule, repr(entry.event)) for entry in entries] == expected
