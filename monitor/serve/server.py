@@ -78,9 +78,9 @@ class HttpServer:
         self._limits = limits or Limits()
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = max(8, min(self._limits.connections, soft // 4 if soft > 0 else self._limits.connections))
-        self.tls: Tls | None = None
-        """May be set while it serves: new connections follow it. So may `auth`."""
+        self._tls: Tls | None = None
         self.auth: BasicAuth | None = None
+        """May be set while it serves: new connections follow it. So may `tls`."""
         self._listener = _listen(host, port)
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections without a whole request, oldest first
         self._answering: dict[asyncio.Task[None], float] = {}  # since when, in the loop's own time
@@ -88,6 +88,7 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._secured: asyncio.Event | None = None
         self._running = threading.Event()
         self._executor = ThreadPoolExecutor(self._limits.threads, thread_name_prefix="http")
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
@@ -97,6 +98,18 @@ class HttpServer:
         """Where it listens; the port is the real one if 0 was asked for."""
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
+
+    @property
+    def tls(self) -> Tls | None:
+        """What new connections are secured with."""
+        return self._tls
+
+    @tls.setter
+    def tls(self, tls: Tls | None) -> None:
+        self._tls = tls
+        if tls is not None and self._loop is not None and self._secured is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._secured.set)
 
     @property
     def connections(self) -> int:
@@ -123,7 +136,7 @@ class HttpServer:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stop, self._secured = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         self._loop.set_exception_handler(lambda _loop, told: _log.debug("http: %s", told.get("message")))
         tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._watch_certificates())]
         self._running.set()
@@ -173,10 +186,14 @@ class HttpServer:
 
     async def _watch_certificates(self) -> None:
         assert self._loop is not None
+        assert self._secured is not None
         while True:
+            if self._tls is None:  # most serve without: no reason to wake every second
+                self._secured.clear()
+                await self._secured.wait()
             await asyncio.sleep(self._limits.certificates)
-            if self.tls is not None:
-                await self._loop.run_in_executor(self._executor, self.tls.refresh)
+            if self._tls is not None:
+                await self._loop.run_in_executor(self._executor, self._tls.refresh)
 
     # --- one connection ---------------------------------------------------------------------------------------------
 
