@@ -6,12 +6,10 @@ threads read the last Snapshot; notifier threads drain their own queues. A hung 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import faulthandler
 import logging
 import os
-import queue
 import signal
 import socket
 import sys
@@ -23,10 +21,10 @@ from monitor.clock import Clock, SystemClock
 from monitor.config import Config, ConfigError, Web, host_and_port
 from monitor.core import Core
 from monitor.follow.follower import Follower
+from monitor.follow.inbox import Inbox
 from monitor.follow.messages import Position
 from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
-from monitor.inbox import Inbox
 from monitor.known import Saved
 from monitor.metrics import Snapshot
 from monitor.notifiers import NotificationQueue, build_notifiers
@@ -42,8 +40,8 @@ from monitor.systemd import ServiceManager
 
 _log = logging.getLogger(__name__)
 
-_WAIT = 0.25  # seconds that the loop waits for a message at most: so often is the clock asked whether a run hangs
-_PACE = 0.25  # between two turns that take messages, unless somebody asks: fifty lines a second are four turns
+_WAIT = 0.5  # seconds that the loop waits for a message at most: so often is the clock asked whether a run hangs
+_PACE = 0.1  # between two turns that take messages, unless somebody asks
 _CATCH_UP = 0.05  # seconds that a page may wait for the readers: they need 5 ms for what 50 runs write in half a second
 _TELL = 1.0  # between two lines for systemd
 _BATCH_SECONDS = 0.2  # of messages taken before the runs are judged and shown again
@@ -192,12 +190,13 @@ class Daemon:
         if self._latest.wanted and self._follower is not None and not self._inbox.pressing:
             self._follower.catch_up(_CATCH_UP)
         until = self.clock.monotonic() + _BATCH_SECONDS
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.core.handle(self._inbox.get_nowait(), self._now())
-                self._took = self.clock.monotonic()
-                if self._took >= until:
-                    return
+        while messages := self._inbox.get_some():
+            now = self._now()
+            for message in messages:
+                self.core.handle(message, now)
+            self._took = self.clock.monotonic()
+            if self._took >= until:
+                return
 
     def _now(self) -> float:
         """Unix seconds. Where the wall clock was set since the last call, all that is known moves along first."""

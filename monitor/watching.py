@@ -5,13 +5,11 @@ Unlike the daemon it remembers nothing: what it shows was read from the files si
 
 from __future__ import annotations
 
-import queue
-
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
 from monitor.follow.follower import Follower
-from monitor.follow.messages import Message
+from monitor.follow.inbox import Inbox
 from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
 from monitor.metrics import Snapshot
@@ -27,9 +25,9 @@ class Watching:
         self.clock = clock or SystemClock()
         self._core = Core(config, custom_rules(config))
         settings = FollowSettings()
-        self._messages: queue.Queue[Message] = queue.Queue(maxsize=settings.queue_size)
+        self._inbox = Inbox(settings.queue_size)
         watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
-        self._follower = Follower(watches, {}, self._messages, settings=settings, clock=self.clock)
+        self._follower = Follower(watches, {}, self._inbox, settings=settings, clock=self.clock)
 
     def start(self) -> None:
         """Begin to read."""
@@ -49,8 +47,7 @@ class Watching:
 
     def _take(self, seconds: float) -> None:
         until = self.clock.monotonic() + seconds
-        try:
-            while (left := until - self.clock.monotonic()) > 0:
-                self._core.handle(self._messages.get(timeout=left), self.clock.wall())
-        except queue.Empty:
-            return
+        while (left := until - self.clock.monotonic()) > 0:
+            self._inbox.wait(0.0, left)
+            for message in self._inbox.get_some():
+                self._core.handle(message, self.clock.wall())

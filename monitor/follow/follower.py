@@ -5,13 +5,13 @@ The caller's thread never waits for a log's file system: not here, not in `start
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from monitor.clock import Clock, SystemClock
 from monitor.follow.crew import Crew
-from monitor.follow.messages import Message, Position, SourceId
+from monitor.follow.inbox import Inbox
+from monitor.follow.messages import Position, SourceId
 from monitor.follow.mounts import Mounts, read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
@@ -26,7 +26,7 @@ class Follower:
         self,
         patterns: Sequence[Watch],
         resume: Mapping[SourceId, Position],
-        messages: queue.Queue[Message],
+        messages: Inbox,
         *,
         settings: FollowSettings | None = None,
         os_layer: OsLayer | None = None,

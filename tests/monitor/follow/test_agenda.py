@@ -89,12 +89,12 @@ def test_passes_are_paced(make_rig, append, tmp_path):
         list(rig.reader.poll(rig.clock))
         looks += rig.os.calls.get("stat", 0)
         passes += 1
-        pause = thread._pause(began)
+        pause = thread._pause(began, 0.0)
         assert 0.0999 <= pause <= 2.2
         rig.clock.advance(pause)
     assert looks > passes * 5
     append(tmp_path / "7.log", b"y" * 250)  # three reads
     began = rig.clock.monotonic()
     list(rig.reader.poll(rig.clock, {str(tmp_path / "7.log")}))
-    assert thread._pause(began) == 0.0
+    assert thread._pause(began, 0.0) == 0.0
     thread.alarm.close()

@@ -12,6 +12,7 @@ import pytest
 from monitor.follow import reader_thread
 from monitor.follow.crew import read_once
 from monitor.follow.follower import Follower
+from monitor.follow.inbox import Inbox
 from monitor.follow.inotify import Happened, Inotify
 from monitor.follow.marker import Marker
 from monitor.follow.messages import CaughtUp, Data, Opened, Scanned, Unreadable
@@ -30,7 +31,7 @@ def start():
     followers = []
 
     def make(*patterns, resume=None, size=32, local=True, os_layer=None, mounts=None, **settings):
-        messages = queue.Queue(size)
+        messages = Inbox(size)
         table = Mounts([Mount("/", "ext4" if local else "nfs")])
         follower = Follower(
             [Watch(str(pattern)) for pattern in patterns],
@@ -106,7 +107,8 @@ def test_nobody_waits_for_long_for_a_reader_that_does_not_answer(start, append, 
     assert until(messages, Data).data == b"two\n"
     with pytest.raises(queue.Empty):
         messages.get(timeout=0.3)
-    messages.put(None)
+    while not messages.full():
+        messages.put(CaughtUp("/b", 0.0))
     append(log, b"three\n")
     assert not follower.catch_up(0.05)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from monitor.follow.messages import CaughtUp
-from monitor.inbox import Inbox
+from monitor.follow.inbox import SMALL_BYTES, Inbox
+from monitor.follow.messages import CaughtUp, Data
 
 LONG = 10.0  # seconds that no test waits for
 SHORT = 0.1
@@ -18,6 +18,11 @@ SHORT = 0.1
 def message(number: int = 0) -> CaughtUp:
     """Any message."""
     return CaughtUp(f"/{number}", 0.0)
+
+
+def block(number: int) -> Data:
+    """A message that is not small."""
+    return Data(f"/{number}", 0, bytes(SMALL_BYTES + 1), 0.0, 0.0, 0)
 
 
 def later(act: Callable[[], object]) -> threading.Timer:
@@ -62,8 +67,45 @@ def test_a_message_ends_the_patience_and_not_the_pause() -> None:
 def test_half_a_queue_ends_the_pause() -> None:
     """A reader with much to tell is not kept waiting."""
     inbox = Inbox(8)
-    timer = later(lambda: [inbox.put(message(number)) for number in range(4)])
+    timer = later(lambda: [inbox.put(block(number)) for number in range(4)])
     assert seconds(inbox, LONG, LONG) < LONG / 2
     timer.join()
     assert seconds(inbox, LONG, LONG) < LONG / 2
-    assert [inbox.get_nowait() for _ in range(4)] == [message(number) for number in range(4)]
+    assert [inbox.get_nowait() for _ in range(4)] == [block(number) for number in range(4)]
+
+
+def test_a_small_message_takes_part_of_a_place() -> None:
+    """Lines of a hundred runs are no reason for haste, and the memory is bounded all the same."""
+    inbox = Inbox(2)
+    assert inbox.put_all([message(number) for number in range(100)], 0.0) == 32
+    assert inbox.full()
+    assert inbox.put_all([message()], SHORT) == 0
+    assert inbox.get_nowait() == message()
+    assert inbox.put_all([block(1), block(2)], 0.0) == 1
+    assert inbox.put_all([message()], 0.0) == 0
+
+
+def test_who_waits_for_room_goes_on_when_there_is_some() -> None:
+    """All that is taken at once is room for who puts."""
+    inbox = Inbox(1)
+    inbox.put(block(1))
+    timer = later(inbox.get_some)
+    assert inbox.put_all([block(2)], LONG) == 1
+    timer.join()
+
+
+def test_what_is_taken_at_once() -> None:
+    """In the order in which it came, up to a message that takes its time, and not without end."""
+    inbox = Inbox(32)
+    assert inbox.get_some() == []
+    told = [message(1), block(2), message(3), *map(message, range(4, 50))]
+    assert inbox.put_all(told, 0.0) == len(told)
+    assert inbox.get_some() == told[:2]
+    rest = [*inbox.get_some(), *inbox.get_some()]
+    assert rest == told[2:]
+    assert inbox.empty()
+    inbox.put_all([block(number) for number in range(40)], 0.0)
+    assert inbox.full()
+    for number in range(32):
+        assert inbox.get_some() == [block(number)]
+    assert not inbox.full()

@@ -1,0 +1,99 @@
+"""The queue between the reader threads and the loop. The loop sleeps its pause out unless somebody knocks.
+
+A thread that puts wakes the loop only where it waits for a message: while it paces itself what comes is left to lie,
+so that lines from many runs cost one turn and one waking. What a pass has read is put at once and taken at once: to
+lock a queue and to tell who waits costs as much as a look at a file.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+
+from monitor.follow.messages import Data, Message
+
+SMALL_BYTES = 1 << 16
+"""A message with so much text at most is small."""
+_SMALL = 1 / 16  # of a place: all places filled with small messages are less than a sixteenth of the memory
+_TAKEN = 32  # messages taken at once: 2 MiB of text at most
+
+
+class Inbox(queue.Queue[Message]):
+    """Bounded: a reader that is ahead of the loop waits. `maxsize` are places, a small message takes part of one."""
+
+    def __init__(self, maxsize: int) -> None:
+        super().__init__(maxsize)
+        self._knock = threading.Condition(self.mutex)
+        self._knocked = False
+        self._filled = 0.0
+
+    def knock(self) -> None:
+        """Somebody wants the loop to turn now. From any thread, never from a signal handler."""
+        with self.mutex:
+            self._knocked = True
+            self._knock.notify()
+            self.not_empty.notify()
+
+    def wait(self, pause: float, patience: float) -> None:
+        """Return when somebody has knocked or the queue is half full; else `pause` seconds after the call, or after the
+        first message if there was none; or when none has come for both times together.
+        """
+        pause = max(0.0, pause)
+        with self.mutex:
+            if self._knocked or self._filled or self.not_empty.wait(pause + patience):  # a pause wakes nobody in vain
+                self._knock.wait_for(lambda: self._knocked or self.pressing, pause)
+            self._knocked = False
+
+    def put_all(self, messages: Sequence[Message], timeout: float) -> int:
+        """Put as many as there is room for, the first ones; where there is none wait for `timeout` seconds. Their
+        number.
+        """
+        with self.mutex:
+            if self._filled >= self.maxsize:
+                self.not_full.wait(timeout)
+            count = 0
+            for message in messages:
+                if self._filled >= self.maxsize:
+                    break
+                self._put(message)
+                count += 1
+            if count:
+                self.not_empty.notify()
+            return count
+
+    def get_some(self) -> list[Message]:
+        """What is there, up to the first message that is not small; nothing of nothing."""
+        taken: list[Message] = []
+        with self.mutex:
+            while self.queue and len(taken) < _TAKEN:
+                message = self._get()
+                taken.append(message)
+                if isinstance(message, Data) and len(message.data) > SMALL_BYTES:
+                    break
+            if taken:
+                self.not_full.notify_all()
+        return taken
+
+    @property
+    def pressing(self) -> bool:
+        """Is it half full?"""
+        return 2 * self._filled >= self.maxsize
+
+    def _qsize(self) -> float:  # type: ignore[override]
+        return self._filled
+
+    def _put(self, item: Message) -> None:
+        super()._put(item)
+        self._filled += _places(item)
+        if self._knocked or self.pressing:
+            self._knock.notify()
+
+    def _get(self) -> Message:
+        message = super()._get()
+        self._filled -= _places(message)
+        return message
+
+
+def _places(message: Message) -> float:
+    return _SMALL if not isinstance(message, Data) or len(message.data) <= SMALL_BYTES else 1.0
