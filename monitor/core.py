@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
 _JUDGE_INTERVAL = 1.0  # seconds between two judgements of a run that nothing came for: budgets are of 60 s and more
-_CALM_INTERVAL = 5.0  # the same while no detector has asked for more and no deadline is near: nothing should change
+_CALM_INTERVAL = 15.0  # the same while no detector has asked for more and no deadline is near: nothing should change
 _SETTLED = 1.0  # seconds without backlog after which all files of a run are believed to be read
 _FORGET_SAVED = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
@@ -163,13 +163,13 @@ class Core:
         source = self.sources.get(message.source)
         if source is None:
             return
-        gap = message.offset - source.reader.fed_bytes
-        if gap > 0:
-            source.reader.skip(gap)
-        source.marker.feed(message)
         reader, data = source.reader, message.data
+        gap = message.offset - reader.fed_bytes
+        if gap > 0:
+            reader.skip(gap)
+        source.marker.feed(message)
         entries = reader.feed(data) if source.caught_up else reader.feed_stretches(data, self._judge.inert)
-        self._read(source, message, len(message.data), entries, now)
+        self._read(source, message, len(data), entries, now)
 
     def _parsed(self, message: Parsed, now: float) -> None:
         source = self.sources.get(message.source)
@@ -344,14 +344,14 @@ class Core:
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
-    def snapshot(self, now: float) -> Snapshot:
-        """What HTTP may show until the next one."""
+    def snapshot(self, now: float, *, pages: bool = True) -> Snapshot:
+        """What HTTP may show until the next one; without `pages` those in it may be older than its samples."""
         shown: list[RunSnapshot] = []
         for name in sorted(self.runs):
             run = self.runs[name]
             if not run.state.proven or (run.shown is None and self._catching_up(name)):
                 continue
-            shown.append(show(run, now, self._hang, self.config.gpu_peak_tflops))
+            shown.append(show(run, now, self._hang, self.config.gpu_peak_tflops, pages=pages))
         count_sources(self.counted(), self.sources, self.runs.values(), self.rules)
         self.counts.set("runs", len(shown))
         return Snapshot(
@@ -374,7 +374,7 @@ class Core:
         self._touched[source.name] = source
         if not entries:
             return
-        run = self._run(source.run, now)
+        run = self.runs.get(source.run) or self._run(source.run, now)
         if run is None:
             return
         state = run.state
@@ -391,17 +391,19 @@ class Core:
             events[event.kind] += 1
             if type(event) is not IterationLogged:
                 only_steps = False
-            if isinstance(event, Malformed):
-                self.counts.add("malformed_lines_total", event.rule)
-            elif isinstance(event, LineDiscarded):
-                self.counts.add("lines_total", "too_long")
-            if not source.drives and not source.caught_up and isinstance(event, _SURROUNDING):
-                run.deferred.append((entry, source.name, at))
-                continue
+                if isinstance(event, Malformed):
+                    self.counts.add("malformed_lines_total", event.rule)
+                elif isinstance(event, LineDiscarded):
+                    self.counts.add("lines_total", "too_long")
+                elif not source.drives and not source.caught_up and isinstance(event, _SURROUNDING):
+                    run.deferred.append((entry, source.name, at))
+                    continue
             source.drives = source.drives or event.proves_training
             before = state.progress_at
-            self._told.extend(self._judge.take(run, entry, source.name, at, source.caught_up))
-            if state.progress_at != before and source.caught_up:
+            told = self._judge.take(run, entry, source.name, at, source.caught_up)
+            if told:
+                self._told.extend(told)
+            if run.history and source.caught_up and state.progress_at != before:
                 run.history = False  # it moves: no history any more
         if not source.caught_up:
             run.backlog_at = now

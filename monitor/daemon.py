@@ -112,7 +112,8 @@ class Daemon:
         host, port = host_and_port(self.config.listen)
         try:
             tls, auth = _secured(self.config.web)
-            self._server = HttpServer(host, port, App(self._latest, self.clock, lambda: self._turned))
+            app = App(self._latest, self.clock, lambda: self._turned, self._latest.figures)
+            self._server = HttpServer(host, port, app)
         except TlsError as error:
             raise StartError(f"web.tls_server_config: {error}") from error
         except OSError as error:
@@ -169,8 +170,9 @@ class Daemon:
         self._count_saves()
         if not self._was_ready:
             self._was_ready = self.core.ready and self._searched()
+        pages = self._latest.pages_wanted
         if self._latest.wanted:
-            self._show(now)
+            self._show(now, pages=pages)
         turned = self.clock.monotonic()
         self.core.counts.set("loop_duration_seconds", turned - began)
         if self.core.fleeting:
@@ -211,18 +213,18 @@ class Daemon:
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
-    def _show(self, now: float) -> None:
-        """A page for whoever asked."""
+    def _show(self, now: float, *, pages: bool) -> None:
+        """A snapshot for whoever asked; `pages` if one of them wants more than figures."""
         asked = self._latest.wanted
         self._count(now)
-        snapshot = self.core.snapshot(now)
+        snapshot = self.core.snapshot(now, pages=pages)
         if self._turned < self._hold_until:  # a reload: the runs are shown as they were until all of them are back
             old = self._latest.last
             if {run.run for run in old.runs} <= {run.run for run in snapshot.runs}:
                 self._hold_until = float("-inf")
             else:
                 snapshot = dataclasses.replace(snapshot, runs=old.runs, incidents=old.incidents)
-        self._latest.show(dataclasses.replace(snapshot, ready=self._was_ready), asked)
+        self._latest.show(dataclasses.replace(snapshot, ready=self._was_ready), asked, pages=pages)
 
     def _count(self, now: float) -> None:
         counts = self.core.counts
@@ -267,7 +269,7 @@ class Daemon:
     def _made_outputs(self) -> Outputs:
         assert self._server is not None
         instance = f"{socket.gethostname()}:{self._server.address[1]}"
-        return Outputs(self.config.outputs, self._latest, instance)
+        return Outputs(self.config.outputs, self._latest.figures, instance)
 
     def _reload(self) -> None:
         if self._configure is None:
@@ -304,7 +306,7 @@ class Daemon:
             self._server.tls, self._server.auth = tls, auth
         if self._follower is not None:
             self._follower.stop(_STOP_SECONDS)
-        self._show(self._now())  # what is shown until all of it is back
+        self._show(self._now(), pages=True)  # what is shown until all of it is back
         self._inbox = Inbox(FollowSettings().queue_size)  # a reader left behind keeps the old one
         changed_outputs = config.outputs != self.config.outputs
         self.config = config

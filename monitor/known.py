@@ -46,6 +46,8 @@ class Run(Judged):
     judged_at: float = 0.0
     dirty: bool = True
     shown: RunSnapshot | None = None
+    page_due: bool = False
+    """The page and the charts in `shown` are older than its samples."""
     shown_state: str = ""
     shown_at: float = 0.0
 

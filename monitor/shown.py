@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from monitor.detectors import hang
@@ -15,20 +16,29 @@ from parsers.scan import Rule
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 
 
-def show(run: Run, now: float, settings: HangSettings, peak_tflops: float | None) -> RunSnapshot:
-    """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference."""
-    if run.shown is not None and not run.dirty and not run.book.open:
-        return run.shown
+def show(run: Run, now: float, settings: HangSettings, peak_tflops: float | None, *, pages: bool) -> RunSnapshot:
+    """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference. Without `pages` the
+    samples alone are made anew: a scrape draws no charts.
+    """
+    shown, due = run.shown, pages and run.page_due
+    if shown is not None and not (run.dirty or run.book.open or due):
+        return shown
     name = derived.run_state(run.state, run.history)
     aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
-    if run.shown is None or run.dirty or aged or name != run.shown_state:
+    if shown is None or run.dirty or aged or due or name != run.shown_state:
         state = run.state
         deadline = None if run.history or state.lost else hang.deadline(state, settings)
         view = View(state, run.book, name, deadline, peak_tflops)
-        past = (state.history.frozen(), tuple(run.book.history))
-        run.shown = RunSnapshot(state.name, samples_of(view), page_of(view, settings), *past)
-        run.shown_state, run.shown_at, run.dirty = name, now, False
-    return run.shown
+        samples = samples_of(view)
+        if pages or shown is None:
+            past = (state.history.frozen(), tuple(run.book.history))
+            shown = RunSnapshot(state.name, samples, page_of(view, settings), *past)
+            run.page_due = False
+        else:
+            shown = dataclasses.replace(shown, samples=samples)
+            run.page_due = True
+        run.shown, run.shown_state, run.shown_at, run.dirty = shown, name, now, False
+    return shown
 
 
 def count_sources(

@@ -50,7 +50,7 @@ _PHASES_KEPT = 512
 _RESTARTS_KEPT = 256
 _DATASETS_KEPT = 16
 _VALIDATION = ("loss",)
-_LIE = 32  # rows that may wait to be put together: by columns they take a quarter of the time
+_LIE = 64  # rows that may wait to be put together: by columns they take a quarter of the time
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Track:
         numbers, times, attempts, *values = cast("list[list[Any]]", list(map(list, zip(*rows, strict=True))))
         absent = [column.count(None) for column in values]
         plain = all(count in (0, len(rows)) for count in absent) and None not in numbers
-        if plain and 0 <= min(numbers) and max(numbers) <= LAST_ITERATION:
+        if plain and min(numbers) >= 0 and max(numbers) <= LAST_ITERATION:
             columns = [None if count else column for column, count in zip(values, absent, strict=True)]
             self.add_many(numbers, times.__getitem__, attempts[0], columns, names)
             return

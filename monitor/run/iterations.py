@@ -176,8 +176,7 @@ def _learn(state: RunState, elapsed: float, delta: int, first: bool, at: float |
     if state.step_seconds is not None:
         printed = state.latest.tflops if state.driver == "iteration" and pure == elapsed else None
         state.steady.add(batch_size, pure, printed)
-    state.pace.add(pure, batch_size, delta)
-    baseline = state.pace.baseline
+    baseline = state.pace.add(pure, batch_size, delta)
     if baseline is not None:
         state.memo["last_baseline"] = baseline
 

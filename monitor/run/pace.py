@@ -32,8 +32,8 @@ class Pace:
     count: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(HISTOGRAM_BUCKETS) + 1))
 
-    def add(self, seconds: float, batch_size: int | None, iterations: int = 1) -> None:
-        """`iterations` iterations took `seconds` each."""
+    def add(self, seconds: float, batch_size: int | None, iterations: int = 1) -> float | None:
+        """`iterations` iterations took `seconds` each; gives `baseline` as it is now."""
         key = batch_size or 0
         window, ordered = self.windows.get(key), self.ordered
         if window is None or key != self.last_batch_size or len(ordered) != len(window):
@@ -50,10 +50,11 @@ class Pace:
             if place < len(ordered) and ordered[place] == oldest:
                 del ordered[place]
             else:  # a NaN among them has no place in an order
-                self.ordered = sorted(window)
+                self.ordered = ordered = sorted(window)
         self.sum_seconds += seconds * iterations
         self.count += iterations
         self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
+        return _middle(ordered) if len(ordered) >= 3 else None
 
     def add_many(
         self, seconds: list[float], batch_size: int | None, iterations: int = 1, last: int | None = None
@@ -66,8 +67,7 @@ class Pace:
         alone = 0  # these while the window fills, or holds a NaN
         baselines: list[float | None] = []
         while alone < len(seconds) and not self._full(batch_size or 0):
-            self.add(seconds[alone], batch_size, iterations)
-            baselines.append(self.baseline)
+            baselines.append(self.add(seconds[alone], batch_size, iterations))
             alone += 1
         if alone:
             seconds = seconds[alone:]
@@ -130,10 +130,7 @@ class Pace:
 
     def _median(self, window: Sequence[float]) -> float:
         values = self.ordered
-        if len(values) != len(window):  # restored from a file that an older version wrote
-            values = sorted(window)
-        middle = len(values) // 2
-        return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+        return _middle(values if len(values) == len(window) else sorted(window))  # an older version saved no order
 
     @property
     def band(self) -> tuple[float, float] | None:
@@ -153,6 +150,12 @@ class Pace:
             return None
         median, last = self._median(window), window[-1]
         return last if last > median else median
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    """The median of values in order."""
+    half = len(ordered) >> 1
+    return ordered[half] if len(ordered) & 1 else (ordered[half - 1] + ordered[half]) / 2
 
 
 @dataclass(slots=True)

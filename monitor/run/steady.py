@@ -82,7 +82,9 @@ class Steady:
 
     def add(self, batch_size: int | None, seconds: float, tflops: float | None) -> None:
         """A steady iteration; `tflops` only where it was printed for this very time."""
-        at = self._at(batch_size or 0)
+        at = self.sizes.get(batch_size or 0)
+        if at is None or len(self.sizes) > 1:
+            at = self._at(batch_size or 0)
         at.seconds.add(seconds)
         if tflops is not None:
             at.tflops.add(tflops)

@@ -34,13 +34,20 @@ class App:
     """The WSGI application. Reads `snapshot()` once a request."""
 
     def __init__(
-        self, snapshot: Callable[[], Snapshot], clock: Clock, turned: Callable[[], float] | None = None
+        self,
+        snapshot: Callable[[], Snapshot],
+        clock: Clock,
+        turned: Callable[[], float] | None = None,
+        figures: Callable[[], Snapshot] | None = None,
     ) -> None:
-        """`turned` gives the monotonic second of the loop's last turn; without it the snapshot's wall clock serves."""
+        """`turned` gives the monotonic second of the loop's last turn; without it the snapshot's wall clock serves.
+        `figures` gives a snapshot of which no page is asked for.
+        """
         self._snapshot = snapshot
+        self._figures = figures or snapshot
         self._clock = clock
         self._turned = turned
-        self._metrics = Exposition(snapshot)
+        self._metrics = Exposition(self._figures)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Route one request."""
@@ -52,10 +59,11 @@ class App:
             return [] if method == "HEAD" else body
         if path == "/-/healthy":
             return self._healthy(start_response, method)
-        snapshot = _NOTHING if path.startswith("/static/") else self._snapshot()
         if path == "/-/ready":
-            status = "200 OK" if snapshot.ready else "503 Service Unavailable"
-            return _text(start_response, status, "ready\n" if snapshot.ready else "reading the backlog\n", method)
+            ready = self._figures().ready
+            status = "200 OK" if ready else "503 Service Unavailable"
+            return _text(start_response, status, "ready\n" if ready else "reading the backlog\n", method)
+        snapshot = _NOTHING if path.startswith("/static/") else self._snapshot()
         reply = reply_to(path, environ, snapshot, self._clock.wall())
         if reply is None:
             return _text(start_response, "404 Not Found", "no such page; try / or /metrics\n", method)

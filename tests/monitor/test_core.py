@@ -222,24 +222,24 @@ def live(core: Core, path: str, count: int) -> int:
     return len(text)
 
 
-def test_a_calm_run_is_judged_every_five_seconds() -> None:
+def test_a_calm_run_is_judged_every_fifteen_seconds() -> None:
     """Its iterations ask for nothing, as in a replay; any other line, and a deadline, is judged at once."""
     core = core_for()
     at = live(core, "/l/a.log", 20)
     seen = judgements(core)
-    for second in range(1, 21):
+    for second in range(1, 46):
         now = NOW + second
         text = line(20 + second, seconds=1.0)
         core.handle(data("/l/a.log", text, offset=at, mtime=now, at=now), now)
         at += len(text)
         for tenth in range(10):
             core.tick(now + tenth / 10)
-    assert [round(now - NOW) for _, now in seen] == [5, 10, 15, 20]
+    assert [round(now - NOW) for _, now in seen] == [15, 30, 45]
     seen.clear()
-    text = b"[exiting program at iteration 40] datetime: 2026-01-01 00:00:00 \n"
-    core.handle(data("/l/a.log", text, offset=at, mtime=NOW + 20.95, at=NOW + 20.95), NOW + 20.95)
-    core.tick(NOW + 20.95)
-    assert seen == [("a", NOW + 20.95)]
+    text = b"[exiting program at iteration 65] datetime: 2026-01-01 00:00:00 \n"
+    core.handle(data("/l/a.log", text, offset=at, mtime=NOW + 45.95, at=NOW + 45.95), NOW + 45.95)
+    core.tick(NOW + 45.95)
+    assert seen == [("a", NOW + 45.95)]
 
 
 def test_a_silent_run_is_judged_every_second_from_half_its_budget_on() -> None:
@@ -253,8 +253,37 @@ def test_a_silent_run_is_judged_every_second_from_half_its_budget_on() -> None:
     assert len(loud) == 1
     assert budget <= loud[0] <= budget + 1.1
     gaps = [later - earlier for (_, earlier), (_, later) in pairwise(seen)]
-    assert max(gaps) <= 5.1
+    assert max(gaps) <= 15.1
     assert max(gap for gap, (_, now) in zip(gaps, seen[1:], strict=True) if now - NOW > 40.0) <= 1.1
+
+
+def test_a_scrape_makes_no_pages() -> None:
+    """Its samples are new, page and charts wait for who looks at them: then they are new too, and made once."""
+    core = core_for()
+    at = live(core, "/l/a.log", 3)
+    (before,) = core.snapshot(NOW).runs
+    text = line(4, seconds=1.0)
+    core.handle(data("/l/a.log", text, offset=at, mtime=NOW + 1, at=NOW + 1), NOW + 1)
+    (scraped,) = core.snapshot(NOW + 1, pages=False).runs
+    assert scraped.samples["megatron_iteration"] != before.samples["megatron_iteration"]
+    assert scraped.page is before.page
+    assert scraped.history is before.history
+    assert core.snapshot(NOW + 1, pages=False).runs == (scraped,)
+    (seen,) = core.snapshot(NOW + 1).runs
+    assert seen.samples == scraped.samples
+    assert (before.page["iteration"], seen.page["iteration"]) == (3, 4)
+    assert len(seen.history.steps) == len(before.history.steps) + 1
+    assert core.snapshot(NOW + 2).runs[0] is seen
+    assert core.snapshot(NOW + 2, pages=False).runs[0] is seen
+
+
+def test_the_first_snapshot_of_a_run_has_its_page() -> None:
+    """Even where a scrape was the first to ask."""
+    core = core_for()
+    live(core, "/l/a.log", 3)
+    (run,) = core.snapshot(NOW, pages=False).runs
+    assert run.page["iteration"] == 3
+    assert core.snapshot(NOW).runs[0] is run
 
 
 def test_what_a_log_may_not_tell_again_is_to_be_saved_soon() -> None:

@@ -53,3 +53,30 @@ def test_a_loop_that_does_not_turn_is_not_waited_for() -> None:
     latest = Latest(Snapshot(at=7.0), lambda: None, patience=0.01)
     assert latest().at == 7.0
     assert latest.wanted == 1
+
+
+def test_who_asks_for_figures_does_not_wait_for_pages() -> None:
+    """And who asks for a page is not content with figures; the question for it stands meanwhile."""
+    asked = threading.Semaphore(0)
+    latest = Latest(Snapshot(at=0.0), asked.release, patience=LONG)
+    got: dict[str, float] = {}
+    scrape = threading.Thread(target=lambda: got.update(scrape=latest.figures().at))
+    scrape.start()
+    assert asked.acquire(timeout=LONG)
+    assert latest.wanted == 1
+    assert not latest.pages_wanted
+    page = threading.Thread(target=lambda: got.update(page=latest().at))
+    page.start()
+    assert asked.acquire(timeout=LONG)
+    assert latest.wanted == 2
+    assert latest.pages_wanted
+    latest.show(Snapshot(at=1.0), latest.wanted, pages=False)
+    scrape.join(LONG)
+    page.join(0.05)
+    assert got == {"scrape": 1.0}
+    assert latest.wanted == 2
+    latest.show(Snapshot(at=2.0), latest.wanted, pages=True)
+    page.join(LONG)
+    assert got == {"scrape": 1.0, "page": 2.0}
+    assert not latest.wanted
+    assert not latest.pages_wanted
