@@ -95,6 +95,33 @@ def test_what_lies_unread_while_events_add_up_is_read_for_who_asks(start, append
     assert messages.empty()
 
 
+def test_among_many_files_a_line_comes_within_two_seconds(start, append, tmp_path):
+    """Sixty that are written together make the reader deaf for longer, not for long; who asks ends it at once."""
+    logs = [tmp_path / f"{number:02d}.log" for number in range(60)]
+    for log in logs:
+        log.write_text("one\n")
+    follower, messages = start(
+        tmp_path / "*.log", poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0
+    )
+    for _ in logs:
+        until(messages, CaughtUp)
+    for log in logs:
+        append(log, b"two\n")
+    for _ in logs:
+        assert until(messages, Data).data == b"two\n"
+    append(logs[7], b"three\n")
+    message = messages.get(timeout=2.0)
+    assert (message.source, message.data) == (str(logs[7]), b"three\n")
+    for log in logs:
+        append(log, b"four\n")
+    for _ in logs:
+        assert until(messages, Data).data == b"four\n"
+    threading.Event().wait(0.2)
+    append(logs[7], b"five\n")
+    assert follower.catch_up(SECONDS)
+    assert messages.get_nowait().data == b"five\n"
+
+
 def test_nobody_waits_for_long_for_a_reader_that_does_not_answer(start, append, tmp_path, monkeypatch):
     """The queue is full and nobody takes from it: the loop itself may be who asks."""
     monkeypatch.setattr(reader_thread, "_DEAF", 1000.0)
