@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from monitor import __version__
-from monitor.ahead import Parsed
 from monitor.config import Config, run_name
 from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
@@ -31,7 +30,7 @@ from monitor.follow.messages import (
     Unreadable,
 )
 from monitor.incidents import Transition
-from monitor.judgement import Judge, Patience
+from monitor.judgement import Judge
 from monitor.known import Run, Saved, SavedRun, SavedSource, Source, forgotten
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot
 from monitor.run import derived
@@ -42,8 +41,8 @@ from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import LONGEST_SECONDS
 from monitor.shown import count_sources, show
+from parsers.engine.scan import Rule
 from parsers.events import (
-    Event,
     FailureSeen,
     IterationLogged,
     LineDiscarded,
@@ -55,8 +54,6 @@ from parsers.events import (
     WatchdogTimedOut,
 )
 from parsers.reader import SourceReader
-from parsers.scan import Rule
-from parsers.stretch import Stretch
 
 _log = logging.getLogger(__name__)
 
@@ -101,14 +98,10 @@ class Core:
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
 
-    def inert(self, event: Event) -> bool:
-        """Whether the event may come behind iteration lines that it stands between (SourceReader.feed_stretches)."""
-        return self._judge.inert(event)
-
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def handle(self, message: Message | Parsed, now: float) -> None:
-        """Take one message of the follower, or of who reads for this process."""
+    def handle(self, message: Message, now: float) -> None:
+        """Take one message of the follower."""
         self._HANDLERS[type(message)](self, message, now)
         if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
             self.changed = True
@@ -168,20 +161,9 @@ class Core:
         if gap > 0:
             reader.skip(gap)
         source.marker.feed(message)
-        entries = reader.feed(data) if source.caught_up else reader.feed_stretches(data, self._judge.inert)
-        self._read(source, message, len(data), entries, now)
-
-    def _parsed(self, message: Parsed, now: float) -> None:
-        source = self.sources.get(message.source)
-        if source is not None:
-            source.reader = message.reader
-            self._read(source, message, message.size, message.entries, now)
-
-    def _read(
-        self, source: Source, message: Data | Parsed, size: int, entries: Sequence[LogEvent | Stretch], now: float
-    ) -> None:
+        entries = reader.feed(data)
         source.behind_bytes, source.mtime = message.behind_bytes, message.mtime
-        self._bytes += size
+        self._bytes += len(data)
         self._read_at = at = message.at
         # Stamped by another thread: a clock that was set back in between must not put progress into the future.
         if at > now:
@@ -276,7 +258,6 @@ class Core:
     _HANDLERS: ClassVar[dict[type, Callable[[Core, Any, float], None]]] = {
         Opened: _opened,
         Data: _data,
-        Parsed: _parsed,
         Restarted: _restarted,
         CaughtUp: _caught_up,
         Unreadable: _unreadable,
@@ -370,7 +351,7 @@ class Core:
 
     # --- folding ----------------------------------------------------------------------------------------------------
 
-    def _fold_all(self, source: Source, entries: Sequence[LogEvent | Stretch], at: float, now: float) -> None:
+    def _fold_all(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         self._touched[source.name] = source
         if not entries:
             return
@@ -382,11 +363,6 @@ class Core:
             state.sources.append(source.name)
         events, only_steps = self._events, True
         for entry in entries:
-            if isinstance(entry, Stretch):
-                events[IterationLogged.kind] += len(entry)
-                source.drives = True
-                self._take_stretch(run, entry, source.name, at)
-                continue
             event = entry.event
             events[event.kind] += 1
             if type(event) is not IterationLogged:
@@ -412,16 +388,6 @@ class Core:
         open_or_new = run.book.open or run.book.pending or not run.judged_at
         if open_or_new or not source.caught_up or not only_steps:
             self._stir(run)  # else it is calm: a detector that is moved by an iteration has judged at once
-
-    def _take_stretch(self, run: Run, stretch: Stretch, source: str, at: float) -> None:
-        """Of a backlog: all its lines count as written when the file was last changed."""
-        patience, row, rows = Patience(), 0, len(stretch)
-        while row < rows:
-            taken = self._judge.take_steps(run, stretch, row, source, [at] * (rows - row), False)
-            row += taken
-            for alone in range(row, min(rows, row + patience.after(taken))):
-                self._told.extend(self._judge.take(run, stretch.entry(alone), source, at, False))
-                row = alone + 1
 
     def _fold_deferred(self, run: Run) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""

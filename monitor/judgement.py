@@ -7,9 +7,8 @@ healthy iterations cost a million small updates and hardly a judgement.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import sub
 from typing import Any
 
 from monitor.config import Config
@@ -17,16 +16,11 @@ from monitor.detectors import DETECTORS, Detector, crash
 from monitor.detectors.verdict import Verdict
 from monitor.incidents import IncidentBook, Transition, judge
 from monitor.run.ends import believe, settle
-from monitor.run.fold import fold, inert
+from monitor.run.fold import fold
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps
-from monitor.run.stretches import LEAST, calm, fold_steps
-from parsers.events import Event, IterationLogged, LogEvent
-from parsers.stretch import Stretch
+from parsers.events import Event, LogEvent
 
 _HISTORY_ONLY = ("source_lost",)  # a log that was dead when first seen raises nothing else
-
-_PATIENCE = 64  # rows: one by one they take as long as some hundred tries
 
 
 @dataclass(slots=True)
@@ -51,7 +45,6 @@ class Judge:
             (name, detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
         ]
         self._on_step = [(d.on_step, settings) for _, d, settings in self._detectors if d.on_step is not None]
-        self._on_steps = [(_on_steps(d), settings) for _, d, settings in self._detectors if _sees_steps(d)]
         self._deadlines = [(d.deadline, settings) for _, d, settings in self._detectors if d.deadline is not None]
         self._timed = frozenset(name for name, d, _ in self._detectors if d.deadline is not None)
         self._listeners: dict[type[Event], list[tuple[Any, Any]]] = {}
@@ -80,42 +73,6 @@ class Judge:
         if attention and live and state.live and not run.history:
             return self.judge(run, at)
         return []
-
-    def inert(self, event: Event) -> bool:
-        """Whether it makes no difference if an event is taken behind the iteration lines that follow it."""
-        return type(event) not in self._listeners and inert(event)
-
-    def take_steps(
-        self, run: Judged, stretch: Stretch, start: int, source: str, at: Sequence[float], live: bool
-    ) -> int:
-        """Take as many rows of a stretch from `start` on as are calm, with the instants `at`: the number of them.
-
-        None changes a verdict. Where it is 0 the row's entry is for `take`. Live, no deadline lies between two of them.
-        """
-        if live:
-            if run.book.open and not self._timed.isdisjoint(run.book.open):
-                return 0  # each step is judged
-            at = at[: self._without_deadline(run.state, at)]
-            if not at:
-                return 0
-        found = calm(run.state, stretch, start, source, at, live)
-        while found is not None:
-            steps = found.steps
-            foreseen = [on_steps(run.state, steps, settings) for on_steps, settings in self._on_steps]
-            rows = min(one.rows for one in foreseen)
-            if rows == len(steps):
-                fold_steps(run.state, found, source, live)
-                for one in foreseen:
-                    one.take()
-                return rows
-            found = found.first(rows) if rows >= LEAST else None
-        return 0
-
-    def _without_deadline(self, state: RunState, at: Sequence[float]) -> int:
-        """First rows that each come before a deadline of the one before (see calm_until)."""
-        before = state.progress_at if state.progress_at is not None else -math.inf
-        gaps = map(sub, at, [before, *at])
-        return next((row for row, gap in enumerate(gaps) if gap > self._soonest), len(at))
 
     def judge(self, run: Judged, now: float) -> list[Transition]:
         """Ask every detector, bring the book up to date, and say what changed."""
@@ -152,27 +109,6 @@ class Judge:
             for name, detector, settings in self._detectors
             if not run.history or name in _HISTORY_ONLY
         ]
-
-
-class Patience:
-    """How many rows to take one by one before steps are tried again: more after each try that was in vain."""
-
-    def __init__(self) -> None:
-        self._rows = 1
-
-    def after(self, taken: int) -> int:
-        """Rows to take one by one after a try that took so many at once."""
-        rows = 0 if taken else self._rows
-        self._rows = 1 if taken else min(2 * self._rows, _PATIENCE)
-        return rows
-
-
-def _sees_steps(detector: Detector) -> bool:
-    return detector.on_step is not None or IterationLogged in detector.listens
-
-
-def _on_steps(detector: Detector) -> Callable[[RunState, Steps, Any], Foreseen]:
-    return detector.on_steps or (lambda state, steps, settings: UNFORESEEN)  # noqa: ARG005
 
 
 def _remember_fired(state: RunState, transitions: Iterable[Transition]) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from contextlib import closing
 
-from monitor.ahead import Parsed
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
 from monitor.follow.crew import read_once
-from monitor.follow.messages import Data, Message, Unreadable
+from monitor.follow.messages import Unreadable
 from monitor.follow.patterns import Watch
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
@@ -18,8 +17,7 @@ from monitor.metrics import Snapshot
 from monitor.rules import custom_rules
 from monitor.run.state import RunState
 from monitor.serve.text import page_text
-from parsers.events import Event, LogEvent
-from parsers.stretch import Stretch
+from parsers.events import LogEvent
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
 _TIMELESS = frozenset(
@@ -36,7 +34,6 @@ _TIMELESS = frozenset(
 )
 
 
-WORTH_LINES = 20_000
 """Lines that say something, still to come: to fold them takes 0.1 s and more, to begin a second process 0.03."""
 
 
@@ -53,18 +50,6 @@ class Watched(Judge):
         self._onlooker(run.state, entry, at)
         return told
 
-    def inert(self, event: Event) -> bool:
-        """None: the onlooker wants to see each in its place."""
-        del event
-        return False
-
-    def take_steps(
-        self, run: Judged, stretch: Stretch, start: int, source: str, at: Sequence[float], live: bool
-    ) -> int:
-        """None at once: the onlooker wants to see each."""
-        del run, stretch, start, source, at, live
-        return 0
-
 
 def read_all(
     config: Config,
@@ -80,8 +65,7 @@ def read_all(
     core = Core(config, custom_rules(config), Watched(config, onlooker) if onlooker else None, past=past)
     watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
     problems: list[str] = []
-    read = read_once(watches, clock=clock)
-    with closing(read if past or onlooker else _ahead(read, core)) as messages:
+    with closing(read_once(watches, clock=clock)) as messages:
         for message in messages:
             if isinstance(message, Unreadable):
                 problems.append(f"{message.source}: {message.message}")
@@ -95,22 +79,6 @@ def read_all(
         if run is None or not run.state.proven:
             problems.append(f"{source.path}: no training line in {source.reader.lines} lines")
     return core, problems
-
-
-def _ahead(messages: Generator[Message, None, None], core: Core) -> Generator[Message | Parsed, None, None]:
-    """The messages; of large logs the rest comes read by a second process. The core takes each before the next one."""
-    read = 0
-    for message in messages:
-        yield message
-        if isinstance(message, Data):
-            read += len(message.data)
-            lines = core.counted().values.get("megatron_monitor_lines_total", {}).get(("matched",), 0.0)
-            # To come: of this file what is left, of others that nobody has seen as much as came so far.
-            if lines * max(read, message.behind_bytes) >= WORTH_LINES * read:
-                from monitor.reader_process import may_part, read_elsewhere  # a small reading needs nothing of it
-
-                yield from read_elsewhere(messages, core.sources, core.rules, core.inert) if may_part() else messages
-                return
 
 
 def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[str]]:

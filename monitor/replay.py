@@ -8,23 +8,21 @@ Law: pure but for the iterators that are handed in; memory does not grow with th
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import accumulate
-from typing import Any, TypeAlias, cast
+from operator import itemgetter
+from typing import Any
 
 from monitor.incidents import Transition
-from monitor.judgement import Judge, Judged, Patience
+from monitor.judgement import Judge, Judged
 from monitor.run import derived, goodput
 from monitor.run.history import History
-from monitor.run.log_clock import log_clock, log_clocks
+from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.steady import Sample
 from parsers.events import EngineStepLogged, Event, IterationLogged, LogEvent, TrainerProgressed
-from parsers.stretch import Stretch
 
 _LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
 _EPSILON = 1e-6
@@ -58,21 +56,6 @@ class SourceClock:
             self.now = max(self.now or 0.0, event.elapsed_seconds)
         return self.now
 
-    def of_rows(self, stretch: Stretch) -> list[float]:
-        """When each line of a stretch was written, as `at` tells of each in turn."""
-        iterations = stretch.columns.get("iteration", [])
-        if self.now is not None and len(iterations) == len(stretch):
-            if stretch.timed:
-                clocks = log_clocks(stretch)
-                if self.dated and None not in clocks:
-                    self.last_iteration = iterations[-1]
-                    times = list(accumulate(cast("list[float]", clocks), max, initial=self.now))[1:]
-                    self.now = times[-1]
-                    return times
-            elif (seconds := stretch.values("seconds_per_iteration")) is not None:
-                return [self._count(iteration, took) for iteration, took in zip(iterations, seconds, strict=True)]
-        return [cast("float", self.at(stretch.event(row))) for row in range(len(stretch))]
-
     def _count(self, iteration: int, seconds: float | None) -> float:
         """Iterations that took `seconds` each; one that several lines report counts once."""
         last = self.last_iteration
@@ -83,38 +66,23 @@ class SourceClock:
         return self.now or 0.0
 
 
-Piece: TypeAlias = tuple[float, LogEvent | Stretch, str, list[float]]
-"""(time, what was logged, source, the times of a stretch's rows)"""
-
-
 def clocked(entries: Iterable[LogEvent], source: str) -> Iterator[tuple[float, LogEvent, str]]:
     """(time, event, source) in order; what stands before the first line that tells a time gets that time. A source
     that never tells one is placed at the end of the others (infinity).
     """
-    for at, entry, _, _ in clocked_pieces(entries, source):
-        yield at, cast("LogEvent", entry), source
-
-
-def clocked_pieces(entries: Iterable[LogEvent | Stretch], source: str) -> Iterator[Piece]:
-    """The same where some lines come as stretches."""
     clock = SourceClock()
     waiting: list[LogEvent] = []
     for entry in entries:
-        times: list[float] = []
-        if isinstance(entry, Stretch):
-            times = clock.of_rows(entry)
-            at: float | None = times[0]
-        else:
-            at = clock.at(entry.event)
+        at = clock.at(entry.event)
         if at is None:
-            waiting.append(cast("LogEvent", entry))
+            waiting.append(entry)
             continue
         for early in waiting:
-            yield at, early, source, []
+            yield at, early, source
         waiting.clear()
-        yield at, entry, source, times
+        yield at, entry, source
     for late in waiting:
-        yield float("inf"), late, source, []
+        yield float("inf"), late, source
 
 
 class Replay:
@@ -144,23 +112,6 @@ class Replay:
         if state.iterations_total != before or not timed:  # DeepSpeed tells a step's time on the line behind it
             self._sample(state)
 
-    def play_rows(
-        self, times: list[float], stretch: Stretch, source: str, start: int = 0, stop: int | None = None
-    ) -> Iterator[Transition]:
-        """Lines of a stretch, each at its time; `times` are those of all its lines."""
-        patience, row, rows = Patience(), start, len(stretch) if stop is None else stop
-        while row < rows:
-            taken = 0
-            if self.first is not None and times[row] >= self.now:
-                taken = self._judge.take_steps(self.run, stretch, row, source, times[row:rows], True)
-            if taken:
-                self._sample_rows(stretch, row, row + taken)
-                row += taken
-                self.now = times[row - 1]
-            for alone in range(row, min(rows, row + patience.after(taken))):
-                yield from self.play(times[alone], stretch.entry(alone), source)
-                row = alone + 1
-
     def finish(self, after: float) -> Iterator[Transition]:
         """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then, nobody
         knows.
@@ -186,20 +137,6 @@ class Replay:
             self._samples.add(rate)
         if state.latest.tflops is not None:
             self._tflops.add(state.latest.tflops)
-
-    def _sample_rows(self, stretch: Stretch, start: int, stop: int) -> None:
-        """Of calm rows: each has a time of its own."""
-        state = self.run.state
-        seconds = stretch.values("seconds_per_iteration", start, stop) or []
-        self._seconds.add_many(seconds)
-        batch = derived.batch_size(state)
-        rates = [batch / took for took in seconds] if batch else stretch.values("samples_per_second", start, stop)
-        for sample, values in (
-            (self._samples, rates),
-            (self._tflops, stretch.values("tflops", start, stop)),
-        ):
-            if values is not None:
-                sample.add_many(values)
 
     def time_of(self, at: float) -> str | float:
         """ISO 8601 where the log tells the time, else seconds since the first line."""
@@ -237,56 +174,21 @@ def _rounded(value: float | None) -> float | None:
 
 
 def replay(
-    judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent | Stretch]], after: float = 10.0
+    judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0
 ) -> Iterator[tuple[Replay, Transition | None]]:
     """Every transition of one run with the replay that gave it; last, once, with None when all is said."""
     player = Replay(judge, name)
-    streams = [clocked_pieces(_noting(player, entries), source) for source, entries in sources.items()]
-    for at, entry, source, times, start, stop in _merged(streams):
-        if isinstance(entry, Stretch):
-            told = player.play_rows(times, entry, source, start, stop)
-        else:
-            told = player.play(at, entry, source)
-        for transition in told:
+    streams = [clocked(_noting(player, entries), source) for source, entries in sources.items()]
+    for at, entry, source in heapq.merge(*streams, key=itemgetter(0)):
+        for transition in player.play(at, entry, source):
             yield player, transition
     for transition in player.finish(after):
         yield player, transition
     yield player, None
 
 
-def _noting(player: Replay, entries: Iterable[LogEvent | Stretch]) -> Iterator[LogEvent | Stretch]:
+def _noting(player: Replay, entries: Iterable[LogEvent]) -> Iterator[LogEvent]:
     """Note whether any source of the run prints times."""
     for entry in entries:
-        dated = entry.timed if isinstance(entry, Stretch) else entry.event.logged_at is not None
-        player.dated = player.dated or dated
+        player.dated = player.dated or entry.event.logged_at is not None
         yield entry
-
-
-def _merged(
-    streams: Sequence[Iterator[Piece]],
-) -> Iterator[tuple[float, LogEvent | Stretch, str, list[float], int, int]]:
-    """The pieces of all streams in the order of their times, the earlier stream first; a stretch is cut where another
-    stream has something: (time, what was logged, source, times of all its rows, first row, row behind the last).
-    """
-    heads: list[tuple[float, int, int, Piece]] = []
-    for index, stream in enumerate(streams):
-        piece = next(stream, None)
-        if piece is not None:
-            heads.append((piece[0], index, 0, piece))
-    heapq.heapify(heads)
-    while heads:
-        at, index, start, piece = heads[0]
-        _, entry, source, times = piece
-        stop = len(times)
-        if stop and len(heads) > 1:
-            until, other, _, _ = min(heads[1:3])  # the second of a heap is one of these
-            stop = bisect_right(times, until, start) if index < other else bisect_left(times, until, start)
-            stop = max(stop, start + 1)
-        yield at, entry, source, times, start, stop
-        following = next(streams[index], None) if stop >= len(times) else None
-        if stop < len(times):
-            heapq.heapreplace(heads, (times[stop], index, stop, piece))
-        elif following is not None:
-            heapq.heapreplace(heads, (following[0], index, 0, following))
-        else:
-            heapq.heappop(heads)

@@ -11,7 +11,7 @@ from monitor.known import Run, Source
 from monitor.metrics import MonitorCounts, RunSnapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
-from parsers.scan import Rule
+from parsers.engine.scan import Rule
 
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 

@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import msgspec
-
+from parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter, line_end, next_line
+from parsers.engine.plans import Plan
+from parsers.engine.prefixes import ANSI, segments, strip_prefixes
+from parsers.engine.scan import Candidates, Gatherer, Line, Rule, Scanner
+from parsers.engine.shapes import Answer, Shapes
 from parsers.events import Event, LineDiscarded, LogEvent
-from parsers.lines import MAX_LINE_BYTES, Block, LineSplitter, line_end, next_line
-from parsers.plans import Plan
-from parsers.prefixes import ANSI, segments, strip_prefixes
-from parsers.scan import Candidates, Gatherer, Line, Rule, Scanner
-from parsers.shapes import Answer, Aside, Gathered, Shapes
-from parsers.speakers import GATHERERS, RULES
-from parsers.stretch import LEAST, MAX_TEXT, Stretch
+from parsers.formats.registry import GATHERERS, RULES
 
 _FEW = 16  # lines that are read without a search for the known ones among them
-_Inert: TypeAlias = Callable[[Event], bool]
+MAX_TEXT = 2000  # characters of a line that an entry keeps
 
 _DEFAULT_SCANNER = Scanner(RULES)
 _DEFAULT_SHAPES = Shapes()  # a memo that all sources share: what one has learned, the others need not
-
-
-def _in_order(event: Event) -> bool:
-    """Calls no event inert: all come in the order of their lines."""
-    del event
-    return False
 
 
 class SourceReader:
@@ -56,8 +47,6 @@ class SourceReader:
         self.matched_lines = 0
         """Physical lines that gave at least one event."""
         self._last_matched = 0
-        self.numbered = False
-        """Whether all lines of a stretch will be asked for their numbers: they are counted on the way then."""
 
     @property
     def lines(self) -> int:
@@ -75,15 +64,6 @@ class SourceReader:
         out: list[LogEvent] = []
         if not self._read_known(chunk, out):
             self._read(self._splitter.feed(chunk), out)
-        return out
-
-    def feed_stretches(self, chunk: bytes, inert: _Inert = _in_order) -> list[LogEvent | Stretch]:
-        """The same, for one who reads a backlog: iteration lines in a row come as one stretch, where they can. Events
-        that the caller calls inert do not break it: they come right behind the stretch that they stand in.
-        """
-        self.fed_bytes += len(chunk)
-        out: list[LogEvent | Stretch] = []
-        self._read(self._splitter.feed(chunk), out, inert)
         return out
 
     def _read_known(self, chunk: bytes, out: list[LogEvent]) -> bool:
@@ -141,20 +121,19 @@ class SourceReader:
                 with contextlib.suppress(TypeError):  # its fields were others then
                     self._open.append((name, GATHERERS[name](**fields)))
 
-    def _read(self, parts: Sequence[Any], out: list[Any], inert: _Inert | None = None) -> None:
+    def _read(self, parts: Sequence[Any], out: list[Any]) -> None:
         for part in parts:
             if isinstance(part, Block):
-                self._splitter.counted(part, self._read_block(part, out, inert))
+                self._splitter.counted(part, self._read_block(part, out))
             else:
                 out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
 
-    def _read_block(self, block: Block, out: list[Any], inert: _Inert | None) -> int:
+    def _read_block(self, block: Block, out: list[Any]) -> int:
         """Its events into `out`; the number of its newlines."""
         data = block.data
         candidates = self._scanner.candidates(data)
         plan_for = self._shapes.plan
         position, counted, number = 0, 0, block.first_line
-        apart = 0  # lines before this place are read one by one
         while True:
             found = self._next_line(candidates, position)
             if found is None:
@@ -164,36 +143,8 @@ class SourceReader:
             plan = plan_for(raw) if rules and not (self._open or self._extra) else None
             number += data.count(b"\n", counted, start)
             counted = start
-            if plan and plan.layout and inert and start >= apart and not candidates.has_cr:
-                gathered, aside, apart = self._shapes.gather(candidates, start, end, plan, inert)
-                last = self._take_stretch(number, data, gathered, aside, out)
-                if last is not None:
-                    number, counted, position = self._last_matched, last, apart
-                    continue
             self._read_one(raw, number, rules, plan, out)
             position = next_line(data, end)
-
-    def _take_stretch(self, number: int, data: bytes, gathered: Gathered, aside: Aside, out: list[Any]) -> int | None:
-        """Where the last of the lines begins; None if they make no stretch. `number` is that of the first."""
-        if len(gathered.starts) < LEAST:
-            return None
-        try:
-            stretch = Stretch(number, data, gathered)
-        except msgspec.DecodeError:  # a zero in front, or too large a number
-            return None
-        out.append(stretch)
-        self.matched_lines += len(gathered.starts) + len(aside) - (number == self._last_matched)
-        counted, last = gathered.starts[0], gathered.starts[-1]
-        for start, raw, rule, event in aside:
-            number += data.count(b"\n", counted, start)
-            counted = start
-            out.append(LogEvent(number, rule, event, raw.decode().strip()[:MAX_TEXT]))
-        if self.numbered and last > counted:
-            self._last_matched = stretch.numbers()[-1]
-            return last
-        last = max(last, counted)
-        self._last_matched = number + data.count(b"\n", counted, last)
-        return last
 
     def _read_one(self, raw: bytes, number: int, rules: tuple[int, ...], plan: Plan | None, out: list[Any]) -> None:
         """A line's events, and whether it counts as a line that said something."""

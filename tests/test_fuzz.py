@@ -26,8 +26,8 @@ from monitor.notifiers.message import payload
 from monitor.rules import custom_rules
 from monitor.serve.http import App
 from monitor.store import decode, encode
+from parsers.formats.registry import RULES
 from parsers.reader import SourceReader
-from parsers.speakers import RULES
 from tests.monitor.run.test_jump import line
 
 HOSTILE = [

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import parsers
-from parsers.prefixes import segments, strip_prefixes
+from parsers.engine.prefixes import segments, strip_prefixes
+from parsers.engine.scan import Line, Rule
+from parsers.formats.registry import RULES
 from parsers.reader import SourceReader
-from parsers.scan import Line, Rule
-from parsers.speakers import RULES
 
 SIZE = 64 * 1024
 LIMIT = 0.05

@@ -17,8 +17,6 @@ NEVER = (
     "asyncio", "ssl", "http", "urllib.request", "socketserver", "email", "subprocess", "tempfile",  # servers
     "prometheus_client", "h11", "bcrypt", "watchdog", "rich", "apprise",  # the daemon's libraries
     "yaml", "regex", "difflib",  # a configuration that says something
-    "statistics", "random", "hashlib",  # small things that bring large ones
-    "pickle", "monitor.reader_process", "parsers.packed",  # a second process, for large logs
     "monitor.daemon", "monitor.notifiers", "monitor.outputs", "monitor.simulate", "monitor.reports", "monitor.store",
 )  # fmt: skip
 """Modules that reading a log to its end must not load, with what is below them."""
@@ -60,7 +58,7 @@ def test_what_is_loaded_late_is_there_when_it_is_needed(log: str) -> None:
     """The same reading with a pattern of one's own."""
     pattern = "patterns=[{name: own, match: 'iteration', kind: progress}]"
     modules = loaded("run", "--once", "--set", pattern, log)
-    assert {"yaml", "regex", "parsers.custom"} <= modules
+    assert {"yaml", "regex", "parsers.formats.custom"} <= modules
 
 
 def test_a_replay_loads_no_more(log: str) -> None:

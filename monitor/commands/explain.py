@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import click
 
+from parsers.engine.prefixes import ANSI, segments, strip_prefixes
+from parsers.engine.scan import Line, Rule
 from parsers.events import Event, to_fields
-from parsers.prefixes import ANSI, segments, strip_prefixes
-from parsers.scan import Line, Rule
-from parsers.speakers import RULES
+from parsers.formats.registry import RULES
 
 
 @click.command()

@@ -17,9 +17,8 @@ from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
 from monitor.rules import custom_rules
-from parsers.events import Event, IterationLogged, LogEvent, to_fields
+from parsers.events import IterationLogged, LogEvent, to_fields
 from parsers.reader import SourceReader
-from parsers.stretch import Stretch
 
 _CHUNK = 1 << 20
 
@@ -56,14 +55,6 @@ def _open(path: str) -> IO[bytes]:
 def events_of(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
     """Every event of one stream."""
     return itertools.chain.from_iterable(_chunks(stream, config))
-
-
-def pieces_of(stream: IO[bytes], config: Config, inert: Callable[[Event], bool]) -> Iterator[LogEvent | Stretch]:
-    """The same, iteration lines in a row at once; events that are `inert` may come late (SourceReader)."""
-    reader = SourceReader(custom_rules(config))
-    while chunk := stream.read(_CHUNK):
-        yield from reader.feed_stretches(chunk, inert)
-    yield from reader.flush()
 
 
 def _chunks(stream: IO[bytes], config: Config) -> Iterator[list[LogEvent]]:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from monitor.commands.files import files_of
-from monitor.commands.parse import pieces_of
+from monitor.commands.parse import events_of
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
@@ -20,7 +20,6 @@ from monitor.judgement import Judge
 from monitor.replay import Replay, replay
 from monitor.run.units import seconds_of
 from parsers.events import LogEvent
-from parsers.stretch import Stretch
 
 _SYMBOLS = {"firing": "!", "resolved": "+"}
 
@@ -67,7 +66,7 @@ def replay_command(
         runs.setdefault(name, []).append(path)
     seen = False
     for name, files in runs.items():
-        for player, transition in replay(judge, name, {path: _entries(path, config, judge) for path in files}, after):
+        for player, transition in replay(judge, name, {path: _entries(path, config) for path in files}, after):
             if transition is not None:
                 if everything or not transition.quiet:
                     _say(player, transition, as_json)
@@ -79,13 +78,13 @@ def replay_command(
         sys.exit(1)
 
 
-def _entries(path: str, config: Config, judge: Judge) -> Iterator[LogEvent | Stretch]:
+def _entries(path: str, config: Config) -> Iterator[LogEvent]:
     try:
         if path == "-":
-            yield from pieces_of(sys.stdin.buffer, config, judge.inert)
+            yield from events_of(sys.stdin.buffer, config)
             return
         with open(path, "rb") as stream:
-            yield from pieces_of(stream, config, judge.inert)
+            yield from events_of(stream, config)
     except OSError as error:
         click.echo(f"{path}: {error.strerror or error}", err=True)
 

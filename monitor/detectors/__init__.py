@@ -20,19 +20,16 @@ from monitor.detectors import (
     loss_normal,
     loss_scale_collapse,
     loss_spike,
-    loss_steps,
     memory_pressure,
     nan_loss,
     overflow_storm,
     resume_discontinuity,
     signals,
     slowdown,
-    slowdown_ahead,
     source_lost,
 )
 from monitor.detectors.verdict import Verdict
 from monitor.run.state import RunState
-from monitor.run.steps import Foreseen, Steps
 from parsers.events import EngineStepLogged, Event
 
 
@@ -42,8 +39,7 @@ class Detector(Struct, frozen=True):
     `on_step(state, settings)` is called after each iteration that counted, whoever reported it; `on_event(state, event,
     settings)` after each event of the types in `listens`. Both write only the detector's own memory (memory.py) and
     return whether `check` may now answer differently. `deadline(state, now, settings)` is the next instant after `now`
-    at which it may, without any event. `on_steps(state, steps, settings)` foresees what `on_step` and `on_event` would
-    do at calm steps (run/steps.py), asked before the first of them is folded; without it they are taken one by one.
+    at which it may, without any event.
     """
 
     check: Callable[[RunState, float, Any], Verdict]
@@ -52,7 +48,6 @@ class Detector(Struct, frozen=True):
     on_event: Callable[[RunState, Event, Any], bool] | None = None
     listens: tuple[type[Event], ...] = ()
     deadline: Callable[[RunState, float, Any], float | None] | None = None
-    on_steps: Callable[[RunState, Steps, Any], Foreseen] | None = None
 
 
 DETECTORS: dict[str, Detector] = {
@@ -63,13 +58,11 @@ DETECTORS: dict[str, Detector] = {
         on_step=slowdown.on_step,
         on_event=slowdown.on_event,
         listens=(EngineStepLogged,),
-        on_steps=slowdown_ahead.on_steps,
     ),
     "launch_blocking": Detector(
         launch_blocking.check,
         launch_blocking.LaunchBlockingSettings,
         on_step=launch_blocking.on_step,
-        on_steps=launch_blocking.on_steps,
     ),
     "crash": Detector(crash.check, crash.CrashSettings, deadline=crash.next_change),
     "crash_without_exit": Detector(
@@ -82,7 +75,6 @@ DETECTORS: dict[str, Detector] = {
         on_step=loss_spike.on_step,
         on_event=loss_spike.on_event,
         listens=signals.LISTENS,
-        on_steps=loss_steps.on_steps,
     ),
     "divergence": Detector(
         divergence.check,
@@ -90,14 +82,12 @@ DETECTORS: dict[str, Detector] = {
         on_step=divergence.on_step,
         on_event=divergence.on_event,
         listens=signals.LISTENS,
-        on_steps=divergence.on_steps,
     ),
     "nan_loss": Detector(
         nan_loss.check,
         nan_loss.NanLossSettings,
         on_event=nan_loss.on_event,
         listens=nan_loss.LISTENS,
-        on_steps=nan_loss.on_steps,
     ),
     "loss_scale_collapse": Detector(
         loss_scale_collapse.check,
@@ -105,7 +95,6 @@ DETECTORS: dict[str, Detector] = {
         on_step=loss_scale_collapse.on_step,
         on_event=loss_scale_collapse.on_event,
         listens=loss_scale_collapse.LISTENS,
-        on_steps=loss_scale_collapse.on_steps,
     ),
     "overflow_storm": Detector(
         overflow_storm.check,
@@ -113,7 +102,6 @@ DETECTORS: dict[str, Detector] = {
         on_step=overflow_storm.on_step,
         on_event=overflow_storm.on_event,
         listens=overflow_storm.LISTENS,
-        on_steps=overflow_storm.on_steps,
     ),
     "source_lost": Detector(source_lost.check, source_lost.SourceLostSettings),
     "configuration": Detector(
@@ -122,7 +110,6 @@ DETECTORS: dict[str, Detector] = {
         on_step=configuration.on_step,
         on_event=configuration.on_event,
         listens=configuration.LISTENS,
-        on_steps=configuration.on_steps,
     ),
     "resume_discontinuity": Detector(
         resume_discontinuity.check,
@@ -130,7 +117,6 @@ DETECTORS: dict[str, Detector] = {
         on_step=resume_discontinuity.on_step,
         on_event=resume_discontinuity.on_event,
         listens=resume_discontinuity.LISTENS,
-        on_steps=resume_discontinuity.on_steps,
     ),
     "checkpoint_failed": Detector(
         checkpoint_failed.check,
@@ -138,7 +124,6 @@ DETECTORS: dict[str, Detector] = {
         on_step=checkpoint_failed.on_step,
         on_event=checkpoint_failed.on_event,
         listens=checkpoint_failed.LISTENS,
-        on_steps=checkpoint_failed.on_steps,
     ),
     "checkpoint_overdue": Detector(
         checkpoint_overdue.check,
@@ -146,7 +131,6 @@ DETECTORS: dict[str, Detector] = {
         on_step=checkpoint_overdue.on_step,
         on_event=checkpoint_overdue.on_event,
         listens=checkpoint_overdue.LISTENS,
-        on_steps=checkpoint_overdue.on_steps,
     ),
     "memory_pressure": Detector(
         memory_pressure.check,
@@ -154,7 +138,6 @@ DETECTORS: dict[str, Detector] = {
         on_step=memory_pressure.on_step,
         on_event=memory_pressure.on_event,
         listens=memory_pressure.LISTENS,
-        on_steps=memory_pressure.on_steps,
     ),
 }
 DETECTOR_SETTINGS: dict[str, type] = {name: detector.settings for name, detector in DETECTORS.items()}

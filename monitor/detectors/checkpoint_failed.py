@@ -16,7 +16,6 @@ from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps, nothing_to_take
 from monitor.run.units import Factor, Seconds
 from parsers.events import (
     CheckpointFileWritten,
@@ -184,37 +183,6 @@ def _patience(state: RunState, memory: Memory, save: Save, settings: CheckpointF
         return math.inf if known is None else settings.asynchronous_factor * max(known, settings.iterations)
     tells = memory.completed > 0 or state.dialect in TELLS_SUCCESS
     return settings.iterations if tells else math.inf
-
-
-def on_steps(state: RunState, steps: Steps, settings: CheckpointFailedSettings) -> Foreseen:
-    """Saves under way grow older; the first that may be overdue is looked at line by line."""
-    memory = recall(state, "checkpoint_failed", Memory)
-    pending, rows = memory.pending, len(steps)
-    if not pending:
-        return Foreseen(rows, nothing_to_take)
-    for save in pending:
-        if save.attempt != state.attempt.number:
-            return UNFORESEEN
-        patience = _patience(state, memory, save, settings)
-        if save.lines + rows <= patience:
-            continue
-        patient = max(0, math.floor(patience) - save.lines)
-        if not save.scheduled:
-            seconds = save.seconds
-            for row, took in enumerate(steps.seconds[:rows]):
-                seconds += took * steps.interval
-                if row >= patient and seconds >= settings.minimum:
-                    rows = row
-                    break
-        else:
-            rows = min(rows, patient)
-
-    def take() -> None:
-        for save in pending:
-            save.lines += len(steps)
-            save.seconds = steps.seconds_since(save.seconds)
-
-    return Foreseen(rows, take)
 
 
 def check(state: RunState, now: float, settings: CheckpointFailedSettings) -> Verdict:  # noqa: ARG001

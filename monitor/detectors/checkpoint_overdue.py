@@ -7,9 +7,7 @@ run that never saved is not known to want to: that is shown at most.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -20,7 +18,6 @@ from monitor.detectors.verdict import Verdict
 from monitor.run.median import median_high
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps
 from monitor.run.units import Factor
 from parsers.events import CheckpointSaved, Event
 
@@ -132,30 +129,6 @@ def _passed(state: RunState, memory: Memory, settings: CheckpointOverdueSettings
     if limit is None:
         return None
     return limit if state.latest.iteration - memory.last > limit.iterations or memory.seconds > limit.seconds else None
-
-
-def on_steps(state: RunState, steps: Steps, settings: CheckpointOverdueSettings) -> Foreseen:
-    """Training time goes on. The limit stands still: where it is passed is told by a search."""
-    memory = recall(state, "checkpoint_overdue", Memory)
-    if memory.last is None or memory.attempt != state.attempt.number:
-        return UNFORESEEN
-    rows, iterations = len(steps), steps.iterations
-
-    def take() -> None:
-        memory.seconds = steps.seconds_since(memory.seconds)
-
-    quiet = bisect_left(iterations, memory.quiet_until)
-    if quiet >= rows:
-        return Foreseen(rows, take)
-    passed, limit = rows, _limit(state, memory, settings)
-    if limit is not None and limit.iterations < math.inf:
-        passed = bisect_right(iterations, memory.last + math.floor(limit.iterations))
-    elif limit is not None:
-        seconds = accumulate([took * steps.interval for took in steps.seconds], initial=memory.seconds)
-        passed = max(0, bisect_right(list(seconds), limit.seconds) - 1)
-    if memory.over:
-        return Foreseen(rows if passed <= quiet else quiet, take)
-    return Foreseen(min(rows, max(quiet, passed)), take)
 
 
 def _usual(memory: Memory) -> int | None:

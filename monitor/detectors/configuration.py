@@ -16,7 +16,6 @@ from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.run.audit import RANK, Finding, audit
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps, nothing_to_take
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
@@ -73,15 +72,6 @@ def on_step(state: RunState, settings: ConfigurationSettings) -> bool:
     else:
         memory.next_step = state.iterations_total + min(max(state.attempt.iterations, 1), _MOST)
     return _audit(state, memory, settings)
-
-
-def on_steps(state: RunState, steps: Steps, settings: ConfigurationSettings) -> Foreseen:  # noqa: ARG001
-    """Nothing happens before the next audit."""
-    memory = recall(state, "configuration", Memory)
-    if memory.attempt != state.attempt.number or memory.stale:
-        return UNFORESEEN
-    before = max(0, memory.next_step - state.iterations_total - 1) // steps.interval
-    return Foreseen(min(before, len(steps)), nothing_to_take)
 
 
 def _audit(state: RunState, memory: Memory, settings: ConfigurationSettings) -> bool:

@@ -8,7 +8,7 @@ run's own blocks differ, so that a slow wander of the data is none.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 
@@ -18,7 +18,6 @@ from monitor.detectors.verdict import Verdict
 from monitor.detectors.window import median, spread
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps, nothing_to_take
 from monitor.run.units import Factor, Ratio
 from parsers.events import Event
 
@@ -102,28 +101,6 @@ def _observe(state: RunState, loss: float | None, settings: DivergenceSettings) 
     full, memory.current = memory.current, []
     latest = state.latest
     return _fill(memory, state, full, latest.iteration or 0, latest.consumed_samples, settings) or changed
-
-
-def on_steps(state: RunState, steps: Steps, settings: DivergenceSettings) -> Foreseen:
-    """Only the line that fills a block can change anything; while a rise stands it always does."""
-    memory = recall(state, "divergence", DivergenceMemory)
-    if memory.attempt != state.attempt.number:
-        return UNFORESEEN
-    work = replace(memory, blocks=memory.blocks[:])
-    losses, iterations, samples = steps.losses, steps.iterations, steps.samples
-    start, end = 0, max(settings.block - len(memory.current), 1)
-    while end <= len(losses):
-        full, work.current = work.current + losses[start:end], []
-        last = None if samples is None else samples[end - 1]
-        if work.rise is not None or _fill(work, state, full, iterations[end - 1], last, settings):
-            return Foreseen(end - 1, nothing_to_take)
-        start, end = end, end + max(settings.block, 1)
-    work.current = work.current + losses[start:]
-
-    def take() -> None:
-        memory.blocks, memory.current = work.blocks, work.current
-
-    return Foreseen(len(losses), take)
 
 
 def _fill(

@@ -18,7 +18,6 @@ from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.run.reference import expected_seconds
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps, nothing_to_take
 from monitor.run.units import Ratio
 
 _NAME = "launch_blocking"
@@ -68,18 +67,6 @@ def on_step(state: RunState, settings: LaunchBlockingSettings) -> bool:  # noqa:
     row = expected_seconds(state)
     memory.reference, memory.gpu = (row.seconds, row.gpu) if row else (None, "")
     return True
-
-
-def on_steps(state: RunState, steps: Steps, settings: LaunchBlockingSettings) -> Foreseen:  # noqa: ARG001
-    """All of them, once this launch has been compared and while it has not shown its level: slowdown stops before the
-    step at which it does.
-    """
-    number, known = state.attempt.number, state.memory_of.get(_NAME)
-    if type(known) is not Memory or known.attempt != number:
-        launches = state.memory_of.get(slowdown.NAME)
-        if type(launches) is not slowdown.Memory or (launches.segments and launches.segments[-1].attempt == number):
-            return UNFORESEEN
-    return Foreseen(len(steps), nothing_to_take)
 
 
 def check(state: RunState, now: float, settings: LaunchBlockingSettings) -> Verdict:  # noqa: ARG001

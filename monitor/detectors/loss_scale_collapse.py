@@ -8,7 +8,6 @@ static one is constant) is no evidence; -1 is no scale.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -19,7 +18,6 @@ from monitor.detectors.verdict import Severity, Verdict
 from monitor.detectors.window import median
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps, nothing_to_take
 from parsers.events import Event, LossScaleExhausted, OverflowSkipped
 
 LISTENS: tuple[type[Event], ...] = (OverflowSkipped, LossScaleExhausted)
@@ -122,62 +120,6 @@ def on_event(state: RunState, event: Event, settings: LossScaleCollapseSettings)
     if memory.search.on(state, True) or fall <= 0:
         return False
     return _fallen(memory, state, iteration, fall, settings)
-
-
-def on_steps(state: RunState, steps: Steps, settings: LossScaleCollapseSettings) -> Foreseen:
-    """A scale that stands still: its search may end, blocks of one level come to an end, a fall is over some day."""
-    scale, rows = steps.loss_scale, len(steps)
-    if scale is None or scale <= 0:
-        return Foreseen(rows, nothing_to_take)
-    memory = recall(state, "loss_scale_collapse", ScaleMemory)
-    if memory.attempt != state.attempt.number:
-        return UNFORESEEN
-    if scale == 1.0 and not memory.line_scale:
-        return Foreseen(rows, nothing_to_take)
-    level, search = math.log2(scale), memory.search
-    if memory.line_scale != level or memory.told or search.attempt != memory.attempt:
-        return UNFORESEEN
-    searching = search.lines_left(state, steps)
-    highest = level if searching else max(memory.highest, level)
-    if _floor(level, settings) and highest >= math.log2(_DYNAMIC) and not _worse(memory, "minimum"):
-        return UNFORESEEN
-    if not searching:
-        return _standing(memory, steps, level, settings)
-
-    def take() -> None:
-        memory.highest, memory.block_from = level, steps.iterations[-1]
-
-    return Foreseen(min(rows, searching), take)
-
-
-def _standing(memory: ScaleMemory, steps: Steps, level: float, settings: LossScaleCollapseSettings) -> Foreseen:
-    """The same after the search."""
-    rows, iterations = len(steps), steps.iterations
-    if _worse(memory, "falling") and not _floor(level, settings):
-        rows = bisect_left(iterations, memory.last_fall + settings.calm, 0, rows)
-    end = bisect_left(iterations, memory.block_from + settings.block, 0, rows)
-    if end < rows and memory.reason == "declining":
-        rows = end
-    # blocks that end within these rows: the first has older levels in it
-    blocks, begun, present = memory.blocks, -1, level
-    if end < rows:
-        present = median(memory.block + [level] * (end + 1))
-    while end < rows:
-        if _declined(blocks, present, settings):
-            rows = end
-            break
-        blocks = [*blocks, present][-_BLOCKS:]
-        begun, present = end, level
-        end += max(1, -(-settings.block // steps.interval))
-
-    def take() -> None:
-        memory.search.over = True
-        memory.highest = max(memory.highest, level)
-        if begun >= 0:
-            memory.block, memory.block_from, memory.blocks = [], iterations[begun], blocks
-        memory.block += [level] * (rows - 1 - begun)
-
-    return Foreseen(rows, take)
 
 
 def _memory(state: RunState) -> ScaleMemory:

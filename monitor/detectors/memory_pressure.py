@@ -17,7 +17,6 @@ from monitor.detectors.verdict import Severity, Verdict
 from monitor.run import gpus
 from monitor.run.series import Series
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps
 from monitor.run.units import Ratio, Seconds
 from parsers.events import EngineStepLogged, Event, FailureSeen, MemoryReported, TrainerLogged
 
@@ -111,19 +110,6 @@ def on_step(state: RunState, settings: MemoryPressureSettings) -> bool:
     changed = changed or near != memory.near
     memory.near = near
     return changed
-
-
-def on_steps(state: RunState, steps: Steps, settings: MemoryPressureSettings) -> Foreseen:  # noqa: ARG001
-    """Without a report training time goes on, and nothing else."""
-    memory = recall(state, "memory_pressure", Memory)
-    same = memory.attempt == state.attempt.number and memory.sequence_length == state.latest.sequence_length
-    if memory.fresh or not same:
-        return UNFORESEEN
-
-    def take() -> None:
-        memory.seconds = steps.seconds_since(memory.seconds)
-
-    return Foreseen(len(steps), take)
 
 
 def _size(state: RunState, memory: Memory) -> int | None:

@@ -17,7 +17,6 @@ from monitor.detectors.signals import advice, rollback
 from monitor.detectors.verdict import Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged
 
 LISTENS: tuple[type[Event], ...] = (IterationLogged, TrainerLogged, EngineStepLogged)
@@ -102,23 +101,6 @@ def _see(memory: NanMemory, state: RunState, event: Event, settings: NanLossSett
     else:
         return False
     return _enter(memory, state, form)
-
-
-def on_steps(state: RunState, steps: Steps, settings: NanLossSettings) -> Foreseen:  # noqa: ARG001
-    """Every one of them has a loss and a grad norm that are numbers: nothing can change unless one of them was not."""
-    memory = recall(state, "nan_loss", NanMemory)
-    if memory.attempt != state.attempt.number or memory.form or memory.lines:
-        return UNFORESEEN
-
-    def take() -> None:
-        memory.printed += len(steps)
-        memory.skipped_intervals = memory.norm_lines = 0
-        memory.iteration = memory.last_iteration = steps.iterations[-1]
-        memory.last_loss = steps.losses[-1]
-        memory.samples = None if steps.samples is None else steps.samples[-1]
-        memory.checkpoint = state.checkpoints.last_iteration
-
-    return Foreseen(len(steps), take)
 
 
 def _form(loss: float) -> str:

@@ -7,10 +7,7 @@ Health skips one or two steps (hysteresis) each time the scale is tried again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from itertools import compress, islice
-from operator import eq
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 
@@ -19,7 +16,6 @@ from monitor.detectors.scaler import Search
 from monitor.detectors.verdict import Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps, nothing_to_take
 from monitor.run.units import Ratio
 from parsers.events import Event, OverflowSkipped
 
@@ -108,61 +104,6 @@ def on_event(state: RunState, event: Event, settings: OverflowStormSettings) -> 
         return False
     memory.told.append(iteration)
     return _weigh(memory, state, iteration, settings)
-
-
-def on_steps(state: RunState, steps: Steps, settings: OverflowStormSettings) -> Foreseen:
-    """Nothing was skipped: what is left to see is a grad norm that repeats."""
-    memory, scale, rows = recall(state, "overflow_storm", StormMemory), steps.loss_scale, len(steps)
-    if memory.attempt != state.attempt.number or memory.firing or memory.overflow_since_line:
-        return UNFORESEEN
-    if state.skipped_iterations_total != memory.skipped_total:
-        return UNFORESEEN
-    if scale is None or scale <= 1.0:
-        return Foreseen(rows, nothing_to_take)
-    if memory.scale != scale or memory.search.attempt != memory.attempt:
-        return UNFORESEEN
-    searching = memory.search.lines_left(state, steps)
-    trial = replace(memory)
-    rows = _norms(trial, state, steps, searching, settings)
-
-    def take() -> None:
-        trial.search.over = trial.search.over or rows > searching
-        state.memory_of["overflow_storm"] = trial
-
-    return Foreseen(rows, take)
-
-
-def _norms(memory: StormMemory, state: RunState, steps: Steps, searching: int, settings: OverflowStormSettings) -> int:
-    """See the norms of these steps, so many rows of which are still `searching`; rows before a storm begins."""
-    norms, rows, iterations = steps.grad_norms, len(steps), steps.iterations
-    if norms is None:
-        _norm(memory, None, False)
-        return rows
-    # rows that are not just another norm after one before: in most logs there are hardly any
-    odd: Iterable[int] = range(1, rows)
-    if min(norms) > 0:
-        odd = compress(odd, map(eq, islice(norms, 1, None), norms))
-    elif max(norms) <= 0:
-        odd = ()
-    seen = 0  # rows that are in the memory
-    for row in (0, *odd):
-        if row > seen:
-            _varied(memory, norms[row - 1])
-        seen = row + 1
-        if _norm(memory, norms[row], False):
-            memory.last_bad = iterations[row]
-            if row < searching:
-                memory.told, memory.skips = [], []
-            elif _weigh(memory, state, iterations[row], settings):
-                return row
-    if rows > seen and norms[-1] > 0:
-        _varied(memory, norms[-1])
-    return rows
-
-
-def _varied(memory: StormMemory, norm: float) -> None:
-    """What another norm leaves there that follows a different one."""
-    memory.varied, memory.norm, memory.repeats, memory.frozen = True, norm, 0, False
 
 
 def _memory(state: RunState) -> StormMemory:

@@ -7,7 +7,6 @@ repeats its past exactly. What a person changed on purpose (other arguments for 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,6 @@ from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
 from monitor.run.past import Past
 from monitor.run.state import RunState
-from monitor.run.steps import UNFORESEEN, Foreseen, Steps
 from monitor.run.units import Ratio, Seconds
 from parsers.events import EngineStepLogged, Event, IterationsSkipped, TrainerLogged
 
@@ -117,30 +115,6 @@ def _later(state: RunState, memory: Memory, settings: ResumeSettings) -> bool:
         return False
     memory.found = []  # `check` is silent from now on
     return True
-
-
-def on_steps(state: RunState, steps: Steps, settings: ResumeSettings) -> Foreseen:
-    """Lines within a launch are remembered. What its first ones showed ends some day."""
-    memory, rows = recall(state, "resume_discontinuity", Memory), len(steps)
-    past = memory.past
-    new = not past.iterations or past.iterations[-1] < steps.iterations[0]
-    settled = memory.schedule is not None or state.topology.schedule is None
-    if memory.attempt != state.attempt.number or not new or not settled:
-        return UNFORESEEN
-    if memory.found:
-        if memory.expected_rate is not None:
-            return UNFORESEEN
-        if memory.found_at is not None:
-            found_at = memory.found_at
-            begin = 0 if state.updated_at - found_at >= settings.stands else rows
-            rows = min(begin, bisect_left(steps.at, settings.stands, key=lambda at: at - found_at))
-
-    def take() -> None:
-        past.add_all(steps.iterations, steps.learning_rates, state.latest.global_batch_size, steps.samples)
-        if memory.schedule is None:
-            memory.total = state.train_iterations
-
-    return Foreseen(rows, take)
 
 
 def _resumed(state: RunState, memory: Memory, iteration: int, settings: ResumeSettings) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from monitor.run.state import RunState
-from monitor.run.steps import Steps
 
 _CLEAN = 20  # iterations in a row without an overflow: the search has ended
 _LONGEST = 60  # iterations of a launch in which a search may last: from 2^32 to 1 with hysteresis it takes 33
@@ -37,10 +36,3 @@ class Search:
         if not first_line and (done - self.last_bad >= _CLEAN or done > _LONGEST):
             self.over = True
         return not self.over
-
-    def lines_left(self, state: RunState, steps: Steps) -> int:
-        """Of these steps, none of which tells of an overflow, and of those after them: at how many it still goes on."""
-        if self.over:
-            return 0
-        needed = min(self.last_bad + _CLEAN, _LONGEST + 1) - state.attempt.iterations
-        return max(0, -(-needed // steps.interval) - 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from monitor.run.state import RunState
 
 _RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back
@@ -15,18 +13,6 @@ def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) 
     if state.last_iteration_at is None or elapsed is None:
         return
     _watch(state, at - state.last_iteration_at, elapsed * delta, at)
-
-
-def watch_many(state: RunState, seconds: Sequence[float], at: Sequence[float]) -> None:
-    """The same of lines in a row; `seconds` is what all iterations of each took."""
-    before = state.last_iteration_at
-    if before is None:
-        return
-    gaps = [later - earlier for later, earlier in zip(at, [before, *at], strict=False)]
-    held = [row for row, gap in enumerate(gaps) if gap <= _RATIO * seconds[row]]
-    rows = [len(at) - 1] if not held else range(max(0, held[0] - 1), len(at))
-    for row in rows:  # a line that was not held back begins anew
-        _watch(state, gaps[row], seconds[row], at[row])
 
 
 def _watch(state: RunState, gap: float, took: float, at: float) -> None:

@@ -7,7 +7,6 @@ Residual risk: a source that lags more than `RING` iterations behind its twin is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -38,27 +37,6 @@ def fingerprints(event: IterationLogged) -> tuple[int, int]:
     if seconds != seconds:
         seconds = -3.0
     return hash((event.iteration, loss, norm, samples, seconds)), hash((event.iteration, loss, norm, samples, -2.0))
-
-
-def row_prints(
-    iterations: list[int],
-    losses: list[float],
-    norms: list[float] | None,
-    samples: list[int] | None,
-    seconds: list[float],
-) -> Callable[[int], tuple[int, int]]:
-    """The fingerprints of a row of columns that hold no NaN."""
-
-    def prints(row: int) -> tuple[int, int]:
-        told = (
-            iterations[row],
-            losses[row],
-            -1.0 if norms is None else norms[row],
-            -1 if samples is None else samples[row],
-        )
-        return hash((*told, seconds[row])), hash((*told, -2.0))
-
-    return prints
 
 
 @dataclass(slots=True)
@@ -99,22 +77,6 @@ class Copies:
         excess = len(seen) - self._room
         for key in tuple(islice(seen, excess)) if excess > 0 else ():
             del seen[key]
-
-    def remember_many(self, prints: Callable[[int], tuple[int, int]], rows: int, source: str, attempt: int) -> None:
-        """What `remember` of each row leaves. Prints are asked by row number, and only for rows that are still kept."""
-        seen, room = self.seen, self._room
-        start = max(rows - room // 2, 0)
-        keys = [key for row in range(start, rows) for key in prints(row)]
-        while start and len(set(keys)) < room:  # keys that are equal leave room for older ones
-            start -= 1
-            keys = [*prints(start), *keys]
-        newest = [*dict.fromkeys(reversed(keys))][room - 1 :: -1]  # each where it came last
-        for key in newest:
-            seen.pop(key, None)
-        excess = len(seen) + len(newest) - room
-        for key in tuple(islice(seen, excess)) if newest and excess > 0 else ():
-            del seen[key]
-        seen.update(dict.fromkeys(newest, (attempt, source)))
 
     @property
     def _room(self) -> int:

@@ -106,19 +106,6 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         _note_progress(state, before, kind, at, live)
 
 
-def inert(event: Event) -> bool:
-    """Whether `fold` of the event behind some iteration lines that follow it leaves what it leaves before them.
-
-    So it is of timers that no handler uses: they note when the last line was written, which those lines note too.
-    """
-    return (
-        type(event) is TimersReported
-        and event.logged_at is None
-        and event.node is None
-        and (event.speaker != "megatron" or _OVERHEAD_TIMERS.isdisjoint(event.timers))
-    )
-
-
 def _gap_phase(before: Phase, kind: str) -> Phase | None:
     """Of which phase the gap that ends with this event is an example; None if of none.
 

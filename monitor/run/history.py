@@ -196,21 +196,6 @@ class History:
             return
         self.steps.add(row, SERIES)
 
-    def add_steps(
-        self, iterations: list[int], times: Callable[[int], float | None], attempt: int, columns: Sequence[Column]
-    ) -> None:
-        """What `add_step` of each row leaves. Iterations rise, `columns` come in the order of SERIES; `times` is asked
-        by row number, and only for rows that begin or end a bucket or stay open.
-        """
-        rows = self.steps.open
-        if iterations and rows and rows[-1][0] == iterations[0] and rows[-1][2] == attempt:
-            rows[-1] = next(rows_of(iterations, [times(0)], attempt, columns, 0, 1))
-            iterations = iterations[1:]
-            columns = [values[1:] if isinstance(values, list) else values for values in columns]
-            self.steps.add_many(iterations, lambda row: times(row + 1), attempt, columns, SERIES)
-        else:
-            self.steps.add_many(iterations, times, attempt, columns, SERIES)
-
     def add_validation(self, dataset: str, row: Row) -> None:
         """One more result of a validation set."""
         track = self.validations.get(dataset)

@@ -58,41 +58,6 @@ def observe_iteration(
     seen.batch = batch
 
 
-def observe_many(
-    seen: Observed,
-    attempt: int,
-    iterations: list[int],
-    seconds: list[float],
-    samples: list[int] | None,
-    rates: list[float] | None,
-    tflops: list[float] | None,
-    batch: int | None,
-    batch_size: int | None,
-    tokens_per_sample: int | None,
-) -> None:
-    """What `observe_iteration` of each line leaves. One value a line; None where no line prints it. `seconds` are per
-    iteration, positive and finite; `samples` consumed; `rates` samples per second; `batch` is printed in all lines;
-    `batch_size` is theirs, printed or not.
-    """
-    if not iterations:
-        return
-    _begin(seen, attempt)
-    if batch and samples is not None:
-        _count_many(seen, iterations, samples, batch)
-    if batch:
-        if batch != seen.batch:
-            seen.rates = []  # the first line at another size says nothing
-        if rates is not None:
-            for row in _newest(rates, -inf, int(batch != seen.batch)):
-                seen.rates.append(rates[row] * seconds[row] / batch)
-            del seen.rates[:-_KEPT]
-    if tflops is not None and batch_size and tokens_per_sample:
-        for row in _newest(tflops, 0.0):
-            seen.tflops.append((tflops[row], seconds[row], batch_size, tokens_per_sample))
-        del seen.tflops[:-_KEPT]
-    seen.batch = batch
-
-
 def _begin(seen: Observed, attempt: int) -> None:
     """A new attempt is observed anew."""
     if seen.attempt != attempt:
@@ -112,39 +77,3 @@ def _count(seen: Observed, iteration: int, samples: int, batch: int) -> None:
             seen.miscounted += 1
             seen.miscount = [steps, grown, batch]
     seen.iteration, seen.samples = iteration, samples
-
-
-def _count_many(seen: Observed, iterations: list[int], samples: list[int], batch: int) -> None:
-    """Consumed samples of lines at one batch size."""
-    _count(seen, iterations[0], samples[0], batch)
-    rows = len(iterations)
-    if rows == 1:
-        return
-    steps, grown = iterations[1] - iterations[0], samples[1] - samples[0]
-    if (
-        grown == batch * steps > 0
-        and iterations == list(range(iterations[0], iterations[0] + rows * steps, steps))
-        and samples == list(range(samples[0], samples[0] + rows * grown, grown))
-    ):
-        seen.miscounted = 0
-    else:
-        for row in range(1, rows):
-            steps, grown = iterations[row] - iterations[row - 1], samples[row] - samples[row - 1]
-            if grown == batch * steps:
-                seen.miscounted = 0
-            else:
-                seen.miscounted += 1
-                seen.miscount = [steps, grown, batch]
-    seen.counted += rows - 1
-    seen.iteration, seen.samples = iterations[-1], samples[-1]
-
-
-def _newest(values: list[float], above: float, start: int = 0) -> list[int]:
-    """The last lines, at most as many as are kept, whose value is finite and above this, oldest first."""
-    found: list[int] = []
-    for row in range(len(values) - 1, start - 1, -1):
-        if above < values[row] < inf:
-            found.append(row)
-            if len(found) == _KEPT:
-                break
-    return found[::-1]

@@ -6,12 +6,9 @@ ramp-up is a legal slowdown), so windows are kept per global batch size and the 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from itertools import repeat
-from operator import add, mul
 
 _WINDOW = 64  # iterations remembered per batch size: enough for a steady median, short enough to follow a level shift
 _SIZES = 4  # batch sizes remembered: a ramp-up passes through many, only the last few predict the next
@@ -55,67 +52,6 @@ class Pace:
         self.count += iterations
         self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
         return _middle(ordered) if len(ordered) >= 3 else None
-
-    def add_many(
-        self, seconds: list[float], batch_size: int | None, iterations: int = 1, last: int | None = None
-    ) -> list[float | None]:
-        """What `add` of each leaves, and `baseline` after each of them, or of the last so many at least. All positive
-        and finite.
-        """
-        if not seconds:
-            return []
-        alone = 0  # these while the window fills, or holds a NaN
-        baselines: list[float | None] = []
-        while alone < len(seconds) and not self._full(batch_size or 0):
-            baselines.append(self.add(seconds[alone], batch_size, iterations))
-            alone += 1
-        if alone:
-            seconds = seconds[alone:]
-        if seconds:
-            baselines += self._slide(seconds, len(seconds) if last is None else min(last, len(seconds)))
-            took = seconds if iterations == 1 else map(mul, seconds, repeat(iterations))
-            self.sum_seconds = reduce(add, took, self.sum_seconds)  # not sum(): from Python 3.12 on it adds otherwise
-            self.count += len(seconds) * iterations
-            self._distribute(seconds, iterations)
-        return baselines
-
-    def _full(self, key: int) -> bool:
-        """Whether the window of this size is in use, full and without a NaN, which has no place in an order."""
-        window = self.windows.get(key, ())
-        if key != self.last_batch_size or len(window) != _WINDOW or len(self.ordered) != _WINDOW:
-            return False
-        total = sum(window)
-        return total == total
-
-    def _slide(self, seconds: list[float], last: int) -> list[float]:
-        """The full window moves on over these: its median after each of the last so many."""
-        window, ordered = self.windows[self.last_batch_size], self.ordered
-        medians: list[float] = []
-        append, low, high = medians.append, _WINDOW // 2 - 1, _WINDOW // 2
-        values = window + seconds
-        first = len(seconds) - last
-        if first:
-            values = values[first:]
-            ordered[:] = sorted(values[:_WINDOW])
-        for new, oldest in zip(values[_WINDOW:], values, strict=False):
-            del ordered[bisect_left(ordered, oldest)]
-            insort(ordered, new)
-            append((ordered[low] + ordered[high]) / 2)
-        window[:] = values[-_WINDOW:]
-        return medians
-
-    def _distribute(self, seconds: list[float], iterations: int) -> None:
-        """Into the histogram."""
-        first, last = bisect_left(HISTOGRAM_BUCKETS, min(seconds)), bisect_left(HISTOGRAM_BUCKETS, max(seconds))
-        if first == last:
-            self.buckets[first] += len(seconds) * iterations
-            return
-        below, values = 0, sorted(seconds)
-        for bucket in range(first, last):
-            up_to = bisect_right(values, HISTOGRAM_BUCKETS[bucket])
-            self.buckets[bucket] += (up_to - below) * iterations
-            below = up_to
-        self.buckets[last] += (len(values) - below) * iterations
 
     def reset_windows(self) -> None:
         """A new attempt may run on other nodes: its normal is learned anew, the distribution goes on."""
@@ -168,12 +104,6 @@ class Intervals:
         """One more gap."""
         self.values.append(seconds)
         if len(self.values) > GAPS_KEPT:
-            del self.values[:-GAPS_KEPT]
-
-    def add_many(self, seconds: list[float]) -> None:
-        """These gaps, oldest first."""
-        if seconds:
-            self.values += seconds
             del self.values[:-GAPS_KEPT]
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _KEPT = 1024  # lines; the older half is thinned when they are more, for a schedule is smooth
@@ -28,25 +27,6 @@ class Past:
         self.samples.append(samples)
         if len(self.iterations) > _KEPT:
             self._thin()
-
-    def add_all(
-        self,
-        iterations: Sequence[int],
-        rates: Sequence[float | None] | None,
-        batch: int | None,
-        samples: Sequence[int | None] | None,
-    ) -> None:
-        """What `add` leaves, line by line: rising iterations, all higher than any here; None: no line prints it."""
-        begin, count = 0, len(iterations)
-        while begin < count:
-            end = min(count, begin + max(1, _KEPT + 1 - len(self.iterations)))
-            self.iterations += iterations[begin:end]
-            self.rates += [None] * (end - begin) if rates is None else rates[begin:end]
-            self.batches += [batch] * (end - begin)
-            self.samples += [None] * (end - begin) if samples is None else samples[begin:end]
-            begin = end
-            if len(self.iterations) > _KEPT:
-                self._thin()
 
     def _thin(self) -> None:
         half = _KEPT // 2

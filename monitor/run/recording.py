@@ -105,15 +105,3 @@ def _rate_key(state: RunState) -> list[int | str | None]:
         state.attempt.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
         state.tflops_formula,
     ]  # fmt: skip
-
-
-def rate_is_known(state: RunState) -> bool:
-    """Whether `computed_rates` needs nothing worked out anew."""
-    known = state.memo.get("tflops_rate")
-    return known is not None and known[0] == _rate_key(state)
-
-
-def computed_rates(state: RunState, seconds: list[float]) -> list[float] | None:
-    """TFLOP/s per GPU of steps that took so many seconds; None where the model is not known."""
-    rate = state.memo["tflops_rate"][1]
-    return None if rate is None else [rate / value for value in seconds]

@@ -33,23 +33,6 @@ class Sample:
                 self.stride *= 2
         self.seen += 1
 
-    def add_many(self, values: list[float]) -> None:
-        """What `add` of each leaves."""
-        if not math.isfinite(sum(values)):  # or finite ones beyond its range together: taking out none is no harm
-            values = list(filter(math.isfinite, values))
-        row, rows, kept = 0, len(values), self.values
-        while row < rows:
-            first = row + -self.seen % self.stride  # the next that is kept
-            room = max(_KEEP + 1 - len(kept), 1)  # with so many more, every second is given up
-            taken = values[first : first + room * self.stride : self.stride]
-            kept += taken
-            after = rows if len(taken) < room else first + (room - 1) * self.stride + 1
-            self.seen += after - row
-            row = after
-            if len(kept) > _KEEP:
-                del kept[1::2]
-                self.stride *= 2
-
     def quantile(self, share: float) -> float | None:
         """The value below which `share` of the values lie, interpolated; 0.5 is the median. None of nothing."""
         if not self.values:
@@ -88,14 +71,6 @@ class Steady:
         at.seconds.add(seconds)
         if tflops is not None:
             at.tflops.add(tflops)
-
-    def add_many(self, batch_size: int | None, seconds: list[float], tflops: list[float] | None) -> None:
-        """What `add` of each leaves; `tflops` of all of them or of none."""
-        if seconds:
-            at = self._at(batch_size or 0)
-            at.seconds.add_many(seconds)
-            if tflops is not None:
-                at.tflops.add_many(tflops)
 
     def _at(self, key: int) -> AtSize:
         """Where this batch size stands, now the newest."""

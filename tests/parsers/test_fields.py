@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.fields import GIB, MIB, byte_size, integer, milliseconds, name_and_value, number, seconds, split_fields
-from parsers.fields import teraflops as to_teraflops
+from parsers.engine.fields import (
+    GIB,
+    MIB,
+    byte_size,
+    integer,
+    milliseconds,
+    name_and_value,
+    number,
+    seconds,
+    split_fields,
+)
+from parsers.engine.fields import teraflops as to_teraflops
 
 
 @pytest.mark.parametrize(

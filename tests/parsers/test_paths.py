@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from operator import itemgetter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parsers import search
-from parsers.events import Event, LogEvent, TimersReported
-from parsers.packed import pack, unpack
-from parsers.prefixes import ANSI, segments, strip_prefixes
+from parsers.engine import search
+from parsers.engine.prefixes import ANSI, segments, strip_prefixes
+from parsers.engine.scan import Gatherer, Line, Scanner
+from parsers.engine.shapes import Shapes
+from parsers.events import Event
+from parsers.formats.registry import RULES
 from parsers.reader import SourceReader
-from parsers.scan import Gatherer, Line, Scanner
-from parsers.shapes import Shapes
-from parsers.speakers import RULES
-from parsers.stretch import LEAST, Stretch
 
 ENGINES = {"plain": search.plain, "remembered": search.remembered, "best": search.best}
 Found = list[tuple[int, str, str]]
@@ -74,64 +70,6 @@ def read(data: bytes, engine: str, shapes: Shapes, size: int = 1 << 20) -> Found
     reader = SourceReader(scanner=SCANNERS[engine], shapes=shapes)
     entries = [entry for place in range(0, len(data), size) for entry in reader.feed(data[place : place + size])]
     return [(entry.line, entry.rule, repr(entry.event)) for entry in [*entries, *reader.flush()]]
-
-
-def is_timer(event: Event) -> bool:
-    """What a caller may call inert."""
-    return isinstance(event, TimersReported)
-
-
-def read_stretches(data: bytes, engine: str, shapes: Shapes, size: int = 1 << 20, backwards: bool = False) -> Found:
-    """The same where the reader gives columns: each row written out, and the columns compared with it."""
-    found = _read_stretches(data, engine, shapes, size, backwards)
-    late = _read_stretches(data, engine, shapes, size, backwards, is_timer)
-    assert sorted(late, key=itemgetter(0)) == found  # stable: what a line says of several things stays in order
-    assert [item for item in late if "timer" not in item[1]] == [item for item in found if "timer" not in item[1]]
-    assert [item for item in late if "timer" in item[1]] == [item for item in found if "timer" in item[1]]
-    return found
-
-
-def _read_stretches(
-    data: bytes, engine: str, shapes: Shapes, size: int, backwards: bool, inert: Callable[[Event], bool] | None = None
-) -> Found:
-    reader, found = SourceReader(scanner=SCANNERS[engine], shapes=shapes), Found()
-    reader.numbered = backwards
-    for place in range(0, len(data), size):
-        chunk = data[place : place + size]
-        items = reader.feed_stretches(chunk, inert) if inert else reader.feed_stretches(chunk)
-        for item, crossed in zip(items, unpack(pickle.loads(pickle.dumps(pack(items)))), strict=True):
-            if not isinstance(item, Stretch):
-                assert crossed == item or repr(crossed) == repr(item)  # NaN is NaN there
-                found.append((item.line, item.rule, repr(item.event)))
-                continue
-            assert isinstance(crossed, Stretch)
-            rows = _rows(item, backwards)
-            assert repr(_rows(crossed, backwards)) == repr(rows)
-            assert (crossed.times(), crossed.date_and_time()) == (item.times(), item.date_and_time())
-            assert repr((crossed.columns, crossed.shared)) == repr((item.columns, item.shared))
-            assert (crossed.timed, crossed.values("iteration", 2)) == (item.timed, item.values("iteration", 2))
-            found += [(row.line, row.rule, repr(row.event)) for row in rows]
-    lines = reader.lines, reader.matched_lines
-    found += [(entry.line, entry.rule, repr(entry.event)) for entry in reader.flush()]
-    single = SourceReader(scanner=SCANNERS[engine], shapes=shapes)
-    for place in range(0, len(data), size):
-        single.feed(data[place : place + size])
-    assert (single.lines, single.matched_lines) == lines
-    return found
-
-
-def _rows(stretch: Stretch, backwards: bool) -> list[LogEvent]:
-    """Each row written out; text and columns compared with it."""
-    order = range(len(stretch))
-    rows = {row: stretch.entry(row) for row in (reversed(order) if backwards else order)}
-    assert [stretch.text(row) for row in order] == [rows[row].text for row in order]
-    if (times := stretch.times()) is not None:
-        assert times == [rows[row].event.logged_at for row in order]
-    for name, column in stretch.columns.items():
-        assert [repr(value) for value in column] == [repr(getattr(rows[row].event, name)) for row in order]
-    for name, value in stretch.shared.items():
-        assert {repr(getattr(rows[row].event, name)) for row in order} == {repr(value)}
-    return [rows[row] for row in order]
 
 
 SCANNERS = {name: Scanner(RULES, engine) for name, engine in ENGINES.items()}
@@ -224,7 +162,6 @@ def test_every_path_gives_what_looking_at_every_line_gives(engine: str, data: by
     expected, shapes = naive(data), Shapes()
     assert read(data, engine, shapes) == expected
     assert read(data, engine, shapes, size) == expected
-    assert read_stretches(data, engine, shapes, size) == expected
 
 
 @given(data=logs(), chance=st.randoms(use_true_random=False))
@@ -248,59 +185,6 @@ def test_lines_that_come_one_by_one_give_the_same(data: bytes, chance: random.Ra
         assert alone.save() == whole.save()
         entries += alone.flush()
         assert [(entry.line, entry.rule, repr(entry.event)) for entry in entries] == expected
-
-
-@pytest.mark.parametrize("form", PLANNED)
-@given(chance=st.randoms(use_true_random=False), rows=st.integers(LEAST, 60), noise=st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
-def test_stretches_give_what_looking_at_every_line_gives(
-    form: str, chance: random.Random, rows: int, noise: int
-) -> None:
-    """Lines of one form with other widths, and with noise between them: one stretch once the shapes are known."""
-    forms = [form, form.replace("##", "#", 1)]
-    between = ["NCCL INFO nothing", *chance.sample(REPORTS, chance.randint(0, 2))]
-    lines = []
-    for _ in range(rows):
-        here = [chance.choice(forms), *chance.choices(between, k=chance.randint(0, noise))]
-        lines += [re.sub("#", lambda _: chance.choice("123456789"), line) for line in here]
-    if chance.random() < 0.2:
-        lines[chance.randrange(len(lines))] += chance.choice([" torn", "\r", " 0"])
-    data, shapes = "\n".join(lines).encode() + b"\n", Shapes()
-    expected = naive(data)
-    assert read(data, "best", shapes) == expected
-    assert read_stretches(data, "best", shapes, backwards=True) == expected
-    assert read_stretches(data, "best", shapes, chance.choice([100, 1000])) == expected
-
-
-@pytest.mark.parametrize("form", PLANNED)
-def test_lines_in_a_row_are_one_stretch(form: str) -> None:
-    """Else the law above would prove nothing."""
-    data, shapes = "".join(form.replace("#", digit) + "\n" for digit in "123456789").encode(), Shapes()
-    read(data, "best", shapes)
-    assert [len(item) for item in SourceReader(shapes=shapes).feed_stretches(data) if isinstance(item, Stretch)] == [9]
-
-
-@pytest.mark.parametrize("report", REPORTS[:3])
-def test_inert_lines_do_not_break_a_stretch(report: str) -> None:
-    """They come behind it; what the caller does not call inert breaks it."""
-    forms = [PLANNED[0], report, report]
-    data = "".join(form.replace("#", digit) + "\n" for digit in "123456789" for form in forms).encode()
-    shapes = Shapes()
-    read(data, "best", shapes)
-    stretch, *others = SourceReader(shapes=shapes).feed_stretches(data, is_timer)
-    assert isinstance(stretch, Stretch)
-    assert len(stretch) == 9
-    assert [stretch.number(row) for row in range(9)] == [*range(1, 28, 3)]
-    assert [item.line for item in others if not isinstance(item, Stretch)] == [n for n in range(2, 28) if n % 3 != 1]
-    assert not any(isinstance(item, Stretch) for item in SourceReader(shapes=shapes).feed_stretches(data))
-
-
-def test_a_number_that_a_plan_cannot_read_is_read_with_care() -> None:
-    """A zero in front is no JSON: the whole stretch goes line by line, and nothing is lost."""
-    lines = [f" iteration {at}/ 900 | lm loss: 1.{at} |\n" for at in (*range(10, 30), "0" + "7", *range(30, 50))]
-    data, shapes = "".join(lines).encode(), Shapes()
-    assert read_stretches(data, "best", shapes) == naive(data)
-    assert read_stretches(data, "best", shapes) == naive(data)
 
 
 @pytest.mark.parametrize("form", [*PLANNED, *REPORTS])

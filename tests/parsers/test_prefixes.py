@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers.prefixes import Prefix, iso_time, segments, strip_prefixes
+from parsers.engine.prefixes import Prefix, iso_time, segments, strip_prefixes
 
 
 @pytest.mark.parametrize(

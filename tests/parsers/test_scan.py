@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parsers.engine.lines import line_end, next_line
+from parsers.engine.prefixes import Prefix
+from parsers.engine.scan import Line, Rule, Scanner
 from parsers.events import Event
-from parsers.lines import line_end, next_line
-from parsers.prefixes import Prefix
-from parsers.scan import Line, Rule, Scanner
 
 
 def _nothing(_: Line) -> Iterable[Event]:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from tests.monitor.detectors.foreseen import SOURCE, foresee, see
+
 from monitor.config import default_config
 from monitor.detectors import DETECTORS
 from monitor.run.fold import fold
@@ -25,7 +27,6 @@ from parsers.events import (
     OverflowSkipped,
     TopologyLogged,
 )
-from tests.monitor.detectors.foreseen import SOURCE, foresee, see
 
 NAMES = (
     "loss_scale_collapse",

@@ -1,0 +1,1 @@
+"""How lines are found and read, whatever program wrote them."""

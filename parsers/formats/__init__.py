@@ -1,0 +1,1 @@
+"""One file a program whose lines are read; registry.py lists them."""

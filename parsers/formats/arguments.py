@@ -1,0 +1,81 @@
+"""The arguments dump (Megatron's `_print_args`, gpt-neox's NeoXArgs.print), read from its heading to its end.
+
+Names are padded with dots to a column, long ones have few dots; srun may break a value onto a next line of dots alone;
+gpt-neox glues the value's origin to its end. Lines of other ranks in between are left to the other rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from parsers.engine.scan import Gatherer, Line, Rule
+from parsers.events import ArgumentsDumped, Event
+
+_MAX_LINES = 6000  # the longest real dump has 700 lines; other ranks may print as much in between
+_MAX_VALUE = 4000
+
+# `------------------------ arguments ------------------------`
+_HEAD = re.compile(r"^[ ]{0,8}-{3,200}[ ]arguments[ ]-{3,200}\s*$")
+# `-------------------- end of arguments ---------------------`
+_END = re.compile(r"-{3,200}[ ]end of arguments[ ]-{3,200}")
+# `  hidden_size ..................................... 2048`, `  a_very_long_name .. 1`, `  name  True...updated`
+_ARGUMENT = re.compile(r"^[ ]{1,4}([A-Za-z_]\w{0,120})[ ](\.{2,80}|[ ])(?:[ ](.*))?$")
+# `........................ False`: the rest of an argument whose line srun had cut
+_REST = re.compile(r"^[ ]{0,2}(\.{2,80})(?:[ ](.*))?$")
+# `512.........................updated`
+_ORIGIN = re.compile(r"\.{2,80}(?:updated|default|derived)\s*$|(?<=\S)(?:updated|default)$")
+
+
+@dataclass(slots=True)
+class ArgumentsGatherer:
+    """An open dump. `cut` is the name whose value is still to come."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    lines: int = 0
+    cut: str | None = None
+    rank: int | None = None
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """Take arguments, leave everything else."""
+        self.lines += 1
+        text = line.text
+        if _END.search(text):
+            return [self._dump(True)], True, True
+        if _HEAD.match(text):  # a second dump before the first ended: what was gathered stands
+            done: list[Event] = [self._dump(False)] if self.values else []
+            self.values, self.lines, self.cut = {}, 0, None
+            return done, True, False
+        if self.lines > _MAX_LINES or ("iteration " in text and "elapsed time per iteration" in text):
+            return self.close(), False, True
+        match = _ARGUMENT.match(text)
+        if match:
+            self._take(match[1], match[3])
+            return [], True, False
+        rest = _REST.match(text) if self.cut is not None else None
+        if rest and self.cut is not None:
+            self._take(self.cut, rest[2])
+            return [], True, False
+        return [], False, False
+
+    def close(self) -> list[Event]:
+        """The log ended inside the dump."""
+        return [self._dump(False)] if self.values else []
+
+    def _take(self, name: str, value: str | None) -> None:
+        self.cut = name if value is None else None
+        self.values[name] = _ORIGIN.sub("", (value or "").strip())[:_MAX_VALUE].strip()
+
+    def _dump(self, complete: bool) -> ArgumentsDumped:
+        return ArgumentsDumped(values=dict(self.values), complete=complete, rank=self.rank)
+
+
+def open_dump(line: Line) -> Iterator[Event | Gatherer]:
+    """A dump begins."""
+    if _HEAD.match(line.text):
+        yield ArgumentsGatherer(rank=line.prefix.global_rank)
+
+
+RULES: tuple[Rule, ...] = (Rule("megatron.arguments", (b" arguments ---",), open_dump),)
+GATHERERS = {"megatron.arguments": ArgumentsGatherer}

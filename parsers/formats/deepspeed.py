@@ -1,0 +1,291 @@
+"""DeepSpeed's engine: steps, throughput, overflows, its own timers, memory, and the configuration that it prints.
+
+Its logger's prefix is stripped before (prefixes.py): `line.prefix.location` is `timer.py:199:stop` or the like. GB are
+GiB. `skipped` is cumulative, unlike Megatron's count per interval.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parsers.engine.fields import Span, gibibytes, integer, milliseconds_range, number, seconds, teraflops
+from parsers.engine.scan import Line, Rule
+from parsers.events import (
+    EngineStepLogged,
+    Event,
+    LossScaleExhausted,
+    MemoryReported,
+    ModelSettingLogged,
+    OverflowSkipped,
+    ThroughputReported,
+    TimersReported,
+)
+
+_N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
+# `steps: 1 loss: 11.0643 iter time (s): 2.474 samples/sec: 206.954` (pipe/engine.py train_batch); further losses may
+# stand between.
+_STEPS = re.compile(
+    r"\bsteps: (\d{1,12}) loss: ("
+    + _N
+    + r")((?:(?!steps: ).){0,400}?) ?iter time \(s\): ("
+    + _N
+    + r") samples/sec: ("
+    + _N
+    + ")"
+)
+_NAMED = re.compile(r"([A-Za-z][\w ]{0,40}?): (" + _N + ")")
+# `step=10, skipped=4, lr=[4.99e-05, 4.99e-05], mom=[(0.9, 0.95)]` (engine.py _report_progress)
+_STEP = re.compile(r"\bstep=(\d{1,12}), skipped=(\d{1,12}), lr=\[?\[?(" + _N + ")?")
+# `epoch=0/micro_step=20/global_step=10, RunningAvgSamplesPerSec=46.9, CurrSamplesPerSec=50.8, MemAllocated=5.5GB`
+_THROUGHPUT = re.compile(
+    r"(?:epoch=(\d{1,9})/micro_step=(\d{1,12})/global_step=(\d{1,12})|(?<![\d/])(\d{1,9})/(\d{1,12})), "
+    r"(?=(?:RunningAvg)?SamplesPerSec=)"
+)
+_ASSIGNED = re.compile(r"\b([A-Za-z]{3,40})=(" + _N + r")(GB)?")
+_ASSIGNED_NAMES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "CurrSamplesPerSec": ("samples_per_second", number),
+    "SamplesPerSec": ("samples_per_second", number),
+    "RunningAvgSamplesPerSec": ("average_samples_per_second", number),
+    "MemAllocated": ("allocated_bytes", gibibytes),
+    "MaxMemAllocated": ("max_allocated_bytes", gibibytes),
+}
+# `|E2E latency=7.99s |Gather latency=...|CurSamplesPerSec=8.01 |AvgSamplesPerSec=8.01` (DeepSpeed-Chat)
+_CHAT = re.compile(r"E2E latency=(" + _N + r")s")
+_CHAT_SAMPLES = re.compile(r"\bCurSamplesPerSec=(" + _N + ")")
+# `OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768`
+# `... Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1`
+_OVERFLOW = re.compile(
+    r"(?:OVERFLOW!|loss scale overflow!).{0,80}?Attempted loss scale: (" + _N + r")"
+    r"(?:, reducing to (" + _N + r")|, but hysteresis is \d{1,6}\. Reducing hysteresis to (\d{1,6}))?"
+)
+# `Grad overflow on iteration 3`, `Reducing dynamic loss scale from 65536.0 to 32768.0` are the same overflow told twice
+_VERBOSE_SCALE = re.compile(r"Reducing dynamic loss scale from (" + _N + ") to (" + _N + ")")
+# `time (ms) | fwd_microstep: 101.92 | bwd_microstep: 107.56`
+_TIMER = re.compile(r"\|[ ]{0,4}(\w{1,80}):[ ]{0,4}(" + _N + ")")
+# `MA 3.85 GB         Max_MA 5.33 GB         CA 7.4 GB         Max_CA 7 GB ` (see_memory_usage)
+_SEE_MEMORY = re.compile(
+    r"\bMA (" + _N + r") GB[ ]{1,20}Max_MA (" + _N + r") GB[ ]{1,20}CA (" + _N + r") GB[ ]{1,20}Max_CA (" + _N + ") GB"
+)
+# `CPU Virtual Memory:  used = 40.54 GB, percent = 21.6%`
+_HOST_MEMORY = re.compile(r"CPU Virtual Memory:[ ]{1,4}used = (" + _N + r") GB, percent = (" + _N + ")%")
+# flops profiler: `FLOPS per GPU = 3 * fwd flops per GPU / iter latency:   12.3 TFLOPS`, `iter latency: 1.2 s`
+_PROFILER = re.compile(
+    r"^(?:FLOPS per GPU [^:]{0,80}|samples/second|iter latency):[ ]{1,60}(" + _N + r")[ ]?(\w{0,12})"
+)
+# `  zero_optimization_stage ...... 1` printed by config.py
+_SETTING = re.compile(r"^[ ]{2}(\w{1,60})[ ](?:\.{2,60}|)[ ](.{1,200})$")
+_SETTINGS = {
+    # its `world_size` is the data-parallel size when tensor or pipeline parallelism is on: not ours
+    "train_batch_size": "global_batch_size",
+    "train_micro_batch_size_per_gpu": "micro_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "zero_optimization_stage": "zero_stage",
+    "fp16_enabled": "fp16",
+    "bfloat16_enabled": "bf16",
+}
+
+
+def read_steps(line: Line) -> Iterator[Event]:
+    """The pipeline engine's plain print, one a step."""
+    for match in _STEPS.finditer(line.text):
+        losses = {name.strip(): value for name, text in _NAMED.findall(match[3]) if (value := number(text)) is not None}
+        yield EngineStepLogged(
+            form="steps",
+            step=int(match[1]),
+            loss=number(match[2]),
+            losses=losses,
+            seconds_per_step=number(match[4]),
+            samples_per_second=number(match[5]),
+            **line.origin,
+        )
+
+
+def steps_spans(text: str) -> list[Span] | None:
+    """Where the values of a line of `read_steps` with one step stand."""
+    matches = list(_STEPS.finditer(text))
+    if len(matches) != 1:
+        return None
+    match = matches[0]
+    named = _NAMED.finditer(text, *match.span(3))
+    return [
+        Span("values", "step", int, *match.span(1)),
+        Span("values", "loss", number, *match.span(2)),
+        *(Span("losses", loss[1].strip(), number, *loss.span(2)) for loss in named),
+        Span("values", "seconds_per_step", number, *match.span(4)),
+        Span("values", "samples_per_second", number, *match.span(5)),
+    ]
+
+
+def read_step(line: Line) -> Iterator[Event]:
+    """The engine's progress report, every steps_per_print."""
+    match = _STEP.search(line.text)
+    if match:
+        rate = number(match[3]) if match[3] else None
+        yield EngineStepLogged(
+            form="step", step=int(match[1]), skipped_steps=int(match[2]), learning_rate=rate, **line.origin
+        )
+
+
+def step_spans(text: str) -> list[Span] | None:
+    """Where the values of a line of `read_step` stand."""
+    match = _STEP.search(text)
+    if match is None:
+        return None
+    places: dict[str, Callable[[str], Any]] = {"step": int, "skipped_steps": int, "learning_rate": number}
+    return [
+        Span("values", name, convert, *match.span(group))
+        for group, (name, convert) in enumerate(places.items(), 1)
+        if match[group]
+    ]
+
+
+def read_throughput(line: Line) -> Iterator[Event]:
+    """ThroughputTimer in its three ages, and DeepSpeed-Chat's own."""
+    text = line.text
+    match = _THROUGHPUT.search(text)
+    if match:
+        values = {name: value for name, value, _ in _ASSIGNED.findall(text[match.end() :])}
+        current = values.get("CurrSamplesPerSec", values.get("SamplesPerSec"))
+        average = values.get("RunningAvgSamplesPerSec")
+        yield EngineStepLogged(
+            form="throughput",
+            step=int(match[3] or match[5]),
+            epoch=int(match[1] or match[4]),
+            micro_step=int(match[2]) if match[2] else None,
+            samples_per_second=number(current) if current else None,
+            average_samples_per_second=number(average) if average else None,
+            allocated_bytes=gibibytes(values.get("MemAllocated", "")),
+            max_allocated_bytes=gibibytes(values.get("MaxMemAllocated", "")),
+            **line.origin,
+        )
+        return
+    latency, chat = _CHAT.search(text), _CHAT_SAMPLES.search(text)
+    if latency and chat:
+        yield ThroughputReported(seconds_per_step=number(latency[1]), samples_per_second=number(chat[1]), **line.origin)
+
+
+def throughput_spans(text: str) -> list[Span] | None:
+    """Where the values of ThroughputTimer's line stand."""
+    match = _THROUGHPUT.search(text)
+    if match is None:
+        return None
+    groups = {"epoch": 1, "micro_step": 2, "step": 3} if match[1] else {"epoch": 4, "step": 5}
+    assigned = {found[1]: found.span(2) for found in _ASSIGNED.finditer(text, match.end())}
+    if "CurrSamplesPerSec" in assigned:
+        assigned.pop("SamplesPerSec", None)
+    spans = [Span("values", name, int, *match.span(group)) for name, group in groups.items()]
+    known = [name for name in assigned if name in _ASSIGNED_NAMES]
+    return spans + [Span("values", *_ASSIGNED_NAMES[name], *assigned[name]) for name in known]
+
+
+def read_overflow(line: Line) -> Iterator[Event]:
+    """A skipped step; `reducing to` the same value means that hysteresis was used up."""
+    text = line.text
+    found = list(_OVERFLOW.finditer(text))
+    for match in found:
+        yield OverflowSkipped(
+            loss_scale=number(match[1]),
+            new_loss_scale=number(match[2]) if match[2] else None,
+            hysteresis=int(match[3]) if match[3] else None,
+            **line.origin,
+        )
+    verbose = None if found else _VERBOSE_SCALE.search(text)
+    if verbose:
+        yield OverflowSkipped(loss_scale=number(verbose[1]), new_loss_scale=number(verbose[2]), **line.origin)
+    if "Current loss scale already at minimum" in text:
+        yield LossScaleExhausted(**line.origin)
+
+
+def read_timers(line: Line) -> Iterator[Event]:
+    """wall_clock_breakdown: behind DeepSpeed's logger, or `rank=0 time (ms) | ...`."""
+    text = line.text
+    at = text.find("time (ms) |")
+    if at < 0 or (line.prefix.location is None and "rank=" not in text[:at]):
+        return
+    timers: dict[str, tuple[float, float]] = {}
+    for name, value in _TIMER.findall(text[at + len("time (ms) ") :]):
+        took = milliseconds_range(value)
+        if took is not None:
+            timers[name] = took
+    if timers:
+        yield TimersReported(speaker="deepspeed", timers=timers, **line.origin)
+
+
+def timer_spans(text: str) -> list[Span]:
+    """Where the values of a line of `read_timers` stand."""
+    found = _TIMER.finditer(text, text.find("time (ms) |"))
+    return [Span("timers", match[1], milliseconds_range, *match.span(2)) for match in found]
+
+
+def read_memory(line: Line) -> Iterator[Event]:
+    """see_memory_usage on rank 0: the device's line and the host's."""
+    if match := _SEE_MEMORY.search(line.text):
+        used, most, cached, most_cached = (gibibytes(group) for group in match.groups())
+        yield MemoryReported(
+            occasion="see_memory_usage",
+            allocated_bytes=used,
+            max_allocated_bytes=most,
+            reserved_bytes=cached,
+            # Max_CA is rounded to whole GiB: it may stand below CA, which cannot be
+            max_reserved_bytes=max(most_cached or 0, cached or 0) or most_cached,
+            **line.origin,
+        )
+    elif match := _HOST_MEMORY.search(line.text):
+        percent = number(match[2])
+        ratio = round(percent / 100, 6) if percent is not None else None
+        yield MemoryReported(host_used_bytes=gibibytes(match[1]), host_used_ratio=ratio, **line.origin)
+
+
+def read_profile(line: Line) -> Iterator[Event]:
+    """The flops profiler's summary."""
+    match = _PROFILER.match(line.text.strip())
+    if not match:
+        return
+    value, unit = number(match[1]), match[2]
+    if line.text.lstrip().startswith("FLOPS"):
+        rate = teraflops(f"{match[1]}{unit}")
+        if rate is not None:
+            yield ThroughputReported(tflops=rate, **line.origin)
+    elif line.text.lstrip().startswith("samples"):
+        yield ThroughputReported(samples_per_second=value, **line.origin)
+    elif unit in ("s", "ms", "us"):
+        yield ThroughputReported(seconds_per_step=seconds(value, unit), **line.origin)
+
+
+def read_setting(line: Line) -> Iterator[Event]:
+    """Sizes from the engine's printed configuration; only config.py prints them."""
+    location = line.prefix.location or ""
+    match = _SETTING.match(line.text) if location.startswith("config.py") else None
+    name = _SETTINGS.get(match[1]) if match else None
+    if match is None or name is None:
+        return
+    text = match[2].strip()
+    value: Any = integer(text)
+    if text in ("True", "False"):
+        value = text
+    if value is not None:
+        yield ModelSettingLogged(name=name, value=value, **line.origin)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("deepspeed.steps", (b"iter time (s): ",), read_steps),
+    Rule("deepspeed.step", (b", skipped=",), read_step),
+    Rule("deepspeed.throughput", (b"SamplesPerSec=",), read_throughput),
+    Rule(
+        "deepspeed.overflow",
+        (b"Attempted loss scale", b"dynamic loss scale from", b"loss scale already at minimum"),
+        read_overflow,
+    ),
+    Rule("deepspeed.timers", (b"time (ms) |",), read_timers),
+    Rule("deepspeed.memory", (b"Max_MA ", b"CPU Virtual Memory:"), read_memory),
+    Rule("deepspeed.profile", (b"FLOPS per GPU ", b"samples/second: ", b"iter latency: "), read_profile),
+    Rule("deepspeed.setting", (b":print] ",), read_setting),
+)  # fmt: skip
+SPANS = {
+    "deepspeed.steps": steps_spans,
+    "deepspeed.step": step_spans,
+    "deepspeed.throughput": throughput_spans,
+    "deepspeed.timers": timer_spans,
+}

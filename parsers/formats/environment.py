@@ -1,0 +1,75 @@
+"""Environment variables that dumps and traces show: an allow-list, never a wildcard, since secrets stand beside them.
+
+Advice is no evidence: `For debugging consider passing CUDA_LAUNCH_BLOCKING=1.` stands in every CUDA traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from parsers.engine.scan import Line, Rule
+from parsers.events import EnvironmentVariableSeen, Event
+
+ALLOWED = frozenset(
+    {
+        "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+        "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL",
+        "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT",
+        "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_NET", "NCCL_NET_PLUGIN",
+        "NCCL_NET_GDR_LEVEL", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD",
+        "NCCL_CROSS_NIC", "NCCL_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
+        "NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT",
+        "NCCL_LAUNCH_MODE", "NCCL_TOPO_FILE", "NCCL_TIMEOUT", "NCCL_CUMEM_ENABLE", "NCCL_PXN_DISABLE",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_TRACE_BUFFER_SIZE",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_ENABLE_MONITORING", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+        "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_DESYNC_DEBUG", "TORCH_DISTRIBUTED_DEBUG",
+        "TORCH_CPP_LOG_LEVEL", "TORCH_SHOW_CPP_STACKTRACES", "TORCH_CUDNN_V8_API_ENABLED",
+        "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "HSA_FORCE_FINE_GRAIN_PCIE", "GPU_MAX_HW_QUEUES",
+        "NVTE_FUSED_ATTN", "NVTE_FLASH_ATTN", "SLURM_JOB_ID", "SLURM_NNODES", "SLURM_JOB_NODELIST", "SLURM_NTASKS",
+    }
+)  # fmt: skip
+_VALUE = r"""(?:"([^"\n]{0,200})"|'([^'\n]{0,200})'|([^\s;"']{0,200}))"""
+# `+ export CUDA_LAUNCH_BLOCKING=1`, `++ NCCL_DEBUG=info`, `export NCCL_DEBUG=INFO`, `declare -x OMP_NUM_THREADS="8"`,
+# `NCCL_DEBUG=INFO` alone, launch.py's `0 NCCL_IB_DISABLE=1` (node rank), `SLURM_JOB_ID: 12` is none.
+_ASSIGNMENT = re.compile(
+    r"^[ ]{0,4}(?:\+{1,6}[ ])?(?:\d{1,5}[ ])?(?:export[ ]|declare -x[ ]|setenv[ ])?([A-Z][A-Z0-9_]{2,60})[=]"
+    + _VALUE
+    + r"[ ]{0,4};?[ ]{0,4}$"
+)
+# `cmd = pdsh -S -f 1024 -w h1,h2 export NCCL_DEBUG=INFO; export PYTHONPATH=...; cd ...` of DeepSpeed's runner
+_EXPORTS = re.compile(r"\bexport ([A-Z][A-Z0-9_]{2,60})=" + _VALUE + r"[ ]{0,2};")
+# `NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0`
+_NCCL = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{2,50}) set by environment to (\S{1,200})")
+
+
+def read_variables(line: Line) -> Iterator[Event]:
+    """Assignments of allowed names, where they are assignments and not prose."""
+    text = line.text
+    match = _ASSIGNMENT.match(text)
+    if match:
+        yield from _seen(line, match[1], match[2] or match[3] or match[4] or "")
+        return
+    if "cmd = " in text[:40] or text.startswith("cmd ="):
+        for found in _EXPORTS.finditer(text[:20_000]):
+            yield from _seen(line, found[1], found[2] or found[3] or found[4] or "")
+        return
+    match = _NCCL.search(text)
+    if match:
+        yield from _seen(line, match[1], match[2].rstrip("."))
+
+
+def _seen(line: Line, name: str, value: str) -> Iterator[Event]:
+    if name in ALLOWED and "$" not in value:  # an unexpanded variable says nothing
+        yield EnvironmentVariableSeen(name=name, value=value, **line.origin)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "environment",
+        (b"CUDA_", b"NCCL_", b"TORCH_", b"PYTORCH_", b"OMP_NUM_THREADS=", b"PYTHONUNBUFFERED=", b"SLURM_", b"NVTE_",
+         b"PYTHONFAULTHANDLER=", b"HSA_FORCE", b"GPU_MAX_HW"),
+        read_variables,
+    ),
+)  # fmt: skip

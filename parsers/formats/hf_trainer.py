@@ -1,0 +1,159 @@
+"""HF Trainer (transformers): metric dicts, tqdm bars, the running-training block, final metrics.
+
+The dict is a Python repr: single quotes, bare nan and inf, and in newer versions the numbers as strings. It stands
+behind a bar on the same physical line. Several nodes draw their own bars and print their own final dicts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from parsers.engine.fields import GIB, number
+from parsers.engine.scan import Line, Rule
+from parsers.events import Event, TrainerLogged, TrainerProgressed, TrainerSetting, TrainerSummary
+
+_MAX_BARS = 4000  # of a line: the last bars tell where the training is
+_MAX_DICT = 8000
+# `{'loss': 1.921, 'learning_rate': 4e-08, 'epoch': 0.0}` at the end of the segment
+_DICT = re.compile(r"\{'(?:[^{}]{1,8000})\}")
+# `'loss': '1.921'`, `'epoch': 0.0`, `'tokens_this_step': 16303`
+_PAIR = re.compile(r"'([^']{1,80})':[ ]?(?:'([^']{0,80})'|([-+\w.]{1,40}))")
+_KEYS = ("'loss'", "'eval_loss'", "'train_runtime'", "'train_loss'", "'grad_norm'")
+# ` 25%|##        | 2/8 [03:45<11:17, 112.97s/it]`, `Train:   3%|# | 1/30 [00:09<04:49,  9.97s/it]`, `?it/s`
+_BAR = re.compile(
+    r"(?:(?P<name>[^\r\n:|%]{1,80}):[ ]{1,4})?[ ]{0,3}(?P<percent>\d{1,3})%\|[^|]{0,400}\|[ ]{0,4}"
+    r"(?P<step>\d{1,12})/(?P<total>\d{1,12})[ ]{1,2}\[(?P<elapsed>[\d:]{4,12})<(?P<left>[\d:?]{1,12}),[ ]{1,4}"
+    r"(?P<rate>\d{1,9}(?:\.\d{1,6})?|\?)[ ]?(?P<unit>it/s|s/it)"
+)
+# `  Total optimization steps = 500`, `  Num examples = 1,000`, `  Instantaneous batch size per device = 8`
+_SETTING = re.compile(r"^[ ]{2,4}([A-Z][\w ,.&()-]{2,100}?) = ([\d,_.]{1,20})\s*$")
+_HEADING = "***** Running training *****"
+# `  train_runtime            = 0:14:55.93`
+_METRIC = re.compile(
+    r"^[ ]{2,4}(train_runtime|train_samples_per_second|train_steps_per_second|train_loss)[ ]{1,40}=[ ]{1,40}(\S{1,30})"
+)
+
+
+def _clock(text: str) -> float | None:
+    """`03:45`, `1:02:03`, `0:14:55.93` as seconds."""
+    total = 0.0
+    for part in text.split(":"):
+        value = number(part)
+        if value is None:
+            return None
+        total = total * 60 + value
+    return total
+
+
+def read_dict(line: Line) -> Iterator[Event]:
+    """A metric dict, wherever it stands in the line."""
+    text = line.text
+    if not any(key in text for key in _KEYS):
+        return
+    for match in _DICT.finditer(text[-_MAX_DICT - 2000 :]):
+        if any(key in match[0] for key in _KEYS):
+            values = {name: quoted if bare == "" else bare for name, quoted, bare in _PAIR.findall(match[0])}
+            yield from _from_values(values, line)
+
+
+def _from_values(values: dict[str, str], line: Line) -> Iterator[Event]:
+    if "train_runtime" in values:
+        yield TrainerSummary(
+            train_runtime_seconds=_number(values.get("train_runtime")),
+            samples_per_second=_number(values.get("train_samples_per_second")),
+            steps_per_second=_number(values.get("train_steps_per_second")),
+            train_loss=_number(values.get("train_loss")),
+            epoch=_number(values.get("epoch")),
+            **line.origin,
+        )
+        return
+    known: dict[str, Any] = {}
+    extra: dict[str, float | str] = {}
+    for name, text in values.items():
+        if name in ("loss", "eval_loss", "grad_norm", "learning_rate", "epoch"):
+            known[name] = _number(text)
+        elif name in ("global_step/max_steps", "global_step"):
+            step, _, most = text.partition("/")
+            known["step"] = _whole(step)
+            known["max_steps"] = _whole(most) if most else None
+        elif name in ("memory(GiB)", "memory (GiB)"):
+            gib = _number(text)
+            known["memory_bytes"] = round(gib * GIB) if gib is not None and gib == gib else None
+        elif name == "train_speed(s/it)":
+            known["seconds_per_step"] = _number(text)
+        elif name in ("train_speed(iter/s)", "train_speed(it/s)"):
+            rate = _number(text)
+            known["seconds_per_step"] = round(1 / rate, 9) if rate else None
+        else:
+            value = _number(text)
+            extra[name] = text if value is None else value
+    yield TrainerLogged(extra=extra, **known, **line.origin)
+
+
+def _number(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def read_bar(line: Line) -> Iterator[Event]:
+    """Bars in iterations; bytes, examples and files are not ours."""
+    for match in _BAR.finditer(line.text[-_MAX_BARS:]):
+        rate = number(match["rate"]) if match["rate"] != "?" else None
+        pace = None if not rate else rate if match["unit"] == "s/it" else round(1 / rate, 9)
+        yield TrainerProgressed(
+            step=int(match["step"]),
+            total=int(match["total"]),
+            seconds_per_step=pace,
+            elapsed_seconds=_clock(match["elapsed"]),
+            remaining_seconds=_clock(match["left"]) if "?" not in match["left"] else None,
+            description=(match["name"] or "").strip(),
+            **line.origin,
+        )
+
+
+def read_line(line: Line) -> Iterator[Event]:
+    """A segment may hold bars and, behind them, a dict."""
+    if "%|" in line.text:
+        yield from read_bar(line)
+    if "{'" in line.text:
+        yield from read_dict(line)
+
+
+def read_setting(line: Line) -> Iterator[Event]:
+    """The heading of a training and the figures under it; the final metrics as one figure a line."""
+    text = line.text
+    if _HEADING in text:
+        yield TrainerSetting(name="running_training", **line.origin)
+    elif match := _METRIC.match(text):
+        value = _clock(match[2])
+        names = {"train_runtime": "train_runtime_seconds", "train_samples_per_second": "samples_per_second",
+                 "train_steps_per_second": "steps_per_second", "train_loss": "train_loss"}  # fmt: skip
+        if value is not None:
+            fields: dict[str, Any] = {names[match[1]]: value, **line.origin}
+            yield TrainerSummary(**fields)
+    elif match := _SETTING.match(text):
+        value = number(match[2].replace(",", "").replace("_", ""))
+        if value is not None:
+            yield TrainerSetting(name=match[1].lower(), value=value, **line.origin)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("hf.dict_or_bar", (b"%|", b"'loss'", b"'eval_loss'", b"'train_runtime'"), read_line),
+    Rule(
+        "hf.setting",
+        (b"***** Running training", b"optimization steps = ", b"batch size per device = ", b"Num examples = ",
+         b"Num Epochs = ", b"train batch size (w. parallel", b"Gradient Accumulation steps = ", b"train_runtime  ",
+         b"train_samples_per_second  ", b"train_samples_per_second = ", b"train_steps_per_second = "),
+        read_setting,
+    ),
+)  # fmt: skip

@@ -1,0 +1,306 @@
+"""The training loop's iteration line of Megatron-LM and its forks (`training_log`), in every age.
+
+In: a line that holds `iteration N/M |`. Out: one `IterationLogged` for each such line that stands in it. Fields match
+by name, never by position; unknown ones are kept and any may be missing. A NaN loss makes its field vanish from the
+line, so a line without a loss is a finding and no parse error. The unit stands in the label.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from parsers.engine.fields import NUMBER, Span, integer, milliseconds, name_and_value, number, seconds, teraflops
+from parsers.engine.scan import Line, Rule
+from parsers.events import Event, IterationLogged, Malformed
+
+# ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
+_START = re.compile(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
+# `iteration time: 4.125 s samples/sec: 3.8`: a fork's two fields in one piece
+_SEVERAL = re.compile(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)
+_TIME_UNIT = re.compile(r"\s(ms|s|min|h)$")
+# Full printed shapes: `6.9E+00`, `149.02`, `13.3TFLOPS`, `35.8%`
+_WHOLE = re.compile(r"[-+]?\d+\.\d+(?:E[-+]\d\d+)?(?:%|[KMGTPE]?FLOPS)?|[-+]?(?:nan|inf)", re.IGNORECASE)
+# `sop loss`, `load_balancing_loss`, `loss mse`, but `lm loss value` belongs to validation and `loss scale` is none
+_LOSS = re.compile(r"(?:^|[ _-])loss$|^loss[ _](?!scale)", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z\[][\w .,()/%*+#<>=\[\]-]{0,79}")
+# `+ grep 'iteration 5/ 10 |...`: the shell's trace of a command; `  log_format ........ iteration 5/ 10 |`: an argument
+_ECHO = re.compile(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
+
+_MAX_FIELDS = 100  # the longest real line has 20; the bound keeps a hostile line's event small
+_MAX_TEXT = 200
+
+_Convert = Callable[[str], Any]
+_Split = Callable[[str], tuple[str, str] | None]
+
+
+def duration(text: str) -> float | None:
+    """`4.125 s`: the unit stands beside the value; without one it is not guessed."""
+    unit = _TIME_UNIT.search(text)
+    return seconds(number(text), unit[1]) if unit else None
+
+
+def ratio(text: str) -> float | None:
+    """`35.8%` as 0.358. A bare number above 1 cannot be a ratio and is not guessed at."""
+    value = number(text)
+    if value is not None and text.endswith("%"):
+        return round(value / 100, 12)
+    return value if value is None or value <= 1 else None
+
+
+# Printed name -> (attribute, converter). `current/average` pairs give the first, the line's own value.
+FIELDS: dict[str, tuple[str, _Convert]] = {
+    "consumed samples": ("consumed_samples", integer),
+    "consumed tokens": ("consumed_tokens", integer),
+    "elapsed time per iteration (ms)": ("seconds_per_iteration", milliseconds),
+    "elapsed time per iteration (s)": ("seconds_per_iteration", number),
+    "iteration time": ("seconds_per_iteration", duration),
+    "learning rate": ("learning_rate", number),
+    "global batch size": ("global_batch_size", integer),
+    "gloabl batch size": ("global_batch_size", integer),  # so printed by Ascend's fork
+    "lm loss": ("lm_loss", number),
+    "lm-loss": ("lm_loss", number),
+    "lm_loss": ("lm_loss", number),
+    "loss scale": ("loss_scale", number),
+    "grad norm": ("grad_norm", number),
+    "params norm": ("params_norm", number),
+    "num zeros": ("num_zeros", number),
+    "number of skipped iterations": ("skipped_iterations", integer),
+    "number of nan iterations": ("nan_iterations", integer),
+    "samples per second": ("samples_per_second", number),
+    "samples/sec": ("samples_per_second", number),
+    "tokens per gpu per second (tgs)": ("tokens_per_second_per_gpu", number),
+    "tokens per gpu (tokens/s/gpu)": ("tokens_per_second_per_gpu", number),
+    "tokens/s/gpu inst/harmonic mean": ("tokens_per_second_per_gpu", number),
+    "tokens-per-second-per-gpu": ("tokens_per_second_per_gpu", number),
+    "tokens/sec/gpu": ("tokens_per_second_per_gpu", number),
+    "TFLOPs": ("tflops", number),
+    "tflops": ("tflops", number),
+    "throughput per GPU (TFLOP/s/GPU)": ("tflops", number),
+    "compute per gpu (tflop/s/gpu)": ("tflops", number),
+    "approx flops per GPU": ("tflops", teraflops),
+    "actual seqlen": ("sequence_length", integer),
+    "curriculum seqlen": ("sequence_length", integer),
+    "MFU": ("mfu", ratio),
+    "HFU": ("hfu", ratio),
+}
+# Spelt in another case or with underscores it is the same field.
+_ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.items()}
+
+# A name that only one program prints -> its dialect; the first that stands in the line decides.
+_DIALECTS = {
+    "hip mem usage/free/total/usage_ratio": "primus",
+    "rocm mem usage/free/total/usage_ratio": "primus",
+    "tokens per GPU (tokens/s/GPU)": "primus",
+    "tokens/s/GPU inst/harmonic mean": "primus",
+    "approx flops per GPU": "gpt-neox",
+    "lm_loss": "gpt-neox",
+    "lm-loss": "bigscience",
+    "elapsed time per iteration (s)": "bigscience",
+    "tokens per gpu per second (tgs)": "microsoft",
+    "actual seqlen": "microsoft",
+    "random ltd reserved length": "microsoft",
+    "TFLOPs": "microsoft",  # BigScience's line with TFLOPs counts in seconds, but for 7 weeks of 2021/22
+    "samples per second": "microsoft",
+    "consumed tokens": "bigscience",
+}
+
+
+@dataclass(slots=True)
+class _Fields:
+    """What one line's fields said. `cut` tells that a known field stands there without its whole value."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, float | str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    cut: bool = False
+
+    @property
+    def dialect(self) -> str:
+        """Which program prints such names."""
+        for name, dialect in _DIALECTS.items():
+            if name in self.names:
+                return dialect
+        return "megatron-lm"
+
+    def take(self, name: str, text: str, closed: bool = True) -> bool:
+        """Read one field; False if it is none of ours. Without its closing bar a value may be cut in the middle."""
+        known = FIELDS.get(name) or _ALIASES.get(name.lower().replace("_", " "))
+        if known is None:
+            return self._take_loss(name, text, closed)
+        attribute, convert = known
+        self.names.add(name)
+        if not text or not (closed or _is_whole(text, attribute, convert)):
+            self.cut = True
+            value = None
+        else:
+            value = convert(text)
+        if value is None:
+            if text:
+                self.extra[name] = text[:_MAX_TEXT]
+        elif attribute not in self.values:
+            self.values[attribute] = value
+        elif name == "actual seqlen":  # stands after the curriculum's, and is what the samples really had
+            self.extra["curriculum seqlen"] = self.values[attribute]
+            self.values[attribute] = value
+        else:
+            self.extra[name] = value
+        return True
+
+    def _take_loss(self, name: str, text: str, closed: bool) -> bool:
+        if not _LOSS.search(name) or not _NAME.fullmatch(name):
+            return False
+        value = number(text) if closed or _WHOLE.fullmatch(text) else None
+        if value is not None:
+            self.names.add(name)
+            self.losses[name] = value
+        elif text:
+            self.extra[name] = text[:_MAX_TEXT]
+        return True
+
+    def keep(self, name: str, text: str) -> None:
+        """An unknown field, as number where it is one."""
+        self.names.add(name)
+        if text:
+            self.extra[name] = kept(text)
+
+
+def kept(text: str) -> float | str:
+    """The value of an unknown field."""
+    try:
+        return float(text)
+    except ValueError:
+        return text[:_MAX_TEXT]
+
+
+def _is_whole(text: str, attribute: str, convert: _Convert) -> bool:
+    """Whether a value without a closing bar is surely whole. A cut integer looks whole; only two may stand last."""
+    if convert is integer:
+        return attribute in ("skipped_iterations", "nan_iterations")
+    return _WHOLE.fullmatch(text) is not None and (attribute != "learning_rate" or "E" in text.upper())
+
+
+def read_fields(body: str, split: _Split) -> _Fields:
+    """The `|`-separated fields of one line. What another writer glued behind gives only fields that we know."""
+    found = _Fields()
+    values, names = found.values, found.names
+    pieces = body.split("|", _MAX_FIELDS)
+    last = len(pieces) - 1
+    foreign = False
+    for index, piece in enumerate(pieces):
+        name, separator, text = piece.rpartition(": ")
+        name = name.strip()
+        known = FIELDS.get(name)
+        if known is not None and separator and index < last and known[0] not in values:
+            value = known[1](text.strip())
+            if value is not None:  # the usual path: one look-up and one conversion a field
+                values[known[0]] = value
+                names.add(name)
+                continue
+        pair = split(piece)
+        if pair is None:
+            foreign = True
+            continue
+        name, text = pair
+        if found.take(name, text, index < last):
+            continue
+        if ":" in name and len(piece) < _MAX_TEXT and (several := _SEVERAL.findall(piece)):
+            for part, value in several:
+                if not found.take(part.strip(), value, index < last):
+                    found.keep(part.strip(), value)
+        elif not foreign and (":" in piece or "=" in piece) and _NAME.fullmatch(name):
+            found.keep(name, text)
+        else:
+            foreign = True
+    return found
+
+
+def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str | None = None) -> Iterator[Event]:
+    """Every iteration line that stands in the line; text before and after it is tolerated."""
+    text = line.text
+    matches = [match for match in start.finditer(text) if not (match.start() and _is_word(text[match.start() - 1]))]
+    if not matches:
+        return
+    floors = [0, *(match.end() for match in matches)]
+    leads = [_lead(text, floor, match.start()) for floor, match in zip(floors, matches, strict=False)]
+    before = text[: leads[0]].strip()
+    if _ECHO.match(before):
+        return
+    for match, lead, end in zip(matches, leads, [*leads[1:], len(text)], strict=True):
+        found = read_fields(text[lead : match.start()] + text[match.end() : end], split)
+        if found.values or found.losses or found.cut:
+            yield IterationLogged(
+                iteration=int(match[1]),
+                train_iterations=int(match[2]) if match[2].isdigit() else None,
+                losses=found.losses,
+                extra=found.extra,
+                dialect=dialect or found.dialect,
+                **found.values,
+                **line.origin,
+            )
+        elif not before and found.names:
+            yield Malformed(rule=f"{dialect or 'megatron'}.iteration", text=text.strip()[:500], **line.origin)
+
+
+def _is_word(character: str) -> bool:
+    """`my_iteration 5/ 10` and `args.iteration=5/10` are none of the training loop's."""
+    return character.isalpha() or character in "_."
+
+
+def _lead(text: str, floor: int, start: int) -> int:
+    """Where the line begins: gpt-neox prints ` samples/sec: 206.7 | iteration ...`."""
+    found = text.rfind("samples/sec:", floor, start)
+    return found if found >= 0 and text.count("|", found, start) == 1 else start
+
+
+def field_spans(text: str, start: re.Pattern[str], split: _Split) -> list[Span] | None:
+    """The places of what `iterations` reads from a line with one plain iteration line in it; None for other lines.
+
+    A guess for most lines: whoever uses it compares with `iterations`.
+    """
+    matches = list(start.finditer(text))
+    if len(matches) != 1:
+        return None
+    match = matches[0]
+    lead = _lead(text, 0, match.start())
+    before = match.start() - lead
+    spans = [Span("values", "iteration", int, *match.span(1))]
+    if match[2].isdigit():
+        spans.append(Span("values", "train_iterations", int, *match.span(2)))
+    place = 0
+    for piece in (text[lead : match.start()] + text[match.end() :]).split("|", _MAX_FIELDS):
+        pair = split(piece)
+        end = place + len(piece.rstrip())
+        place += len(piece) + 1
+        if pair is None:
+            continue
+        name, value = pair
+        known = FIELDS.get(name) or _ALIASES.get(name.lower().replace("_", " "))
+        if known is not None:
+            second = any(span.name == known[0] for span in spans)
+            home, name, convert = ("extra", name, known[1]) if second else ("values", *known)
+        else:
+            home, convert = ("losses", number) if _LOSS.search(name) and _NAME.fullmatch(name) else ("extra", kept)
+        shift = lead if end <= before else match.end() - before
+        spans.append(Span(home, name, convert, end - len(value) + shift, end + shift))
+    return spans
+
+
+def spans(text: str) -> list[Span] | None:
+    """Where the values of a line of `read_iterations` stand."""
+    return field_spans(text, _START, name_and_value)
+
+
+def read_iterations(line: Line) -> Iterator[Event]:
+    """The iteration lines of every program but Argonne's, gpt-neox included."""
+    return iterations(line, _START, name_and_value)
+
+
+# What _START begins with; `iteration ` alone would also want every `per iteration (ms)`.
+_ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
+
+RULES: tuple[Rule, ...] = (Rule("megatron.iteration", _ANCHORS, read_iterations),)
+SPANS = {"megatron.iteration": spans}

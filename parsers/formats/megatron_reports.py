@@ -1,0 +1,158 @@
+"""Megatron's reports: memory, timers, stragglers, throughput. MB are MiB, the power labelled W is milliwatts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from parsers.engine.fields import MIB, Span, mebibytes, milliseconds_range, number
+from parsers.engine.scan import Line, Rule
+from parsers.events import (
+    Event,
+    MemoryReported,
+    ModelSettingLogged,
+    StragglerReported,
+    ThroughputReported,
+    TimersReported,
+)
+
+# `[Rank 7] (after 20 iterations) memory (MB) | allocated: 21633.08 | max allocated: 24432.0 | reserved: ... | max ...`
+# `after 1 iterations memory (MB) | allocated: ...` of v1.1.5; several may be glued in one line without a newline.
+_MEMORY = re.compile(
+    r"(?:\[Rank (\d{1,7})\][ ]{0,2})?\(?((?:after|before)[^|()\[\]]{0,80}?)\)?[ ]{1,4}memory \(MB\)(?=[ ]{0,4}\||\s*$)"
+)
+_ITERATION = re.compile(r"(\d{1,12})")
+_MEMORY_FIELD = re.compile(
+    r"\|[ ]{0,4}(max allocated|allocated|max reserved|reserved|total device memory used):"
+    r"[ ]{0,4}(\d{1,12}(?:\.\d{1,20})?)"
+)
+_MEMORY_NAMES = {
+    "allocated": "allocated_bytes",
+    "max allocated": "max_allocated_bytes",
+    "reserved": "reserved_bytes",
+    "max reserved": "max_reserved_bytes",
+    "total device memory used": "device_used_bytes",
+}
+# `Theoretical memory footprints: weight and optimizer=3788.24 MB, activation=28064.66 MB, total=31852.91 MB`
+_THEORETICAL = re.compile(r"Theoretical memory footprints: .{0,160}?\b(?:total|weight and optimizer)=([\d.]{1,20}) MB")
+_THEORETICAL_TOTAL = re.compile(r"\btotal=([\d.]{1,20}) MB")
+# `time (ms) | forward-compute: 306.62 | backward-compute: 527.58`
+_TIMER = re.compile(r"\|[ ]{0,4}([A-Za-z][\w/ .-]{0,80}?):[ ]{0,4}(\d{1,12}(?:\.\d{1,12})?)")
+# `    forward-backward ...............................: (4714.98, 4715.22)`
+_SPREAD = re.compile(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]\(([\d.]{1,20}, [\d.]{1,20})\)\s*$")
+# `| MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | MnEtpt/Rnk: 296.02TF/0`
+_STRAGGLER = re.compile(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
+# `Effective Tera Flops per GPU: 41.31 and total parameters 52.005 B`
+_EFFECTIVE = re.compile(r"Effective Tera Flops per GPU: ([\d.]{1,20})(?: and total parameters ([\d.]{1,20}) B)?")
+
+
+def read_memory(line: Line) -> Iterator[Event]:
+    """Every memory report in the line: ranks print at once, and their newlines come later."""
+    matches = list(_MEMORY.finditer(line.text))
+    for index, match in enumerate(matches):
+        end = matches[index + 1].start() if index + 1 < len(matches) else len(line.text)
+        found = _MEMORY_FIELD.findall(line.text[match.end() : end])
+        values: dict[str, Any] = {_MEMORY_NAMES[name]: mebibytes(value) for name, value in found}
+        occasion = match[2].strip()
+        iteration = _ITERATION.search(occasion)
+        origin = {**line.origin, "rank": int(match[1])} if match[1] else line.origin
+        if values:
+            yield MemoryReported(
+                iteration=int(iteration[1]) if iteration else None, occasion=occasion, **values, **origin
+            )
+
+
+def memory_spans(text: str) -> list[Span] | None:
+    """Where the values of a line with one memory report stand."""
+    matches = list(_MEMORY.finditer(text))
+    if len(matches) != 1:
+        return None
+    match = matches[0]
+    start, end = match.span(2)
+    spans = [Span("values", "occasion", str, start, end)]
+    if match[1]:
+        spans.append(Span("values", "rank", int, *match.span(1)))
+    if iteration := _ITERATION.search(text, start, end):
+        spans.append(Span("values", "iteration", int, *iteration.span()))
+    fields = _MEMORY_FIELD.finditer(text, match.end())
+    return spans + [Span("values", _MEMORY_NAMES[field[1]], mebibytes, *field.span(2)) for field in fields]
+
+
+def read_theoretical(line: Line) -> Iterator[Event]:
+    """The estimate that NVIDIA prints before the first iteration."""
+    match = _THEORETICAL_TOTAL.search(line.text) or _THEORETICAL.search(line.text)
+    value = number(match[1]) if match else None
+    if value is not None:
+        yield ModelSettingLogged(name="theoretical_memory_bytes", value=round(value * MIB), **line.origin)
+
+
+def read_timers(line: Line) -> Iterator[Event]:
+    """`time (ms)` lines without DeepSpeed's logger in front: those are deepspeed.py's."""
+    text = line.text
+    at = text.find("time (ms) |")
+    if at < 0 or line.prefix.location is not None or "rank=" in text[:at]:
+        return
+    timers = {}
+    for name, value in _TIMER.findall(text[at + len("time (ms) ") :]):
+        took = milliseconds_range(value)
+        if took is not None:
+            timers[name.strip()] = took
+    if timers:
+        yield TimersReported(speaker="megatron", timers=timers, **line.origin)
+
+
+def timer_spans(text: str) -> list[Span]:
+    """Where the values of a line of `read_timers` stand."""
+    found = _TIMER.finditer(text, text.find("time (ms) |"))
+    return [Span("timers", match[1].strip(), milliseconds_range, *match.span(2)) for match in found]
+
+
+def read_spread(line: Line) -> Iterator[Event]:
+    """One line under `(min, max) time across ranks (ms):`."""
+    match = _SPREAD.match(line.text)
+    if match:
+        took = milliseconds_range(match[2])
+        if took is not None:
+            yield TimersReported(speaker="megatron", timers={match[1]: took}, **line.origin)
+
+
+def spread_spans(text: str) -> list[Span] | None:
+    """Where the values of a line of `read_spread` stand."""
+    match = _SPREAD.match(text)
+    return [Span("timers", match[1], milliseconds_range, *match.span(2))] if match else None
+
+
+def read_straggler(line: Line) -> Iterator[Event]:
+    """StragglerDetector's report: milliseconds become seconds, milliwatts watts."""
+    scale = {"ms": 1e-3, "W": 1e-3}
+    values = {
+        name: (round(float(value) * scale.get(unit, 1.0), 9), int(rank))
+        for name, value, unit, rank in _STRAGGLER.findall(line.text)
+        if number(value) is not None and value.count(".") <= 1
+    }
+    if values:
+        yield StragglerReported(values=values, **line.origin)
+
+
+def read_effective(line: Line) -> Iterator[Event]:
+    """Megatron-DeepSpeed's flops_calculator of 2021."""
+    match = _EFFECTIVE.search(line.text)
+    if match:
+        billions = number(match[2]) if match[2] else None
+        yield ThroughputReported(tflops=number(match[1]), parameters_billions=billions, **line.origin)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("megatron.memory", (b"memory (MB)",), read_memory),
+    Rule("megatron.theoretical_memory", (b"Theoretical memory footprints",), read_theoretical),
+    Rule("megatron.timers", (b"time (ms) |",), read_timers),
+    Rule("megatron.timer_spread", (b".: (",), read_spread),
+    Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
+    Rule("megatron.effective_flops", (b"Effective Tera Flops",), read_effective),
+)
+SPANS = {
+    "megatron.memory": memory_spans,
+    "megatron.timers": timer_spans,
+    "megatron.timer_spread": spread_spans,
+}

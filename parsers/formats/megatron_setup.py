@@ -1,0 +1,232 @@
+"""Megatron's lines around the loop: set-up milestones, topology, ramp-up, validation, exits.
+
+Most are printed by rank 0 after a barrier, validation by the last rank; forks word them differently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from parsers.engine.fields import integer, number, split_fields
+from parsers.engine.prefixes import iso_time
+from parsers.engine.scan import Line, Rule
+from parsers.events import (
+    BatchSizeRampupPlanned,
+    EvaluationProgressed,
+    Event,
+    IterationsSkipped,
+    MilestoneReached,
+    ModelSettingLogged,
+    ParametersCounted,
+    ProgramExited,
+    TopologyLogged,
+    ValidationLogged,
+)
+
+_DATETIME = r"datetime:[ ]{0,4}(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)"
+# `[after megatron is initialized] datetime: 2021-06-10 20:47:50 `
+_MILESTONE = re.compile(r"\[(" + r"[a-zA-Z][^\]]{3,80}" + r")\][ ]{0,4}" + _DATETIME)
+_MILESTONES = {
+    "after megatron is initialized": "initialized",
+    "after model, optimizer, and learning rate scheduler are built": "model_built",
+    "after model, optimizer and learning rate scheduler are built": "model_built",
+    "after dataloaders are built": "dataloaders_built",
+    "before the start of training step": "before_training_step",
+    "after training is done": "training_done",
+}
+# `[exiting program at iteration 500] datetime: ...`, `... after 1190.03 minutes`, `... after receiving SIGTERM.`
+_EXIT = re.compile(
+    r"\[exiting program (at iteration[ ]{1,4}(\d{1,12})|after receiving|after[ ]{1,4}[\d.]{1,30}[ ]minutes)"
+)
+# `[Detected kill switch at /path/kill. Exiting] datetime: ...`
+_KILL_SWITCH = re.compile(r"\[?Detected kill switch at")
+# `using world size: 64, data-parallel-size: 1, tensor-model-parallel size: 4, pipeline-model-parallel size: 16 `
+_WORLD = re.compile(r"using world size:[ ]{0,4}(\d{1,7})")
+_SIZES = {
+    "data_parallel_size": re.compile(r"data-parallel[- ]size:[ ]{0,4}(\d{1,7})"),
+    "tensor_parallel_size": re.compile(r"tensor-model-parallel size:[ ]{0,4}(\d{1,7})"),
+    "pipeline_parallel_size": re.compile(r"pipeline-model-parallel size:[ ]{0,4}(\d{1,7})"),
+    "context_parallel_size": re.compile(r"(?<!hierarchical )context-parallel size:[ ]{0,4}(\d{1,7})"),
+}
+# `> initialized tensor model parallel with size 8`, older `> initializing model parallel with size 2`
+_INITIALIZED = re.compile(r"> initializ(?:ed|ing) (tensor model|pipeline model|model) parallel with size (\d{1,7})")
+# `setting number of micro-batches to constant 64`, 2024 on: `microbatches`
+_MICRO_BATCHES = re.compile(r"setting number of micro-?batches to constant (\d{1,9})")
+# `will use batch size rampup starting from global batch size 32 to global batch size 2048 with batch size increments 32
+# over 9765625 samples.`
+_RAMPUP = re.compile(
+    r"batch size rampup starting from global batch size[ ]{1,4}(\d{1,9}) to global batch size[ ]{1,4}(\d{1,9}) "
+    r"with batch size increments?[ ]{1,4}(\d{1,9}) over[ ]{1,4}(\d{1,15}) samples"
+)
+# ` > padded vocab (size: 50257) with 943 dummy tokens (new size: 51200)`
+_VOCAB = re.compile(r"padded vocab \(size: (\d{1,9})\) with \d{1,9} dummy tokens \(new size: (\d{1,9})\)")
+# ` > number of parameters on (tensor, pipeline) model parallel rank (0, 3): 805560320`, with a third axis since 2026
+_PARAMETERS = re.compile(
+    r"number of parameters on \(tensor,(?: \w{1,40},)? pipeline\) model parallel rank \(([\d, ]{1,40})\): (\d{1,15})"
+)
+# ` > number of parameters on model parallel rank 0: 805560320` (2019, 2020)
+_PARAMETERS_OLD = re.compile(r"number of parameters on model parallel rank (\d{1,5}): (\d{1,15})")
+# `Total number of parameters in billions: 1.24`
+_BILLIONS = re.compile(r"Total number of parameters in billions:[ ]{0,4}([\d.]{1,20})")
+# `... TOTAL_PARAMS=52453507072 (52453.507M) UNIQUE_PARAMS=52004716544 (52004.717M)` of DeepSpeed's pipeline engine
+_UNIQUE = re.compile(r"UNIQUE_PARAMS=(\d{1,15})")
+# `Skipped iterations 100 to 200 due to --skip-train-iteration-range flag.`
+_SKIPPED = re.compile(r"Skipped iterations (\d{1,12}) to (\d{1,12}) due to --skip-train-iteration-range")
+# `Evaluating iter 3/10`
+_EVALUATING = re.compile(r"Evaluating iter (\d{1,9})/(\d{1,9})")
+# ` validation loss at iteration 50 | lm loss value: 8.889540E+00 | lm loss PPL: 7.255679E+03 | `
+# ` validation loss at iteration 500 on 160-sample draw from validation set | ...`
+_VALIDATION = re.compile(
+    r"loss at (?:iteration[ ]{1,12}(?P<iteration>\d{1,12})|the end of training)(?P<rest>[^|]{0,200})\|"
+)
+# What stands before: `validation`, `valid`, or the name of one set among several, of at most five words
+_SET = re.compile(r"([\w/.:-]{1,120}(?:[ ][\w/.:-]{1,60}){0,4})[ ]?$")
+_DRAW = re.compile(r"on[ ]{1,4}(\d{1,12})-sample draw from (\S{1,40}) set")
+_FOR = re.compile(r"for (\S{1,60}) data")
+
+
+def read_milestone(line: Line) -> Iterator[Event]:
+    """Datetime lines and the two bare ones."""
+    text = line.text
+    match = _MILESTONE.search(text)
+    if match:
+        name = _MILESTONES.get(match[1])
+        if name is not None:
+            origin = {**line.origin, "logged_at": iso_time(match[2])}
+            yield MilestoneReached(milestone=name, **origin)  # type: ignore[arg-type]
+        return
+    stripped = text.strip()
+    if stripped in ("done with setup ...", "done with setups ..."):
+        yield MilestoneReached(milestone="setup_done", **line.origin)
+    elif stripped == "training ...":
+        yield MilestoneReached(milestone="training_started", **line.origin)
+
+
+def read_exit(line: Line) -> Iterator[Event]:
+    """The loop ended by itself."""
+    match = _EXIT.search(line.text)
+    when = re.search(_DATETIME, line.text)
+    origin = {**line.origin, "logged_at": iso_time(when[1])} if when else line.origin
+    if match:
+        reason = "iterations" if match[2] else "signal" if "receiving" in match[1] else "duration"
+        iteration = int(match[2]) if match[2] else None
+        yield ProgramExited(reason=reason, iteration=iteration, **origin)  # type: ignore[arg-type]
+    elif _KILL_SWITCH.search(line.text):
+        yield ProgramExited(reason="kill_switch", **origin)
+
+
+def read_topology(line: Line) -> Iterator[Event]:
+    """World size and its factors."""
+    world = _WORLD.search(line.text)
+    if world:
+        sizes: dict[str, Any] = {
+            name: int(match[1]) for name, form in _SIZES.items() if (match := form.search(line.text))
+        }
+        yield TopologyLogged(world_size=int(world[1]), **sizes, **line.origin)
+        return
+    match = _INITIALIZED.search(line.text)
+    if match:
+        name = "pipeline_parallel_size" if match[1].startswith("pipeline") else "tensor_parallel_size"
+        size: dict[str, Any] = {name: int(match[2])}
+        yield TopologyLogged(**size, **line.origin)
+
+
+def read_batches(line: Line) -> Iterator[Event]:
+    """Micro-batches and the ramp-up of the global batch size."""
+    match = _MICRO_BATCHES.search(line.text)
+    if match:
+        yield ModelSettingLogged(name="micro_batches", value=float(match[1]), **line.origin)
+        return
+    match = _RAMPUP.search(line.text)
+    if match:
+        start, end, increment, samples = (int(group) for group in match.groups())
+        yield BatchSizeRampupPlanned(start=start, end=end, increment=increment, samples=samples, **line.origin)
+
+
+def read_model(line: Line) -> Iterator[Event]:
+    """Vocabulary and parameter counts."""
+    text = line.text
+    if match := _VOCAB.search(text):
+        yield ModelSettingLogged(name="padded_vocab_size", value=float(match[2]), **line.origin)
+    elif match := _PARAMETERS.search(text):
+        ranks = [int(part) for part in match[1].replace(" ", "").split(",") if part]
+        if ranks:
+            yield ParametersCounted(
+                parameters=int(match[2]), tensor_rank=ranks[0], pipeline_rank=ranks[-1], **line.origin
+            )
+    elif match := _PARAMETERS_OLD.search(text):
+        yield ParametersCounted(parameters=int(match[2]), tensor_rank=int(match[1]), **line.origin)
+    elif match := _BILLIONS.search(text):
+        value = number(match[1])
+        if value is not None:
+            yield ModelSettingLogged(name="parameters_billions", value=value, **line.origin)
+    elif match := _UNIQUE.search(text):
+        yield ModelSettingLogged(name="unique_parameters", value=float(match[1]), **line.origin)
+
+
+def read_skipped_range(line: Line) -> Iterator[Event]:
+    """BigScience's skipped range."""
+    match = _SKIPPED.search(line.text)
+    if match:
+        yield IterationsSkipped(first=int(match[1]), last=int(match[2]), **line.origin)
+
+
+def read_evaluating(line: Line) -> Iterator[Event]:
+    """Evaluation moves."""
+    match = _EVALUATING.search(line.text)
+    if match:
+        yield EvaluationProgressed(done=int(match[1]), total=int(match[2]), **line.origin)
+
+
+def read_validation(line: Line) -> Iterator[Event]:
+    """A validation result, of one set among several in BigScience's fork."""
+    text = line.text
+    match = _VALIDATION.search(text)
+    if not match:
+        return
+    losses: dict[str, float] = {}
+    perplexities: dict[str, float] = {}
+    for name, value in split_fields(text[match.end() :]):
+        figure = number(value)
+        if figure is None:
+            continue
+        if name.endswith(" value"):
+            losses[name[: -len(" value")]] = figure
+        elif name.endswith(" PPL"):
+            perplexities[name[: -len(" PPL")]] = figure
+    if not losses and not perplexities and "loss" not in text[match.end() :]:
+        return
+    rest = match["rest"] or ""
+    draw, data = _DRAW.search(rest), _FOR.search(rest)
+    before = _SET.search(text[max(0, match.start() - 200) : match.start()].lstrip("-| "))
+    named = before[1].strip() if before else "validation"
+    named = "validation" if named in ("valid", "validation", "") else named
+    suffix = draw[2] if draw else data[1] if data else None
+    if suffix and suffix not in ("validation", "val"):
+        named = suffix
+    yield ValidationLogged(
+        iteration=integer(match["iteration"]) if match["iteration"] else None,
+        dataset=named,
+        losses=losses,
+        perplexities=perplexities,
+        samples=int(draw[1]) if draw else None,
+        **line.origin,
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("megatron.exit", (b"[exiting program", b"Detected kill switch at"), read_exit),
+    Rule("megatron.milestone", (b"] datetime:", b"done with setup", b"training ..."), read_milestone),
+    Rule("megatron.topology", (b"using world size:", b"model parallel with size"), read_topology),
+    Rule("megatron.batches", (b"setting number of micro", b"batch size rampup"), read_batches),
+    Rule(
+        "megatron.model",
+        (b"padded vocab", b"number of parameters", b"UNIQUE_PARAMS="),
+        read_model,
+    ),
+    Rule("megatron.skipped_range", (b"--skip-train-iteration-range",), read_skipped_range),
+    Rule("megatron.evaluating", (b"Evaluating iter ",), read_evaluating),
+    Rule("megatron.validation", (b"loss at iteration", b"loss at the end of training"), read_validation),
+)

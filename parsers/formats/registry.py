@@ -1,0 +1,56 @@
+"""Every speaker we understand, in the order in which its rules are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parsers.engine.fields import Span
+from parsers.engine.scan import Gatherer, Rule
+from parsers.formats import (
+    argonne,
+    arguments,
+    deepspeed,
+    deepspeed_report,
+    environment,
+    gpu,
+    hf_trainer,
+    launchers,
+    megatron,
+    megatron_checkpoint,
+    megatron_reports,
+    megatron_setup,
+    nccl,
+    neox,
+    pytorch,
+    slurm,
+    system,
+)
+
+SPEAKERS = (
+    neox,
+    argonne,
+    megatron,
+    hf_trainer,
+    deepspeed,
+    megatron_checkpoint,
+    megatron_setup,
+    megatron_reports,
+    arguments,
+    slurm,
+    nccl,
+    pytorch,
+    launchers,
+    system,
+    environment,
+    deepspeed_report,
+    gpu,
+)
+
+RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)
+GATHERERS: dict[str, Callable[..., Gatherer]] = {
+    name: gatherer for speaker in SPEAKERS for name, gatherer in getattr(speaker, "GATHERERS", {}).items()
+}
+SPANS: dict[str, Callable[[str], list[Span] | None]] = {
+    name: spans for speaker in SPEAKERS for name, spans in getattr(speaker, "SPANS", {}).items()
+}
+"""Rule -> where the values of its lines stand, prefixes taken off: for the rules whose lines come in thousands."""
