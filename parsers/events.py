@@ -7,10 +7,16 @@ of ours, so that everything may import it.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple
+import re
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import field
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""Colours and other escapes of a terminal."""
+MAX_TEXT = 2000
+"""Characters of a line that are kept as evidence."""
 
 Failure = Literal[
     "cuda_oom",
@@ -520,13 +526,22 @@ class LineDiscarded(Event, frozen=True, kw_only=True, gc=False):
     bytes: int
 
 
-class LogEvent(NamedTuple):
-    """An event and where it stood: physical line (counted by newlines, from 1), the rule that read it, the text."""
+class LogEvent(msgspec.Struct, gc=False):
+    """An event and where it stood: physical line (counted by newlines, from 1), the rule that read it, the line."""
 
     line: int
     rule: str
     event: Event
-    text: str
+    raw: bytes | str
+
+    @property
+    def text(self) -> str:
+        """The line as it stands, without terminal colours and the blanks around it, at most MAX_TEXT characters."""
+        raw = self.raw
+        text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
+        if "\x1b" in text:
+            text = ANSI.sub("", text)
+        return text.strip()[:MAX_TEXT]
 
 
 EVENT_TYPES: dict[str, type[Event]] = {

@@ -2,6 +2,9 @@
 
 Law: any bytes in any chunking give the same events and never raise. `save()` and `restore()` carry the context
 over a restart; it goes with the offset `consumed_bytes`, the end of the last complete line.
+
+A block of whole lines is cut; of each line it is known by its shape (engine/memo.py) whether it is noise, which rules
+to ask, or how to read it by template. Rules are the reference: what a template gives, they would have given.
 """
 
 from __future__ import annotations
@@ -11,35 +14,25 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter, line_end, next_line
-from parsers.engine.plans import Plan
-from parsers.engine.prefixes import ANSI, segments, strip_prefixes
-from parsers.engine.scan import Candidates, Gatherer, Line, Rule, Scanner
-from parsers.engine.shapes import Answer, Shapes
-from parsers.events import Event, LineDiscarded, LogEvent
+from parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
+from parsers.engine.memo import Memo, Shape
+from parsers.engine.prefixes import segments, strip_prefixes
+from parsers.engine.scan import Gatherer, Line, Rule, Scanner
+from parsers.engine.templates import Answer
+from parsers.events import ANSI, Event, LineDiscarded, LogEvent
 from parsers.formats.registry import GATHERERS, RULES
 
-_FEW = 16  # lines that are read without a search for the known ones among them
-MAX_TEXT = 2000  # characters of a line that an entry keeps
-
-_DEFAULT_SCANNER = Scanner(RULES)
-_DEFAULT_SHAPES = Shapes()  # a memo that all sources share: what one has learned, the others need not
+_DEFAULT_MEMO = Memo(Scanner(RULES))
 
 
 class SourceReader:
-    """Reads one endless source. `extra` are a site's own rules, asked last and of every line. `scanner` and `shapes`
-    change how fast it goes and nothing else.
-    """
+    """Reads one endless source. `extra` are a site's own rules, asked last and of every line."""
 
     def __init__(
-        self,
-        extra: Sequence[Rule] = (),
-        max_line_bytes: int = MAX_LINE_BYTES,
-        scanner: Scanner | None = None,
-        shapes: Shapes | None = None,
+        self, extra: Sequence[Rule] = (), max_line_bytes: int = MAX_LINE_BYTES, memo: Memo = _DEFAULT_MEMO
     ) -> None:
-        self._scanner = scanner or _DEFAULT_SCANNER
-        self._shapes = shapes if shapes is not None else _DEFAULT_SHAPES
+        self._memo = memo
+        self._rules = memo.scanner.rules
         self._extra = tuple(extra)
         self._splitter = LineSplitter(max_line_bytes=max_line_bytes)
         self._open: list[tuple[str, Gatherer]] = []
@@ -62,25 +55,8 @@ class SourceReader:
         """Read the next bytes of the source."""
         self.fed_bytes += len(chunk)
         out: list[LogEvent] = []
-        if not self._read_known(chunk, out):
-            self._read(self._splitter.feed(chunk), out)
+        self._read(self._splitter.feed(chunk), out)
         return out
-
-    def _read_known(self, chunk: bytes, out: list[LogEvent]) -> bool:
-        """Was it a whole line of a known shape, or a few? So a live run writes them, and they need no search."""
-        if self._open or self._extra or not self._splitter.between_lines(chunk) or chunk.count(b"\n") > _FEW:
-            return False
-        number = self._splitter.line
-        for raw in chunk[:-1].split(b"\n"):
-            found = self._shapes.read(raw)
-            if found is None:
-                out.clear()
-                return False
-            out.append(LogEvent(number + len(out), *found, raw.decode().strip()[:MAX_TEXT]))
-        self._splitter.pass_lines(len(out))
-        self.matched_lines += len(out)
-        self._last_matched = out[-1].line
-        return True
 
     def skip(self, count: int) -> None:
         """The source holds `count` bytes here that nobody needs to see (a hole)."""
@@ -121,68 +97,85 @@ class SourceReader:
                 with contextlib.suppress(TypeError):  # its fields were others then
                     self._open.append((name, GATHERERS[name](**fields)))
 
-    def _read(self, parts: Sequence[Any], out: list[Any]) -> None:
+    def _read(self, parts: Sequence[Any], out: list[LogEvent]) -> None:
         for part in parts:
             if isinstance(part, Block):
-                self._splitter.counted(part, self._read_block(part, out))
+                self._read_block(part, out)
             else:
                 out.append(LogEvent(part.line, "line_too_long", LineDiscarded(bytes=part.bytes), ""))
 
-    def _read_block(self, block: Block, out: list[Any]) -> int:
-        """Its events into `out`; the number of its newlines."""
-        data = block.data
-        candidates = self._scanner.candidates(data)
-        plan_for = self._shapes.plan
-        position, counted, number = 0, 0, block.first_line
-        while True:
-            found = self._next_line(candidates, position)
-            if found is None:
-                return number - block.first_line + data.count(b"\n", counted)
-            start, end, rules = found
-            raw = data[start:end]
-            plan = plan_for(raw) if rules and not (self._open or self._extra) else None
-            number += data.count(b"\n", counted, start)
-            counted = start
-            self._read_one(raw, number, rules, plan, out)
-            position = next_line(data, end)
+    def _read_block(self, block: Block, out: list[LogEvent]) -> None:
+        """Its events into `out`."""
+        number, data = block.first_line, block.data
+        numbers: Sequence[int]
+        if b"\r" in data:
+            # `\r\n` is one line end, and so is a bare `\r`; lines are numbered by `\n` alone, as editors do
+            physical = data.replace(b"\r\n", b"\n").split(b"\n")
+            numbers = [number + index for index, line in enumerate(physical) for _ in range(line.count(b"\r") + 1)]
+            data = b"\n".join(physical).replace(b"\r", b"\n")
+        lines = data.split(b"\n")
+        lines.pop()  # the data ends in a line end
+        if b"\r" not in block.data:
+            numbers = range(number, number + len(lines))
+        known = self._memo.known(data)
+        place, count = 0, len(lines)
+        while place < count:
+            if self._open or self._extra:  # every line is asked for
+                entry = known[place]
+                self._read_line(lines[place], numbers[place], entry.rules if entry else (), out)
+                place += 1
+                continue
+            for place in range(place, count):
+                entry = known[place]
+                if entry is None:
+                    continue
+                raw = lines[place]
+                template = entry.template
+                if template is None and not entry.seen:
+                    template = self._memo.template(entry, raw)
+                if template is not None:
+                    answer = template.read(raw)
+                    if answer is not None:
+                        line = numbers[place]
+                        for rule, event in answer:
+                            out.append(LogEvent(line, rule, event, raw))
+                        if line != self._last_matched:
+                            self.matched_lines += 1
+                            self._last_matched = line
+                        continue
+                self._read_line(raw, numbers[place], entry.rules, out, entry)
+                if self._open:
+                    break
+            place += 1
 
-    def _read_one(self, raw: bytes, number: int, rules: tuple[int, ...], plan: Plan | None, out: list[Any]) -> None:
-        """A line's events, and whether it counts as a line that said something."""
-        event = plan.read(raw) if plan is not None else None
-        if plan is not None and event is not None:
-            out.append(LogEvent(number, plan.rule, event, raw.decode().strip()[:MAX_TEXT]))
-        elif not self._read_line(raw, number, rules, out):
+    def _read_line(
+        self, raw: bytes, number: int, rules: tuple[int, ...], out: list[LogEvent], shape: Shape | None = None
+    ) -> None:
+        """The reference reading: each part of the line goes to the open gatherers and then to the rules.
+
+        `shape`: what the memo holds of such lines, where it may learn from this one.
+        """
+        before = len(out)
+        parts = 0
+        for segment, line in _segments(raw):
+            parts += 1
+            out.extend(LogEvent(number, rule, event, segment) for rule, event in self._ask(line, rules))
+        if len(out) == before:
             return
         if number != self._last_matched:
             self.matched_lines += 1
             self._last_matched = number
-
-    def _next_line(self, candidates: Candidates, position: int) -> tuple[int, int, tuple[int, ...]] | None:
-        if not (self._open or self._extra):
-            return candidates.after(position)
-        if position >= len(candidates.data):
-            return None
-        end = line_end(candidates.data, position, candidates.has_cr)
-        return position, end, candidates.within(position, end)
-
-    def _read_line(self, raw: bytes, number: int, rules: tuple[int, ...], out: list[LogEvent]) -> bool:
-        """Whether the line gave an event."""
-        before = len(out)
-        learning = bool(rules) and not (self._open or self._extra)
-        for segment, line in _segments(raw, number):
-            text = segment.strip()[:MAX_TEXT]
-            out.extend(LogEvent(number, rule, event, text) for rule, event in self._ask(line, rules))
-        if learning and len(out) - before == 1:
-            answer = [(entry.rule, entry.event) for entry in out[before:]]
-            self._shapes.learn(raw, answer, lambda other: self._alone(other, rules))
-        return len(out) > before
+        if parts == 1 and not self._open and shape is not None and shape.template is None:
+            found = [(entry.rule, entry.event) for entry in out[before:]]
+            if all(self._memo.templated[rule] for rule, _ in found):
+                self._memo.learn(shape, raw, found, lambda other: self._alone(other, rules))
 
     def _alone(self, raw: bytes, rules: tuple[int, ...]) -> Answer:
         """What a line says by itself. Changes nothing."""
         found: Answer = []
-        for _, line in _segments(raw, 0):
+        for _, line in _segments(raw):
             for index in rules:
-                rule = self._scanner.rules[index]
+                rule = self._rules[index]
                 items = list(rule.read(line))
                 found.extend((rule.name, item) for item in items if isinstance(item, Event))
                 if items:
@@ -203,7 +196,7 @@ class SourceReader:
             if taken:
                 return found
         for index in rules:
-            rule = self._scanner.rules[index]
+            rule = self._rules[index]
             answered = False
             for item in rule.read(line):
                 answered = True
@@ -218,11 +211,12 @@ class SourceReader:
         return found
 
 
-def _segments(raw: bytes, number: int) -> Iterator[tuple[str, Line]]:
+def _segments(raw: bytes) -> Iterator[tuple[bytes | str, Line]]:
     """Each writer's part of a physical line, as it stands and with the prefixes off."""
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = ANSI.sub("", text)
-    for segment in segments(text):
+    parts = segments(text)
+    for segment in parts:
         prefix, rest = strip_prefixes(segment)
-        yield segment, Line(rest, prefix, number)
+        yield (segment if len(parts) > 1 else raw), Line(rest, prefix)

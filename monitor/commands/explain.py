@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import click
 
-from parsers.engine.prefixes import ANSI, segments, strip_prefixes
+from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Line, Rule
-from parsers.events import Event, to_fields
+from parsers.events import ANSI, Event, to_fields
 from parsers.formats.registry import RULES
 
 
@@ -41,7 +41,7 @@ def explanation(text: str) -> Iterator[str]:
         }
         if told:
             yield f"prefix: {json.dumps(told)}"
-        yield from _rules(Line(rest, prefix, 1), segment.encode("utf-8", "replace"))
+        yield from _rules(Line(rest, prefix), segment.encode("utf-8", "replace"))
 
 
 def _rules(line: Line, raw: bytes) -> Iterator[str]:

@@ -6,8 +6,7 @@ Fields are matched by name: programs add, drop and reorder them from version to 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 MIB = 1024**2
 GIB = 1024**3
@@ -33,20 +32,10 @@ LEADING_NUMBER = re.compile(rf"\s*({NUMBER})", re.IGNORECASE)
 _WHOLE_NUMBER = re.compile(NUMBER, re.IGNORECASE)
 _BYTES = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*([KMGT]?i?B|bytes)?\b", re.IGNORECASE)
 _FLOPS = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:([KMGTPE]?)FLOPS?|$)", re.IGNORECASE)
+_TIME_UNIT = re.compile(r"\s(ms|s|min|h)$")
 _MAX_GIB = 1e9  # more is no memory
+_MAX_MIB = 1e12
 _MAX_INTEGER = 10**18  # what a signed 64-bit counter holds; longer runs of digits are no number of a training
-
-
-class Span(NamedTuple):
-    """Where a value stands in a line, and how it is read. `home` is `values` (the attribute `name` of the event), or an
-    attribute that holds what is printed under `name`.
-    """
-
-    home: str
-    name: str
-    convert: Callable[[str], Any]
-    start: int
-    end: int
 
 
 def name_and_value(piece: str) -> tuple[str, str] | None:
@@ -119,10 +108,41 @@ def milliseconds_range(text: str) -> tuple[float, float] | None:
     return (low, high) if low is not None and high is not None else None
 
 
+def duration(text: str) -> float | None:
+    """`4.125 s` as seconds: the unit stands beside the value; without one it is not guessed."""
+    unit = _TIME_UNIT.search(text)
+    return seconds(number(text), unit[1]) if unit else None
+
+
+def clock(text: str) -> float | None:
+    """`03:45`, `1:02:03`, `0:14:55.93` as seconds."""
+    total = 0.0
+    for part in text.split(":"):
+        value = number(part)
+        if value is None:
+            return None
+        total = total * 60 + value
+    return total
+
+
+def per_second(text: str) -> float | None:
+    """A rate (`3.42it/s`) as the seconds that one takes; None for 0."""
+    rate = number(text)
+    return round(1 / rate, 9) if rate else None
+
+
+def ratio(text: str) -> float | None:
+    """`35.8%` as 0.358. A bare number above 1 cannot be a ratio and is not guessed at."""
+    value = number(text)
+    if value is not None and text.endswith("%"):
+        return round(value / 100, 12)
+    return value if value is None or value <= 1 else None
+
+
 def mebibytes(text: str) -> int | None:
     """A number of MiB as bytes."""
     value = number(text)
-    return round(value * MIB) if value is not None else None
+    return round(value * MIB) if value is not None and abs(value) < _MAX_MIB else None
 
 
 def gibibytes(text: str) -> int | None:

@@ -77,12 +77,6 @@ class LineSplitter:
             self._uncounted = b""
         return self._line
 
-    def counted(self, block: Block, lines: int) -> None:
-        """Whoever read the block has counted its newlines: once is enough, for it is a fifth of reading noise."""
-        if block.data is self._uncounted:
-            self._line += lines
-            self._uncounted = b""
-
     @property
     def pending(self) -> bytes:
         """The unfinished last line so far (empty while an over-long one is being thrown away)."""
@@ -115,16 +109,6 @@ class LineSplitter:
         out.extend(self._cut_long(head))
         self._hold(tail)
         return out
-
-    def between_lines(self, chunk: bytes) -> bool:
-        """Does the chunk end in a newline, and was nothing left over before it?"""
-        if self.raw_pending or self._discarding or self.after_return or len(chunk) > self.max_line_bytes:
-            return False
-        return chunk.endswith(b"\n")
-
-    def pass_lines(self, count: int) -> None:
-        """Such a chunk, of so many lines, was read without `feed`."""
-        self._line = self.line + count
 
     def flush(self) -> list[Block | Discarded]:
         """The source has ended: its unfinished last line counts as whole."""

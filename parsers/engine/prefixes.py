@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # `... nan iterations:   0 |[default3]:text`: a tee label in the middle of a line
 _TEE = re.compile(r"\[(?:default|worker|trainer|rank)\d{1,9}\]:(?=.)")
 

@@ -1,7 +1,7 @@
-"""A block of whole lines in, the few lines out that some rule may want. Literal first, regex after.
+"""What a rule is, and which rules may want which line. Literal first, regular expression after.
 
 A training log is mostly noise. Each rule names anchors: literals of which its lines cannot lack all. `search.py` finds
-them all in one pass over a whole block, and only the lines that hold one are cut out, decoded and read.
+them all in one pass, and only lines that hold one are decoded and read.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from parsers.engine.lines import line_end, line_start
 from parsers.engine.prefixes import Prefix
-from parsers.engine.search import Hits, Search, best
+from parsers.engine.search import Search, best
+from parsers.engine.templates import SHAPE
 from parsers.events import Event
 
 
@@ -22,7 +22,6 @@ class Line:
 
     text: str
     prefix: Prefix
-    number: int
     origin: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,71 +53,42 @@ class Rule:
     name: str
     anchors: tuple[bytes, ...]
     read: Callable[[Line], Iterable[Event | Gatherer]]
+    templated: bool = False
+    """True where numbers in a line only fill fields: which event it is, and which fields that has, depends on none of
+    them. Such lines are read by template (templates.py) once a shape has come twice.
+    """
 
 
 class Scanner:
-    """Which rules may want which line of a block."""
+    """Which rules may want a line: those of which an anchor stands in it.
+
+    Anchors are looked for in the line's shape (templates.py), their own digits as `0` too: what is found for one line
+    holds for all lines of its shape. A rule that is asked in vain answers nothing.
+    """
 
     def __init__(self, rules: Sequence[Rule], engine: Callable[[Sequence[bytes]], Search] = best) -> None:
         self.rules = tuple(rules)
         wanted: dict[bytes, list[int]] = {}
         for index, rule in enumerate(self.rules):
             for anchor in rule.anchors:
-                wanted.setdefault(anchor, []).append(index)
-        self._wanted = tuple(tuple(indices) for indices in wanted.values())
+                wanting = wanted.setdefault(anchor.translate(SHAPE), [])
+                if index not in wanting:
+                    wanting.append(index)
+        self._wanted = tuple(wanted.values())
         self._search = engine(tuple(wanted))
 
-    def candidates(self, data: bytes) -> Candidates:
-        """Start on a block."""
-        return Candidates(data, self._search(data), self._wanted)
-
-
-class Candidates:
-    """Walks one block from candidate line to candidate line, forwards."""
-
-    def __init__(self, data: bytes, hits: Hits, wanted: Sequence[tuple[int, ...]]) -> None:
-        self.data = data
-        self.has_cr = b"\r" in data
-        self._wanted = wanted
-        self.hits = hits
-        self.next = 0
-
-    def after(self, position: int) -> tuple[int, int, tuple[int, ...]] | None:
-        """(start, end, rule indices in order) of the first line at or after `position` that a rule may want."""
-        hits, data, index = self.hits, self.data, self.next
-        count = len(hits)
-        while index < count and hits[index][0] < position:
-            index += 1
-        if index == count:
-            self.next = index
-            return None
-        place, anchor = hits[index]
-        if self.has_cr:
-            start, end = line_start(data, place, True, position), line_end(data, place, True)
-        else:
-            start, end = data.rfind(b"\n", position, place) + 1 or position, data.find(b"\n", place)
-            if end < 0:
-                end = len(data)
-        index += 1
-        rules = self._wanted[anchor]
-        while index < count and hits[index][0] < end:
-            if hits[index][1] != anchor:
-                rules = _merged(rules, self._wanted[hits[index][1]])
-            index += 1
-        self.next = index
-        return start, end, rules
-
-    def within(self, start: int, end: int) -> tuple[int, ...]:
-        """Rule indices in order for the line [start, end), when the caller walks every line."""
-        hits, index = self.hits, self.next
-        rules: tuple[int, ...] = ()
-        while index < len(hits) and hits[index][0] < end:
-            if hits[index][0] >= start:
-                rules = _merged(rules, self._wanted[hits[index][1]])
-            index += 1
-        self.next = index
-        return rules
-
-
-def _merged(some: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:
-    return some if some == more else tuple(sorted({*some, *more}))
+    def rules_of(self, shapes: Sequence[bytes]) -> list[tuple[int, ...]]:
+        """For each shape the indices of the rules that may want its lines, in order; most want none."""
+        hits = self._search(b"\n".join(shapes))
+        if not hits:
+            return [()] * len(shapes)
+        found: list[tuple[int, ...]] = []
+        at, end = 0, -1
+        for shape in shapes:
+            end += len(shape) + 1
+            rules: set[int] = set()
+            while at < len(hits) and hits[at][0] < end:
+                rules.update(self._wanted[hits[at][1]])
+                at += 1
+            found.append(tuple(sorted(rules)))
+        return found

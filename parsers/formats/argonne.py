@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from parsers.engine.fields import Span
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event
-from parsers.formats.megatron import field_spans, iterations
+from parsers.formats.megatron import iterations
 
 # ` iteration=       3/  100000 | consumed_samples=...`
 _START = re.compile(r"iteration=[ ]{0,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
@@ -34,16 +33,10 @@ def read_iteration(line: Line) -> Iterator[Event]:
     return iterations(line, _START, _name_and_value, "argonne")
 
 
-def spans(text: str) -> list[Span] | None:
-    """Where the values of a line of `read_iteration` stand."""
-    return field_spans(text, _START, _name_and_value)
-
-
 def _name_and_value(piece: str) -> tuple[str, str] | None:
     name, separator, value = piece.partition("=")
     name = name.strip()
     return (_NAMES.get(name, name), value.strip()) if separator and name else None
 
 
-RULES: tuple[Rule, ...] = (Rule("argonne.iteration", (b"iteration=",), read_iteration),)
-SPANS = {"argonne.iteration": spans}
+RULES: tuple[Rule, ...] = (Rule("argonne.iteration", (b"iteration=",), read_iteration, templated=True),)

@@ -7,10 +7,10 @@ GiB. `skipped` is cumulative, unlike Megatron's count per interval.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.fields import Span, gibibytes, integer, milliseconds_range, number, seconds, teraflops
+from parsers.engine.fields import gibibytes, integer, milliseconds_range, number, seconds, teraflops
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
     EngineStepLogged,
@@ -44,13 +44,6 @@ _THROUGHPUT = re.compile(
     r"(?=(?:RunningAvg)?SamplesPerSec=)"
 )
 _ASSIGNED = re.compile(r"\b([A-Za-z]{3,40})=(" + _N + r")(GB)?")
-_ASSIGNED_NAMES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "CurrSamplesPerSec": ("samples_per_second", number),
-    "SamplesPerSec": ("samples_per_second", number),
-    "RunningAvgSamplesPerSec": ("average_samples_per_second", number),
-    "MemAllocated": ("allocated_bytes", gibibytes),
-    "MaxMemAllocated": ("max_allocated_bytes", gibibytes),
-}
 # `|E2E latency=7.99s |Gather latency=...|CurSamplesPerSec=8.01 |AvgSamplesPerSec=8.01` (DeepSpeed-Chat)
 _CHAT = re.compile(r"E2E latency=(" + _N + r")s")
 _CHAT_SAMPLES = re.compile(r"\bCurSamplesPerSec=(" + _N + ")")
@@ -102,22 +95,6 @@ def read_steps(line: Line) -> Iterator[Event]:
         )
 
 
-def steps_spans(text: str) -> list[Span] | None:
-    """Where the values of a line of `read_steps` with one step stand."""
-    matches = list(_STEPS.finditer(text))
-    if len(matches) != 1:
-        return None
-    match = matches[0]
-    named = _NAMED.finditer(text, *match.span(3))
-    return [
-        Span("values", "step", int, *match.span(1)),
-        Span("values", "loss", number, *match.span(2)),
-        *(Span("losses", loss[1].strip(), number, *loss.span(2)) for loss in named),
-        Span("values", "seconds_per_step", number, *match.span(4)),
-        Span("values", "samples_per_second", number, *match.span(5)),
-    ]
-
-
 def read_step(line: Line) -> Iterator[Event]:
     """The engine's progress report, every steps_per_print."""
     match = _STEP.search(line.text)
@@ -126,19 +103,6 @@ def read_step(line: Line) -> Iterator[Event]:
         yield EngineStepLogged(
             form="step", step=int(match[1]), skipped_steps=int(match[2]), learning_rate=rate, **line.origin
         )
-
-
-def step_spans(text: str) -> list[Span] | None:
-    """Where the values of a line of `read_step` stand."""
-    match = _STEP.search(text)
-    if match is None:
-        return None
-    places: dict[str, Callable[[str], Any]] = {"step": int, "skipped_steps": int, "learning_rate": number}
-    return [
-        Span("values", name, convert, *match.span(group))
-        for group, (name, convert) in enumerate(places.items(), 1)
-        if match[group]
-    ]
 
 
 def read_throughput(line: Line) -> Iterator[Event]:
@@ -164,20 +128,6 @@ def read_throughput(line: Line) -> Iterator[Event]:
     latency, chat = _CHAT.search(text), _CHAT_SAMPLES.search(text)
     if latency and chat:
         yield ThroughputReported(seconds_per_step=number(latency[1]), samples_per_second=number(chat[1]), **line.origin)
-
-
-def throughput_spans(text: str) -> list[Span] | None:
-    """Where the values of ThroughputTimer's line stand."""
-    match = _THROUGHPUT.search(text)
-    if match is None:
-        return None
-    groups = {"epoch": 1, "micro_step": 2, "step": 3} if match[1] else {"epoch": 4, "step": 5}
-    assigned = {found[1]: found.span(2) for found in _ASSIGNED.finditer(text, match.end())}
-    if "CurrSamplesPerSec" in assigned:
-        assigned.pop("SamplesPerSec", None)
-    spans = [Span("values", name, int, *match.span(group)) for name, group in groups.items()]
-    known = [name for name in assigned if name in _ASSIGNED_NAMES]
-    return spans + [Span("values", *_ASSIGNED_NAMES[name], *assigned[name]) for name in known]
 
 
 def read_overflow(line: Line) -> Iterator[Event]:
@@ -211,12 +161,6 @@ def read_timers(line: Line) -> Iterator[Event]:
             timers[name] = took
     if timers:
         yield TimersReported(speaker="deepspeed", timers=timers, **line.origin)
-
-
-def timer_spans(text: str) -> list[Span]:
-    """Where the values of a line of `read_timers` stand."""
-    found = _TIMER.finditer(text, text.find("time (ms) |"))
-    return [Span("timers", match[1], milliseconds_range, *match.span(2)) for match in found]
 
 
 def read_memory(line: Line) -> Iterator[Event]:
@@ -270,22 +214,16 @@ def read_setting(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("deepspeed.steps", (b"iter time (s): ",), read_steps),
-    Rule("deepspeed.step", (b", skipped=",), read_step),
-    Rule("deepspeed.throughput", (b"SamplesPerSec=",), read_throughput),
+    Rule("deepspeed.steps", (b"iter time (s): ",), read_steps, templated=True),
+    Rule("deepspeed.step", (b", skipped=",), read_step, templated=True),
+    Rule("deepspeed.throughput", (b"SamplesPerSec=",), read_throughput, templated=True),
     Rule(
         "deepspeed.overflow",
         (b"Attempted loss scale", b"dynamic loss scale from", b"loss scale already at minimum"),
-        read_overflow,
+        read_overflow, templated=True,
     ),
-    Rule("deepspeed.timers", (b"time (ms) |",), read_timers),
-    Rule("deepspeed.memory", (b"Max_MA ", b"CPU Virtual Memory:"), read_memory),
+    Rule("deepspeed.timers", (b"time (ms) |",), read_timers, templated=True),
+    Rule("deepspeed.memory", (b"Max_MA ", b"CPU Virtual Memory:"), read_memory, templated=True),
     Rule("deepspeed.profile", (b"FLOPS per GPU ", b"samples/second: ", b"iter latency: "), read_profile),
     Rule("deepspeed.setting", (b":print] ",), read_setting),
 )  # fmt: skip
-SPANS = {
-    "deepspeed.steps": steps_spans,
-    "deepspeed.step": step_spans,
-    "deepspeed.throughput": throughput_spans,
-    "deepspeed.timers": timer_spans,
-}

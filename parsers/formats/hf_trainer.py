@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.fields import GIB, number
+from parsers.engine.fields import clock, gibibytes, number, per_second
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, TrainerLogged, TrainerProgressed, TrainerSetting, TrainerSummary
 
@@ -34,17 +34,6 @@ _HEADING = "***** Running training *****"
 _METRIC = re.compile(
     r"^[ ]{2,4}(train_runtime|train_samples_per_second|train_steps_per_second|train_loss)[ ]{1,40}=[ ]{1,40}(\S{1,30})"
 )
-
-
-def _clock(text: str) -> float | None:
-    """`03:45`, `1:02:03`, `0:14:55.93` as seconds."""
-    total = 0.0
-    for part in text.split(":"):
-        value = number(part)
-        if value is None:
-            return None
-        total = total * 60 + value
-    return total
 
 
 def read_dict(line: Line) -> Iterator[Event]:
@@ -79,13 +68,11 @@ def _from_values(values: dict[str, str], line: Line) -> Iterator[Event]:
             known["step"] = _whole(step)
             known["max_steps"] = _whole(most) if most else None
         elif name in ("memory(GiB)", "memory (GiB)"):
-            gib = _number(text)
-            known["memory_bytes"] = round(gib * GIB) if gib is not None and gib == gib else None
+            known["memory_bytes"] = gibibytes(text)
         elif name == "train_speed(s/it)":
             known["seconds_per_step"] = _number(text)
         elif name in ("train_speed(iter/s)", "train_speed(it/s)"):
-            rate = _number(text)
-            known["seconds_per_step"] = round(1 / rate, 9) if rate else None
+            known["seconds_per_step"] = per_second(text)
         else:
             value = _number(text)
             extra[name] = text if value is None else value
@@ -108,14 +95,14 @@ def _whole(text: str) -> int | None:
 def read_bar(line: Line) -> Iterator[Event]:
     """Bars in iterations; bytes, examples and files are not ours."""
     for match in _BAR.finditer(line.text[-_MAX_BARS:]):
-        rate = number(match["rate"]) if match["rate"] != "?" else None
-        pace = None if not rate else rate if match["unit"] == "s/it" else round(1 / rate, 9)
+        rate = match["rate"]
+        pace = per_second(rate) if match["unit"] == "it/s" else number(rate) or None
         yield TrainerProgressed(
             step=int(match["step"]),
             total=int(match["total"]),
             seconds_per_step=pace,
-            elapsed_seconds=_clock(match["elapsed"]),
-            remaining_seconds=_clock(match["left"]) if "?" not in match["left"] else None,
+            elapsed_seconds=clock(match["elapsed"]),
+            remaining_seconds=clock(match["left"]) if "?" not in match["left"] else None,
             description=(match["name"] or "").strip(),
             **line.origin,
         )
@@ -135,7 +122,7 @@ def read_setting(line: Line) -> Iterator[Event]:
     if _HEADING in text:
         yield TrainerSetting(name="running_training", **line.origin)
     elif match := _METRIC.match(text):
-        value = _clock(match[2])
+        value = clock(match[2])
         names = {"train_runtime": "train_runtime_seconds", "train_samples_per_second": "samples_per_second",
                  "train_steps_per_second": "steps_per_second", "train_loss": "train_loss"}  # fmt: skip
         if value is not None:
@@ -148,7 +135,7 @@ def read_setting(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("hf.dict_or_bar", (b"%|", b"'loss'", b"'eval_loss'", b"'train_runtime'"), read_line),
+    Rule("hf.dict_or_bar", (b"%|", b"'loss'", b"'eval_loss'", b"'train_runtime'"), read_line, templated=True),
     Rule(
         "hf.setting",
         (b"***** Running training", b"optimization steps = ", b"batch size per device = ", b"Num examples = ",

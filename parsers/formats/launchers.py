@@ -78,8 +78,6 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
         yield TopologyLogged(world_size=int(match[1]), **origin)
     elif text.startswith("cmd = ") and "runner.py" in (line.prefix.location or ""):
         yield MilestoneReached(milestone="launched", **origin)
-    elif match := _KILLING.search(text):
-        yield ProcessTerminated(pid=int(match[1]), **origin)
     elif "Main process received SIGTERM, exiting" in text:
         yield ProcessTerminated(**origin)
     elif match := _SUCCESS.search(text):
@@ -94,13 +92,17 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
         yield ProcessExited(exit_code=code, **origin)
 
 
+def read_killing(line: Line) -> Iterator[Event]:
+    """launch.py ends the other processes of its node; torchrun's agent those of its worker group."""
+    if match := _KILLING.search(line.text) or _CLOSING.search(line.text):
+        yield ProcessTerminated(pid=int(match[1]), **line.origin)
+
+
 def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
     """Torchrun's agent: who failed, who was ended for it."""
     text, origin = line.text, line.origin
     if _ROOT_CAUSE in text:
         yield RootCauseGatherer()
-    elif match := _CLOSING.search(text):
-        yield ProcessTerminated(pid=int(match[1]), **origin)
     elif match := _FAILED.search(text):
         code = int(match[1])
         yield FailureSeen(
@@ -177,15 +179,16 @@ def read_other(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule("launcher.killing", (b"Killing subprocess", b"closing signal SIG"), read_killing, templated=True),
     Rule(
         "launcher.deepspeed",
-        (b"num_local_procs=", b"dist_world_size=", b"runner.py", b"Killing subprocess", b"received SIGTERM, exiting",
+        (b"num_local_procs=", b"dist_world_size=", b"runner.py", b"received SIGTERM, exiting",
          b"exits successfully", b"exits with return code"),
         read_deepspeed,
     ),
     Rule(
         "launcher.torchrun",
-        (b"Root Cause (first", b"closing signal SIG", b"failed (exitcode:", b"will restart"),
+        (b"Root Cause (first", b"failed (exitcode:", b"will restart"),
         read_torchrun,
     ),
     Rule("launcher.other", (b"with PID ", b"MPI_ABORT was invoked", b": line "), read_other),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from parsers.engine.fields import NUMBER, Span, integer, milliseconds, name_and_value, number, seconds, teraflops
+from parsers.engine.fields import NUMBER, duration, integer, milliseconds, name_and_value, number, ratio, teraflops
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, IterationLogged, Malformed
 
@@ -20,7 +20,6 @@ from parsers.events import Event, IterationLogged, Malformed
 _START = re.compile(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
 # `iteration time: 4.125 s samples/sec: 3.8`: a fork's two fields in one piece
 _SEVERAL = re.compile(rf"([A-Za-z][\w/ .()-]{{0,60}}?):[ ]{{1,20}}({NUMBER}(?:[ ](?:ms|s|min|h)\b)?)", re.IGNORECASE)
-_TIME_UNIT = re.compile(r"\s(ms|s|min|h)$")
 # Full printed shapes: `6.9E+00`, `149.02`, `13.3TFLOPS`, `35.8%`
 _WHOLE = re.compile(r"[-+]?\d+\.\d+(?:E[-+]\d\d+)?(?:%|[KMGTPE]?FLOPS)?|[-+]?(?:nan|inf)", re.IGNORECASE)
 # `sop loss`, `load_balancing_loss`, `loss mse`, but `lm loss value` belongs to validation and `loss scale` is none
@@ -34,20 +33,6 @@ _MAX_TEXT = 200
 
 _Convert = Callable[[str], Any]
 _Split = Callable[[str], tuple[str, str] | None]
-
-
-def duration(text: str) -> float | None:
-    """`4.125 s`: the unit stands beside the value; without one it is not guessed."""
-    unit = _TIME_UNIT.search(text)
-    return seconds(number(text), unit[1]) if unit else None
-
-
-def ratio(text: str) -> float | None:
-    """`35.8%` as 0.358. A bare number above 1 cannot be a ratio and is not guessed at."""
-    value = number(text)
-    if value is not None and text.endswith("%"):
-        return round(value / 100, 12)
-    return value if value is None or value <= 1 else None
 
 
 # Printed name -> (attribute, converter). `current/average` pairs give the first, the line's own value.
@@ -256,44 +241,6 @@ def _lead(text: str, floor: int, start: int) -> int:
     return found if found >= 0 and text.count("|", found, start) == 1 else start
 
 
-def field_spans(text: str, start: re.Pattern[str], split: _Split) -> list[Span] | None:
-    """The places of what `iterations` reads from a line with one plain iteration line in it; None for other lines.
-
-    A guess for most lines: whoever uses it compares with `iterations`.
-    """
-    matches = list(start.finditer(text))
-    if len(matches) != 1:
-        return None
-    match = matches[0]
-    lead = _lead(text, 0, match.start())
-    before = match.start() - lead
-    spans = [Span("values", "iteration", int, *match.span(1))]
-    if match[2].isdigit():
-        spans.append(Span("values", "train_iterations", int, *match.span(2)))
-    place = 0
-    for piece in (text[lead : match.start()] + text[match.end() :]).split("|", _MAX_FIELDS):
-        pair = split(piece)
-        end = place + len(piece.rstrip())
-        place += len(piece) + 1
-        if pair is None:
-            continue
-        name, value = pair
-        known = FIELDS.get(name) or _ALIASES.get(name.lower().replace("_", " "))
-        if known is not None:
-            second = any(span.name == known[0] for span in spans)
-            home, name, convert = ("extra", name, known[1]) if second else ("values", *known)
-        else:
-            home, convert = ("losses", number) if _LOSS.search(name) and _NAME.fullmatch(name) else ("extra", kept)
-        shift = lead if end <= before else match.end() - before
-        spans.append(Span(home, name, convert, end - len(value) + shift, end + shift))
-    return spans
-
-
-def spans(text: str) -> list[Span] | None:
-    """Where the values of a line of `read_iterations` stand."""
-    return field_spans(text, _START, name_and_value)
-
-
 def read_iterations(line: Line) -> Iterator[Event]:
     """The iteration lines of every program but Argonne's, gpt-neox included."""
     return iterations(line, _START, name_and_value)
@@ -302,5 +249,4 @@ def read_iterations(line: Line) -> Iterator[Event]:
 # What _START begins with; `iteration ` alone would also want every `per iteration (ms)`.
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
-RULES: tuple[Rule, ...] = (Rule("megatron.iteration", _ANCHORS, read_iterations),)
-SPANS = {"megatron.iteration": spans}
+RULES: tuple[Rule, ...] = (Rule("megatron.iteration", _ANCHORS, read_iterations, templated=True),)

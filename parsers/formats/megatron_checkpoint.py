@@ -109,15 +109,18 @@ RULES: tuple[Rule, ...] = (
         "megatron.checkpoint_save",
         (b"saving checkpoint ", b"successfully saved checkpoint", b"async checkpoint save", b"Checkpoint Save GB"),
         read_save,
+        templated=True,
     ),
     Rule(
         "megatron.checkpoint_load",
         (b"checkpoint from ", b"could not find the metadata file", b"will not load any checkpoints"),
         read_load,
+        templated=True,
     ),
     Rule(
         "deepspeed.checkpoint_file",
         (b"Saving model checkpoint: ", b"] Saving ", b"] Saved ", b"] Checkpoint ", b"zero checkpoint saved "),
         read_file,
+        templated=True,
     ),
 )

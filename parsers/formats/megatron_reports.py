@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.fields import MIB, Span, mebibytes, milliseconds_range, number
+from parsers.engine.fields import MIB, mebibytes, milliseconds_range, number
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
     Event,
@@ -63,22 +63,6 @@ def read_memory(line: Line) -> Iterator[Event]:
             )
 
 
-def memory_spans(text: str) -> list[Span] | None:
-    """Where the values of a line with one memory report stand."""
-    matches = list(_MEMORY.finditer(text))
-    if len(matches) != 1:
-        return None
-    match = matches[0]
-    start, end = match.span(2)
-    spans = [Span("values", "occasion", str, start, end)]
-    if match[1]:
-        spans.append(Span("values", "rank", int, *match.span(1)))
-    if iteration := _ITERATION.search(text, start, end):
-        spans.append(Span("values", "iteration", int, *iteration.span()))
-    fields = _MEMORY_FIELD.finditer(text, match.end())
-    return spans + [Span("values", _MEMORY_NAMES[field[1]], mebibytes, *field.span(2)) for field in fields]
-
-
 def read_theoretical(line: Line) -> Iterator[Event]:
     """The estimate that NVIDIA prints before the first iteration."""
     match = _THEORETICAL_TOTAL.search(line.text) or _THEORETICAL.search(line.text)
@@ -102,12 +86,6 @@ def read_timers(line: Line) -> Iterator[Event]:
         yield TimersReported(speaker="megatron", timers=timers, **line.origin)
 
 
-def timer_spans(text: str) -> list[Span]:
-    """Where the values of a line of `read_timers` stand."""
-    found = _TIMER.finditer(text, text.find("time (ms) |"))
-    return [Span("timers", match[1].strip(), milliseconds_range, *match.span(2)) for match in found]
-
-
 def read_spread(line: Line) -> Iterator[Event]:
     """One line under `(min, max) time across ranks (ms):`."""
     match = _SPREAD.match(line.text)
@@ -115,12 +93,6 @@ def read_spread(line: Line) -> Iterator[Event]:
         took = milliseconds_range(match[2])
         if took is not None:
             yield TimersReported(speaker="megatron", timers={match[1]: took}, **line.origin)
-
-
-def spread_spans(text: str) -> list[Span] | None:
-    """Where the values of a line of `read_spread` stand."""
-    match = _SPREAD.match(text)
-    return [Span("timers", match[1], milliseconds_range, *match.span(2))] if match else None
 
 
 def read_straggler(line: Line) -> Iterator[Event]:
@@ -144,15 +116,10 @@ def read_effective(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("megatron.memory", (b"memory (MB)",), read_memory),
+    Rule("megatron.memory", (b"memory (MB)",), read_memory, templated=True),
     Rule("megatron.theoretical_memory", (b"Theoretical memory footprints",), read_theoretical),
-    Rule("megatron.timers", (b"time (ms) |",), read_timers),
-    Rule("megatron.timer_spread", (b".: (",), read_spread),
+    Rule("megatron.timers", (b"time (ms) |",), read_timers, templated=True),
+    Rule("megatron.timer_spread", (b".: (",), read_spread, templated=True),
     Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
     Rule("megatron.effective_flops", (b"Effective Tera Flops",), read_effective),
 )
-SPANS = {
-    "megatron.memory": memory_spans,
-    "megatron.timers": timer_spans,
-    "megatron.timer_spread": spread_spans,
-}

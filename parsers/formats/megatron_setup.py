@@ -220,13 +220,16 @@ RULES: tuple[Rule, ...] = (
     Rule("megatron.exit", (b"[exiting program", b"Detected kill switch at"), read_exit),
     Rule("megatron.milestone", (b"] datetime:", b"done with setup", b"training ..."), read_milestone),
     Rule("megatron.topology", (b"using world size:", b"model parallel with size"), read_topology),
-    Rule("megatron.batches", (b"setting number of micro", b"batch size rampup"), read_batches),
+    Rule("megatron.batches", (b"setting number of micro", b"batch size rampup"), read_batches, templated=True),
     Rule(
         "megatron.model",
         (b"padded vocab", b"number of parameters", b"UNIQUE_PARAMS="),
         read_model,
+        templated=True,
     ),
     Rule("megatron.skipped_range", (b"--skip-train-iteration-range",), read_skipped_range),
-    Rule("megatron.evaluating", (b"Evaluating iter ",), read_evaluating),
-    Rule("megatron.validation", (b"loss at iteration", b"loss at the end of training"), read_validation),
+    Rule("megatron.evaluating", (b"Evaluating iter ",), read_evaluating, templated=True),
+    Rule(
+        "megatron.validation", (b"loss at iteration", b"loss at the end of training"), read_validation, templated=True
+    ),
 )

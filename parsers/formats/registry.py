@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parsers.engine.fields import Span
 from parsers.engine.scan import Gatherer, Rule
 from parsers.formats import (
     argonne,
@@ -50,7 +49,3 @@ RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker
 GATHERERS: dict[str, Callable[..., Gatherer]] = {
     name: gatherer for speaker in SPEAKERS for name, gatherer in getattr(speaker, "GATHERERS", {}).items()
 }
-SPANS: dict[str, Callable[[str], list[Span] | None]] = {
-    name: spans for speaker in SPEAKERS for name, spans in getattr(speaker, "SPANS", {}).items()
-}
-"""Rule -> where the values of its lines stand, prefixes taken off: for the rules whose lines come in thousands."""

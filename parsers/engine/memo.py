@@ -1,0 +1,116 @@
+"""What is known of line shapes: noise, which rules to ask, or the template that reads the line.
+
+A memo that all sources share: what it holds changes how fast a line is read and never what is read from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from parsers.engine.scan import Scanner
+from parsers.engine.templates import (
+    SHAPE,
+    Answer,
+    Layout,
+    NoTemplateError,
+    Reading,
+    Template,
+    agrees,
+    learn,
+    widths_aside,
+)
+
+_MAX_BYTES = 4 << 20  # of shapes that are kept; then all are forgotten. A log of 500 MB has some thousand
+_MAX_SHAPE = 4000  # bytes; longer lines are rare (the longest real iteration line has 700) and searched each time
+_TRIES = 20  # lines of a shape after which no template is looked for any more
+_ENOUGH = 4  # shapes on which a layout proves itself before it reads others unproved
+_NEVER = -1_000_000_000
+_MAX_LAYOUTS = 500  # a run has some ten; what is learned in vain costs a millisecond
+
+
+class Shape:
+    """Lines of one shape: the rules that may want them, and the template that reads them once it is known."""
+
+    __slots__ = ("rules", "seen", "template")
+
+    def __init__(self, rules: tuple[int, ...]) -> None:
+        self.rules = rules
+        self.seen = 0
+        self.template: Template | None = None
+
+
+Known: TypeAlias = Shape | None
+"""None: noise, no rule wants such lines."""
+
+
+class Memo:
+    """Shapes and layouts known so far."""
+
+    def __init__(self, scanner: Scanner) -> None:
+        self.scanner = scanner
+        self.templated = {rule.name: rule.templated for rule in scanner.rules}
+        self._shapes: dict[bytes, Known] = {}
+        self._bytes = 0
+        self._layouts: dict[bytes, Layout | None] = {}
+
+    def known(self, data: bytes) -> list[Known]:
+        r"""What is known of each line of `data`, cut at `\n`; shapes that are new are searched for anchors."""
+        shapes = data.translate(SHAPE).split(b"\n")
+        get = self._shapes.get
+        known = [get(shape, _NEW) for shape in shapes]
+        if _NEW in known:
+            new = [index for index, entry in enumerate(known) if entry is _NEW]
+            self._search(shapes, known, new)
+        return known
+
+    def _search(self, shapes: Sequence[bytes], known: list[Known], new: Sequence[int]) -> None:
+        distinct = dict.fromkeys([shapes[index] for index in new])
+        for shape, rules in zip(distinct, self.scanner.rules_of(list(distinct)), strict=True):
+            self._keep(shape, Shape(rules) if rules else None, distinct)
+        for index in new:
+            known[index] = distinct[shapes[index]]
+
+    def _keep(self, shape: bytes, entry: Known, found: dict[bytes, Known]) -> None:
+        found[shape] = entry
+        if len(shape) <= _MAX_SHAPE:
+            self._bytes += len(shape)
+            if self._bytes > _MAX_BYTES:
+                self._shapes.clear()
+                self._bytes = len(shape)
+            self._shapes[shape] = entry
+
+    def template(self, shape: Shape, raw: bytes) -> Template | None:
+        """The template of a new shape, where a layout is known that has proved itself on others."""
+        layout = self._layouts.get(widths_aside(raw.translate(SHAPE)))
+        if layout is not None and layout.proofs >= _ENOUGH:
+            with contextlib.suppress(NoTemplateError):
+                shape.template = layout.template(raw)
+        return shape.template
+
+    def learn(self, shape: Shape, raw: bytes, answer: Answer, read: Reading) -> None:
+        """The reference reading `read` gave `answer` for a line of this shape: the second one makes its template."""
+        shape.seen += 1
+        if shape.seen < 2 + len(self._layouts) // 50 or shape.seen > _TRIES or len(raw) > _MAX_SHAPE:
+            return
+        key = widths_aside(raw.translate(SHAPE))
+        layout = self._layouts.get(key)
+        try:
+            if layout is None:
+                shape.seen = _TRIES
+                if key in self._layouts or len(self._layouts) >= _MAX_LAYOUTS:
+                    return
+                self._layouts[key] = None
+                layout = self._layouts[key] = learn(raw, answer, read)
+            template = layout.template(raw)
+        except NoTemplateError:
+            return
+        if template.read(raw) is not None and agrees(template, raw, answer):
+            layout.proofs += 1
+            shape.template = template
+        else:
+            layout.proofs = _NEVER
+
+
+_NEW = Shape(())

@@ -1,0 +1,349 @@
+"""Templates: how to read a line of a known shape without asking its rule again.
+
+A line's shape is the line with every digit as `0`. Lines of one shape differ in their numbers alone, and the reference
+reading (a rule's `read`) fills fields with those numbers. A template is learned from the reference reading by example:
+the line is read again with other digits in its place, and each value that changed is found in the text, by one of the
+converters of fields.py. There is no second description of any line: what a rule reads is written once, in its format.
+
+A template writes the pieces of a line into the JSON text of its event, which msgspec decodes: 3 us a line where the
+reference reading takes 60. It is used only after it gave what the reference reading gave, for the line itself and for
+lines with other digits. What it cannot say (NaN, a leading zero, a number beyond its type) it leaves to the reference
+reading. Residual risk: a rule for which a number decides what the line means. Such rules must not be `templated`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from parsers.engine import fields
+from parsers.engine.prefixes import NOT_HOSTS, iso_time
+from parsers.events import Event
+
+SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
+"""Translates a line to its shape."""
+
+Answer: TypeAlias = list[tuple[str, Event]]
+"""(rule, event) of everything that a line says."""
+Reading: TypeAlias = Callable[[bytes], Answer]
+"""The reference reading of a line by itself."""
+
+_EXAMPLES = 4  # lines with other digits from which values are found: two one-digit numbers are alike in 1 of 6,561
+_PROOFS = 2  # further ones that the finished template must read right
+_RUNS = re.compile(rb"0+| {2,}|[\x80-\xff]+")  # the last: the blocks of progress bars
+_REGION = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_SUFFIX = re.compile(rb"[A-Za-z%]{1,8}|(?::\d+){1,3}(?:\.\d+)?| (?:ms|s|min|h)\b")  # `13.3TFLOPS`, `35.8%`, `1:02:03`
+_TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?|\d{8} \d\d:\d\d:\d\d")
+_SAFE = re.compile(r"[ !#-\[\]-~]*")  # stands in a JSON string as it is
+_WIDEST = 15  # characters of a whole number that formats and JSON read alike
+_WIDEST_FRACTION = 24  # `0.00010000000000000002` is a learning rate
+_NOTHING = slice(0, 0)
+_SMALL = re.compile(rb"\d{1,6}(?:\.\d{1,6})?")  # in milliseconds: the decimal that `e-3` makes is the rounded quotient
+_HOST_SHAPES = [name.encode().translate(SHAPE) + b":" for name in NOT_HOSTS]
+
+_Convert: TypeAlias = Callable[[str], Any]
+_AS_PRINTED: tuple[_Convert, ...] = (fields.integer, fields.number)
+"""Their numbers stand in JSON as they stand in the line."""
+_CONVERTERS: tuple[_Convert, ...] = (
+    *_AS_PRINTED, fields.milliseconds, fields.mebibytes, fields.gibibytes, fields.teraflops, fields.ratio,
+    fields.clock, fields.duration, fields.per_second,
+)  # fmt: skip
+
+
+class NoTemplateError(Exception):
+    """Lines of this shape are left to the reference reading."""
+
+
+class _Cut(NamedTuple):
+    """A piece of a line, from `before` bytes before one number to `behind` bytes behind another, by the count of
+    numbers: the same in lines whose numbers have other widths.
+    """
+
+    first: int
+    before: int
+    last: int
+    behind: int
+    convert: _Convert | None = None
+
+
+_Text: TypeAlias = list["str | _Cut"]
+"""JSON text with pieces of the line in it."""
+
+
+class _Part(NamedTuple):
+    """The JSON text of one event, for lines whose numbers may have any width."""
+
+    rule: str
+    cuts: tuple[_Cut, ...]
+    works: tuple[tuple[int, Callable[[bytes], bytes]], ...]
+    """Places of the pieces that are no JSON as they stand, and what makes JSON of each."""
+    text: bytes
+    decode: Callable[[bytes], Any]
+
+
+class Template:
+    """How to read the lines of one shape."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[_Part], regions: Sequence[tuple[int, int]]) -> None:
+        """`regions`: where the numbers of such a line stand. Raises NoTemplateError if a piece would be empty."""
+        self._parts = []
+        for rule, cuts, works, text, decode in parts:
+            slices = [
+                slice(regions[first][0] - before, regions[last][1] + behind) for first, before, last, behind, _ in cuts
+            ]
+            if any(not 0 <= piece.start < piece.stop for piece in slices):
+                raise NoTemplateError
+            slices += [_NOTHING] * (2 - len(slices))  # itemgetter gives no tuple for one
+            self._parts.append((rule, itemgetter(*slices), works, text, decode))
+
+    def read(self, raw: bytes) -> Answer | None:
+        """(rule, event) of each thing that a line of this shape says; None if the reference reading must be asked."""
+        answer = []
+        for rule, cut, works, text, decode in self._parts:
+            pieces = cut(raw)
+            if works:
+                worked = list(pieces)
+                for place, work in works:
+                    worked[place] = work(pieces[place])
+                pieces = tuple(worked)
+            try:
+                answer.append((rule, decode(text % pieces)))
+            except msgspec.DecodeError:  # a leading zero, or too large a number
+                return None
+        return answer
+
+
+class Layout:
+    """A template for lines that differ from each other in the width of numbers and blanks, too."""
+
+    __slots__ = ("_numbers", "_parts", "proofs")
+
+    def __init__(self, parts: Sequence[_Part], numbers: int) -> None:
+        self._parts = parts
+        self._numbers = numbers
+        self.proofs = 0
+        """Lines of different shapes of which it gave what the reference reading gave."""
+
+    def template(self, raw: bytes) -> Template:
+        """For lines of the shape of `raw`. Raises NoTemplateError if its numbers are others, or too wide."""
+        regions = [match.span() for match in _REGION.finditer(raw)]
+        if len(regions) != self._numbers or any(
+            end - start > _WIDEST and (end - start > _WIDEST_FRACTION or b"." not in raw[start:end])
+            for start, end in regions
+        ):
+            raise NoTemplateError
+        return Template(self._parts, regions)
+
+
+def widths_aside(shape: bytes) -> bytes:
+    """A shape without the widths of its numbers, blanks and bars: lines that share it may share a layout."""
+    return _RUNS.sub(_first, shape)
+
+
+def _first(match: re.Match[bytes]) -> bytes:
+    return match[0][:1]
+
+
+def agrees(template: Template, raw: bytes, answer: Answer) -> bool:
+    """Whether the template gives this answer for the line, or leaves it to the reference reading."""
+    found = template.read(raw)
+    return found is None or repr(found) == repr(answer)  # repr tells 1 from 1.0
+
+
+def learn(raw: bytes, answer: Answer, read: Reading) -> Layout:
+    """A layout for lines like this one, of which the reference reading `read` gave `answer`. Raises NoTemplateError."""
+    shape = raw.translate(SHAPE)
+    if any(host in shape for host in _HOST_SHAPES):
+        raise NoTemplateError  # whether `fp16:` is a host's name depends on its digits
+    chance = random.Random(len(raw))  # noqa: S311  digits, no secrets
+    lines = [raw, *(_with_other_digits(raw, chance) for _ in range(_EXAMPLES))]
+    answers = [answer, *map(read, lines[1:])]
+    if any([(rule, type(event)) for rule, event in other] != [(rule, type(event)) for rule, event in answer]
+           for other in answers):  # fmt: skip
+        raise NoTemplateError
+    finder = _Finder(lines)
+    events = [[other[place][1] for other in answers] for place in range(len(answer))]
+    parts = [_part(rule, events[place], finder) for place, (rule, _) in enumerate(answer)]
+    layout = Layout(parts, len(finder.regions))
+    template = layout.template(raw)
+    if template.read(raw) is None or not agrees(template, raw, answer):
+        raise NoTemplateError
+    for _ in range(_PROOFS):
+        line = _with_other_digits(raw, chance)
+        if not agrees(template, line, read(line)):
+            raise NoTemplateError
+    return layout
+
+
+def _with_other_digits(raw: bytes, chance: random.Random) -> bytes:
+    """Each digit by itself another one, none of them 0: no number gets a leading zero."""
+    return re.sub(rb"\d", lambda _: b"%d" % chance.randint(1, 9), raw)
+
+
+class _Finder:
+    """Finds where the values of an event stand, from several lines of one shape and what was read from each."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self._lines = lines
+        self.regions = [match.span() for match in _REGION.finditer(lines[0])]
+        self._known: dict[str, list[tuple[_Cut, int, int]]] = {}
+        """A value as repr writes it -> the pieces of the first line that give it: (cut, start, end)."""
+        for start, end in self.regions:
+            self._note(start, end)
+            if suffix := _SUFFIX.match(lines[0], end):
+                self._note(start, suffix.end())
+            if lines[0][start] in b"+-":  # a dash before the number, as in `rank-7`
+                self._note(start + 1, end)
+
+    def _note(self, start: int, end: int) -> None:
+        text = self._lines[0][start:end].decode("ascii", "replace")
+        for convert in _CONVERTERS:
+            value = convert(text)
+            if value is not None:
+                cut = self._cut(start, end)._replace(convert=convert)
+                self._known.setdefault(repr(value), []).append((cut, start, end))
+
+    def _cut(self, start: int, end: int) -> _Cut:
+        """The piece [start, end) of the first line by the numbers in it. Raises NoTemplateError if it holds none."""
+        inside = [index for index, (a, b) in enumerate(self.regions) if b > start and a < end]
+        if not inside:
+            raise NoTemplateError
+        first, last = inside[0], inside[-1]
+        return _Cut(first, self.regions[first][0] - start, last, end - self.regions[last][1])
+
+    def event(self, events: Sequence[Event]) -> Iterator[str | _Cut]:
+        """The JSON text of an event, of which the lines gave these."""
+        before = "{"
+        for name in events[0].__struct_fields__:
+            values = [getattr(event, name) for event in events]
+            if any(value is not None for value in values):
+                yield f'{before}"{name}":'
+                yield from self._value(values)
+                before = ","
+        yield "{}" if before == "{" else "}"
+
+    def _value(self, values: Sequence[Any]) -> Iterator[str | _Cut]:
+        kind = type(values[0])
+        if any(type(value) is not kind for value in values):
+            raise NoTemplateError
+        if kind in (dict, tuple) and any(len(value) != len(values[0]) for value in values):
+            raise NoTemplateError
+        if kind is dict:
+            for place, items in enumerate(zip(*(value.items() for value in values), strict=True)):
+                yield "," if place else "{"
+                yield from self._value([key for key, _ in items])
+                yield ":"
+                yield from self._value([item for _, item in items])
+            yield "}" if values[0] else "{}"
+        elif kind is tuple:
+            for place, items in enumerate(zip(*values, strict=True)):
+                yield "," if place else "["
+                yield from self._value(items)
+            yield "]"
+        elif len(set(map(repr, values))) == 1:
+            yield _constant(values[0])
+        elif kind is str:
+            yield from self._string(values)
+        else:
+            yield from self._number(values)
+
+    def _number(self, values: Sequence[Any]) -> Iterator[str | _Cut]:
+        for cut, start, end in self._known.get(repr(values[0]), ()):
+            assert cut.convert is not None
+            texts = [line[start:end].decode("ascii", "replace") for line in self._lines]
+            if all(repr(cut.convert(text)) == repr(value) for text, value in zip(texts, values, strict=True)):
+                if cut.convert in _AS_PRINTED:
+                    yield cut._replace(convert=None)
+                elif cut.convert is fields.milliseconds and _SMALL.fullmatch(self._lines[0], start, end):
+                    yield cut._replace(convert=None)
+                    yield "e-3"
+                else:
+                    yield cut
+                return
+        raise NoTemplateError
+
+    def _string(self, values: Sequence[str]) -> Iterator[str | _Cut]:
+        if not _SAFE.fullmatch(values[0]):
+            raise NoTemplateError
+        first = values[0].encode()
+        place = self._lines[0].find(first)
+        while place >= 0:
+            end = place + len(first)
+            if all(line[place:end] == value.encode() for line, value in zip(self._lines, values, strict=True)):
+                yield '"'
+                yield self._cut(place, end)
+                yield '"'
+                return
+            place = self._lines[0].find(first, place + 1)
+        for match in _TIME.finditer(self._lines[0]):
+            start, end = match.span()
+            if [iso_time(line[start:end].decode()) for line in self._lines] == list(values):
+                yield '"'
+                yield from self._time(values[0], start, end)
+                yield '"'
+                return
+        raise NoTemplateError
+
+    def _time(self, iso: str, start: int, end: int) -> Iterator[str | _Cut]:
+        """The ISO 8601 form of the time in [start, end): pieces of the line, and the marks that differ from it."""
+        source, pieces = self._lines[0], list[Any]()
+        digits = (place for place in range(start, end) if 48 <= source[place] <= 57)
+        for char in iso:
+            if not char.isdigit():
+                pieces.append(char)
+                continue
+            place = next(digits)
+            if pieces and isinstance(pieces[-1], str) and source[pieces[-2][1] : place] == pieces[-1].encode():
+                pieces.pop()  # the same mark stands in the line
+                pieces[-1] = (pieces[-1][0], place + 1)
+            elif pieces and isinstance(pieces[-1], tuple) and pieces[-1][1] == place:
+                pieces[-1] = (pieces[-1][0], place + 1)
+            else:
+                pieces.append((place, place + 1))
+        for piece in pieces:
+            yield piece if isinstance(piece, str) else self._cut(*piece)
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        raise NoTemplateError  # JSON has no NaN
+    return json.dumps(value)
+
+
+def _part(rule: str, events: Sequence[Event], finder: _Finder) -> _Part:
+    cuts: list[_Cut] = []
+    works: list[tuple[int, Callable[[bytes], bytes]]] = []
+    written = b""
+    for piece in finder.event(events):
+        if isinstance(piece, str):
+            written += piece.encode().replace(b"%", b"%%")
+            continue
+        if piece.convert is not None:
+            works.append((len(cuts), _work(piece.convert)))
+        cuts.append(piece)
+        written += b"%b"
+    written += b"%b" * (2 - len(cuts))
+    return _Part(rule, tuple(cuts), tuple(works), written, _decoder(type(events[0])))
+
+
+@cache
+def _decoder(kind: type[Event]) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(kind).decode
+
+
+@cache
+def _work(convert: _Convert) -> Callable[[bytes], bytes]:
+    def work(piece: bytes) -> bytes:
+        value = convert(piece.decode("ascii", "replace"))
+        return b"null" if value is None else repr(value).encode()
+
+    return work
