@@ -113,6 +113,4 @@ class Judge:
 
 def _remember_fired(state: RunState, transitions: Iterable[Transition]) -> None:
     """Series that were once 1 stay as 0: they must not vanish between two scrapes."""
-    fired = {tuple(pair) for pair in state.memo.get("fired", ())}
-    fired.update((item.incident, item.severity) for item in transitions)
-    state.memo["fired"] = [list(pair) for pair in sorted(fired)]
+    state.fired = sorted({*state.fired, *((item.incident, item.severity) for item in transitions)})

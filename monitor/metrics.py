@@ -121,7 +121,7 @@ def _durations(view: View) -> Histogram | None:
 def _incidents(view: View) -> Iterator[Sample]:
     for incident in view.book.open.values():
         yield Sample((incident.incident, incident.severity), 1.0)
-    fired = {(name, severity) for name, severity in view.state.memo.get("fired", ())}
+    fired = {(name, severity) for name, severity in view.state.fired}
     for name, severity in sorted(fired - {(i.incident, i.severity) for i in view.book.open.values()}):
         yield Sample((name, severity), 0.0)
 

@@ -536,12 +536,16 @@ class LogEvent(msgspec.Struct, gc=False):
 
     @property
     def text(self) -> str:
-        """The line as it stands, without terminal colours and the blanks around it, at most MAX_TEXT characters."""
-        raw = self.raw
-        text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
-        if "\x1b" in text:
-            text = ANSI.sub("", text)
-        return text.strip()[:MAX_TEXT]
+        """The line as a person reads it."""
+        return text_of(self.raw)
+
+
+def text_of(raw: bytes | str) -> str:
+    """A line without terminal colours and the blanks around it, at most MAX_TEXT characters."""
+    text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    return text.strip()[:MAX_TEXT]
 
 
 EVENT_TYPES: dict[str, type[Event]] = {

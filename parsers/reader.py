@@ -125,28 +125,28 @@ class SourceReader:
                 self._read_line(lines[place], numbers[place], entry.rules if entry else (), out)
                 place += 1
                 continue
-            for place in range(place, count):
-                entry = known[place]
+            for index in range(place, count):
+                entry = known[index]
                 if entry is None:
                     continue
-                raw = lines[place]
+                raw = lines[index]
                 template = entry.template
                 if template is None and not entry.seen:
                     template = self._memo.template(entry, raw)
                 if template is not None:
                     answer = template.read(raw)
                     if answer is not None:
-                        line = numbers[place]
+                        line = numbers[index]
                         for rule, event in answer:
                             out.append(LogEvent(line, rule, event, raw))
                         if line != self._last_matched:
                             self.matched_lines += 1
                             self._last_matched = line
                         continue
-                self._read_line(raw, numbers[place], entry.rules, out, entry)
+                self._read_line(raw, numbers[index], entry.rules, out, entry)
                 if self._open:
                     break
-            place += 1
+            place = index + 1
 
     def _read_line(
         self, raw: bytes, number: int, rules: tuple[int, ...], out: list[LogEvent], shape: Shape | None = None

@@ -75,7 +75,7 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
     longest = gaps.longest if gaps else None
     if phase == "evaluating":
         allowed = _evaluating(state, settings, longest)
-        first = state.evaluation_sets is None and state.memo.get("validations_since")
+        first = state.evaluation_sets is None and state.validations_since
         if first or state.driver == "trainer":
             # Nobody knows which set is the last, and an iteration comes after it: HF Trainer tells a result at its end.
             training = _training(state, settings)
@@ -109,7 +109,7 @@ def _started(state: RunState, settings: HangSettings, longest: float | None) -> 
 
 def _interval(state: RunState) -> int | None:
     """Iterations that a line stands for: of this launch, as the log tells it, of the launch before; None if unknown."""
-    return state.log_interval or state.topology.log_interval or state.memo.get("last_interval")
+    return state.log_interval or state.topology.log_interval or state.log_interval_before
 
 
 def _later_line(state: RunState, settings: HangSettings) -> float:
@@ -121,7 +121,7 @@ def _later_line(state: RunState, settings: HangSettings) -> float:
     every = _interval(state) or 1
     if every == 1 or not (silent or state.phase == "first_iteration"):
         return 0.0
-    before = state.memo.get("last_baseline")
+    before = state.last_baseline
     if before is not None:
         return settings.factor * (every - 1) * float(before)
     top = state.topology  # no launch has shown its pace: what the model takes at the least rate that is usual

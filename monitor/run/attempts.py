@@ -28,8 +28,8 @@ def set_phase(state: RunState, phase: Phase, at: float) -> None:
 
 def count_failure(state: RunState) -> None:
     """Called when an attempt is known to have crashed: one failure an attempt."""
-    if state.failure is not None and state.memo.get("counted_attempt") != state.attempt.number:
-        state.memo["counted_attempt"] = state.attempt.number
+    if state.failure is not None and state.counted_attempt != state.attempt.number:
+        state.counted_attempt = state.attempt.number
         kind = state.failure.failure
         state.failures_total[kind] = state.failures_total.get(kind, 0) + 1
 
@@ -66,11 +66,10 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.pace.reset_windows()
     state.gap_ratios.values.clear()
     if state.log_interval is not None:
-        state.memo["last_interval"] = state.log_interval
+        state.log_interval_before = state.log_interval
     state.log_interval = None
-    state.memo.pop(
-        "validations_since", None
-    )  # an evaluation that the end cut off says nothing of how many sets there are
+    state.validations_since = 0  # an evaluation that the end cut off says nothing of how many sets there are
+    state.engine_seconds = 0.0
     state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
     state.last_iteration_at = None
     state.pure_seconds = None
@@ -87,7 +86,7 @@ def _note_end(state: RunState, at: float) -> None:
     failure, attempt = state.failure, state.attempt
     cause = "hang" if state.hung else failure.failure if failure else "unknown"
     planned = state.phase in ("finished", "exiting") or cause in PLANNED
-    state.memo["lost_to"] = cause
+    state.lost_to = cause
     state.unplanned_ends += not planned
     suspects = [failure.node] if failure and failure.node else state.watchdog_nodes or nodes_of(state)
     state.ends.append(
@@ -115,8 +114,8 @@ def first_of_attempt(state: RunState, iteration: int) -> None:
         return
     lost = highest + 1 - iteration
     if lost > 0:
-        seconds = lost * (state.memo.get("last_baseline") or state.latest.seconds_per_iteration or 0.0)
-        cause = str(state.memo.get("lost_to", "unknown"))
+        seconds = lost * (state.last_baseline or state.latest.seconds_per_iteration or 0.0)
+        cause = state.lost_to
         state.lost_iterations_total += lost
         state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
         state.productive_seconds = max(0.0, state.productive_seconds - seconds)

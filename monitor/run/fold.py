@@ -80,33 +80,36 @@ _OVERHEAD_TIMERS = frozenset({"save-checkpoint", "evaluate", "evaluate-and-print
 def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -> None:
     """Take one event in. `source` is the file it came from; see the module for `at` and `live`."""
     event = entry.event
-    state.proven = state.proven or event.proves_training
+    kind = type(event)
+    if event.proves_training:
+        state.proven = True
     if at > state.updated_at:
         state.updated_at = at
     if state.first_at is None:
         state.first_at = at
-    clock = _read_log_clock(state, event.logged_at) if event.logged_at is not None else None
+    clock = None if event.logged_at is None else _read_log_clock(state, event.logged_at)
     if event.node is not None:
         note_node(state, event.node)
     before, counted = state.phase, state.iterations_total
-    if isinstance(event, IterationLogged):
-        progressed = fold_iteration(state, event, source, at, live)
+    if kind is IterationLogged:
+        progressed = fold_iteration(state, event, source, at, live)  # type: ignore[arg-type]
         if progressed:
-            state.last_line = entry.text
+            raw = entry.raw
+            state.last_raw = raw if isinstance(raw, bytes) else raw.encode()
     else:
-        handler = _HANDLERS.get(type(event))
-        progressed = handler(state, event, source, at, live, entry.text) if handler else True
-    if state.phase == "crashed" and not state.attempt.doubtful:
+        handler = _HANDLERS.get(kind)
+        progressed = handler is None or handler(state, event, source, at, live, entry)
+    phase = state.phase
+    if phase == "crashed" and not state.attempt.doubtful:
         count_failure(state)
-    stepped, entered = state.iterations_total != counted, state.phase != before
-    if stepped or entered or type(event) in AMENDING or (progressed and type(event) is ValidationLogged):
-        record(state, event, stepped, entered, clock, at, live)
-    kind = event.kind
-    if progressed and (kind in PROGRESS[before] or kind in PROGRESS[state.phase] or kind == "custom_progress"):
+    stepped = state.iterations_total != counted
+    if stepped or phase != before or kind in AMENDING or (progressed and kind is ValidationLogged):
+        record(state, event, stepped, phase != before, clock, at, live)
+    if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         _note_progress(state, before, kind, at, live)
 
 
-def _gap_phase(before: Phase, kind: str) -> Phase | None:
+def _gap_phase(before: Phase, kind: type[Event]) -> Phase | None:
     """Of which phase the gap that ends with this event is an example; None if of none.
 
     The way from the last validation or a save to the next iteration belongs to neither phase.
@@ -118,7 +121,7 @@ def _gap_phase(before: Phase, kind: str) -> Phase | None:
     return before
 
 
-def _note_progress(state: RunState, before: Phase, kind: str, at: float, live: bool) -> None:
+def _note_progress(state: RunState, before: Phase, kind: type[Event], at: float, live: bool) -> None:
     """The run has moved. Live, the gap that ends now is an example of a good one, unless it was judged a hang."""
     last = state.progress_at
     if live and last is not None and state.live and not state.hung and at > last:
@@ -150,16 +153,17 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
 
 
 def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
-    key = f"{event.iteration}/{event.occasion}"
     memory = state.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
         memory.host_used, memory.host_used_ratio = event.host_used_bytes, event.host_used_ratio
     reported = (event.allocated_bytes, event.max_allocated_bytes, event.reserved_bytes, event.max_reserved_bytes)
     if all(value is None for value in reported):
         return False
-    if state.memo.get("memory_key") != key:
-        state.memo["memory_key"] = key
-        state.memory = memory = Memory(host_used=memory.host_used, host_used_ratio=memory.host_used_ratio)
+    report = f"{event.iteration}/{event.occasion}"
+    if memory.report != report:
+        state.memory = memory = Memory(
+            host_used=memory.host_used, host_used_ratio=memory.host_used_ratio, report=report
+        )
     memory.allocated = _larger(memory.allocated, event.allocated_bytes)
     memory.max_allocated = _larger(memory.max_allocated, event.max_allocated_bytes)
     memory.reserved = _larger(memory.reserved, event.reserved_bytes)
@@ -174,7 +178,7 @@ def _larger(known: int | None, new: int | None) -> int | None:
     return new if known is None else known if new is None else max(known, new)
 
 
-def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float, live: bool, _text: str) -> bool:
+def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float, live: bool, _entry: LogEvent) -> bool:
     if event.speaker == "megatron":
         for name, (_, longest) in event.timers.items():
             if name in _OVERHEAD_TIMERS and state.attempt.iterations:
@@ -196,10 +200,10 @@ def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
 
 
 def _on_scale_exhausted(
-    state: RunState, _event: LossScaleExhausted, _source: str, at: float, _live: bool, text: str
+    state: RunState, _event: LossScaleExhausted, _source: str, at: float, _live: bool, entry: LogEvent
 ) -> bool:
     return fold_failure(
-        state, FailureSeen(failure="python_exception", message="the loss scale is at its minimum"), at, text
+        state, FailureSeen(failure="python_exception", message="the loss scale is at its minimum"), at, entry.text
     )
 
 
@@ -214,12 +218,12 @@ def _on_custom_value(state: RunState, event: CustomValueLogged, *_rest: Any) -> 
     return False
 
 
-_Handler = Callable[[RunState, Any, str, float, bool, str], bool]
+_Handler = Callable[[RunState, Any, str, float, bool, LogEvent], bool]
 _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
-    EngineStepLogged: lambda s, e, _src, at, live, _t: fold_engine_step(s, e, at, live),
-    TrainerLogged: lambda s, e, _src, at, live, _t: fold_trainer_log(s, e, at, live),
-    TrainerProgressed: lambda s, e, _src, at, live, _t: fold_trainer_progress(s, e, at, live),
-    TrainerSummary: lambda s, e, _src, at, _l, text: fold_exit(s, e, at, text),
+    EngineStepLogged: lambda s, e, _src, at, live, _e: fold_engine_step(s, e, at, live),
+    TrainerLogged: lambda s, e, _src, at, live, _e: fold_trainer_log(s, e, at, live),
+    TrainerProgressed: lambda s, e, _src, at, live, _e: fold_trainer_progress(s, e, at, live),
+    TrainerSummary: lambda s, e, _src, at, _l, entry: fold_exit(s, e, at, entry.text),
     TrainerSetting: setup.on_trainer_setting,
     MilestoneReached: setup.on_milestone,
     ArgumentsDumped: setup.on_arguments,
@@ -243,12 +247,12 @@ _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     OverflowSkipped: _on_overflow,
     ThroughputReported: _on_throughput,
     LossScaleExhausted: _on_scale_exhausted,
-    FailureSeen: lambda s, e, _src, at, _l, text: fold_failure(s, e, at, text),
-    WatchdogTimedOut: lambda s, e, _src, at, _l, text: fold_watchdog(s, e, at, text),
-    TracebackSeen: lambda s, e, _src, at, _l, text: fold_traceback(s, e, at, text),
-    ProcessExited: lambda s, e, _src, at, _l, text: fold_process_exit(s, e, at, text),
-    ProcessTerminated: lambda s, e, _src, at, _l, text: fold_process_terminated(s, e, at, text),
-    ProgramExited: lambda s, e, _src, at, _l, text: fold_exit(s, e, at, text),
+    FailureSeen: lambda s, e, _src, at, _l, entry: fold_failure(s, e, at, entry.text),
+    WatchdogTimedOut: lambda s, e, _src, at, _l, entry: fold_watchdog(s, e, at, entry.text),
+    TracebackSeen: lambda s, e, _src, at, _l, entry: fold_traceback(s, e, at, entry.text),
+    ProcessExited: lambda s, e, _src, at, _l, entry: fold_process_exit(s, e, at, entry.text),
+    ProcessTerminated: lambda s, e, _src, at, _l, entry: fold_process_terminated(s, e, at, entry.text),
+    ProgramExited: lambda s, e, _src, at, _l, entry: fold_exit(s, e, at, entry.text),
     CustomValueLogged: _on_custom_value,
     CustomProgressLogged: lambda *_: True,
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 from monitor.run import flops
 from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
 from monitor.run.bursts import watch_bursts
-from monitor.run.copies import fingerprints
 from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
@@ -24,52 +23,68 @@ EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 
 def fold_iteration(state: RunState, event: IterationLogged, source: str, at: float, live: bool) -> bool:
     """The training loop's own line."""
-    attempt = state.attempt
-    prints = fingerprints(event)
-    known = state.highest_iteration is not None and event.iteration <= state.highest_iteration
-    if known and state.copies.is_copy(event, prints, source, attempt.number):
-        state.copies.moved(source, event.iteration, attempt.number)
+    attempt, iteration = state.attempt, event.iteration
+    highest = state.highest_iteration
+    if highest is not None and iteration <= highest and not _is_news(state, event, source, at):
         return False
-    if state.driver == "engine":  # the engine reports a step before the loop does: it was the same training
-        state.iterations_total -= attempt.iterations
-        attempt.iterations, attempt.last_iteration = 0, None
-        number, seconds = state.memo.pop("engine_seconds", (0, 0.0))
-        if number == attempt.number:
-            state.productive_seconds -= seconds
-            state.seconds_since_checkpoint = max(0.0, state.seconds_since_checkpoint - seconds)
-    if attempt.last_iteration is not None and event.iteration <= attempt.last_iteration:
-        cursor = state.copies.cursors.get(source)
-        if cursor is not None and cursor.last_iteration is not None and event.iteration > cursor.last_iteration:
-            state.copies.moved(source, event.iteration, attempt.number)
-            return False  # a source that lags behind its twin and is itself still advancing
-        begin_attempt(state, at)
-        attempt = state.attempt
+    attempt = state.attempt
     if state.driver != "iteration":
-        state.driver = "iteration"
-        state.log_interval = None
-    state.copies.remember(prints, source, attempt.number)
-    state.copies.moved(source, event.iteration, attempt.number)
-    state.dialect = state.topology.dialect = event.dialect
+        _replace_engine(state)
+    state.copies.remember(event, source, attempt.number)
+    if event.dialect != state.dialect or state.topology.dialect != event.dialect:
+        state.dialect = state.topology.dialect = event.dialect
     if event.train_iterations is not None:
         state.train_iterations = event.train_iterations
     take_values(state, event)
-    state.skipped_iterations_total += event.skipped_iterations or 0
-    state.nan_iterations_total += event.nan_iterations or 0
-    if event.dialect == "megatron-lm" and event.logged_at is not None:
+    if event.skipped_iterations:
+        state.skipped_iterations_total += event.skipped_iterations
+    if event.nan_iterations:
+        state.nan_iterations_total += event.nan_iterations
+    if event.logged_at is not None and event.dialect == "megatron-lm":
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
-    count_step(state, event.iteration, event.seconds_per_iteration, at, live)
+    count_step(state, iteration, event.seconds_per_iteration, at, live)
     latest = state.latest
-    observe_iteration(state.observed, event, state.attempt.number, latest.global_batch_size, latest.sequence_length)
-    if state.tflops_formula is None:
+    observe_iteration(state.observed, event, attempt.number, latest.global_batch_size, latest.sequence_length)
+    if state.tflops_formula is None and event.tflops is not None:
         _explain(state, event)
     return True
 
 
+def _is_news(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
+    """Whether a line of an iteration that was seen before counts: it does where a launch computes it again, which may
+    begin with this line. Copies and sources that lag behind their twin do not.
+    """
+    attempt, copies = state.attempt, state.copies
+    if copies.is_copy(event, source, attempt.number):
+        copies.moved(source, event.iteration, attempt.number)
+        return False
+    if state.driver == "engine":
+        _replace_engine(state)
+    if attempt.last_iteration is not None and event.iteration <= attempt.last_iteration:
+        cursor = copies.cursors.get(source)
+        if cursor is not None and cursor.last_iteration is not None and event.iteration > cursor.last_iteration:
+            copies.moved(source, event.iteration, attempt.number)
+            return False
+        begin_attempt(state, at)
+    return True
+
+
+def _replace_engine(state: RunState) -> None:
+    """The loop's own line counts from now on. What DeepSpeed's engine reported before was the same training."""
+    if state.driver == "engine":
+        attempt = state.attempt
+        state.iterations_total -= attempt.iterations
+        attempt.iterations, attempt.last_iteration = 0, None
+        state.productive_seconds -= state.engine_seconds
+        state.seconds_since_checkpoint = max(0.0, state.seconds_since_checkpoint - state.engine_seconds)
+        state.engine_seconds = 0.0
+    state.driver = "iteration"
+    state.log_interval = None
+
+
 def _explain(state: RunState, event: IterationLogged) -> None:
     """Which formula printed these TFLOPs? All of them take half a millisecond: asked of a launch's first lines only."""
-    if event.tflops is None or state.tflops_formula is not None or state.pure_seconds is None:
-        return
-    if state.observed.unexplained >= EXPLANATIONS:
+    if event.tflops is None or state.pure_seconds is None or state.observed.unexplained >= EXPLANATIONS:
         return
     state.tflops_formula = flops.explain_printed(
         event.tflops,
@@ -83,12 +98,12 @@ def _explain(state: RunState, event: IterationLogged) -> None:
 
 def take_values(state: RunState, event: IterationLogged) -> None:
     """The line's values are the newest."""
-    latest = state.latest
+    latest, topology = state.latest, state.topology
     latest.consumed_samples = event.consumed_samples
     latest.consumed_tokens = event.consumed_tokens
     latest.learning_rate = event.learning_rate
-    latest.global_batch_size = event.global_batch_size or state.topology.global_batch_size
-    latest.sequence_length = event.sequence_length or state.topology.sequence_length
+    latest.global_batch_size = event.global_batch_size or topology.global_batch_size
+    latest.sequence_length = event.sequence_length or topology.sequence_length
     latest.lm_loss = event.lm_loss
     if event.loss_scale is not None and event.loss_scale > 0:  # DeepSpeed's pipeline prints -1.0: it owns the scale
         latest.loss_scale = event.loss_scale
@@ -100,26 +115,30 @@ def take_values(state: RunState, event: IterationLogged) -> None:
     latest.tokens_per_second_per_gpu = event.tokens_per_second_per_gpu
     latest.tflops = event.tflops
     latest.mfu, latest.hfu = event.mfu, event.hfu
-    latest.losses = dict(event.losses) if event.losses else {}
+    latest.losses = event.losses
 
 
 def count_step(state: RunState, iteration: int, elapsed: float | None, at: float, live: bool) -> None:
     """Iteration `iteration` has finished; the last ones took `elapsed` seconds each, as printed."""
     attempt = state.attempt
-    delta = _interval(state, iteration)
-    first = attempt.last_iteration is None
-    if first:
-        attempt.first_iteration = iteration
-        attempt.first_iteration_seconds = elapsed
-        first_of_attempt(state, iteration)
+    last = attempt.last_iteration
+    first = last is None
+    if last is not None and iteration - last == state.log_interval:
+        delta = state.log_interval
     else:
-        state.log_interval = delta
-    state.step_seconds = None
+        delta = _interval(state, iteration)
+        if first:
+            attempt.first_iteration = iteration
+            attempt.first_iteration_seconds = elapsed
+            first_of_attempt(state, iteration)
+        else:
+            state.log_interval = delta
     attempt.last_iteration = state.latest.iteration = iteration
     attempt.iterations += delta
     state.iterations_total += delta
     attempt.first_failure_at = None
     state.failure = None  # whatever was seen before, the loop goes on
+    state.step_seconds = None
     if elapsed is not None:
         _take_seconds(state, elapsed, delta, first, at if live else None)
     if live:
@@ -127,9 +146,10 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
     if state.highest_iteration is None or iteration > state.highest_iteration:
         state.highest_iteration = max(iteration, 0)
     state.last_iteration_at = at
-    state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
-    if "validations_since" in state.memo:
-        state.evaluation_sets = int(state.memo.pop("validations_since")) or state.evaluation_sets
+    if state.impure or state.overhead_until is not None:
+        state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
+    if state.validations_since:
+        state.evaluation_sets, state.validations_since = state.validations_since, 0
     phase = _phase_after(state, iteration)
     if phase != state.phase:
         set_phase(state, phase, at)
@@ -153,40 +173,31 @@ def _interval(state: RunState, iteration: int) -> int:
 def _take_seconds(state: RunState, elapsed: float, delta: int, first: bool, at: float | None) -> None:
     """The last `delta` iterations took `elapsed` seconds each. DeepSpeed tells it on a line behind the step's own."""
     seconds = elapsed * delta
-    if state.driver == "engine":  # the loop may yet tell them itself
-        number, before = state.memo.get("engine_seconds", (0, 0.0))
-        known = before if number == state.attempt.number else 0.0
-        state.memo["engine_seconds"] = [state.attempt.number, known + seconds]
+    if state.driver == "engine":
+        state.engine_seconds += seconds  # the loop may yet report them itself
     state.productive_seconds += seconds  # what a restart computes again was taken off when it began
     state.seconds_since_checkpoint += seconds
-    _learn(state, elapsed, delta, first, at)
-
-
-def _learn(state: RunState, elapsed: float, delta: int, first: bool, at: float | None) -> None:
-    pure = _pure_seconds(state, elapsed, delta, at)
+    pure = _pure_seconds(state, elapsed, delta, at) if state.impure else elapsed
     if pure is None:
         return
     state.pure_seconds = pure
-    batch_size = state.latest.global_batch_size
     if first:  # warm-up and compilation: shown, never learned from
         return
     # Live, an interruption is measured by when lines arrived, to half a second: good enough for long iterations only.
-    measured = delta if pure == elapsed else _iterations_behind(state, delta)
-    state.step_seconds = pure if not state.impure or pure * measured >= _LONG else None
-    if state.step_seconds is not None:
+    batch_size = state.latest.global_batch_size
+    if not state.impure or pure * (delta if pure == elapsed else _iterations_behind(state, delta)) >= _LONG:
+        state.step_seconds = pure
         printed = state.latest.tflops if state.driver == "iteration" and pure == elapsed else None
         state.steady.add(batch_size, pure, printed)
     baseline = state.pace.add(pure, batch_size, delta)
     if baseline is not None:
-        state.memo["last_baseline"] = baseline
+        state.last_baseline = baseline
 
 
 def _pure_seconds(state: RunState, elapsed: float, delta: int, at: float | None) -> float | None:
-    """Seconds per iteration without evaluation and saving; None where they are in it and cannot be measured. `at` is
-    when the line came, None where that tells nothing (a backlog).
+    """Seconds per iteration without the evaluation or save that came since the last line; None where that is in them
+    and cannot be measured. `at` is when the line came, None where that says nothing (a backlog).
     """
-    if not state.impure:
-        return elapsed
     usual = state.pace.predicted()
     overhead, inside = state.timed_overhead, False
     if state.overhead_until is not None and state.last_iteration_at is not None and at is not None:
@@ -225,7 +236,7 @@ def _iterations_behind(state: RunState, delta: int) -> int:
 
 def _learn_overhead(state: RunState, seconds: float) -> None:
     """An evaluation or save took this long: the log told it through the iteration's time."""
-    validations = int(state.memo.get("validations_since", 0))
+    validations = state.validations_since
     if validations:
         gap_of(state, "evaluating").add(seconds / validations)
     else:
@@ -294,7 +305,7 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
 
 def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, live: bool) -> bool:
     """A progress bar, if it is the training's own."""
-    state.memo["bar"] = [event.step, event.total]
+    state.trainer_bar = event.step, event.total
     unnamed = event.description.lower() in ("", "train", "training")
     mine = event.total == state.trainer_total or (state.trainer_total is None and state.trainer_declared and unnamed)
     if not mine or state.driver not in (None, "trainer"):
@@ -326,16 +337,16 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: boo
         return True
     if state.driver not in (None, "trainer"):
         return False
-    bar = state.memo.get("bar")
+    bar = state.trainer_bar
     if state.trainer_total is None and bar:
-        state.trainer_total = state.train_iterations = int(bar[1])
+        state.trainer_total = state.train_iterations = bar[1]
     state.trainer_declared = True
     latest = state.latest
     latest.lm_loss, latest.grad_norm = event.loss, event.grad_norm
     latest.learning_rate = event.learning_rate
     if event.memory_bytes is not None:
         state.memory.max_reserved = max(event.memory_bytes, state.memory.max_reserved or 0)
-    step = event.step if event.step is not None else (int(bar[0]) if bar and bar[1] == state.trainer_total else None)
+    step = event.step if event.step is not None else (bar[0] if bar and bar[1] == state.trainer_total else None)
     if step is None:
         state.driver = "trainer"
         state.dialect = "hf-trainer"

@@ -8,14 +8,17 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 
-@lru_cache(maxsize=16)
 def log_clock(text: str | None) -> float | None:
     """Of one line; None where it is no time."""
     if text is None:
         return None
-    if len(text) == 26 and text[19] == "." and text.isascii() and text[17:19].isdigit() and text[20:].isdigit():
-        minute, second = _minute(text[:17]), float(text[17:])  # most lines share their minute with the one before
-        if minute is not None and second < 60.0:
+    if len(text) == 26 and text[19] == ".":  # most lines share their minute with the one before
+        minute = _minute(text[:17])
+        try:
+            second = float(text[17:])
+        except ValueError:
+            return _moment(text)
+        if minute is not None and 0.0 <= second < 60.0 and text[18] != ".":
             return minute + second
     return _moment(text)
 

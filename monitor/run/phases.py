@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from parsers.events import Milestone
+from parsers import events
+from parsers.events import Event, Milestone
 
 Phase = Literal[
     "starting", "loading", "first_iteration", "training", "evaluating", "saving", "exiting", "finished", "crashed"
@@ -53,35 +54,52 @@ PHASE_AFTER: dict[str, Phase] = {
     "checkpoint_save_started": "saving",
 }
 
-_SETUP = frozenset(
+_SETUP: frozenset[type[Event]] = frozenset(
     {
-        "arguments",
-        "topology",
-        "model_setting",
-        "parameters",
-        "milestone",
-        "checkpoint_load_started",
-        "checkpoint_loaded",
-        "checkpoint_not_found",
-        "trainer_setting",
-        "software",
+        events.ArgumentsDumped,
+        events.TopologyLogged,
+        events.ModelSettingLogged,
+        events.ParametersCounted,
+        events.MilestoneReached,
+        events.CheckpointLoadStarted,
+        events.CheckpointLoaded,
+        events.CheckpointNotFound,
+        events.TrainerSetting,
+        events.SoftwareSeen,
     }
 )
-STEP = frozenset({"iteration", "engine_step", "trainer_log", "trainer_progress", "overflow", "iterations_skipped"})
-EVALUATION = frozenset({"evaluation_progress", "validation"})
-_SAVE = frozenset(
-    {"checkpoint_save_started", "checkpoint_file", "checkpoint_saved", "checkpoint_save_scheduled", "memory"}
+STEP: frozenset[type[Event]] = frozenset(
+    {
+        events.IterationLogged,
+        events.EngineStepLogged,
+        events.TrainerLogged,
+        events.TrainerProgressed,
+        events.OverflowSkipped,
+        events.IterationsSkipped,
+    }
 )
+EVALUATION: frozenset[type[Event]] = frozenset({events.EvaluationProgressed, events.ValidationLogged})
+_SAVE: frozenset[type[Event]] = frozenset(
+    {
+        events.CheckpointSaveStarted,
+        events.CheckpointFileWritten,
+        events.CheckpointSaved,
+        events.CheckpointSaveScheduled,
+        events.MemoryReported,
+    }
+)
+_MEMORY, _OWN = events.MemoryReported, events.CustomProgressLogged
+_EXITS: frozenset[type[Event]] = frozenset({events.ProcessExited, events.ProgramExited})
 
-PROGRESS: dict[Phase, frozenset[str]] = {
-    "starting": _SETUP | STEP,
-    "loading": _SETUP | STEP,
-    "first_iteration": _SETUP | STEP | EVALUATION | _SAVE,
-    "training": STEP | EVALUATION | _SAVE - {"memory"},
-    "evaluating": STEP | EVALUATION | _SAVE - {"memory"},
-    "saving": STEP | EVALUATION | _SAVE,
-    "exiting": STEP | EVALUATION | _SAVE | {"process_exit", "exit"},
-    "finished": STEP,
-    "crashed": STEP,
+PROGRESS: dict[Phase, frozenset[type[Event]]] = {
+    "starting": _SETUP | STEP | {_OWN},
+    "loading": _SETUP | STEP | {_OWN},
+    "first_iteration": _SETUP | STEP | EVALUATION | _SAVE | {_OWN},
+    "training": STEP | EVALUATION | (_SAVE - {_MEMORY}) | {_OWN},
+    "evaluating": STEP | EVALUATION | (_SAVE - {_MEMORY}) | {_OWN},
+    "saving": STEP | EVALUATION | _SAVE | {_OWN},
+    "exiting": STEP | EVALUATION | _SAVE | _EXITS | {_OWN},
+    "finished": STEP | {_OWN},
+    "crashed": STEP | {_OWN},
 }
-"""A custom pattern of kind `progress` counts in every phase."""
+"""A pattern of the configuration of kind `progress` counts in every phase."""

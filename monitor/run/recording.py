@@ -78,7 +78,7 @@ def _row(state: RunState, time: float | None) -> Row:
         latest.grad_norm,
         latest.loss_scale,
         seconds,
-        state.memo.get("last_baseline"),
+        state.last_baseline,
         latest.tflops if latest.tflops is not None else _computed_tflops(state, seconds),
         memory.max_reserved or memory.max_allocated,
         latest.learning_rate,
@@ -90,18 +90,13 @@ def _computed_tflops(state: RunState, seconds: float | None) -> float | None:
     """FLOPs over time: the FLOPs are worked out once for each batch size, sequence length and layout."""
     if not seconds:
         return None
-    key = _rate_key(state)
-    known = state.memo.get("tflops_rate")
-    if known is None or known[0] != key:
-        computed = derived.computed_tflops(state)
-        pure = state.pure_seconds
-        known = state.memo["tflops_rate"] = [key, computed[1] * pure if computed and pure else None]
-    return known[1] / seconds if known[1] is not None else None
-
-
-def _rate_key(state: RunState) -> list[int | str | None]:
     topology, latest = state.topology, state.latest
-    return [
+    key: list[int | str | None] = [
         state.attempt.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
         state.tflops_formula,
     ]  # fmt: skip
+    if state.tflops_key != key:
+        computed, pure = derived.computed_tflops(state), state.pure_seconds
+        state.tflops_key = key
+        state.tflops_seconds = computed[1] * pure if computed and pure else None
+    return state.tflops_seconds / seconds if state.tflops_seconds is not None else None

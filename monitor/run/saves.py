@@ -1,6 +1,6 @@
 """Evaluation and checkpoints: what interrupts the loop legally, and what a crash now would lose.
 
-Each function takes (state, event, source, at, live, text) and returns whether the event was progress.
+Each function takes (state, event, source, at, live, entry) and returns whether the event was progress.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from parsers.events import (
     CheckpointSaveScheduled,
     CheckpointSaveStarted,
     EvaluationProgressed,
+    LogEvent,
     ValidationLogged,
 )
 
@@ -35,7 +36,7 @@ def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
 
 
 def on_evaluation(
-    state: RunState, event: EvaluationProgressed, _source: str, at: float, _live: bool, _text: str
+    state: RunState, event: EvaluationProgressed, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """Evaluation moves."""
     _overhead(state, at)
@@ -43,7 +44,9 @@ def on_evaluation(
     return True
 
 
-def on_validation(state: RunState, event: ValidationLogged, _source: str, at: float, _live: bool, _text: str) -> bool:
+def on_validation(
+    state: RunState, event: ValidationLogged, _source: str, at: float, _live: bool, _entry: LogEvent
+) -> bool:
     """A validation set has its result; more sets may follow."""
     known = state.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
@@ -55,9 +58,9 @@ def on_validation(state: RunState, event: ValidationLogged, _source: str, at: fl
     if known is not None and known.iteration and event.iteration and event.iteration > known.iteration:
         state.evaluation_interval = event.iteration - known.iteration
     _overhead(state, at, event.iteration)
-    state.memo["validations_since"] = int(state.memo.get("validations_since", 0)) + 1
+    state.validations_since += 1
     if state.phase not in ENDED:
-        last_set = state.evaluation_sets is not None and state.memo["validations_since"] >= state.evaluation_sets
+        last_set = state.evaluation_sets is not None and state.validations_since >= state.evaluation_sets
         set_phase(state, "exiting" if _training_done(state) else "training" if last_set else "evaluating", at)
     return True
 
@@ -68,14 +71,14 @@ def _training_done(state: RunState) -> bool:
 
 
 def on_save_started(
-    state: RunState, event: CheckpointSaveStarted, _source: str, at: float, _live: bool, _text: str
+    state: RunState, event: CheckpointSaveStarted, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """A save has begun."""
     checkpoints = state.checkpoints
     if event.iteration is not None and event.iteration == checkpoints.started_iteration:
         return False  # another rank's copy
     checkpoints.started_iteration, checkpoints.started_at = event.iteration, at
-    state.memo["save_logged_at"] = event.logged_at
+    checkpoints.started_stamp = event.logged_at
     _overhead(state, at, event.iteration)
     if state.phase not in ENDED:
         set_phase(state, "saving", at)
@@ -83,7 +86,7 @@ def on_save_started(
 
 
 def on_save_file(
-    state: RunState, _event: CheckpointFileWritten, _source: str, at: float, _live: bool, _text: str
+    state: RunState, _event: CheckpointFileWritten, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """One file of a checkpoint moves."""
     _overhead(state, at)
@@ -93,7 +96,7 @@ def on_save_file(
 
 
 def on_save_scheduled(
-    state: RunState, _event: CheckpointSaveScheduled, _source: str, at: float, _live: bool, _text: str
+    state: RunState, _event: CheckpointSaveScheduled, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """The save goes on in the background; training goes on."""
     state.checkpoints.pending_async = True
@@ -103,7 +106,7 @@ def on_save_scheduled(
     return True
 
 
-def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, live: bool, _text: str) -> bool:
+def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, live: bool, _entry: LogEvent) -> bool:
     """A checkpoint is whole: nothing before it can be lost any more."""
     checkpoints = state.checkpoints
     iteration = event.iteration if event.iteration is not None else checkpoints.started_iteration
@@ -111,7 +114,7 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
         iteration = state.latest.iteration
     seconds = event.seconds
     if seconds is None and checkpoints.started_at is not None and not checkpoints.pending_async:
-        seconds = _between(state.memo.get("save_logged_at"), event.logged_at)
+        seconds = _between(checkpoints.started_stamp, event.logged_at)
         if seconds is None and live and at >= checkpoints.started_at:
             seconds = at - checkpoints.started_at
     copy = iteration == checkpoints.last_iteration
@@ -147,7 +150,7 @@ def on_load(
     _source: str,
     at: float,
     _live: bool,
-    _text: str,
+    _entry: LogEvent,
 ) -> bool:
     """Weights are being loaded, or there are none."""
     if state.attempt.iterations == 0 and state.phase not in ENDED:

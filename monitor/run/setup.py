@@ -1,6 +1,6 @@
 """The set-up of a launch: milestones, arguments, topology, software, environment.
 
-Each function takes (state, event, source, at, live, text) and returns whether the event was progress.
+Each function takes (state, event, source, at, live, entry) and returns whether the event was progress.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
     Event,
+    LogEvent,
     MilestoneReached,
     ParametersCounted,
     SoftwareSeen,
@@ -23,7 +24,9 @@ from parsers.events import (
 )
 
 
-def on_milestone(state: RunState, event: MilestoneReached, source: str, at: float, _live: bool, _text: str) -> bool:
+def on_milestone(
+    state: RunState, event: MilestoneReached, source: str, at: float, _live: bool, _entry: LogEvent
+) -> bool:
     """A set-up step was announced."""
     if event.milestone != "training_done":
         boundary(state, event.milestone, event.logged_at or source, source, at)
@@ -33,13 +36,15 @@ def on_milestone(state: RunState, event: MilestoneReached, source: str, at: floa
     return False
 
 
-def on_arguments(state: RunState, event: ArgumentsDumped, source: str, at: float, _live: bool, _text: str) -> bool:
+def on_arguments(
+    state: RunState, event: ArgumentsDumped, source: str, at: float, _live: bool, _entry: LogEvent
+) -> bool:
     """The arguments dump: a boundary, and most of the topology."""
     boundary(state, "arguments", str(zlib.crc32(repr(sorted(event.values.items())).encode())), source, at)
-    return on_topology(state, event, source, at, _live, _text)
+    return on_topology(state, event, source, at, _live, _entry)
 
 
-def on_topology(state: RunState, event: Event, _source: str, _at: float, _live: bool, _text: str) -> bool:
+def on_topology(state: RunState, event: Event, _source: str, _at: float, _live: bool, _entry: LogEvent) -> bool:
     """One more input of the topology."""
     changed = topologies.apply(state.topology, event)
     if changed is not None:
@@ -56,7 +61,9 @@ def on_parameters(state: RunState, event: ParametersCounted, *_rest: Any) -> boo
     return state.attempt.iterations == 0
 
 
-def on_trainer_setting(state: RunState, event: TrainerSetting, source: str, at: float, live: bool, text: str) -> bool:
+def on_trainer_setting(
+    state: RunState, event: TrainerSetting, source: str, at: float, live: bool, entry: LogEvent
+) -> bool:
     """HF Trainer's heading and the figures under it."""
     if event.name == "running_training":
         if state.driver in (None, "trainer"):
@@ -66,7 +73,7 @@ def on_trainer_setting(state: RunState, event: TrainerSetting, source: str, at: 
         state.trainer_total = int(event.value)
         if state.driver in (None, "trainer"):
             state.train_iterations = state.trainer_total
-    return on_topology(state, event, source, at, live, text)
+    return on_topology(state, event, source, at, live, entry)
 
 
 def on_environment(state: RunState, event: EnvironmentVariableSeen, *_rest: Any) -> bool:

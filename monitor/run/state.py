@@ -16,6 +16,7 @@ from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
 from monitor.run.steady import Steady
 from monitor.run.topology import Topology
+from parsers.events import text_of
 
 
 @dataclass(slots=True)
@@ -117,6 +118,8 @@ class Memory:
     max_reserved: int | None = None
     host_used: int | None = None
     host_used_ratio: float | None = None
+    report: str = ""
+    """Which report the figures are of: iteration and occasion, as printed."""
     by_rank: dict[int, int] = field(default_factory=dict)
     """Rank -> max reserved, else max allocated, of the last report."""
 
@@ -130,6 +133,8 @@ class Checkpoints:
     started_iteration: int | None = None
     started_at: float | None = None
     save_seconds: float | None = None
+    started_stamp: str | None = None
+    """The log's own time of the line that began the save, as printed."""
     pending_async: bool = False
     saves: int = 0
 
@@ -206,6 +211,10 @@ class RunState:
     overflows_total: int = 0
     engine_skipped: int = 0
     failures_total: dict[str, int] = field(default_factory=dict)
+    counted_attempt: int = -1
+    """The last attempt whose failure was counted."""
+    lost_to: str = "unknown"
+    """What the last launch ended by: its lost work is counted under this name."""
     lost_iterations_total: int = 0
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
 
@@ -217,6 +226,16 @@ class RunState:
     """The same of this very step; None where it cannot be told: the first of a launch, an evaluation within."""
     log_interval: int | None = None
     """Iterations between the last two lines."""
+    log_interval_before: int | None = None
+    """The same of the launch before."""
+    last_baseline: float | None = None
+    """The last known normal seconds per iteration, also of a launch before."""
+    engine_seconds: float = 0.0
+    """Seconds of this launch that DeepSpeed's engine reported before the loop's own line came."""
+    tflops_key: list[int | str | None] = field(default_factory=list)
+    """What `tflops_seconds` was worked out for."""
+    tflops_seconds: float | None = None
+    """TFLOP a GPU in one iteration: over its seconds it is the computed rate."""
     gaps: dict[str, Intervals] = field(default_factory=dict)
     """Phase -> gaps between its signs of progress."""
     gap_ratios: Intervals = field(default_factory=Intervals)
@@ -233,6 +252,8 @@ class RunState:
     evaluation_interval: int | None = None
     evaluation_sets: int | None = None
     """Validation results in the last whole evaluation: after so many the loop goes on."""
+    validations_since: int = 0
+    """Validation results since the last iteration line."""
     productive_seconds: float = 0.0
     seconds_since_checkpoint: float = 0.0
     log_clock_first: float | None = None
@@ -249,15 +270,22 @@ class RunState:
     copies: Copies = field(default_factory=Copies)
     observed: Observed = field(default_factory=Observed)
     """What the consistency checks need (monitor/run/audit/)."""
-    last_line: str = ""
-    """The last iteration line, as evidence."""
+    last_raw: bytes = b""
+    """The last iteration line as it stands in the file."""
     trainer_total: int | None = None
     trainer_declared: bool = False
+    trainer_bar: tuple[int, int] | None = None
+    """(step, total) of the last progress bar: a metric dict may not name its step."""
     phase_history: list[tuple[float, str]] = field(default_factory=list)
     """The last phase changes, for the page."""
     history: History = field(default_factory=History)
     """What the charts draw."""
-    memo: dict[str, Any] = field(default_factory=dict)
-    """What the fold remembers from one event to the next, by name."""
+    fired: list[tuple[str, str]] = field(default_factory=list)
+    """(incident, severity) of all that ever fired: their series stay as 0, they must not vanish between scrapes."""
     memory_of: dict[str, Any] = field(default_factory=dict)
-    """Detectors' own memories, by detector name (monitor/detectors/memory.py)."""
+    """Detectors' own memories, by detector name."""
+
+    @property
+    def last_line(self) -> str:
+        """The last iteration line, as evidence."""
+        return text_of(self.last_raw)

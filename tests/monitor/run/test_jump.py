@@ -17,14 +17,12 @@ def test_every_instant_and_nothing_else() -> None:
     state.failure = FailureRecord("unknown", "text", at=99.0, logged_at="2026-01-01 00:00:00")
     state.attempt.started_at = 80.0
     state.phase_history = [(90.0, "training")]
-    state.memo = {"validations_since": 3, "save_logged_at": "x", "detector": {"since": 70.0, "level": 4.0}}
     state.checkpoints.last_at, state.checkpoints.save_seconds = 85.0, 5.0
     shift(state, 3600.0)
     assert (state.progress_at, state.phase_since, state.overhead_until) == (3700.0, 3690.0, 3695.0)
     assert (state.first_at, state.pure_seconds, state.attempt.started_at) == (None, 2.0, 3680.0)
     assert (state.failure.at, state.failure.logged_at) == (3699.0, "2026-01-01 00:00:00")
     assert state.phase_history == [(3690.0, "training")]
-    assert state.memo == {"validations_since": 3, "save_logged_at": "x", "detector": {"since": 3670.0, "level": 4.0}}
     assert (state.checkpoints.last_at, state.checkpoints.save_seconds) == (3685.0, 5.0)
     ended = [AttemptEnd(1, "unknown", "", 5.0, None, 1, 1, None, planned=False)]
     shift(ended, 1.0)
