@@ -33,6 +33,7 @@ from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.known import Run, Saved, SavedRun, SavedSource, Source, forgotten
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot
+from monitor.reading import judged_reader
 from monitor.run import derived
 from monitor.run.history import History
 from monitor.run.jump import shift
@@ -53,7 +54,6 @@ from parsers.events import (
     TracebackSeen,
     WatchdogTimedOut,
 )
-from parsers.reader import SourceReader
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Core:
             self.changed = True
 
     def _opened(self, message: Opened, _now: float) -> None:
-        reader, marker = SourceReader(self.rules), Marker()
+        reader, marker = judged_reader(self.rules), Marker()
         name = run_name(message.path, message.path, self.config.runs)
         saved = self._unclaimed.sources.pop(message.source, None)
         if saved is not None:  # another file under the same path goes on with the same run, as it would live
@@ -181,7 +181,7 @@ class Core:
         self._count_lines(source)
         self.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         source.marker.feed(message)
-        source.reader = SourceReader(self.rules)
+        source.reader = judged_reader(self.rules)
         source.counted = (0, 0)
         self.fleeting = True
         _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
@@ -244,7 +244,7 @@ class Core:
         self._stir(run)
         self.fleeting = True
         self._count_lines(source)
-        source.reader = SourceReader(self.rules)
+        source.reader = judged_reader(self.rules)
         source.counted = (0, 0)
 
     def _scanned(self, message: Scanned, _now: float) -> None:

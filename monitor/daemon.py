@@ -29,7 +29,7 @@ from monitor.known import Saved
 from monitor.metrics import Snapshot
 from monitor.notifiers import NotificationQueue, build_notifiers
 from monitor.outputs import Outputs
-from monitor.rules import custom_rules
+from monitor.reading import custom_rules
 from monitor.serve.auth import BasicAuth
 from monitor.serve.http import App
 from monitor.serve.latest import Latest

@@ -14,7 +14,7 @@ from monitor.follow.patterns import Watch
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.metrics import Snapshot
-from monitor.rules import custom_rules
+from monitor.reading import custom_rules
 from monitor.run.state import RunState
 from monitor.serve.text import page_text
 from parsers.events import LogEvent

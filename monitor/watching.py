@@ -13,7 +13,7 @@ from monitor.follow.inbox import Inbox
 from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
 from monitor.metrics import Snapshot
-from monitor.rules import custom_rules
+from monitor.reading import custom_rules
 
 _BATCH_SECONDS = 0.2  # of messages taken before the time is looked at again
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
@@ -20,19 +21,22 @@ from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Gatherer, Line, Rule, Scanner
 from parsers.engine.templates import Answer
 from parsers.events import ANSI, Event, LineDiscarded, LogEvent
-from parsers.formats.registry import GATHERERS, RULES
+from parsers.registry import GATHERERS, RULES
 
-_DEFAULT_MEMO = Memo(Scanner(RULES))
+
+@cache
+def _default_memo() -> Memo:
+    return Memo(Scanner(RULES))
 
 
 class SourceReader:
     """Reads one endless source. `extra` are a site's own rules, asked last and of every line."""
 
     def __init__(
-        self, extra: Sequence[Rule] = (), max_line_bytes: int = MAX_LINE_BYTES, memo: Memo = _DEFAULT_MEMO
+        self, extra: Sequence[Rule] = (), max_line_bytes: int = MAX_LINE_BYTES, memo: Memo | None = None
     ) -> None:
-        self._memo = memo
-        self._rules = memo.scanner.rules
+        self._memo = memo or _default_memo()
+        self._rules = self._memo.scanner.rules
         self._extra = tuple(extra)
         self._splitter = LineSplitter(max_line_bytes=max_line_bytes)
         self._open: list[tuple[str, Gatherer]] = []
@@ -135,13 +139,14 @@ class SourceReader:
                     template = self._memo.template(entry, raw)
                 if template is not None:
                     answer = template.read(raw)
-                    if answer is not None:
+                    if answer:
                         line = numbers[index]
                         for rule, event in answer:
                             out.append(LogEvent(line, rule, event, raw))
                         if line != self._last_matched:
                             self.matched_lines += 1
                             self._last_matched = line
+                    if answer is not None:
                         continue
                 self._read_line(raw, numbers[index], entry.rules, out, entry)
                 if self._open:
@@ -160,15 +165,17 @@ class SourceReader:
         for segment, line in _segments(raw):
             parts += 1
             out.extend(LogEvent(number, rule, event, segment) for rule, event in self._ask(line, rules))
-        if len(out) == before:
+        found = out[before:]
+        if not found:
             return
+        out[before:] = [entry for entry in found if self._memo.used(entry.event)]
         if number != self._last_matched:
             self.matched_lines += 1
             self._last_matched = number
         if parts == 1 and not self._open and shape is not None and shape.template is None:
-            found = [(entry.rule, entry.event) for entry in out[before:]]
-            if all(self._memo.templated[rule] for rule, _ in found):
-                self._memo.learn(shape, raw, found, lambda other: self._alone(other, rules))
+            answer = [(entry.rule, entry.event) for entry in found]
+            if all(self._memo.templated[rule] for rule, _ in answer):
+                self._memo.learn(shape, raw, answer, lambda other: self._alone(other, rules))
 
     def _alone(self, raw: bytes, rules: tuple[int, ...]) -> Answer:
         """What a line says by itself. Changes nothing."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from monitor.cli import COMMANDS, command
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.simulate import FAULTS
-from parsers.formats.registry import SPEAKERS
+from parsers.registry import SPEAKERS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -23,11 +23,11 @@ from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Restarted, Unr
 from monitor.incidents import Transition
 from monitor.known import Saved
 from monitor.notifiers.message import payload
-from monitor.rules import custom_rules
+from monitor.reading import custom_rules
 from monitor.serve.http import App
 from monitor.store import decode, encode
-from parsers.formats.registry import RULES
 from parsers.reader import SourceReader
+from parsers.registry import RULES
 from tests.monitor.run.test_jump import line
 
 HOSTILE = [

@@ -20,8 +20,8 @@ import pytest
 import parsers
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Line, Rule
-from parsers.formats.registry import RULES
 from parsers.reader import SourceReader
+from parsers.registry import RULES
 
 SIZE = 64 * 1024
 LIMIT = 0.05

@@ -16,7 +16,7 @@ from statistics import median
 
 from benchmarks.speed.logs import KINDS, write_bytes
 from benchmarks.speed.measure import MONITOR, SCRATCH, Row, in_turns, pair_ratio, spread, table
-from parsers.formats.registry import RULES
+from parsers.registry import RULES
 
 _HERE = Path(__file__).parent
 _BARS = {"dense": 5.0, "noise": 10.0}

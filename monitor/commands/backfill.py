@@ -15,12 +15,12 @@ import click
 
 from monitor.backfill import Moment, Reading, UndatedError, history
 from monitor.commands.files import files_of
-from monitor.commands.parse import events_of
 from monitor.commands.reading import spooled
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
 from monitor.judgement import Judge
+from monitor.reading import judged_events
 from monitor.reports.openmetrics import Spool
 from monitor.run.units import positive_seconds_of
 from parsers.events import LogEvent
@@ -147,7 +147,7 @@ def _sum_up(spool: Spool) -> None:
 
 def _read(path: str, config: Config) -> Iterator[LogEvent]:
     with open(path, "rb") as stream:
-        yield from events_of(stream, config)
+        yield from judged_events(stream, config)
 
 
 def _instant(text: str, zone: tzinfo) -> float:

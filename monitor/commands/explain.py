@@ -11,7 +11,7 @@ import click
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Line, Rule
 from parsers.events import ANSI, Event, to_fields
-from parsers.formats.registry import RULES
+from parsers.registry import RULES
 
 
 @click.command()

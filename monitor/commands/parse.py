@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,13 +13,11 @@ import msgspec
 
 from monitor.commands.files import files_of
 from monitor.commands.settings import config_option, configured, set_option
-from monitor.config import Config, run_name
+from monitor.config import run_name
 from monitor.follow.patterns import absolute
-from monitor.rules import custom_rules
+from monitor.reading import chunks_of, custom_rules
 from parsers.events import IterationLogged, LogEvent, to_fields
 from parsers.reader import SourceReader
-
-_CHUNK = 1 << 20
 
 
 @click.command()
@@ -37,7 +34,7 @@ def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overr
             with _open(path) as stream:
                 run = "-" if path == "-" else run_name(absolute(path), absolute(path), config.runs)
                 line = _json_lines(path, run) if as_json else _text_lines(path)
-                for entries in _chunks(stream, config):
+                for entries in chunks_of(stream, SourceReader(custom_rules(config))):
                     sys.stdout.write("".join(map(line, entries)))
         except BrokenPipeError:
             sys.stderr.close()  # the reader has gone away: nothing more to say, not even at exit
@@ -50,18 +47,6 @@ def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overr
 
 def _open(path: str) -> IO[bytes]:
     return sys.stdin.buffer if path == "-" else open(path, "rb")
-
-
-def events_of(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
-    """Every event of one stream."""
-    return itertools.chain.from_iterable(_chunks(stream, config))
-
-
-def _chunks(stream: IO[bytes], config: Config) -> Iterator[list[LogEvent]]:
-    reader = SourceReader(custom_rules(config))
-    while chunk := stream.read(_CHUNK):
-        yield reader.feed(chunk)
-    yield reader.flush()
 
 
 def _json_lines(path: str, run: str) -> Callable[[LogEvent], str]:

@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from monitor.commands.files import files_of
-from monitor.commands.parse import events_of
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
 from monitor.incidents import Transition
 from monitor.judgement import Judge
+from monitor.reading import judged_events
 from monitor.replay import Replay, replay
 from monitor.run.units import seconds_of
 from parsers.events import LogEvent
@@ -81,10 +81,10 @@ def replay_command(
 def _entries(path: str, config: Config) -> Iterator[LogEvent]:
     try:
         if path == "-":
-            yield from events_of(sys.stdin.buffer, config)
+            yield from judged_events(sys.stdin.buffer, config)
             return
         with open(path, "rb") as stream:
-            yield from events_of(stream, config)
+            yield from judged_events(stream, config)
     except OSError as error:
         click.echo(f"{path}: {error.strerror or error}", err=True)
 

@@ -60,6 +60,7 @@ from parsers.events import (
     ProcessTerminated,
     ProgramExited,
     SoftwareSeen,
+    StragglerReported,
     ThroughputReported,
     TimersReported,
     TopologyLogged,
@@ -107,6 +108,16 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         record(state, event, stepped, phase != before, clock, at, live)
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         _note_progress(state, before, kind, at, live)
+
+
+def used(event: Event) -> bool:
+    """Whether the fold or a detector has a use for the event: what nobody listens to is not read in the daemon.
+
+    Depends on the event's type and the names in it, never on its numbers (parsers/engine/memo.py).
+    """
+    if isinstance(event, TimersReported):
+        return event.speaker == "megatron" and not _OVERHEAD_TIMERS.isdisjoint(event.timers)
+    return not isinstance(event, StragglerReported)
 
 
 def _gap_phase(before: Phase, kind: type[Event]) -> Phase | None:

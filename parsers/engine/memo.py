@@ -6,12 +6,13 @@ A memo that all sources share: what it holds changes how fast a line is read and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from parsers.engine.scan import Scanner
 from parsers.engine.templates import (
     SHAPE,
+    UNUSED,
     Answer,
     Layout,
     NoTemplateError,
@@ -21,6 +22,7 @@ from parsers.engine.templates import (
     learn,
     widths_aside,
 )
+from parsers.events import Event
 
 _MAX_BYTES = 4 << 20  # of shapes that are kept; then all are forgotten. A log of 500 MB has some thousand
 _MAX_SHAPE = 4000  # bytes; longer lines are rare (the longest real iteration line has 700) and searched each time
@@ -48,8 +50,12 @@ Known: TypeAlias = Shape | None
 class Memo:
     """Shapes and layouts known so far."""
 
-    def __init__(self, scanner: Scanner) -> None:
+    def __init__(self, scanner: Scanner, used: Callable[[Event], bool] = lambda _: True) -> None:
+        """`used`: whether the reader's caller has a use for an event. It may ask for its type and for names in it, not
+        for numbers: lines of a shape that gives nothing of use are not read again.
+        """
         self.scanner = scanner
+        self.used = used
         self.templated = {rule.name: rule.templated for rule in scanner.rules}
         self._shapes: dict[bytes, Known] = {}
         self._bytes = 0
@@ -86,8 +92,13 @@ class Memo:
         layout = self._layouts.get(widths_aside(raw.translate(SHAPE)))
         if layout is not None and layout.proofs >= _ENOUGH:
             with contextlib.suppress(NoTemplateError):
-                shape.template = layout.template(raw)
+                self._set(shape, raw, layout, layout.template(raw))
         return shape.template
+
+    def _set(self, shape: Shape, raw: bytes, layout: Layout, template: Template) -> None:
+        shape.template = template if layout.used else UNUSED
+        if not layout.used and (key := raw.translate(SHAPE)) in self._shapes:
+            self._shapes[key] = None
 
     def learn(self, shape: Shape, raw: bytes, answer: Answer, read: Reading) -> None:
         """The reference reading `read` gave `answer` for a line of this shape: the second one makes its template."""
@@ -103,12 +114,13 @@ class Memo:
                     return
                 self._layouts[key] = None
                 layout = self._layouts[key] = learn(raw, answer, read)
+                layout.used = any(self.used(event) for _, event in answer)
             template = layout.template(raw)
         except NoTemplateError:
             return
         if template.read(raw) is not None and agrees(template, raw, answer):
             layout.proofs += 1
-            shape.template = template
+            self._set(shape, raw, layout, template)
         else:
             layout.proofs = _NEVER
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -122,16 +122,22 @@ class Template:
         return answer
 
 
+UNUSED: Final = Template((), ())
+"""Gives nothing: for lines that say nothing of use."""
+
+
 class Layout:
     """A template for lines that differ from each other in the width of numbers and blanks, too."""
 
-    __slots__ = ("_numbers", "_parts", "proofs")
+    __slots__ = ("_numbers", "_parts", "proofs", "used")
 
     def __init__(self, parts: Sequence[_Part], numbers: int) -> None:
         self._parts = parts
         self._numbers = numbers
         self.proofs = 0
         """Lines of different shapes of which it gave what the reference reading gave."""
+        self.used = True
+        """False where nobody has a use for what such lines say."""
 
     def template(self, raw: bytes) -> Template:
         """For lines of the shape of `raw`. Raises NoTemplateError if its numbers are others, or too wide."""

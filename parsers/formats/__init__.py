@@ -1,1 +1,1 @@
-"""One file a program whose lines are read; registry.py lists them."""
+"""One file a program whose lines are read; parsers/registry.py lists them."""

@@ -17,8 +17,8 @@ from parsers.engine.memo import Memo
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Gatherer, Line, Rule, Scanner
 from parsers.events import ANSI, Event
-from parsers.formats.registry import RULES
 from parsers.reader import SourceReader
+from parsers.registry import RULES
 
 ENGINES = {"plain": search.plain, "best": search.best}
 Found = list[tuple[int, str, str]]
