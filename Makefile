@@ -58,7 +58,7 @@ golden: dev  ## write the golden files anew; review them as a diff
 dashboards: dev  ## write Grafana's dashboards anew from grafana/source
 	$(BIN)/python -m grafana.source
 
-readme: dev  ## write the generated tables of README.md anew
+readme: dev  ## write the generated tables of README.md and docs/ again
 	$(BIN)/python -m tests.test_docs
 
 clean:

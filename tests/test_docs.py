@@ -1,13 +1,21 @@
-"""README and ARCHITECTURE say what the code does. `make readme` writes the generated tables anew."""
+"""README, docs/ and ARCHITECTURE state what the code does. `make readme` writes the generated tables again."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
+
+import pytest
 
 from monitor.cli import COMMANDS, command
+from monitor.detectors.verdict import INCIDENTS
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from monitor.run.audit import CHECKS, IGNORABLE
+from monitor.run.flops import FORMULAS
+from monitor.run.phases import RUN_STATES, Phase
 from monitor.simulate import FAULTS
+from parsers.events import Failure
 from parsers.registry import SPEAKERS
 
 ROOT = Path(__file__).parents[1]
@@ -34,22 +42,90 @@ def commands_table() -> str:
     return "\n".join(rows)
 
 
-TABLES = {"metrics": metrics_table, "commands": commands_table}
+def checks_table() -> str:
+    """Every consistency check by its code."""
+    rows = ["| code | check | what must hold | shown by |", "| --- | --- | --- | --- |"]
+    rows += [f"| {code} | {check.name} | {check.rule} | {check.shown} |" for code, check in CHECKS.items()]
+    return "\n".join(rows)
 
 
-def with_tables(text: str) -> str:
-    """The text with each generated table in its place."""
-    for name, build in TABLES.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        assert pattern.search(text), f"README has no place for the {name} table"
-        text = pattern.sub(lambda match, build=build: match[1] + build() + "\n" + match[2], text)  # type: ignore[misc]
-    return text
+TABLES = {
+    "metrics": (README, metrics_table),
+    "commands": (README, commands_table),
+    "checks": (ROOT / "docs" / "checks.md", checks_table),
+}
 
 
-def test_the_readmes_tables_are_the_codes() -> None:
+def with_table(name: str) -> tuple[Path, str]:
+    """The file that holds the generated table, and its text with the table as it should be."""
+    path, build = TABLES[name]
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    text = path.read_text()
+    assert pattern.search(text), f"{path} has no place for the {name} table"
+    return path, pattern.sub(lambda match: match[1] + build() + "\n" + match[2], text)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_generated_tables_are_up_to_date(name: str) -> None:
     """`make readme` has been run."""
-    text = README.read_text()
-    assert with_tables(text) == text
+    path, text = with_table(name)
+    assert path.read_text() == text
+
+
+def test_every_check_of_the_code_has_a_row() -> None:
+    """A finding's code stands in `CHECKS`; a row that the incident shows is a finding somewhere."""
+    audit = "".join(path.read_text() for path in (ROOT / "monitor/run/audit").glob("*.py") if path.name != "checks.py")
+    found = set(re.findall(r'Finding\(\s*"(K\d\d)"', audit))
+    reports = "".join(path.read_text() for path in (ROOT / "monitor/reports").glob("*.py"))
+    assert found == set(IGNORABLE)
+    assert set(re.findall(r"\bK\d\d\b", audit + reports)) <= set(CHECKS)
+    assert list(CHECKS) == [f"K{number:02}" for number in range(1, 29)]
+
+
+DOCS = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))}
+
+
+def headings(path: Path) -> list[str]:
+    """The headings of a page."""
+    return [line.lstrip("# ") for line in path.read_text().splitlines() if line.startswith("#")]
+
+
+def anchor(heading: str) -> str:
+    """The address of a heading within its page."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_citations_of_the_docs_exist() -> None:
+    """Code names a page of docs/, often with a section in quotes: both exist."""
+    folders = ("monitor", "parsers", "tests", "docs", "deploy", "benchmarks")
+    files = [path for folder in folders for kind in ("*.py", "*.md") for path in (ROOT / folder).rglob(kind)]
+    for path in [*files, *ROOT.glob("*.md"), ROOT / "config.yaml"]:
+        text = re.sub(r"\s+", " ", path.read_text())
+        for name, section in re.findall(r'docs/([\w-]+\.md)(?:, "([^"]+)")?', text):
+            assert name in DOCS, (path, name)
+            assert not section or section in headings(DOCS[name]), (path, name, section)
+
+
+@pytest.mark.parametrize("page", [*DOCS.values(), README], ids=lambda page: page.name)
+def test_links_point_at_what_exists(page: Path) -> None:
+    """Relative links, pictures and anchors of README and docs/."""
+    for target, place in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", page.read_text()):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not place or place in map(anchor, headings(linked)), (target, place)
+
+
+def test_the_interface_lists_every_name() -> None:
+    """docs/interface.md has every kind of incident, failure, phase and state."""
+    text = (ROOT / "docs" / "interface.md").read_text()
+    named = (*INCIDENTS, *get_args(Failure), *get_args(Phase), *RUN_STATES)
+    assert [name for name in named if f"`{name}`" not in text] == []
+
+
+def test_formulas_are_all_described() -> None:
+    """docs/formulas.md names every formula by which `flops` and `report` compute."""
+    text = (ROOT / "docs" / "formulas.md").read_text()
+    assert [name for name in FORMULAS if f"`{name}`" not in text] == []
 
 
 def test_every_room_of_the_architecture_exists() -> None:
@@ -71,12 +147,6 @@ def test_every_speaker_says_who_it_reads() -> None:
         assert len(speaker.__doc__) > 60, speaker.__name__
 
 
-def test_the_readme_links_to_what_exists() -> None:
-    """Relative links and pictures of the README point at files."""
-    for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text()):
-        assert (ROOT / target).exists(), target
-
-
 def test_metric_names_are_given_once() -> None:
     """No two rows of the catalogue name the same metric."""
     names = [metric.name for metric in CATALOGUE] + [own.name for own in MONITOR_CATALOGUE]
@@ -85,4 +155,6 @@ def test_metric_names_are_given_once() -> None:
 
 
 if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text()))
+    for table in TABLES:
+        target, text = with_table(table)
+        target.write_text(text)

@@ -9,6 +9,7 @@ import click
 
 from monitor.commands.settings import set_option
 from monitor.config import ConfigError, load
+from monitor.run.audit import described
 
 
 @click.command("check-config")
@@ -23,3 +24,5 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
         sys.exit(2)
     patterns = sum(len(watch.paths) for watch in config.runs)
     click.echo(f"{file}: good; {patterns} paths, {len(config.patterns)} patterns, {len(config.notifiers)} notifiers")
+    for code in config.detectors.configuration.ignore:
+        click.echo(f"left out: {described(code)}")

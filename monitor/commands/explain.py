@@ -17,7 +17,7 @@ from parsers.registry import RULES
 @click.command()
 @click.argument("line", nargs=-1)
 def explain(line: tuple[str, ...]) -> None:
-    r"""Tell how LINE is read (standard input, line by line, if no LINE is given).
+    r"""Show how LINE is read (standard input, line by line, if no LINE is given).
 
     \b
     Example:

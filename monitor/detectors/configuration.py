@@ -7,6 +7,7 @@ an audit takes half a millisecond, a step in between two microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Severity, Verdict
-from monitor.run.audit import RANK, Finding, audit
+from monitor.run.audit import IGNORABLE, RANK, Finding, audit, not_ignorable
 from monitor.run.state import RunState
 from parsers.events import (
     ArgumentsDumped,
@@ -36,7 +37,11 @@ class ConfigurationSettings(Struct, frozen=True):
     """The checks' own thresholds stand with their reasons in monitor/run/audit/: the report uses the same."""
 
     ignore: tuple[str, ...] = ()
-    """Checks that this site does not want, by number, e.g. K27: a small pipeline may be meant to wait."""
+    """Checks to leave out, by code (docs/checks.md), e.g. K27: a small pipeline may be meant to wait."""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """(key, message) for each code that is no check of this incident."""
+        yield from (("ignore", not_ignorable(code)) for code in self.ignore if code not in IGNORABLE)
 
 
 @dataclass(slots=True)

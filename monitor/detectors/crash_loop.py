@@ -1,7 +1,7 @@
 """Crash loop: launch after launch dies without getting anywhere, most often because the same node is in each of them.
 
-BLOOM's forerunner got the node with the ECC error again in the next job and died at start-up (training-monitors.md,
-C3).
+tr1, a 13B before BLOOM, got the node with the ECC error again in its next job and died at start-up
+(docs/incident-record.md, "Crashes", C3).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import Seconds
 
-_BLOCKING_HELPS = 160  # GPUs from which launches without CUDA_LAUNCH_BLOCKING were seen to hang (seed-facts.md, 6)
+_BLOCKING_HELPS = 160  # GPUs from which BLOOM's launches without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
 _INTERVALS = (100, 50, 25, 20, 10, 5, 4, 2, 1)  # that people take
 _LEAST_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
 
@@ -44,7 +44,7 @@ class HangSettings(Struct, frozen=True):
     saving: Seconds = 1800.0
     """The first save: it may be the first time the file system is written to by all ranks."""
     saving_factor: float = 4.0
-    """Saves vary more than iterations, the file system is shared (training-monitors.md, 3.2)."""
+    """Saves vary more than iterations, the file system is shared (docs/incident-record.md, "Budgets of silence")."""
     hiccup_factor: float = 1.5
     """Over the longest gap of the last 50: hiccups that were always there are no hang."""
     buffering_factor: float = 2.0

@@ -1,8 +1,9 @@
 """CUDA_LAUNCH_BLOCKING: what it costs here, where the log tells that it is set; a cold start that is too slow.
 
 BLOOM trained with =1, because without it runs of 160 GPUs and more hung; it cost 6.3 % on 80 GPUs and nothing on 160
-(seed-facts.md, section 6). So =1 is no mistake in itself, and "not seen" is unknown, not 0. The variable leaves no
-trace in a run: the whole launch is slower than others of the same layout, or than the same configuration elsewhere.
+(docs/incident-record.md, "CUDA_LAUNCH_BLOCKING"). So =1 is no mistake in itself, and "not seen" is unknown, not 0.
+The variable leaves no trace in a run: the whole launch is slower than others of the same layout, or than the same
+configuration elsewhere.
 """
 
 from __future__ import annotations

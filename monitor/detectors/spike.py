@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from monitor.detectors.signals import advice, percent
 
-_RECENT = 50  # lines whose median says whether the loss has come back (training-monitors.md, 3.4)
+_RECENT = 50  # lines whose median says whether the loss has come back (docs/incident-record.md, "Change detection")
 _NAMES = {"spike": "spike", "resume_bump": "restart"}
 
 

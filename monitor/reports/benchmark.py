@@ -98,7 +98,7 @@ _COLUMNS = (
 
 
 def table(found: Benchmark, rows: Sequence[Row], extra: bool = False) -> Table:
-    """The public columns of interface.md; Diff and Scaling with a baseline, Days with a goal, and `extra` ones."""
+    """The columns of docs/interface.md; Diff and Scaling with a baseline, Days with a goal, and `extra` ones."""
     more: list[tuple[str, Callable[[Row], str]]] = []
     if found.baseline is not None:
         more.append(("Diff", lambda row: _percent(difference(row, found.baseline), "+.1%")))

@@ -1,7 +1,7 @@
 """Consistency checks of one run's own figures, as a report shows them. Pure.
 
 What the log's lines and arguments say of each other is audited in run/audit; a report adds what it alone has: the
-medians that it prints, and which input would explain a figure that is no formula's. Numbers are seed-facts.md's.
+medians that it prints, and which input would explain a figure that is no formula's. docs/checks.md lists the codes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from monitor.run import causes, flops
-from monitor.run.audit import RANK, audit
-from monitor.run.audit.finding import Severity
+from monitor.run.audit import RANK, Severity, audit
 from monitor.run.state import RunState
 from monitor.run.topology import Topology
 

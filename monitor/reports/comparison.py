@@ -23,7 +23,7 @@ _PLACES = (
     "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
     "project", "comment", "iteration", "job", "id",
 )  # fmt: skip
-_REPEATS = 0.011  # repeats of one configuration on one machine differ by so much (A100, three days: seed-facts.md, K14)
+_REPEATS = 0.011  # repeats of one configuration on one machine differ by so much (A100, three days: docs/formulas.md)
 _MODEL_FITS = 0.03
 
 

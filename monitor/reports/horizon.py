@@ -6,7 +6,7 @@ _DAY = 86400.0
 
 
 def days_for_iterations(iterations: float, seconds: float) -> float:
-    """Days that `iterations` of `seconds` each take (seed 003: steps x sec / 86400)."""
+    """Days that `iterations` of `seconds` each take (iterations x seconds / 86400)."""
     return iterations * seconds / _DAY
 
 
@@ -21,7 +21,7 @@ def days_for_parameters(tokens: float, parameters: float, tflops: float, gpus: i
 
 
 def aggregate_petaflops(tflops: float, units: int) -> float:
-    """TFLOP/s of one unit x units / 1024, as seed 003 counts: a unit is what the figure belongs to (GPU, CPU node)."""
+    """TFLOP/s of one unit x units / 1024, a unit is what the figure belongs to (GPU, CPU node)."""
     return tflops * units / 1024
 
 

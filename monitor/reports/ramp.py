@@ -1,6 +1,7 @@
 """The ramp-up planner: which micro-batch sizes, data parallel sizes and nodes fit each batch size of a ramp. Pure.
 
-Rule (seed 000, seed 004): every batch size b of the ramp must be a multiple of MBS x DP; a replica is TP x PP GPUs.
+Rule (docs/formulas.md, "Batches and pipelines"): every batch size b of the ramp must be a multiple of
+MBS x DP; a replica is TP x PP GPUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Lines that a launcher held back come in bursts: the silence before was no hang (training-monitors.md, finding 5)."""
+"""Lines that a launcher held back come in bursts: the silence before was no hang.
+
+Source: docs/incident-record.md, "How logs behave", 5.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Goodput: what of the run's time counted, what was lost to which cause, and how often to save.
 
-Definitions of training-monitors.md, section 4 (Kokolis et al., arXiv 2410.21680; Young 1974, Daly 2006).
+Definitions: docs/incident-record.md, "Goodput" (Kokolis et al., arXiv 2410.21680; Young 1974, Daly 2006).
 """
 
 from __future__ import annotations

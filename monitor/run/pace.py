@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 _WINDOW = 64  # iterations remembered per batch size: enough for a steady median, short enough to follow a level shift
 _SIZES = 4  # batch sizes remembered: a ramp-up passes through many, only the last few predict the next
-GAPS_KEPT = 50  # intervals of a phase remembered for its budget (training-monitors.md, 3.2)
+GAPS_KEPT = 50  # intervals of a phase kept for its budget (docs/incident-record.md, "Budgets of silence")
 HISTOGRAM_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 """Seconds: from a small model on one node to 200B on a few."""
 

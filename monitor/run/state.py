@@ -150,7 +150,7 @@ class Validation:
 
 @dataclass(slots=True)
 class Buffering:
-    """Whether a launcher holds lines back and lets them go in bursts (training-monitors.md, finding 5)."""
+    """Whether a launcher holds lines back and writes them in bursts (docs/incident-record.md, "How logs behave")."""
 
     burst_at: float | None = None
     burst_iterations: int = 0

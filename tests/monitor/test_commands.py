@@ -81,6 +81,19 @@ def test_check_config_lists_every_error(tmp_path: Path) -> None:
     assert invoke("check-config", str(good)).exit_code == 0
 
 
+def test_check_config_explains_the_checks_that_are_left_out(tmp_path: Path) -> None:
+    """A known code by its rule; a wrong one with those that there are."""
+    file = tmp_path / "config.yaml"
+    file.write_text("detectors: {configuration: {ignore: [K27]}}\n")
+    assert "K27 (bubble): Pipeline stages wait" in invoke("check-config", str(file)).stdout
+    file.write_text("detectors: {configuration: {ignore: [k07, K13, K99]}}\n")
+    result = invoke("check-config", str(file))
+    assert result.exit_code == 2
+    assert "expected a code such as K07" in result.stderr
+    assert "K13 (exchanged figures)" in result.stderr
+    assert "there is no check 'K99'; known: K02 world size" in result.stderr
+
+
 def test_run_without_anything_to_follow_is_wrong_usage() -> None:
     """Exit 2 and a sentence that says what to give."""
     result = invoke("run")

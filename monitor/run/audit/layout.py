@@ -1,29 +1,30 @@
-"""Does the layout add up? K02 world size, K03 nodes, K04 batch, K05 layers, K06 tensor, K19 slips, K21 ramp-up."""
+"""Does the layout of ranks, layers and batches add up? K02 to K06, K19, K21, K27."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from monitor.run.audit.finding import Finding
+from monitor.run.audit.checks import Finding
 from monitor.run.state import RunState
 from monitor.run.topology import Topology
 
 _NEAR_POWER = 0.03  # 1048 is 2.3 % from 1024
 _SMALLEST_SLIP = 256  # below, every number is near a power of two
-_WASTE = 0.10  # of the pipeline's time that an uneven split may cost before it is worth a word
-_SIZES = 100_000  # steps of a ramp that are looked at one by one
+_WASTE = 0.10  # share of the pipeline's time that an uneven split may cost before it is reported
+_SIZES = 100_000  # ramp-ups with more batch sizes are not checked one by one
+_BUBBLE = 0.10  # share of the time that pipeline stages may wait
 _STRICT = frozenset({"megatron-lm", "primus"})
-"""Programs that refuse layers that do not divide; DeepSpeed's pipeline spreads any number."""
+"""Programs that stop if the layers do not divide; DeepSpeed's pipeline accepts any number."""
 
 
 def layout(state: RunState) -> Iterator[Finding]:
-    """All checks of the layout."""
+    """What fails. Batch and ramp-up wait for DP: during the set-up only half of the sizes are known."""
     topology = state.topology
-    for check in (_world, _nodes, _slip, _tensor):
+    for check in (_world, _nodes, _slip, _tensor, _bubble):
         yield from check(topology)
     engine = topology.zero_stage is not None or any("deepspeed" in name.lower() for name in state.software)
     yield from _layers(topology, topology.dialect in _STRICT and not engine)
-    if state.attempt.iterations or "data_parallel_size" in topology.told:  # during a set-up half of it is known
+    if state.attempt.iterations or "data_parallel_size" in topology.told:
         yield from _batch(topology)
         yield from _ramp(state)
 
@@ -57,7 +58,7 @@ def _nodes(topology: Topology) -> Iterator[Finding]:
     if nodes * each < world:
         yield Finding(
             "K03",
-            "info",  # nodes may differ, and each tells its own
+            "info",  # nodes may differ, and each logs its own count
             f"{nodes} nodes of {each} processes are {nodes * each}, but the world size is {world}",
             evidence={"nodes": nodes, "processes_per_node": each, "world_size": world},
         )
@@ -80,15 +81,15 @@ def _batch(topology: Topology) -> Iterator[Finding]:
             evidence=evidence,
         )
         return
-    told = topology.micro_batches or topology.gradient_accumulation_steps
-    if told and topology.rampup is None and told * micro * data != batch:
+    logged = topology.micro_batches or topology.gradient_accumulation_steps
+    if logged and topology.rampup is None and logged * micro * data != batch:
         yield Finding(
             "K04",
             "warning",
-            f"{told} micro batches x micro batch {micro} x DP {data} = {told * micro * data}, "
+            f"{logged} micro batches x micro batch {micro} x DP {data} = {logged * micro * data}, "
             f"but the global batch size is {batch}",
             "micro batches",
-            {**evidence, "micro_batches": told},
+            {**evidence, "micro_batches": logged},
         )
 
 
@@ -103,7 +104,7 @@ def _slip(topology: Topology) -> Iterator[Finding]:
         yield Finding(
             "K19",
             "warning",
-            f"global batch size {batch} looks like a slip for {nearest} ({batch / nearest - 1:+.1%})",
+            f"global batch size {batch} looks like a typing error for {nearest} ({batch / nearest - 1:+.1%})",
             "batch",
             {"global_batch_size": batch, "likely": nearest},
         )
@@ -119,7 +120,7 @@ def _layers(topology: Topology, strict: bool) -> Iterator[Finding]:
         yield Finding("K05", "warning", text, evidence=evidence)
         return
     if layers % stages == 0 or (layers + 2) % stages == 0:
-        return  # the embedding and the head may stand for a layer each, as in BLOOM's 70 + 2 on 12 stages
+        return  # embedding and head may count as one layer each: BLOOM has 70 + 2 on 12 stages
     most = -(-layers // stages)
     waste = 1 - layers / (most * stages)
     if strict or waste > _WASTE:
@@ -146,7 +147,7 @@ def _tensor(topology: Topology) -> Iterator[Finding]:
         yield Finding("K06", "warning", text, "head size", evidence)
     each = topology.processes_per_node
     if tensor and each and each > 1 and tensor > each:
-        text = f"TP {tensor} crosses nodes of {each} GPUs: tensor parallel traffic leaves the fast link"
+        text = f"TP {tensor} crosses nodes of {each} GPUs: tensor parallel traffic uses the slow network between nodes"
         yield Finding("K06", "info", text, "nodes", {**evidence, "processes_per_node": each})
 
 
@@ -160,7 +161,7 @@ def _ramp(state: RunState) -> Iterator[Finding]:
         return
     evidence = {"start": start, "increment": increment, "global_batch_size": end, "step": micro * data}
     if (end - start) % increment:
-        text = f"the batch size ramp from {start} by {increment} never meets {end}"
+        text = f"the batch size ramp-up from {start} by {increment} does not end at {end}"
         yield Finding("K21", "warning", text, "steps", evidence)
         return
     now = state.latest.global_batch_size or 0
@@ -174,8 +175,27 @@ def _ramp(state: RunState) -> Iterator[Finding]:
     yield Finding(
         "K21",
         "critical" if stops else "warning",
-        f"{len(wrong)} sizes of the batch size ramp {start} + n x {increment} to {end} are no multiple of micro batch "
+        f"{len(wrong)} batch sizes of the ramp-up {start} + n x {increment} to {end} are no multiple of micro batch "
         f"{micro} x DP {data} = {micro * data}"
-        + (f": the run will stop at batch size {size}, about {when} samples in" if stops else f", e.g. {size}"),
+        + (f": the run will stop at batch size {size}, after about {when} samples" if stops else f", e.g. {size}"),
         evidence={**evidence, "first_wrong": size},
     )
+
+
+def _bubble(topology: Topology) -> Iterator[Finding]:
+    stages, batch = topology.pipeline_parallel_size, topology.global_batch_size
+    micro, data, chunks = topology.micro_batch_size, topology.data_parallel_size, topology.virtual_pipeline_size or 1
+    if not stages or stages < 2 or not (batch and micro and data) or topology.uneven_pipeline:
+        return
+    if batch % (micro * data):
+        return
+    passes = batch // (micro * data) * chunks  # interleaved stages pass each micro batch several times
+    bubble = (stages - 1) / (passes + stages - 1)
+    if bubble > _BUBBLE:
+        yield Finding(
+            "K27",
+            "info",
+            f"{stages} pipeline stages wait {bubble:.0%} of the time: {batch // (micro * data)} micro batches do not "
+            "fill them",
+            evidence={"bubble": round(bubble, 4), "micro_batches": batch // (micro * data)},
+        )

@@ -1,13 +1,14 @@
-"""Is the model the one that its name says? K07: parameters from the arguments against names and counted parameters."""
+"""Is the model the one that the run's name states, and do its shapes suit the kernels? K07, K20."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from monitor.run.audit.finding import Finding
+from monitor.run.audit.checks import Finding
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
+from monitor.run.topology import Topology
 
 _FAMILY = (
     r"(?:llama|qwen|gpt|opt|bloom|pythia|mistral|gemma|falcon|yi|phi|glm|neox|deepseek|baichuan|mpt|olmo|internlm)"
@@ -21,13 +22,14 @@ _INFIX = re.compile(r"(?<![A-Za-z0-9.])(\d{1,2})[bB](\d)(?![A-Za-z0-9.])")
 # `350M`
 _MILLIONS = re.compile(r"(?<![A-Za-z0-9.])(\d{2,3})M(?![A-Za-z0-9]|[-_ ]?tok)")
 _TOLERANCE = 0.10  # names round, and count the embedding or not; 2^30 for 1e9 is 7 %
-_CLEAR = 0.30  # no rounding of a name comes near
-_UNRELATED = 3.0  # a name so far off counts tokens, or the run is a cut-down trial
+_CLEAR = 0.30  # more than any rounding of a name
+_UNRELATED = 3.0  # beyond this factor the name states something else, or the run is a cut-down trial
+_FUSED = range(17, 4097)  # sequence lengths for which Megatron's fused softmax has a kernel
 _MIXTURE = re.compile(r"\d[xX]\d{1,3}[bB]|[aA]\d{1,3}[bB]\b|moe", re.IGNORECASE)
 
 
 def labels(texts: list[str]) -> dict[str, float]:
-    """Sizes that names tell: the text -> parameters. Of a path only its last two parts."""
+    """Model sizes in names: label -> parameters. Of a path only its last two parts are searched."""
     found: dict[str, float] = {}
     for text in texts:
         name = "/".join(text.rstrip("/").split("/")[-2:])[:300]
@@ -41,14 +43,51 @@ def labels(texts: list[str]) -> dict[str, float]:
 
 
 def _unit(label: str) -> float:
-    """Half a unit of the last digit of the name, and a little: 7B may be 7.5."""
+    """Parameters that rounding may hide: a little over half a unit of the label's last digit; 7B may be 7.5B."""
     scale = 1e6 if label.endswith("M") else 1e9
     digits = label[:-1].partition(".")[2] if label[-1] in "bBM" else "0"
     return 0.51 * scale / float(10 ** len(digits))
 
 
 def model(state: RunState) -> Iterator[Finding]:
-    """The size checks."""
+    """What fails of the model's size and shapes."""
+    yield from _shapes(state.topology)
+    yield from _softmax(state.topology)
+    yield from _size(state)
+
+
+def _shapes(topology: Topology) -> Iterator[Finding]:
+    hidden, heads = topology.hidden_size, topology.attention_heads
+    if not hidden or not heads or topology.dtype == "fp32":
+        return
+    if hidden % 128:
+        text = (
+            f"hidden size {hidden} is no multiple of 128 (rest {hidden % 128}): matrix kernels fill their tiles badly"
+        )
+        yield Finding("K20", "info", text, "hidden", {"hidden_size": hidden})
+    size = topology.kv_channels or (hidden // heads if hidden % heads == 0 else None)
+    if size and size % 8:
+        text = f"heads of {size} channels are no multiple of 8: attention is slower (25 % was measured)"
+        yield Finding("K20", "info", text, "head size", {"head_size": size})
+
+
+def _softmax(topology: Topology) -> Iterator[Finding]:
+    """Megatron's fused softmax; flash attention needs none."""
+    heads, tensor, micro = topology.attention_heads, topology.tensor_parallel_size, topology.micro_batch_size
+    if topology.fused_softmax is None or topology.flash is not False or topology.dtype == "fp32":
+        return
+    if not topology.fused_softmax:
+        return  # programs switch it off by themselves where another attention kernel is chosen
+    if heads and tensor and micro and heads % tensor == 0 and heads // tensor * micro % 4:
+        text = f"({heads} heads / TP {tensor}) x micro batch {micro} is no multiple of 4: the fused softmax is not used"
+        yield Finding("K20", "info", text, "fused softmax", {"attention_heads": heads, "micro_batch_size": micro})
+    length = topology.sequence_length
+    if length and length not in _FUSED:
+        text = f"{length} tokens are outside what the fused softmax can do"
+        yield Finding("K20", "info", text, "fused softmax length", {"sequence_length": length})
+
+
+def _size(state: RunState) -> Iterator[Finding]:
     topology = state.topology
     if (topology.experts or 0) > 1 or topology.unusual or topology.mtp_layers:
         return
@@ -77,7 +116,7 @@ def model(state: RunState) -> Iterator[Finding]:
 
 
 def _logged(state: RunState) -> float | None:
-    """The sum over ranks where all of them have told, else what the program counted itself."""
+    """Parameters: the sum over ranks if all have logged theirs, else the count of the program itself."""
     topology = state.topology
     ranks = (topology.tensor_parallel_size or 0) * (topology.pipeline_parallel_size or 0)
     complete = ranks and len(state.parameters_by_rank) == ranks
@@ -95,20 +134,20 @@ def _narrow(ffn: int | None, hidden: int | None, glu: bool | None) -> str | None
 def _name(state: RunState, sizes: list[float], evidence: dict[str, object], narrow: str | None) -> Iterator[Finding]:
     texts = [state.name, *state.topology.names]
     named = {} if any(_MIXTURE.search(text) for text in texts) else labels(texts)
-    off = {label: min(abs(size - told) for size in sizes) / told for label, told in named.items()}
+    off = {label: min(abs(size - stated) for size in sizes) / stated for label, stated in named.items()}
     fits = any(share <= _TOLERANCE or share * named[label] <= _unit(label) for label, share in off.items())
     if not named or fits:
         if narrow:
             yield Finding("K07", "info", narrow, "ffn", evidence)
         return
     label = min(off, key=lambda name: off[name])
-    told, total = named[label], sizes[0]
-    apart = max(total / told, told / total)
+    stated, total = named[label], sizes[0]
+    apart = max(total / stated, stated / total)
     clear = off[label] > _CLEAR and apart < _UNRELATED and not label.endswith("M")
     yield Finding(
         "K07",
         "warning" if clear else "info",
-        f"the run is called {label}, but its arguments make {_short(total)} parameters ({total / told - 1:+.0%})"
+        f"the run is called {label}, but its arguments make {_short(total)} parameters ({total / stated - 1:+.0%})"
         + (f": {narrow}" if narrow else ""),
         "name",
         {**evidence, "name": label},

@@ -1,4 +1,4 @@
-"""Divergence without a spike (training-monitors.md, L12), and the slow movements of the loss that are none."""
+"""Divergence without a spike (docs/incident-record.md, L12), and the slow movements of the loss that are none."""
 
 from __future__ import annotations
 

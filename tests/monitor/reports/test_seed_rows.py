@@ -2,7 +2,8 @@
 figures that the row prints, and `report` reads it.
 
 `seed-rows.csv` holds the numbers of the measured rows of BigScience's notes (a column a figure; E-numbers below are
-seed-facts.md's exceptions). 167 rows reproduce as printed by one of three formulas; nine only with one input corrected.
+those of docs/formulas.md, "Benchmark tables"). 167 rows reproduce as printed by one of three formulas; nine
+only with one input corrected.
 """
 
 from __future__ import annotations
