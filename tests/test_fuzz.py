@@ -19,16 +19,16 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from monitor.clock import ManualClock
 from monitor.config import load
 from monitor.core import Core
+from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Restarted, Unreadable
 from monitor.incidents import Transition
-from monitor.known import Saved
 from monitor.notifiers.message import payload
 from monitor.rules import custom_rules
 from monitor.serve.http import App
 from monitor.store import decode, encode
 from parsers.formats.registry import RULES
 from parsers.reader import SourceReader
-from tests.monitor.run.test_jump import line
+from tests.monitor.test_jump import line
 
 HOSTILE = [
     '"} 1\nmegatron_injected{run="x', "<script>alert(1)</script>", "\x1b]0;owned\x07\x1b[31m", "\u2028\u202e\u0000",
