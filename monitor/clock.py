@@ -50,7 +50,8 @@ class SteadyClock:
     """Instants: seconds that pass as the monotonic clock's do. `offset` leads from an instant to Unix time.
 
     The offset is 0 until the wall clock is set (NTP's steps, an administrator, a machine that slept). It is saved with
-    the instants, so that those of an earlier process stay comparable; how long the daemon was down the wall clock says.
+    the instants, so that those of an earlier process stay comparable; the time between two processes is measured by
+    the wall clock.
     """
 
     def __init__(self, clock: Clock, offset: float = 0.0) -> None:
@@ -74,7 +75,7 @@ class SteadyClock:
 
 
 class ManualClock:
-    """A clock that moves when it is told to: tests and simulations."""
+    """A clock that moves only by calls: tests and simulations."""
 
     def __init__(self, wall: float = 1_700_000_000.0, monotonic: float = 1000.0) -> None:
         self._wall = wall

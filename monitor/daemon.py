@@ -22,7 +22,6 @@ from monitor.config import Config, ConfigError
 from monitor.incidents import Transition
 from monitor.live import LiveCore
 from monitor.metrics import Snapshot
-from monitor.rules import custom_rules
 from monitor.saving import Saving
 from monitor.serve.latest import Latest
 from monitor.serve.tls import TlsError
@@ -42,7 +41,7 @@ _STOP_SECONDS = 0.8  # for the reader threads at the end
 
 
 class ReloadError(Exception):
-    """The new configuration cannot be taken; the message says why. The old one stays."""
+    """The new configuration cannot be taken; the message gives the reason. The old one stays."""
 
 
 def default_state_directory(address: str) -> Path:
@@ -202,13 +201,12 @@ class Daemon:
                 raise ReloadError(f"{key}: cannot change while the monitor runs; restart it")
         if not config.runs:
             raise ReloadError("runs: there is nothing to follow")
-        rules = custom_rules(config)
         prepared = self._services.prepare(config)
         self._live.stop(_STOP_SECONDS)
         self._show(self._live.now(), pages=True)  # what is shown until all of it is back
         self.config = config
         self._services.apply(config, prepared)
-        self._live.reconfigure(config, rules)
+        self._live.reconfigure(config)
         self._hold_until = self.clock.monotonic() + _HOLD
         logging.getLogger().setLevel(config.log_level.upper())
 

@@ -7,21 +7,18 @@ files since it began.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from monitor.clock import Clock, SteadyClock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
 from monitor.core.saved import Saved
+from monitor.core.sources import watches
 from monitor.follow.follower import Follower
 from monitor.follow.inbox import Inbox
 from monitor.follow.messages import Position
-from monitor.follow.patterns import Watch
 from monitor.follow.reader_thread import MountStatus
 from monitor.follow.settings import FollowSettings
 from monitor.metrics import Snapshot
-from monitor.rules import custom_rules
-from parsers.engine.scan import Rule
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +35,7 @@ class LiveCore:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         """Raises ConfigError."""
         self.clock = clock or SystemClock()
-        self.core = Core(config, custom_rules(config))
+        self.core = Core(config)
         self._steady = SteadyClock(self.clock)
         self._inbox = Inbox(FollowSettings().queue_size)
         self._follower: Follower | None = None
@@ -57,10 +54,10 @@ class LiveCore:
         if self._follower is not None:
             self._follower.stop(seconds)
 
-    def reconfigure(self, config: Config, rules: Sequence[Rule]) -> None:
+    def reconfigure(self, config: Config) -> None:
         """Read on by another configuration, after `stop`; what is known stays."""
         self._inbox = Inbox(FollowSettings().queue_size)  # a reader left behind keeps the old one
-        self._follow(self.core.reconfigure(config, rules, self.now()))
+        self._follow(self.core.reconfigure(config, self.now()))
 
     def wake(self) -> None:
         """End the waiting of `take`. From any thread, never from a signal handler."""
@@ -105,12 +102,13 @@ class LiveCore:
         return self._follower.status() if self._follower is not None else ()
 
     def _follow(self, positions: dict[str, Position]) -> None:
-        config, follow = self.core.config, self.core.config.follow
+        follow = self.core.config.follow
         settings = FollowSettings(
             poll_interval=follow.poll_interval,
             idle_interval=follow.idle_interval,
             discovery_interval=follow.discovery_interval,
         )
-        watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
-        self._follower = Follower(watches, positions, self._inbox, settings=settings, clock=self.clock)
+        self._follower = Follower(
+            watches(self.core.config), positions, self._inbox, settings=settings, clock=self.clock
+        )
         self._follower.start()

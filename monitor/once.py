@@ -8,13 +8,12 @@ from contextlib import closing
 from monitor.clock import Clock, SteadyClock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
+from monitor.core.sources import watches
 from monitor.follow.crew import read_once
 from monitor.follow.messages import Unreadable
-from monitor.follow.patterns import Watch
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.metrics import Snapshot
-from monitor.rules import custom_rules
 from monitor.run.state import RunState
 from monitor.serve.text import page_text
 from parsers.events import LogEvent
@@ -61,10 +60,9 @@ def read_all(
     """
     clock = clock or SystemClock()
     steady = SteadyClock(clock)
-    core = Core(config, custom_rules(config), Watched(config, onlooker) if onlooker else None, charts=charts)
-    watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
+    core = Core(config, Watched(config, onlooker) if onlooker else None, charts=charts)
     problems: list[str] = []
-    with closing(read_once(watches, clock=clock)) as messages:
+    with closing(read_once(watches(config), clock=clock)) as messages:
         for message in messages:
             if isinstance(message, Unreadable):
                 problems.append(f"{message.source}: {message.message}")
@@ -72,7 +70,7 @@ def read_all(
     core.flush(steady.now())
     core.tick(steady.now())
     if not core.sources and not problems:
-        problems.append("no file matches " + ", ".join(watch.pattern for watch in watches))
+        problems.append("no file matches " + ", ".join(watch.pattern for watch in watches(config)))
     for source in core.sources.values():
         run = core.runs.get(source.run)
         if run is None or not run.state.proven:

@@ -23,11 +23,11 @@ from monitor.serve.server import HttpServer
 from monitor.serve.tls import Tls, TlsError
 
 _STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
-_DELIVER_SECONDS = 30.0  # for what waits in notifiers that a new configuration replaces; nobody waits for it
+_DELIVER_SECONDS = 30.0  # for what is queued for notifiers that a new configuration replaces, in a thread of its own
 
 
 class StartError(Exception):
-    """The daemon cannot start; the message says why and what to do."""
+    """The daemon cannot start; the message gives the reason and what to do."""
 
 
 class Prepared(NamedTuple):

@@ -1,8 +1,8 @@
 """The core: messages of the follower in, transitions and snapshots out. Time is an argument; nothing here waits.
 
-The daemon, `run --once`, `report`, `top` and the tests drive the same object. It owns every RunState; nobody else sees
-one. Beside the fold and the judgement the core alone writes to it: which sources it has, which of them are unreadable,
-when it was read, whether it is live. Its rooms:
+The daemon, `run --once`, `report`, `top` and the tests drive the same object. It owns every RunState. Beside the fold
+and the judgement only the core writes to one: its sources, which of them are unreadable, when it was read, whether it
+is live. The rooms:
 
     sources.py    the followed files: reader, proof of the place, read to the end or not
     runs.py       the runs: begin, archive, lose, expire, make room
@@ -13,7 +13,7 @@ when it was read, whether it is live. Its rooms:
 
 Instants are seconds of the daemon's steady clock (monitor/clock.py): a wall clock that is set does not move them.
 `wall_offset` leads to Unix time; it is added where an instant is shown, and taken from what a message brings.
-Each message concerns one source and each judgement one run: `handle` and `_judge` are where either may fail alone.
+Each message concerns one source and each judgement one run: `handle` and `_judge_run` are where either may fail alone.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from monitor.follow.messages import (
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.metrics import MonitorCounts, Snapshot
+from monitor.rules import custom_rules
 from monitor.run import derived
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.units import LONGEST_SECONDS
-from parsers.engine.scan import Rule
 from parsers.events import (
     FailureSeen,
     IterationLogged,
@@ -72,9 +72,7 @@ _STEPS_ONLY = {IterationLogged.kind}
 class Core:
     """Everything the daemon knows. Methods are called by one thread; `now` is an instant."""
 
-    def __init__(
-        self, config: Config, rules: Sequence[Rule] = (), judge: Judge | None = None, *, charts: bool = True
-    ) -> None:
+    def __init__(self, config: Config, judge: Judge | None = None, *, charts: bool = True) -> None:
         """`charts`: whether what the charts draw is kept."""
         self._charts = charts
         self._wall_offset = 0.0
@@ -89,10 +87,10 @@ class Core:
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
-        self._begin(config, rules, judge or Judge(config))
+        self._begin(config, judge or Judge(config))
 
-    def _begin(self, config: Config, rules: Sequence[Rule], judge: Judge) -> None:
-        self.config, self._rules, self._judge = config, tuple(rules), judge
+    def _begin(self, config: Config, judge: Judge) -> None:
+        self.config, self._rules, self._judge = config, custom_rules(config), judge
         self._sources, self._runs = Sources(), Runs(config, charts=self._charts)
         self._runs.wall_offset = self._wall_offset
         self._schedule = Schedule(judge)
@@ -222,7 +220,7 @@ class Core:
                 run.state.unreadable[message.source] = message.message
                 run.state.proven = True
             if source is not None:
-                self._sources.finish(source)  # what cannot be read holds nobody up
+                self._sources.finish(source)  # the run does not wait for what cannot be read
             _log.warning("source=%s unreadable: %s", message.source, message.message)
         if run is not None:
             self._schedule.request(run)
@@ -370,10 +368,10 @@ class Core:
 
     # --- state over a restart ---------------------------------------------------------------------------------------
 
-    def reconfigure(self, config: Config, rules: Sequence[Rule], now: float) -> dict[str, Position]:
+    def reconfigure(self, config: Config, now: float) -> dict[str, Position]:
         """Begin anew with another configuration and everything that is known; gives the positions to prove."""
         self._saved = self.save(now)
-        self._begin(config, rules, Judge(config))
+        self._begin(config, Judge(config))
         self.changed = True
         return self._saved.positions
 

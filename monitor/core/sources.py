@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from monitor.config import Config
 from monitor.follow.marker import Marker
 from monitor.follow.messages import Data, Opened, Restarted
+from monitor.follow.patterns import Watch
 from parsers.engine.scan import Rule
 from parsers.events import LogEvent
 from parsers.reader import SourceReader
+
+
+def watches(config: Config) -> list[Watch]:
+    """What the follower is to look for."""
+    return [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
 
 
 @dataclass(slots=True)

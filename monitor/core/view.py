@@ -9,6 +9,7 @@ from monitor.config import Config
 from monitor.core.runs import Run
 from monitor.core.sources import Source
 from monitor.detectors import hang
+from monitor.judgement import Judged
 from monitor.metrics import MonitorCounts, RunSnapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
@@ -28,18 +29,24 @@ def show(run: Run, now: float, config: Config, *, pages: bool) -> RunSnapshot:
     aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
     if shown is not None and not (run.dirty or aged or due or name != run.shown_state):
         return shown
-    state, settings = run.state, config.detectors.hang
-    deadline = None if run.archived or state.lost else hang.deadline(state, settings)
-    view = View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops)
+    state, view = run.state, view_of(run, config)
     samples = samples_of(view)
     run.page_due = shown is not None and not pages
     if shown is not None and not pages:
         shown = dataclasses.replace(shown, samples=samples)
     else:
         charts, transitions = state.history.frozen(), tuple(run.book.history)
-        shown = RunSnapshot(state.name, samples, page_of(view, settings), charts, transitions)
+        shown = RunSnapshot(state.name, samples, page_of(view, config.detectors.hang), charts, transitions)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, name, now, False
     return shown
+
+
+def view_of(run: Judged, config: Config) -> View:
+    """What metrics and pages read of it."""
+    state = run.state
+    deadline = None if run.archived or state.lost else hang.deadline(state, config.detectors.hang)
+    name = derived.run_state(state, run.archived)
+    return View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops)
 
 
 def count_sources(

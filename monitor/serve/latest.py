@@ -17,7 +17,7 @@ from collections.abc import Callable
 from monitor.metrics import Snapshot
 
 _WAIT = 0.25  # seconds: a batch of a backlog takes 0.2; a scrape has 10 s as a rule
-_PAGE_WAIT = 4  # times as long for a page: the last one may be of yesterday, where nobody has looked since
+_PAGE_WAIT = 4  # times as long for a page: the last one is as old as the last look at a page
 
 
 class Latest:
