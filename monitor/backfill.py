@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
 from monitor.config import Config
-from monitor.detectors import hang
+from monitor.core.view import view_of
 from monitor.judgement import Judge
-from monitor.metrics import Histogram, Sample, View, samples_of
+from monitor.metrics import Histogram, Sample, samples_of
 from monitor.replay import Replay, SourceClock, clocked
-from monitor.run import derived
 from parsers.events import LogEvent
 
 Samples = Mapping[str, tuple[Sample, ...] | Histogram]
@@ -61,8 +60,8 @@ def history(
         if due is None:
             due = at
         while due < at < float("inf"):
-            told = list(player.pass_until(due))
-            if told or shown is None:
+            transitions = list(player.pass_until(due))
+            if transitions or shown is None:
                 shown = _samples(config, player)
             if player.run.state.proven:
                 yield Moment(shift(due), _shifted(shown, shift))
@@ -99,12 +98,7 @@ def _in_zone(at: float, zone: tzinfo) -> float:
 
 
 def _samples(config: Config, player: Replay) -> Samples:
-    run, settings = player.run, config.detectors.hang
-    state = run.state
-    view = View(
-        state, run.book, derived.run_state(state, False), hang.deadline(state, settings), config.gpu_peak_tflops
-    )
-    return samples_of(view)
+    return samples_of(view_of(player.run, config))
 
 
 def _shifted(samples: Samples, shift: Callable[[float], float]) -> Samples:

@@ -1,13 +1,16 @@
 """The only place that asks the system for the time.
 
 Two clocks, never mixed: `wall` (Unix seconds, for what people read and for comparing with a log's own time stamps) may
-jump; `monotonic` (seconds from an arbitrary start, for intervals and deadlines) never does.
+jump; `monotonic` (seconds from an arbitrary start, for intervals and deadlines) never does. A SteadyClock gives the
+instants that are kept of runs: they do not jump, and go on over a restart.
 """
 
 from __future__ import annotations
 
 import time
 from typing import Protocol
+
+_STEP = 1.0  # seconds between the two clocks; NTP slews both alike, anything more was set
 
 
 class Clock(Protocol):
@@ -43,8 +46,36 @@ class SystemClock:
             time.sleep(seconds)
 
 
+class SteadyClock:
+    """Instants: seconds that pass as the monotonic clock's do. `offset` leads from an instant to Unix time.
+
+    The offset is 0 until the wall clock is set (NTP's steps, an administrator, a machine that slept). It is saved with
+    the instants, so that those of an earlier process stay comparable; the time between two processes is measured by
+    the wall clock.
+    """
+
+    def __init__(self, clock: Clock, offset: float = 0.0) -> None:
+        """`offset`: that of the process before."""
+        self._clock = clock
+        self._begin = clock.wall() - offset - clock.monotonic()
+        self.offset = offset
+
+    def now(self) -> float:
+        """The instant."""
+        return self._begin + self._clock.monotonic()
+
+    def look(self) -> float:
+        """See whether the wall clock was set: by how many seconds since the last look. `offset` follows."""
+        for _ in range(2):  # a process that is stopped between the two readings sees a step once
+            step = self._clock.wall() - self.now() - self.offset
+            if abs(step) < _STEP:
+                return 0.0
+        self.offset += step
+        return step
+
+
 class ManualClock:
-    """A clock that moves when it is told to: tests and simulations."""
+    """A clock that moves only by calls: tests and simulations."""
 
     def __init__(self, wall: float = 1_700_000_000.0, monotonic: float = 1000.0) -> None:
         self._wall = wall

@@ -37,6 +37,7 @@ class Transition:
     status: Literal["firing", "resolved"]
     severity: Severity
     time: float
+    """Unix seconds."""
     summary: str
     iteration: int | None = None
     onset_iteration: int | None = None
@@ -166,7 +167,7 @@ def _transition(state: RunState, status: Literal["firing", "resolved"], incident
         incident=incident.incident,
         status=status,
         severity=incident.severity,
-        time=now,
+        time=now + state.wall_offset,
         summary=incident.summary,
         iteration=state.latest.iteration,
         onset_iteration=incident.onset_iteration,

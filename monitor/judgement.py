@@ -7,7 +7,7 @@ healthy iterations cost a million small updates and hardly a judgement.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,16 +20,16 @@ from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import Event, LogEvent
 
-_HISTORY_ONLY = ("source_lost",)  # a log that was dead when first seen raises nothing else
+_OF_ARCHIVED = ("source_lost",)  # an archived run raises nothing else
 
 
 @dataclass(slots=True)
 class Judged:
-    """A run's state, its open incidents, and whether its log was already dead when first seen."""
+    """A run's state, its open incidents, and whether it is archived: ended or stale when opened, never alerted."""
 
     state: RunState
     book: IncidentBook = field(default_factory=IncidentBook)
-    history: bool = False
+    archived: bool = False
 
 
 class Judge:
@@ -52,7 +52,11 @@ class Judge:
             for kind in detector.listens:
                 self._listeners.setdefault(kind, []).append((detector.on_event, settings))
 
-    def take(self, run: Judged, entry: LogEvent, source: str, at: float, live: bool) -> list[Transition]:
+    def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
+        """The events of one delivery, in their order."""
+        return [item for entry in entries for item in self._take(run, entry, source, at, live)]
+
+    def _take(self, run: Judged, entry: LogEvent, source: str, at: float, live: bool) -> list[Transition]:
         """Fold one event and let the detectors see it. Judged at once where a verdict may have changed, so that what
         begins and ends within one reading is told too; not while a backlog is read.
         """
@@ -70,7 +74,7 @@ class Judge:
         for on_event, settings in self._listeners.get(type(entry.event), ()):
             if on_event(state, entry.event, settings):
                 attention = True
-        if attention and live and state.live and not run.history:
+        if attention and live and state.live and not run.archived:
             return self.judge(run, at)
         return []
 
@@ -107,7 +111,7 @@ class Judge:
         return [
             detector.check(run.state, now, settings)
             for name, detector, settings in self._detectors
-            if not run.history or name in _HISTORY_ONLY
+            if not run.archived or name in _OF_ARCHIVED
         ]
 
 

@@ -45,6 +45,7 @@ class View:
     book: IncidentBook
     run_state: str
     hang_deadline: float | None
+    """Unix seconds."""
     peak_tflops: float | None
 
 
@@ -173,7 +174,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_overflows_total", "counter", "Gradient overflows (log: DeepSpeed's `OVERFLOW!` lines)", (), lambda v: _one(v.state.overflows_total)),
     Metric("megatron_gpu_memory_bytes", "gauge", "GPU memory, largest over the ranks that print it (log: `memory (MB)`, `MA`, `MemAllocated`)", ("kind",), _memory),
     Metric("megatron_last_progress_timestamp_seconds", "gauge", "When the last line that proves progress was written", (),
-           lambda v: _one(v.state.progress_at)),
+           lambda v: _one(v.state.unix(v.state.progress_at))),
     Metric("megatron_hang_deadline_timestamp_seconds", "gauge", "When silence becomes a hang; holds even if the monitor has died", (),
            lambda v: _one(v.hang_deadline)),
     Metric("megatron_baseline_iteration_seconds", "gauge", "Learned normal time per iteration at the current batch size", (),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from monitor.clock import Clock, SystemClock
+from monitor.clock import Clock, SteadyClock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
+from monitor.core.sources import watches
 from monitor.follow.crew import read_once
 from monitor.follow.messages import Unreadable
-from monitor.follow.patterns import Watch
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.metrics import Snapshot
-from monitor.reading import custom_rules
 from monitor.run.state import RunState
 from monitor.serve.text import page_text
 from parsers.events import LogEvent
@@ -34,21 +33,19 @@ _TIMELESS = frozenset(
 )
 
 
-"""Lines that say something, still to come: to fold them takes 0.1 s and more, to begin a second process 0.03."""
-
-
 class Watched(Judge):
-    """A judge that shows each run to an onlooker after every event: reports and backfills are made of what it sees."""
+    """A judge that shows each event, after those of its delivery were folded, to an onlooker: reports need it."""
 
     def __init__(self, config: Config, onlooker: Callable[[RunState, LogEvent, float], None]) -> None:
         super().__init__(config)
         self._onlooker = onlooker
 
-    def take(self, run: Judged, entry: LogEvent, source: str, at: float, live: bool) -> list[Transition]:
+    def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
         """Fold, judge, then show."""
-        told = super().take(run, entry, source, at, live)
-        self._onlooker(run.state, entry, at)
-        return told
+        transitions = super().take(run, entries, source, at, live)
+        for entry in entries:
+            self._onlooker(run.state, entry, at)
+        return transitions
 
 
 def read_all(
@@ -56,24 +53,24 @@ def read_all(
     clock: Clock | None = None,
     onlooker: Callable[[RunState, LogEvent, float], None] | None = None,
     *,
-    past: bool = True,
+    charts: bool = True,
 ) -> tuple[Core, list[str]]:
     """(the core after everything was read, what a person should know): files that no one can read or that hold no
     training line, patterns that match nothing.
     """
     clock = clock or SystemClock()
-    core = Core(config, custom_rules(config), Watched(config, onlooker) if onlooker else None, past=past)
-    watches = [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
+    steady = SteadyClock(clock)
+    core = Core(config, Watched(config, onlooker) if onlooker else None, charts=charts)
     problems: list[str] = []
-    with closing(read_once(watches, clock=clock)) as messages:
+    with closing(read_once(watches(config), clock=clock)) as messages:
         for message in messages:
             if isinstance(message, Unreadable):
                 problems.append(f"{message.source}: {message.message}")
-            core.handle(message, clock.wall())
-    core.flush(clock.wall())
-    core.tick(clock.wall())
+            core.handle(message, steady.now())
+    core.flush(steady.now())
+    core.tick(steady.now())
     if not core.sources and not problems:
-        problems.append("no file matches " + ", ".join(watch.pattern for watch in watches))
+        problems.append("no file matches " + ", ".join(watch.pattern for watch in watches(config)))
     for source in core.sources.values():
         run = core.runs.get(source.run)
         if run is None or not run.state.proven:
@@ -82,9 +79,9 @@ def read_all(
 
 
 def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[str]]:
-    """What `run --once` prints, and what it says beside it."""
+    """What `run --once` prints, and what it reports beside it."""
     clock = clock or SystemClock()
-    core, problems = read_all(config, clock, past=False)
+    core, problems = read_all(config, clock, charts=False)
     snapshot = core.snapshot(clock.wall())
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
     return page_text(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor)), problems

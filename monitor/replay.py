@@ -1,7 +1,7 @@
-"""A finished log on its own clock: what the daemon would have said, and when. The same judgement, no waiting.
+"""A finished log on its own clock: what the daemon would have reported, and when. The same judgement, no waiting.
 
 Each source has a clock: the times that its lines print where they print any, else the sum of the iterations' times,
-evaluation and saving included where the log tells them. The sources of a run are merged in the order of their clocks.
+evaluation and saving included where the log prints them. The sources of a run are merged in the order of their clocks.
 Law: pure but for the iterators that are handed in; memory does not grow with the log.
 """
 
@@ -38,7 +38,7 @@ class SourceClock:
     last_iteration: int | None = None
 
     def at(self, event: Event) -> float | None:
-        """When the event was written; None before any line could tell."""
+        """When the event was written; None before any line that shows the time."""
         if event.logged_at is not None:
             moment = log_clock(event.logged_at)
             if moment is not None:
@@ -67,8 +67,8 @@ class SourceClock:
 
 
 def clocked(entries: Iterable[LogEvent], source: str) -> Iterator[tuple[float, LogEvent, str]]:
-    """(time, event, source) in order; what stands before the first line that tells a time gets that time. A source
-    that never tells one is placed at the end of the others (infinity).
+    """(time, event, source) in order; what stands before the first line that shows a time gets that time. A source
+    that never shows one is placed at the end of the others (infinity).
     """
     clock = SourceClock()
     waiting: list[LogEvent] = []
@@ -108,13 +108,13 @@ class Replay:
         self.now = at
         state = self.run.state
         before, timed = state.iterations_total, state.step_seconds is not None
-        yield from self._judge.take(self.run, entry, source, at, True)
-        if state.iterations_total != before or not timed:  # DeepSpeed tells a step's time on the line behind it
+        yield from self._judge.take(self.run, (entry,), source, at, True)
+        if state.iterations_total != before or not timed:  # DeepSpeed prints a step's time on the next line
             self._sample(state)
 
     def finish(self, after: float) -> Iterator[Transition]:
-        """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then, nobody
-        knows.
+        """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then is
+        unknown.
         """
         last = self.now
         yield from self.pass_until(last + after)
@@ -139,13 +139,13 @@ class Replay:
             self._tflops.add(state.latest.tflops)
 
     def time_of(self, at: float) -> str | float:
-        """ISO 8601 where the log tells the time, else seconds since the first line."""
+        """ISO 8601 where the log prints times, else seconds since the first line."""
         if self.dated:
             return datetime.fromtimestamp(at, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
         return round(at - (self.first or 0.0), 3)
 
     def summary(self) -> dict[str, Any]:
-        """The run in figures; absent where the log does not tell."""
+        """The run in figures; absent where the log does not show it."""
         state = self.run.state
         seconds = self.now - (self.first or 0.0)
         fields: dict[str, Any] = {
@@ -176,7 +176,7 @@ def _rounded(value: float | None) -> float | None:
 def replay(
     judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0
 ) -> Iterator[tuple[Replay, Transition | None]]:
-    """Every transition of one run with the replay that gave it; last, once, with None when all is said."""
+    """Every transition of one run with the replay that gave it; last, once, with None at the end."""
     player = Replay(judge, name)
     streams = [clocked(_noting(player, entries), source) for source, entries in sources.items()]
     for at, entry, source in heapq.merge(*streams, key=itemgetter(0)):

@@ -1,4 +1,4 @@
-"""The state file: one atomic, checksummed, versioned file; a memory, never the only copy of what a log can say.
+"""The state file: one atomic, checksummed, versioned file; a cache, never the only copy of what is in a log.
 
 A header line in JSON (format, version, sha256, bytes), then MessagePack. Written to a temporary file beside it, synced,
 renamed; the directory is synced too, and the generation before is kept. What cannot be read is reported and rebuilt
@@ -91,7 +91,7 @@ class Store:
         except BlockingIOError as error:
             os.close(descriptor)
             raise StateInUseError(f"{self.directory} is in use by another megatron-monitor") from error
-        except OSError as error:  # a network file system without locks: nobody can be kept out
+        except OSError as error:  # a network file system without locks
             _log.warning("state=%s cannot be locked: %s; see that no other monitor uses it", self.directory, error)
         self._lock = descriptor
 

@@ -1,4 +1,4 @@
-"""What systemd is told: sd_notify(3) by datagrams to $NOTIFY_SOCKET, nothing if there is none.
+"""Notifications to systemd: sd_notify(3) by datagrams to $NOTIFY_SOCKET, nothing if there is none.
 
 Law: never waits, never raises. The watchdog is fed by the loop alone, so a loop that stalls is restarted by systemd.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 
 class ServiceManager:
-    """systemd, or nobody. `environ` holds NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID where it runs us."""
+    """systemd, or none. `environ` holds NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID where it runs us."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -20,7 +20,7 @@ class ServiceManager:
         self.watchdog_seconds = _watchdog(environ) if address else None
         """systemd restarts us after this long without a sign; None: it does not."""
         self.listens = bool(address)
-        """Is there anybody to tell?"""
+        """Is systemd there to be notified?"""
         self._fed_at = float("-inf")
         self._status = ""
 
@@ -43,7 +43,7 @@ class ServiceManager:
             self._send(f"STATUS={text}")
 
     def turned(self, monotonic: float) -> None:
-        """The loop has turned: feed the watchdog, three times in its patience."""
+        """The loop has turned: feed the watchdog, three times in its timeout."""
         if self.watchdog_seconds is not None and monotonic - self._fed_at >= self.watchdog_seconds / 3:
             self._fed_at = monotonic
             self._send("WATCHDOG=1")

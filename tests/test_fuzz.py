@@ -19,16 +19,15 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from monitor.clock import ManualClock
 from monitor.config import load
 from monitor.core import Core
+from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Restarted, Unreadable
 from monitor.incidents import Transition
-from monitor.known import Saved
 from monitor.notifiers.message import payload
-from monitor.reading import custom_rules
 from monitor.serve.http import App
 from monitor.store import decode, encode
 from parsers.reader import SourceReader
 from parsers.registry import RULES
-from tests.monitor.run.test_jump import line
+from tests.monitor.core.test_jump import line
 
 HOSTILE = [
     '"} 1\nmegatron_injected{run="x', "<script>alert(1)</script>", "\x1b]0;owned\x07\x1b[31m", "\u2028\u202e\u0000",
@@ -60,7 +59,7 @@ def core_of(name: str = "run") -> Core:
     patterns = "patterns=[{name: own, match: 'own: (?P<value>.*)', kind: value}]"
     runs = json.dumps([{"paths": ["/x.log"], "name": name}])
     config = load("", [f"runs={runs}", patterns])
-    return Core(config, custom_rules(config))
+    return Core(config)
 
 
 def fed(core: Core, data: bytes, *, live: bool = True) -> float:

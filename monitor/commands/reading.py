@@ -43,7 +43,7 @@ def runs_of(
     runs = [
         (
             run.state,
-            row_of(run.state, derived.run_state(run.state, run.history), tallies.of.get(name), options),
+            row_of(run.state, derived.run_state(run.state, run.archived), tallies.of.get(name), options),
         )
         for name, run in sorted(core.runs.items())
         if run.state.proven and run.state.sources

@@ -26,9 +26,9 @@ from monitor.clock import SystemClock
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.commands.top_screen import plain, screen
 from monitor.config import Config
+from monitor.live import LiveCore
 from monitor.metrics import Snapshot
 from monitor.once import read_all
-from monitor.watching import Watching
 
 _DEFAULT = "http://127.0.0.1:9843"
 _TIMEOUT = 5.0
@@ -119,12 +119,12 @@ def _source(
     if once:
         yield _finished(config), "read to the end"
         return
-    watching = Watching(config)
-    watching.start()
+    live = LiveCore(config)
+    live.start()
     try:
-        yield lambda seconds: _view(watching.look(seconds or 1.0)), ", ".join(targets) or str(config_file)
+        yield lambda seconds: _view(live.look(seconds or 1.0)), ", ".join(targets) or str(config_file)
     finally:
-        watching.stop()
+        live.stop(2.0)
 
 
 def _is_address(target: str) -> bool:

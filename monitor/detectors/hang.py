@@ -230,7 +230,7 @@ def check(state: RunState, now: float, settings: HangSettings) -> Verdict:
         "silence_seconds": round(silence, 3),
         "budget_seconds": round(allowed.seconds, 3),
         "budget_reason": allowed.reason,
-        "last_progress_at": state.progress_at,
+        "last_progress_at": state.unix(state.progress_at),
         "last_line": state.last_line,
     }
     if allowed.expected is not None:

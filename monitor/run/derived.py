@@ -92,14 +92,14 @@ def effective_ratio(state: RunState) -> float | None:
 
 
 def eta(state: RunState) -> float | None:
-    """When the run ends at its real efficiency, restarts and interruptions counted; None where it cannot be known."""
+    """Unix seconds when the run ends at its real efficiency, restarts and interruptions counted; None if unknown."""
     last, total, baseline = state.latest.iteration, state.train_iterations, state.pace.baseline
     if last is None or total is None or baseline is None or state.progress_at is None:
         return None
     if state.phase in ENDED or not state.live:
         return None
     remaining = max(0, total - last) * baseline / (effective_ratio(state) or 1.0)
-    return state.progress_at + remaining
+    return state.unix(state.progress_at + remaining)
 
 
 def seconds_at_risk(state: RunState) -> float | None:

@@ -21,7 +21,7 @@ def record(
 
     `clock` is the log's own time of the event, None if it printed none; `at` and `live` are fold's.
     """
-    history = state.history
+    history, at = state.history, at + state.wall_offset  # the log's own times are those of a wall clock
     if live and clock is not None:
         lag = at - clock
         history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
@@ -51,7 +51,11 @@ def record(
     if entered:
         if not history.phases:
             first = (
-                state.log_clock_first if clock is not None else (state.first_at or at) - history.zone if live else None
+                state.log_clock_first
+                if clock is not None
+                else (state.unix(state.first_at) or at) - history.zone
+                if live
+                else None
             )
             history.add_phase(first, None, "starting")
         bounds = time is None and state.phase in _BOUNDS

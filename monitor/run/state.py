@@ -1,7 +1,8 @@
 """What is known of one run: plain values, changed by fold.py alone.
 
 A run is a named training: several attempts (launches), each with phases; its lines may come from several sources.
-Instants are Unix seconds, durations seconds. `None` is unknown. Everything here can be written as JSON.
+Instants are seconds of the daemon's steady clock (monitor/clock.py), durations seconds; `unix` translates an instant
+for whoever reads it. `None` is unknown. Everything here can be written as JSON.
 """
 
 from __future__ import annotations
@@ -180,6 +181,8 @@ class RunState:
     lost: bool = False
     """No source of the run can be read."""
     sources: list[str] = field(default_factory=list)
+    wall_offset: float = 0.0
+    """Unix time less an instant, seconds: 0 unless the wall clock was set since the run was first seen."""
     read_at: float = 0.0
     """When the monitor last read a line of the run that said something."""
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -289,3 +292,7 @@ class RunState:
     def last_line(self) -> str:
         """The last iteration line, as evidence."""
         return text_of(self.last_raw)
+
+    def unix(self, instant: float | None) -> float | None:
+        """The instant as Unix seconds: for what people and other programs read."""
+        return None if instant is None else instant + self.wall_offset

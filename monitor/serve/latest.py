@@ -1,9 +1,12 @@
-"""The Snapshot that other threads read: made by the loop when somebody asks, and only then.
+"""The Snapshot that other threads ask for: made by the loop when somebody asks, and only then.
 
-Who asks waits for the loop's next turn, so that a page shows all that was folded before the question. A loop that is
-busy (a backlog, a machine that swaps) is waited for a moment only: then the last page must do.
+The way of a scrape: an HTTP thread puts its question here and wakes the loop; the loop ends its pause, folds what lies
+in its queue, makes one Snapshot for all who wait, and each HTTP thread renders it. Snapshots are not made after each
+batch: to make 50 runs' samples ten times a second costs more than to judge them. A scrape does not wait for the reader
+threads either: what was written in the last two seconds at most may not be in it.
 
-A scrape asks for figures: pages and charts are not made for it, and those of the Snapshot that it gets may be old.
+A loop that is busy (a backlog, a machine that swaps) is waited for a moment only: then the last Snapshot must do. A
+scrape asks for figures: pages and charts are not made for it, and those of the Snapshot that it gets may be old.
 """
 
 from __future__ import annotations
@@ -13,59 +16,55 @@ from collections.abc import Callable
 
 from monitor.metrics import Snapshot
 
-_PATIENCE = 0.25  # seconds: a batch of a backlog takes 0.2; a scrape has 10 s as a rule
-_PAGE_PATIENCE = 4  # times as long for a page: the last one may be of yesterday, where nobody has looked since
+_WAIT = 0.25  # seconds: a batch of a backlog takes 0.2; a scrape has 10 s as a rule
+_PAGE_WAIT = 4  # times as long for a page: the last one is as old as the last look at a page
 
 
 class Latest:
-    """Called by any thread for a Snapshot; `wanted` and `show` are the loop's."""
+    """Called by any thread for a Snapshot; `wanted`, `pages_wanted`, `last` and `show` are the loop's."""
 
-    def __init__(self, first: Snapshot, knock: Callable[[], None], patience: float = _PATIENCE) -> None:
-        """`knock` makes the loop turn now."""
-        self._snapshot = first
-        self._knock = knock
-        self._patience = patience
-        self._changed = threading.Condition()
-        self._asked = self._answered = 0
-        self._pages_asked = self._pages_answered = 0  # the number of the last question for a page, of questions
+    def __init__(self, first: Snapshot, wake: Callable[[], None], wait: float = _WAIT) -> None:
+        """`wake` makes the loop turn now; a question waits for `wait` seconds."""
+        self.last = first
+        """The one that was shown last."""
+        self._wake = wake
+        self._wait = wait
+        self._shown = threading.Condition()
+        self._waiting: dict[int, bool] = {}  # number of a question -> whether it is for a page
+        self._number = 0
 
     def __call__(self) -> Snapshot:
-        """One made after this question, or the last one if the loop does not turn in time."""
-        with self._changed:
-            self._asked = self._pages_asked = mine = self._asked + 1
-        self._knock()
-        with self._changed:
-            self._changed.wait_for(lambda: self._pages_answered >= mine, _PAGE_PATIENCE * self._patience)
-            return self._snapshot
+        """One with pages made after this question, or the last one if the loop does not turn in time."""
+        return self._ask(True, _PAGE_WAIT * self._wait)
 
     def figures(self) -> Snapshot:
         """The same, of which only samples and counts are asked for."""
-        with self._changed:
-            self._asked = mine = self._asked + 1
-        self._knock()
-        with self._changed:
-            self._changed.wait_for(lambda: self._answered >= mine, self._patience)
-            return self._snapshot
+        return self._ask(False, self._wait)
+
+    def _ask(self, page: bool, seconds: float) -> Snapshot:
+        with self._shown:  # the question stands when the wait is over: the next Snapshot is made for it
+            self._number = mine = self._number + 1
+            self._waiting[mine] = page
+        self._wake()
+        with self._shown:
+            self._shown.wait_for(lambda: mine not in self._waiting, seconds)
+            return self.last
 
     @property
-    def last(self) -> Snapshot:
-        """The one that was shown last, without asking."""
-        return self._snapshot
-
-    @property
-    def wanted(self) -> int:
-        """How many have asked so far if one of them waits, else 0: to be given to `show`."""
-        return self._asked if self._asked > self._answered or self.pages_wanted else 0
+    def wanted(self) -> bool:
+        """Does anybody wait?"""
+        return bool(self._waiting)
 
     @property
     def pages_wanted(self) -> bool:
-        """Does one of them wait for pages?"""
-        return self._pages_asked > self._pages_answered
+        """Does anybody wait for pages?"""
+        with self._shown:
+            return any(self._waiting.values())
 
-    def show(self, snapshot: Snapshot, asked: int, *, pages: bool = True) -> None:
-        """A new one, made after so many had asked; `pages`: with the pages as they are now."""
-        with self._changed:
-            self._snapshot, self._answered = snapshot, max(self._answered, asked)
-            if pages:
-                self._pages_answered = max(self._pages_answered, asked)
-            self._changed.notify_all()
+    def show(self, snapshot: Snapshot, *, pages: bool = True) -> None:
+        """Answer all who wait; without `pages` only those who did not ask for one. To be made and shown at once."""
+        with self._shown:
+            self.last = snapshot
+            for number in [number for number, page in self._waiting.items() if pages or not page]:
+                del self._waiting[number]
+            self._shown.notify_all()

@@ -15,9 +15,10 @@ import pytest
 from monitor import store as store_module
 from monitor.config import load as load_config
 from monitor.core import Core
+from monitor.core.saved import Saved, SavedSource
 from monitor.follow.messages import CaughtUp, Opened, Position, Scanned
 from monitor.incidents import IncidentBook
-from monitor.known import Saved, SavedRun, SavedSource
+from monitor.judgement import Judged
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from monitor.store import Saver, StateInUseError, StateUnreadableError, Store, decode, encode, pause_after
@@ -30,7 +31,7 @@ def sample() -> Saved:
     for number in range(1, 8):
         event = IterationLogged(iteration=number, seconds_per_iteration=2.0, grad_norm=math.nan, global_batch_size=64)
         fold(state, LogEvent(number, "r", event, "line"), "a", float(number), True)
-    return Saved(runs={"run": SavedRun(state, IncidentBook(), False)}, counts={"x_total": [(("a", "b"), 3.0)]})
+    return Saved(runs={"run": Judged(state, IncidentBook(), False)}, counts={"x_total": [(("a", "b"), 3.0)]})
 
 
 def test_round_trip() -> None:
@@ -235,7 +236,7 @@ def test_what_is_gone_for_a_month_is_forgotten() -> None:
     known = {"open": [], "offset": 0, "line": 1}
     saved = Saved(
         sources={"/old": SavedSource("r", position, known, 1000.0)},
-        runs={"r": SavedRun(RunState("r", proven=True), IncidentBook(), False)},
+        runs={"r": Judged(RunState("r", proven=True), IncidentBook(), False)},
     )
     core = Core(load_config("", ["runs=[{paths: [/logs/*.log]}]"]))
     core.restore(saved)

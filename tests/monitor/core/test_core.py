@@ -10,7 +10,7 @@ from monitor.config import Watch, default_config
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from monitor.incidents import Transition
-from monitor.judgement import Judged
+from monitor.judgement import Judge, Judged
 from monitor.metrics import Histogram, Sample
 from monitor.run.units import LONGEST_SECONDS
 from monitor.store import decode, encode
@@ -26,9 +26,9 @@ def line(number: int, total: int = 1000, seconds: float = 10.0) -> bytes:
     ).encode()
 
 
-def core_for(*paths: str) -> Core:
+def core_for(*paths: str, judge: Judge | None = None) -> Core:
     """A core that follows these paths."""
-    return Core(msgspec.structs.replace(default_config(), runs=(Watch(paths=paths or ("/l/*",)),)))
+    return Core(msgspec.structs.replace(default_config(), runs=(Watch(paths=paths or ("/l/*",)),)), judge=judge)
 
 
 def opened(path: str, mtime: float = NOW) -> Opened:
@@ -58,7 +58,7 @@ def test_a_half_read_run_is_not_shown() -> None:
     assert core.snapshot(NOW).ready
 
 
-def test_a_dead_log_is_history() -> None:
+def test_a_stale_log_is_archived() -> None:
     """Last written a day ago: shown as lost, no incident, not even a late one; until it moves."""
     core = core_for()
     old = NOW - 86400
@@ -200,17 +200,17 @@ def test_a_log_that_is_named_by_hand_is_shown_whatever_an_earlier_daemon_forgot(
     assert restored(LONGEST_SECONDS) == set()
 
 
-def judgements(core: Core) -> list[tuple[str, float]]:
-    """(run, time) of each judgement from now on."""
-    seen: list[tuple[str, float]] = []
-    judge = core._judge.judge
+class NotingJudge(Judge):
+    """`seen`: (run, time) of each judgement."""
 
-    def noted(run: Judged, now: float) -> list[Transition]:
-        seen.append((run.state.name, now))
-        return judge(run, now)
+    def __init__(self) -> None:
+        super().__init__(default_config())
+        self.seen: list[tuple[str, float]] = []
 
-    core._judge.judge = noted  # type: ignore[method-assign]
-    return seen
+    def judge(self, run: Judged, now: float) -> list[Transition]:
+        """Judge as always."""
+        self.seen.append((run.state.name, now))
+        return super().judge(run, now)
 
 
 def live(core: Core, path: str, count: int) -> int:
@@ -224,9 +224,10 @@ def live(core: Core, path: str, count: int) -> int:
 
 def test_a_calm_run_is_judged_every_fifteen_seconds() -> None:
     """Its iterations ask for nothing, as in a replay; any other line, and a deadline, is judged at once."""
-    core = core_for()
+    judge = NotingJudge()
+    core, seen = core_for(judge=judge), judge.seen
     at = live(core, "/l/a.log", 20)
-    seen = judgements(core)
+    seen.clear()
     for second in range(1, 46):
         now = NOW + second
         text = line(20 + second, seconds=1.0)
@@ -244,9 +245,10 @@ def test_a_calm_run_is_judged_every_fifteen_seconds() -> None:
 
 def test_a_silent_run_is_judged_every_second_from_half_its_budget_on() -> None:
     """No hang is told later for being calm before."""
-    core = core_for()
+    judge = NotingJudge()
+    core, seen = core_for(judge=judge), judge.seen
     live(core, "/l/a.log", 20)
-    seen = judgements(core)
+    seen.clear()
     told = [(tenth / 10, item) for tenth in range(10_000) for item in core.tick(NOW + tenth / 10)]
     loud = [second for second, item in told if not item.quiet]
     budget = core.snapshot(NOW).runs[0].page["budget_seconds"]
@@ -291,6 +293,6 @@ def test_what_a_log_may_not_tell_again_is_to_be_saved_soon() -> None:
     for message in (Restarted("/l/a.log", "rotated", "inode"), Gone("/l/a.log", NOW)):  # type: ignore[arg-type]
         core = core_for()
         live(core, "/l/a.log", 3)
-        assert not core.fleeting
+        assert not core.save_soon
         core.handle(message, NOW)
-        assert core.fleeting
+        assert core.save_soon

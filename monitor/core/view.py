@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from monitor.config import Config
+from monitor.core.runs import Run
+from monitor.core.sources import Source
 from monitor.detectors import hang
-from monitor.detectors.hang import HangSettings
-from monitor.known import Run, Source
+from monitor.judgement import Judged
 from monitor.metrics import MonitorCounts, RunSnapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
@@ -16,29 +18,35 @@ from parsers.engine.scan import Rule
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 
 
-def show(run: Run, now: float, settings: HangSettings, peak_tflops: float | None, *, pages: bool) -> RunSnapshot:
+def show(run: Run, now: float, config: Config, *, pages: bool) -> RunSnapshot:
     """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference. Without `pages` the
     samples alone are made anew: a scrape draws no charts.
     """
     shown, due = run.shown, pages and run.page_due
     if shown is not None and not (run.dirty or run.book.open or due):
         return shown
-    name = derived.run_state(run.state, run.history)
+    name = derived.run_state(run.state, run.archived)
     aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
-    if shown is None or run.dirty or aged or due or name != run.shown_state:
-        state = run.state
-        deadline = None if run.history or state.lost else hang.deadline(state, settings)
-        view = View(state, run.book, name, deadline, peak_tflops)
-        samples = samples_of(view)
-        if pages or shown is None:
-            past = (state.history.frozen(), tuple(run.book.history))
-            shown = RunSnapshot(state.name, samples, page_of(view, settings), *past)
-            run.page_due = False
-        else:
-            shown = dataclasses.replace(shown, samples=samples)
-            run.page_due = True
-        run.shown, run.shown_state, run.shown_at, run.dirty = shown, name, now, False
+    if shown is not None and not (run.dirty or aged or due or name != run.shown_state):
+        return shown
+    state, view = run.state, view_of(run, config)
+    samples = samples_of(view)
+    run.page_due = shown is not None and not pages
+    if shown is not None and not pages:
+        shown = dataclasses.replace(shown, samples=samples)
+    else:
+        charts, transitions = state.history.frozen(), tuple(run.book.history)
+        shown = RunSnapshot(state.name, samples, page_of(view, config.detectors.hang), charts, transitions)
+    run.shown, run.shown_state, run.shown_at, run.dirty = shown, name, now, False
     return shown
+
+
+def view_of(run: Judged, config: Config) -> View:
+    """What metrics and pages read of it."""
+    state = run.state
+    deadline = None if run.archived or state.lost else hang.deadline(state, config.detectors.hang)
+    name = derived.run_state(state, run.archived)
+    return View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops)
 
 
 def count_sources(

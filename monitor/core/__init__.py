@@ -1,0 +1,428 @@
+"""The core: messages of the follower in, transitions and snapshots out. Time is an argument; nothing here waits.
+
+The daemon, `run --once`, `report`, `top` and the tests drive the same object. It owns every RunState. Beside the fold
+and the judgement only the core writes to one: its sources, which of them are unreadable, when it was read, whether it
+is live. The rooms:
+
+    sources.py    the followed files: reader, proof of the place, read to the end or not
+    runs.py       the runs: begin, archive, lose, expire, make room
+    schedule.py   which run is judged when
+    view.py       what HTTP shows of them
+    saved.py      what a restart needs
+    counters.py   what the monitor counts of its own reading
+
+Instants are seconds of the daemon's steady clock (monitor/clock.py): a wall clock that is set does not move them.
+`wall_offset` leads to Unix time; it is added where an instant is shown, and taken from what a message brings.
+Each message concerns one source and each judgement one run: `handle` and `_judge_run` are where either may fail alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import platform
+from collections import Counter
+from collections.abc import Sequence
+
+from monitor import __version__
+from monitor.config import Config, run_name
+from monitor.core.counters import Counters
+from monitor.core.runs import Run, Runs
+from monitor.core.saved import Saved, SavedSource
+from monitor.core.schedule import Schedule
+from monitor.core.sources import Source, Sources
+from monitor.core.view import count_sources, show
+from monitor.follow.messages import (
+    CaughtUp,
+    Data,
+    Gone,
+    Message,
+    Opened,
+    Position,
+    Readable,
+    Restarted,
+    Scanned,
+    Unreadable,
+)
+from monitor.incidents import Transition
+from monitor.judgement import Judge, Judged
+from monitor.metrics import MonitorCounts, Snapshot
+from monitor.reading import custom_rules
+from monitor.run import derived
+from monitor.run.log_clock import log_clock
+from monitor.run.phases import ENDED
+from monitor.run.units import LONGEST_SECONDS
+from parsers.events import (
+    FailureSeen,
+    IterationLogged,
+    LogEvent,
+    ProcessExited,
+    ProcessTerminated,
+    TracebackSeen,
+    WatchdogTimedOut,
+)
+
+_log = logging.getLogger(__name__)
+
+_SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
+_BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
+_STEPS_ONLY = {IterationLogged.kind}
+
+
+class Core:
+    """Everything the daemon knows. Methods are called by one thread; `now` is an instant."""
+
+    def __init__(self, config: Config, judge: Judge | None = None, *, charts: bool = True) -> None:
+        """`charts`: whether what the charts draw is kept."""
+        self._charts = charts
+        self._wall_offset = 0.0
+        self._saved = Saved()
+        self._transitions: list[Transition] = []
+        self._counters = Counters()
+        self.counts = self._counters.counts
+        self.counts.set("build_info", 1.0, __version__, platform.python_version())
+        self.changed = False
+        """Something worth saving happened since the flag was last cleared."""
+        self.save_soon = False
+        """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
+        self.scanned: set[str] = set()
+        """Mounts that were searched to the end at least once."""
+        self._begin(config, judge or Judge(config))
+
+    def _begin(self, config: Config, judge: Judge) -> None:
+        self.config, self._rules, self._judge = config, custom_rules(config), judge
+        self._sources, self._runs = Sources(), Runs(config, charts=self._charts)
+        self._runs.wall_offset = self._wall_offset
+        self._schedule = Schedule(judge)
+        self.scanned.clear()
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """By name."""
+        return self._runs.by_name
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """By name."""
+        return self._sources.by_name
+
+    @property
+    def ready(self) -> bool:
+        """Was every source read to its end?"""
+        return self._sources.ready
+
+    @property
+    def wall_offset(self) -> float:
+        """Unix time less an instant, seconds: set by the shell as it begins and when the wall clock was set."""
+        return self._wall_offset
+
+    @wall_offset.setter
+    def wall_offset(self, seconds: float) -> None:
+        if seconds != self._wall_offset:
+            self._wall_offset = self._runs.wall_offset = seconds
+            self.changed = True
+            for run in self.runs.values():
+                run.state.wall_offset = seconds
+                self._schedule.request(run)
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def handle(self, message: Message, now: float) -> None:
+        """Take one message of the follower."""
+        match message:
+            case Opened():
+                self._opened(message)
+            case Scanned():
+                self._scanned(message)
+            case Unreadable() | Readable():
+                self._access(message, now)
+            case _:
+                source = self._sources.get(message.source)
+                if source is not None:
+                    self._of_source(source, message, now)
+        if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
+            self.changed = True
+
+    def _of_source(self, source: Source, message: Data | Restarted | CaughtUp | Gone, now: float) -> None:
+        match message:
+            case Data():
+                self._data(source, message, now)
+            case Restarted():
+                self._restarted(source, message, now)
+            case CaughtUp():
+                self._caught_up(source, now)
+            case Gone():
+                self._gone(source, now)
+
+    def _opened(self, message: Opened) -> None:
+        name = run_name(message.path, message.path, self.config.runs)
+        saved = self._saved.claim_source(message.source)
+        if saved is not None:  # another file under the same path goes on with the same run, as it would live
+            self._runs.claim(self._saved, saved.run, name)
+        self._drop_source(message.source)
+        self._sources.open(message, name, self._rules, saved.reader if saved is not None and message.resumed else None)
+
+    def _drop_source(self, name: str) -> None:
+        source = self._sources.get(name)
+        if source is not None:
+            self._counters.add_lines(source)
+            self._sources.drop(source)
+
+    def _data(self, source: Source, message: Data, now: float) -> None:
+        entries = source.feed(message)
+        self._counters.add_bytes(len(message.data), message.at)
+        # Stamped by another thread off the wall clock: one that was set in between must put progress neither into the
+        # future nor before the last reading. Risk left: this one reading is dated up to that much too early.
+        at = min(message.at - self._wall_offset, now)
+        if source.caught_up:
+            at = source.read_at = max(at, source.read_at)
+        else:
+            at = min(at, message.mtime - self._wall_offset)
+        self._fold(source, entries, at, now)
+
+    def _flush(self, source: Source, now: float) -> None:
+        """No more will come: what it ends with, without a line end, counts."""
+        self._fold(source, source.reader.flush(), source.mtime - self._wall_offset, now)
+
+    def _restarted(self, source: Source, message: Restarted, now: float) -> None:
+        if message.reason != "truncated":  # what a rotated file ended with was its last line
+            self._flush(source, now)
+        self._counters.add_lines(source)
+        self.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
+        source.restart(self._rules, message)
+        self.save_soon = True
+        _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
+
+    def _caught_up(self, source: Source, now: float) -> None:
+        if source.caught_up:
+            return
+        self._sources.finish(source)
+        run = self._runs.get(source.run)
+        if run is None or not run.state.proven:
+            if not source.untrained_logged and source.reader.fed_bytes:
+                source.untrained_logged = True
+                _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
+        elif not self._sources.catching_up(source.run):
+            self._schedule.request(run)
+            self._runs.archive_or_watch(run, now)
+
+    def _access(self, message: Unreadable | Readable, now: float) -> None:
+        """A file cannot be read, or can be again; it need not have been opened before."""
+        source = self._sources.get(message.source)
+        name = source.run if source else run_name(message.source, message.source, self.config.runs)
+        if isinstance(message, Readable):
+            run = self._runs.get(name)
+            if run is not None:
+                run.state.unreadable.pop(message.source, None)
+        else:
+            run = self._run(name, now)
+            if run is not None:
+                run.state.unreadable[message.source] = message.message
+                run.state.proven = True
+            if source is not None:
+                self._sources.finish(source)  # the run does not wait for what cannot be read
+            _log.warning("source=%s unreadable: %s", message.source, message.message)
+        if run is not None:
+            self._schedule.request(run)
+            self._runs.note_lost(run, self._sources.of_run(name))
+
+    def _gone(self, source: Source, now: float) -> None:
+        run = self._runs.get(source.run)
+        if run is None:
+            return
+        self._flush(source, now)
+        if run.state.live and run.state.phase not in ENDED:
+            run.state.unreadable[source.name] = "the file was deleted"
+            self._runs.note_lost(run, self._sources.of_run(source.run))
+        self._schedule.request(run)
+        self.save_soon = True
+        self._counters.add_lines(source)
+        source.restart(self._rules)
+
+    def _scanned(self, message: Scanned) -> None:
+        self.scanned.add(message.mount)
+        for name in message.forgotten:
+            self._drop_source(name)
+        self.counts.add("stats_total", by=message.stats)
+        for name, count in message.errors.items():
+            self.counts.add("io_errors_total", name, by=count)
+
+    # --- folding ----------------------------------------------------------------------------------------------------
+
+    def _fold(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
+        """Take the events of one delivery, which were written (read, while they come live) at `at`."""
+        if not entries:
+            return
+        run = self._runs.get(source.run) or self._run(source.run, now)
+        if run is None:
+            return
+        state = run.state
+        if source.name not in state.sources:
+            state.sources.append(source.name)
+        kinds = Counter(entry.event.kind for entry in entries)
+        self._counters.add_events(kinds, entries)
+        if not source.caught_up:
+            run.backlog_at = now
+            entries = _taken_now(run, source, entries, at)
+        before = state.progress_at
+        self._transitions += self._judge.take(run, entries, source.name, at, source.caught_up)
+        if run.archived and source.caught_up and state.progress_at != before:
+            run.archived = False  # it moves
+        state.read_at = now
+        run.dirty = True
+        if (
+            run.book.open
+            or run.book.pending
+            or not run.judged_at
+            or not source.caught_up
+            or kinds.keys() != _STEPS_ONLY
+        ):
+            self._schedule.request(run)  # else it only trains: a detector that an iteration changes has judged at once
+
+    def _fold_deferred(self, run: Run, now: float) -> None:
+        """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
+        self._take_deferred(run)
+        self._schedule.request(run)
+        self._runs.archive_or_watch(run, now)
+
+    def _take_deferred(self, run: Run) -> None:
+        last = run.state.log_clock_last
+        for entry, source, at in run.deferred:
+            logged = log_clock(entry.event.logged_at)
+            if last is None or logged is None or logged >= last:
+                self._judge.take(run, (entry,), source, at, False)
+        run.deferred.clear()
+
+    def _run(self, name: str, now: float) -> Run | None:
+        """The run of that name, new or saved; None if there are too many that live."""
+        run = self._runs.get(name)
+        if run is None:
+            if self._runs.full:
+                dropped = self._runs.make_room(self._sources.catching_up)
+                self.counts.add("runs_dropped_total", "refused" if dropped is None else "dead")
+                if dropped is None:
+                    return None
+            self._runs.claim(self._saved, name, name)  # saved, and a file of it came first that was not there then
+            run = self._runs.get(name) or self._runs.begin(name, now)
+        return run
+
+    def flush(self, now: float) -> None:
+        """No more will come from any source."""
+        for source in self.sources.values():
+            self._flush(source, now)
+        for run in self.runs.values():
+            self._fold_deferred(run, now)
+
+    # --- judgement --------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> list[Transition]:
+        """Judge the runs that are due; all transitions since the last call."""
+        for name in self._schedule.names(self._runs, now):
+            if self._sources.catching_up(name):
+                continue
+            run = self._runs.get(name)
+            if run is None:
+                self._schedule.forget(name)
+                continue
+            if run.deferred and now - run.backlog_at >= _BACKLOG_QUIET:
+                self._fold_deferred(run, now)
+            if self._schedule.take(run, now):
+                self._judge_run(run, now)
+        transitions, self._transitions = self._transitions, []
+        return transitions
+
+    def _judge_run(self, run: Run, now: float) -> None:
+        before = run.state.hung, run.state.phase
+        transitions = self._judge.judge(run, now)
+        self._transitions += transitions
+        if transitions or before != (run.state.hung, run.state.phase):
+            run.dirty = self.changed = True
+        run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
+        if self._runs.drop_expired(run, now):
+            self.changed = True
+
+    # --- what is shown ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, now: float, *, pages: bool = True) -> Snapshot:
+        """What HTTP may show until the next one; without `pages` those in it may be older than its samples."""
+        shown = tuple(
+            show(run, now, self.config, pages=pages)
+            for name, run in sorted(self.runs.items())
+            if run.state.proven and (run.shown is not None or not self._sources.catching_up(name))
+        )
+        count_sources(self.counted(), self.sources, self.runs.values(), self._rules)
+        self.counts.set("runs", len(shown))
+        at = now + self._wall_offset
+        return Snapshot(
+            at=at,
+            runs=shown,
+            monitor=self.counts.frozen(),
+            incidents=tuple(incident for run in shown for incident in run.page["incidents"]),
+            ready=self.ready,
+            loop_turned_at=at,
+        )
+
+    def counted(self) -> MonitorCounts:
+        """The counts, brought up to date."""
+        return self._counters.up_to_date(self.sources.values())
+
+    # --- state over a restart ---------------------------------------------------------------------------------------
+
+    def reconfigure(self, config: Config, now: float) -> dict[str, Position]:
+        """Begin anew with another configuration and everything that is known; gives the positions to prove."""
+        self._saved = self.save(now)
+        self._begin(config, Judge(config))
+        self.changed = True
+        return self._saved.positions
+
+    def save(self, now: float) -> Saved:
+        """Everything a restart needs: aggregates and offsets as they belong together."""
+        saved = self._saved.unclaimed(now)
+        saved.wall_offset = self._wall_offset
+        saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
+        for name, source in self.sources.items():
+            reader = source.reader.save()
+            saved.sources[name] = SavedSource(source.run, source.marker.position(reader["offset"]), reader, now)
+        for name, run in self.runs.items():
+            if run.state.proven:
+                saved.runs[name] = self._saved_run(run)
+        return saved
+
+    def _saved_run(self, run: Run) -> Judged:
+        run.state.history.settle()
+        if not run.deferred:
+            return Judged(run.state, run.book, run.archived)
+        # Their lines lie before the saved offsets: in what is saved they count now or never.
+        run = Run(copy.deepcopy(run.state), copy.deepcopy(run.book), run.archived, deferred=list(run.deferred))
+        self._take_deferred(run)
+        return Judged(run.state, run.book, run.archived)
+
+    def restore(self, saved: Saved) -> dict[str, Position]:
+        """Take what was saved; each source and its run are claimed when the follower proves the position.
+
+        Gives the positions to prove. Before anything else; `now` goes on from the saved instants (`wall_offset`).
+        """
+        self._saved = saved
+        self.wall_offset = saved.wall_offset
+        if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
+            saved.forget_expired_runs()
+        for name, series in saved.counts.items():
+            if name.endswith("_total"):
+                self.counts.values.setdefault(name, {}).update({tuple(labels): value for labels, value in series})
+        return saved.positions
+
+
+def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float) -> Sequence[LogEvent]:
+    """What of a backlog is folded at once. Ends and failures that stand in a file before any line of the training loop
+    are deferred: its file may be read later, and its lines come first.
+    """
+    if source.has_steps:
+        return entries
+    taken: list[LogEvent] = []
+    for entry in entries:
+        if not source.has_steps and isinstance(entry.event, _SURROUNDING):
+            run.deferred.append((entry, source.name, at))
+        else:
+            source.has_steps = source.has_steps or entry.event.proves_training
+            taken.append(entry)
+    return taken

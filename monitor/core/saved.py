@@ -1,0 +1,64 @@
+"""Persistence: what a restart needs, and what of it no source has claimed yet. Pure; store.py writes the file.
+
+Law: an offset is saved with the state that its lines produced, never alone. A saved source is claimed when the follower
+opens it, and its run with it, under the name that the present configuration gives the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor.follow.messages import Position
+from monitor.judgement import Judged
+
+_KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
+
+
+@dataclass(slots=True)
+class SavedSource:
+    """How far a source had been folded, with the proof of the place and the reader's context."""
+
+    run: str
+    position: Position
+    reader: dict[str, Any]
+    saved_at: float
+
+
+@dataclass(slots=True)
+class Saved:
+    """What the state file holds."""
+
+    sources: dict[str, SavedSource] = field(default_factory=dict)
+    runs: dict[str, Judged] = field(default_factory=dict)
+    """Each at the moment its sources stood where SavedSource says."""
+    counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
+    wall_offset: float = 0.0
+    """Unix time less the instants in here (monitor/clock.py), seconds."""
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """By source, for the follower to prove."""
+        return {name: source.position for name, source in self.sources.items()}
+
+    def claim_source(self, name: str) -> SavedSource | None:
+        """It goes on: it is no longer waiting here."""
+        return self.sources.pop(name, None)
+
+    def claim_run(self, name: str) -> Judged | None:
+        """The same."""
+        return self.runs.pop(name, None)
+
+    def unclaimed(self, now: float) -> Saved:
+        """What still waits, to be saved again: a mount that is down at the start costs no state."""
+        sources = {name: one for name, one in self.sources.items() if now - one.saved_at < _KEEP_SECONDS}
+        wanted = {one.run for one in sources.values()}
+        return Saved(sources, {name: run for name, run in self.runs.items() if name in wanted})
+
+    def forget_expired_runs(self) -> None:
+        """Drop the sources of runs that were shown, ended and are no longer kept: they are read again."""
+        expired = [
+            name for name, one in self.sources.items() if one.run not in self.runs and one.reader.get("matched_lines")
+        ]
+        for name in expired:
+            del self.sources[name]

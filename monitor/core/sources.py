@@ -1,0 +1,122 @@
+"""The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from monitor.config import Config
+from monitor.follow.marker import Marker
+from monitor.follow.messages import Data, Opened, Restarted
+from monitor.follow.patterns import Watch
+from monitor.reading import judged_reader
+from parsers.engine.scan import Rule
+from parsers.events import LogEvent
+from parsers.reader import SourceReader
+
+
+def watches(config: Config) -> list[Watch]:
+    """What the follower is to look for."""
+    return [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
+
+
+@dataclass(slots=True)
+class Source:
+    """One followed file, the run it belongs to, and how far the loop has come."""
+
+    name: str
+    path: str
+    run: str
+    reader: SourceReader
+    marker: Marker
+    mtime: float
+    """When it was last written, by its file system's clock. Unix seconds."""
+    counted: tuple[int, int]
+    """(lines, matched lines) of the reader that the counters hold already."""
+    caught_up: bool = False
+    """It was read to its end once: what comes now comes live."""
+    behind_bytes: int = 0
+    read_at: float = 0.0
+    """When it was last read. An instant."""
+    untrained_logged: bool = False
+    has_steps: bool = False
+    """It holds lines of the training loop, not only of what surrounds it."""
+
+    def feed(self, message: Data) -> Sequence[LogEvent]:
+        """The next bytes; the events of the lines that they end."""
+        gap = message.offset - self.reader.fed_bytes
+        if gap > 0:
+            self.reader.skip(gap)
+        self.marker.feed(message)
+        self.behind_bytes, self.mtime = message.behind_bytes, message.mtime
+        return self.reader.feed(message.data)
+
+    def restart(self, rules: Sequence[Rule], message: Restarted | None = None) -> None:
+        """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
+        if message is not None:
+            self.marker.feed(message)
+        self.reader, self.counted = judged_reader(rules), (0, 0)
+
+
+class Sources:
+    """By name. A run is catching up while one of its sources has not been read to its end."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Source] = {}
+        self._of_run: dict[str, set[str]] = {}
+        self._unread: Counter[str] = Counter()  # run -> its sources that have not been read to their end
+
+    def get(self, name: str) -> Source | None:
+        """None if the follower has not opened it."""
+        return self.by_name.get(name)
+
+    def open(self, message: Opened, run: str, rules: Sequence[Rule], saved: dict[str, Any] | None) -> Source:
+        """Follow it from the message's offset on; `saved` is the reader's context there, if it was resumed."""
+        reader, marker = judged_reader(rules), Marker()
+        if saved is not None:
+            reader.restore(saved)
+        elif message.offset:  # what stands before was delivered under another name
+            reader.skip(message.offset)
+        marker.feed(message)
+        counted = reader.lines, reader.matched_lines
+        source = Source(message.source, message.path, run, reader, marker, message.mtime, counted)
+        self.by_name[source.name] = source
+        self._of_run.setdefault(run, set()).add(source.name)
+        self._unread[run] += 1
+        return source
+
+    def drop(self, source: Source) -> None:
+        """It is followed no more."""
+        self.finish(source)
+        del self.by_name[source.name]
+        names = self._of_run[source.run]
+        names.discard(source.name)
+        if not names:
+            del self._of_run[source.run], self._unread[source.run]
+
+    def finish(self, source: Source) -> None:
+        """It was read to its end, or cannot be read: its run need not wait for it."""
+        if not source.caught_up:
+            source.caught_up = True
+            self._unread[source.run] -= 1
+
+    def of_run(self, run: str) -> set[str]:
+        """The names of its sources."""
+        return self._of_run.get(run, set())
+
+    def catching_up(self, run: str) -> bool:
+        """Is one of its sources not yet read to its end?"""
+        return self._unread[run] > 0
+
+    @property
+    def ready(self) -> bool:
+        """Was every source read to its end?"""
+        return not any(self._unread.values())
+
+    def clear(self) -> None:
+        """They will all be opened anew."""
+        self.by_name.clear()
+        self._of_run.clear()
+        self._unread.clear()

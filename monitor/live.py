@@ -1,0 +1,114 @@
+"""The core on live files: the reader threads, the queue between them and the core, and the time.
+
+`top` looks through it, and the daemon is built around it. By itself it keeps no state: what it shows was read from the
+files since it began.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from monitor.clock import Clock, SteadyClock, SystemClock
+from monitor.config import Config
+from monitor.core import Core
+from monitor.core.saved import Saved
+from monitor.core.sources import watches
+from monitor.follow.follower import Follower
+from monitor.follow.inbox import Inbox
+from monitor.follow.messages import Position
+from monitor.follow.reader_thread import MountStatus
+from monitor.follow.settings import FollowSettings
+from monitor.metrics import Snapshot
+
+_log = logging.getLogger(__name__)
+
+_BATCH_SECONDS = 0.2  # of messages taken before the runs are judged
+_PACE = 0.1  # seconds between two turns that take messages, unless somebody asks
+_JUMP = 5.0  # seconds that the wall clock was set by, to be worth a line and a count
+
+
+class LiveCore:
+    """Made from a configuration; `start`, then `take` or `look` as often as wanted, then `stop`. All but `wake` for one
+    thread.
+    """
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        """Raises ConfigError."""
+        self.clock = clock or SystemClock()
+        self.core = Core(config)
+        self._steady = SteadyClock(self.clock)
+        self._inbox = Inbox(FollowSettings().queue_size)
+        self._follower: Follower | None = None
+        self._took_at = float("-inf")  # monotonic seconds when messages were last taken
+
+    def start(self, saved: Saved | None = None) -> None:
+        """Begin to read, where `saved` stands."""
+        positions: dict[str, Position] = {}
+        if saved is not None:
+            positions = self.core.restore(saved)
+            self._steady = SteadyClock(self.clock, saved.wall_offset)
+        self._follow(positions)
+
+    def stop(self, seconds: float) -> None:
+        """End the reader threads, within so many seconds."""
+        if self._follower is not None:
+            self._follower.stop(seconds)
+
+    def reconfigure(self, config: Config) -> None:
+        """Read on by another configuration, after `stop`; what is known stays."""
+        self._inbox = Inbox(FollowSettings().queue_size)  # a reader left behind keeps the old one
+        self._follow(self.core.reconfigure(config, self.now()))
+
+    def wake(self) -> None:
+        """End the waiting of `take`. From any thread, never from a signal handler."""
+        self._inbox.knock()
+
+    def take(self, wait: float) -> None:
+        """Take what came into the core, waiting for it up to `wait` seconds, and for what comes with it a moment more.
+
+        Raises RuntimeError if a reader thread has ended by a bug.
+        """
+        if wait > 0.0:
+            self._inbox.wait(self._took_at + _PACE - self.clock.monotonic(), wait)
+        until = self.clock.monotonic() + _BATCH_SECONDS
+        while self._took_at < until and (messages := self._inbox.get_some()):
+            now = self.now()
+            for message in messages:
+                self.core.handle(message, now)
+            self._took_at = self.clock.monotonic()
+        if self._follower is not None and not self._follower.alive:
+            raise RuntimeError("a reader thread has ended: its traceback stands above")
+
+    def look(self, seconds: float) -> Snapshot:
+        """What is there after so many seconds."""
+        until = self.clock.monotonic() + seconds
+        while (left := until - self.clock.monotonic()) > 0:
+            self.take(left)
+            self.core.tick(self.now())
+        return self.core.snapshot(self.now())
+
+    def now(self) -> float:
+        """The instant. The core learns of a wall clock that was set."""
+        step = self._steady.look()
+        if step:
+            self.core.wall_offset = self._steady.offset
+        if abs(step) > _JUMP:
+            _log.warning("the wall clock was set by %+.0f s; silences are counted on as before", step)
+            self.core.counts.add("clock_jumps_total")
+        return self._steady.now()
+
+    def mounts(self) -> tuple[MountStatus, ...]:
+        """How each reader does, from memory."""
+        return self._follower.status() if self._follower is not None else ()
+
+    def _follow(self, positions: dict[str, Position]) -> None:
+        follow = self.core.config.follow
+        settings = FollowSettings(
+            poll_interval=follow.poll_interval,
+            idle_interval=follow.idle_interval,
+            discovery_interval=follow.discovery_interval,
+        )
+        self._follower = Follower(
+            watches(self.core.config), positions, self._inbox, settings=settings, clock=self.clock
+        )
+        self._follower.start()

@@ -1,0 +1,83 @@
+"""When the state is loaded and saved: at the start, from time to time while something changes, and last."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from monitor.clock import Clock
+from monitor.core import Core
+from monitor.core.saved import Saved
+from monitor.store import Saver, Store, encode, pause_after
+
+_log = logging.getLogger(__name__)
+
+_SOON = 1.0  # seconds to the save after a rotation: a crash later finds no more what the old file ended with
+_LAST = 2.0  # seconds that the last save may take
+
+
+class Saving:
+    """The state of one core in one directory; without a directory nothing is kept."""
+
+    def __init__(self, core: Core, clock: Clock) -> None:
+        self._core = core
+        self._clock = clock
+        self._store: Store | None = None
+        self._saver: Saver | None = None
+        self._due_at = float("-inf")
+        self._failures = 0
+
+    def load(self, directory: Path) -> Saved | None:
+        """Take the directory and what is saved there. Raises StateInUseError."""
+        store, counts = Store(directory), self._core.counts
+        try:
+            store.lock()
+        except OSError as error:
+            _log.warning(
+                "state=%s cannot be used: %s; watching without it: a restart will read the logs anew",
+                directory, error.strerror or error,
+            )  # fmt: skip
+            counts.add("state_save_failures_total")
+            return None
+        self._store, self._saver = store, Saver(store)
+        saved, problems = store.load(Saved)
+        for problem in problems:
+            _log.warning("state %s; it is rebuilt from the logs", problem)
+            counts.add("state_rebuilds_total")
+        return saved
+
+    def at_once(self) -> None:
+        """The next `turn` saves: what people were notified of is not sent again after a crash."""
+        self._due_at = float("-inf")
+
+    def turn(self, now: float) -> None:
+        """Save if something has changed and it is time. `now`: the core's instant."""
+        if self._saver is None:
+            return
+        if self._saver.failures > self._failures:
+            self._core.counts.add("state_save_failures_total", by=self._saver.failures - self._failures)
+            self._failures, self._core.changed = self._saver.failures, True  # what was not written is tried again
+        began = self._clock.monotonic()
+        if self._core.save_soon:
+            self._core.save_soon = False
+            self._due_at = min(self._due_at, began + _SOON)
+        if not self._core.changed or began < self._due_at or self._saver.busy:  # a slow disk is not given more
+            return
+        data = encode(self._core.save(now))
+        self._saver.offer(data)
+        self._core.changed = False
+        ended = self._clock.monotonic()
+        self._due_at = ended + pause_after(len(data), ended - began)
+
+    def save_last(self, now: float) -> None:
+        """Before the end."""
+        if self._saver is None:
+            return
+        self._saver.offer(encode(self._core.save(now)))
+        if not self._saver.finish(_LAST):
+            _log.warning("state not saved: the disk did not take it within %.0f s", _LAST)
+
+    def release(self) -> None:
+        """Let the directory go."""
+        if self._store is not None:
+            self._store.release()

@@ -1,0 +1,178 @@
+"""A clock that is set changes no silence, and what is shown is Unix time before and after."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from monitor.clock import ManualClock, SteadyClock
+from monitor.config import load
+from monitor.core import Core
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.metrics import Snapshot
+from monitor.run.history import history_json
+from monitor.store import decode, encode
+
+
+def line(number: int) -> bytes:
+    """One iteration of a second."""
+    return (
+        f" iteration {number:8d}/{1000:8d} | consumed samples: {number * 8:12d} | elapsed time per iteration (ms): "
+        f"1000.0 | learning rate: 1.500E-04 | global batch size: {8:5d} | lm loss: {3 - number / 1000:.6E} | "
+        f"loss scale: 1.0 | grad norm: {number / 7:.3f} | number of skipped iterations:   0 | "
+        "number of nan iterations:   0 |\n"
+    ).encode()
+
+
+class Lab:
+    """A core, its clocks, and one log that is written a line a second."""
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self.clock = ManualClock()
+        self.steady = SteadyClock(self.clock, offset)
+        self.core = Core(load("", ["runs=[{paths: [/x.log]}]", "detectors.hang.minimum=60s"]))
+        self.core.wall_offset = offset
+        self.written = self.at = 0
+        wall = self.clock.wall()
+        self.core.handle(Opened("/x.log", "/x.log", None, 0, wall, resumed=False), self.now)
+        self.core.handle(CaughtUp("/x.log", wall), self.now)
+
+    @property
+    def now(self) -> float:
+        """As the daemon asks for it."""
+        if self.steady.look():
+            self.core.wall_offset = self.steady.offset
+        return self.steady.now()
+
+    def second(self) -> list[Any]:
+        """A line; the transitions."""
+        self.clock.advance(1.0)
+        self.written += 1
+        data, wall = line(self.written), self.clock.wall()
+        self.core.handle(Data("/x.log", self.at, data, wall, wall, 0), self.now)
+        self.at += len(data)
+        return self.core.tick(self.now)
+
+    def silence(self, seconds: int) -> list[tuple[int, Any]]:
+        """(seconds waited, transition) of so many seconds without a line."""
+        out = []
+        for waited in range(1, seconds + 1):
+            self.clock.advance(1.0)
+            out += [(waited, one) for one in self.core.tick(self.now)]
+        return out
+
+
+def test_no_hang_by_a_jump_and_none_missed_by_one() -> None:
+    """An hour forward or back: a healthy run stays healthy, a silent one hangs when its time has come."""
+    for jump in (3600.0, -3600.0, 7 * 86400.0):
+        lab = Lab()
+        for number in range(1, 120):
+            if number == 100:
+                lab.clock.set_wall(lab.clock.wall() + jump)
+            assert [one for one in lab.second() if one.incident == "hang"] == []
+        lab.clock.set_wall(lab.clock.wall() - jump)
+        waited = [waited for waited, one in lab.silence(100) if one.incident == "hang" and one.severity == "critical"]
+        assert len(waited) == 1
+        assert 59 <= waited[0] <= 62
+
+
+def test_a_line_that_was_stamped_before_the_jump_is_not_dated_an_hour_back() -> None:
+    """The reader thread read it, the wall clock was set, the core takes it."""
+    for jump in (3600.0, -3600.0):
+        lab = Lab()
+        for _ in range(100):
+            lab.second()
+        stamped = lab.clock.wall()
+        lab.clock.set_wall(stamped + jump)
+        lab.core.handle(Data("/x.log", lab.at, line(101), stamped, stamped, 0), lab.now)
+        assert [one for one in lab.core.tick(lab.now) if one.incident == "hang"] == []
+        assert lab.core.snapshot(lab.now).runs[0].page["progress_at"] == lab.clock.wall()
+
+
+def shown(snapshot: Snapshot) -> str:
+    """Everything that is read of it."""
+    (run,) = snapshot.runs
+    return json.dumps(
+        [snapshot.at, snapshot.incidents, run.page, history_json(run.history), run.samples, snapshot.monitor]
+        + [one.to_json() for one in run.transitions],
+        default=str,
+    )
+
+
+def test_what_is_shown_is_unix_time_whatever_the_offset() -> None:
+    """Page, API, metrics, charts and notifications of two daemons, one of whose wall clocks was set long ago."""
+    plain, moved = Lab(), Lab(offset=12_345.0)
+    for _ in range(120):
+        assert plain.second() == moved.second()
+    first, second = plain.silence(100), moved.silence(100)
+    assert first == second
+    assert {one.incident for _, one in first} == {"hang"}
+    assert shown(plain.core.snapshot(plain.now)) == shown(moved.core.snapshot(moved.now))
+    wall = plain.clock.wall()
+    assert moved.now == wall - 12_345.0
+    for lab in (plain, moved):
+        for _ in range(3):
+            lab.second()
+    assert shown(plain.core.snapshot(plain.now)) == shown(moved.core.snapshot(moved.now))
+
+
+def test_a_jump_moves_what_is_shown_of_a_run_that_nothing_came_for() -> None:
+    """Its last progress was so many seconds ago by the new clock too."""
+    lab = Lab()
+    for _ in range(10):
+        lab.second()
+    lab.core.snapshot(lab.now)
+    lab.clock.set_wall(lab.clock.wall() + 3600.0)
+    lab.core.tick(lab.now)
+    (run,) = lab.core.snapshot(lab.now).runs
+    assert run.page["progress_at"] == lab.clock.wall()
+    assert run.samples["megatron_last_progress_timestamp_seconds"][0].value == lab.clock.wall()  # type: ignore[index]
+
+
+def test_instants_go_on_over_a_restart() -> None:
+    """What was saved with an offset is read with it."""
+    lab = Lab()
+    lab.second()
+    lab.clock.set_wall(lab.clock.wall() - 50_000.0)
+    for _ in range(100):
+        lab.second()
+    saved = decode(encode(lab.core.save(lab.now)), type(lab.core.save(lab.now)))
+    assert saved.wall_offset == -50_000.0
+    again = Lab.__new__(Lab)
+    again.clock = lab.clock
+    again.core = Core(lab.core.config)
+    positions = again.core.restore(saved)
+    again.steady = SteadyClock(again.clock, again.core.wall_offset)
+    again.written, again.at = lab.written, lab.at
+    position, wall = positions["/x.log"], again.clock.wall()
+    opened = Opened("/x.log", "/x.log", position, lab.at, wall, resumed=True, offset=position.offset)
+    again.core.handle(opened, again.now)
+    again.core.handle(CaughtUp("/x.log", wall), again.now)
+    assert again.core.tick(again.now) == []
+    assert again.core.snapshot(again.now).runs[0].page["progress_at"] == wall
+    (waited,) = [waited for waited, one in again.silence(100) if one.severity == "critical"]
+    assert 59 <= waited <= 62
+
+
+def test_a_small_step_is_no_jump_and_a_stopped_process_sees_none() -> None:
+    """NTP's slewing moves both clocks alike; two readings with a pause between them do not agree once."""
+    clock = ManualClock()
+    steady = SteadyClock(clock)
+    clock.set_wall(clock.wall() + 0.4)
+    assert steady.look() == 0.0
+    assert steady.offset == 0.0
+
+    class Stopped(ManualClock):
+        def monotonic(self) -> float:
+            if self.pause:
+                pause, self.pause = self.pause, 0.0
+                self.advance(pause)
+            return super().monotonic()
+
+        pause = 0.0
+
+    stopped = Stopped()
+    steady = SteadyClock(stopped)
+    stopped.pause = 25.0
+    assert steady.look() == 0.0
+    assert steady.offset == 0.0

@@ -1,0 +1,245 @@
+"""The core's rooms, each by itself: sources, runs, schedule of judgement, persistence, counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from monitor.config import Config, default_config
+from monitor.core.counters import Counters
+from monitor.core.runs import Run, Runs
+from monitor.core.saved import Saved, SavedSource
+from monitor.core.schedule import Schedule
+from monitor.core.sources import Source, Sources
+from monitor.follow.messages import Data, Opened, Position, Restarted
+from monitor.incidents import Incident
+from monitor.judgement import Judge, Judged
+from monitor.run.state import RunState
+from parsers.events import IterationLogged, LogEvent, Malformed
+
+NOW = 1000.0
+DAY = 86_400.0
+
+
+def opened(name: str, offset: int = 0) -> Opened:
+    """A file is found."""
+    return Opened(name, name, None, 0, NOW, False, offset=offset)
+
+
+def config(**changes: object) -> Config:
+    """The defaults, but for some."""
+    return msgspec.structs.replace(default_config(), **changes)
+
+
+# --- sources --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_catches_up_until_its_last_source_was_read() -> None:
+    """Two files of one run, one of another; a source that is dropped is not waited for."""
+    sources = Sources()
+    assert sources.ready
+    first, second = (sources.open(opened(name), "a", (), None) for name in ("/a.out", "/a.err"))
+    other = sources.open(opened("/b.log"), "b", (), None)
+    assert sources.of_run("a") == {"/a.out", "/a.err"}
+    sources.finish(first)
+    sources.finish(first)  # twice counts once
+    sources.finish(other)
+    assert (sources.catching_up("a"), sources.catching_up("b"), sources.ready) == (True, False, False)
+    sources.drop(second)
+    assert (sources.catching_up("a"), sources.ready) == (False, True)
+    sources.drop(first)
+    assert sources.of_run("a") == set()
+    assert sources.get("/a.out") is None
+
+
+def test_a_hole_is_skipped_and_a_restart_reads_from_the_beginning() -> None:
+    """Offsets of the reader follow those of the messages."""
+    source = Sources().open(opened("/a.log", offset=100), "a", (), None)
+    assert source.reader.fed_bytes == 100
+    source.feed(Data("/a.log", 100, b"x\n", NOW, NOW, 7))
+    source.feed(Data("/a.log", 150, b"y\n", NOW, NOW, 5))
+    assert (source.reader.fed_bytes, source.behind_bytes) == (152, 5)
+    source.restart((), Restarted("/a.log", "rotated", "inode"))
+    assert (source.reader.fed_bytes, source.counted) == (0, (0, 0))
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def ended(runs: Runs, name: str, progress_at: float) -> Run:
+    """A finished run."""
+    run = runs.begin(name, NOW)
+    run.state.phase, run.state.progress_at = "finished", progress_at
+    return run
+
+
+def test_room_is_made_by_the_run_that_is_dead_for_longest() -> None:
+    """Not by one that lives, has an open incident, or is still read."""
+    runs = Runs(config(max_runs=4), charts=True)
+    ended(runs, "old", 10.0)
+    ended(runs, "older", 5.0)
+    ended(runs, "oldest", 1.0)
+    living = runs.begin("living", NOW)
+    living.state.live = True
+    assert runs.full
+    runs.by_name["older"].book.open["hang"] = Incident("hang", "critical", 1.0, "", None, "training", 1.0)
+    assert runs.make_room(lambda name: name == "oldest") == "old"
+    assert not runs.full
+    assert runs.make_room(lambda name: name == "oldest") is None
+    assert runs.make_room(lambda _: False) == "oldest"
+
+
+def test_a_backlog_is_archived_if_it_ended_or_is_stale() -> None:
+    """One that may still move is watched; what is watched stays so."""
+    runs = Runs(config(), charts=True)
+    for progress_at, phase, archived in (
+        (NOW - 1, "training", False), (NOW - DAY, "training", True), (NOW - 1, "finished", True),
+    ):  # fmt: skip
+        run = Run(RunState("r", phase=phase, progress_at=progress_at))
+        runs.archive_or_watch(run, NOW)
+        assert (run.archived, run.state.live) == (archived, not archived)
+        if run.state.live:
+            runs.archive_or_watch(run, NOW + DAY)
+            assert not run.archived
+
+
+def test_what_is_over_expires_and_what_is_open_stays() -> None:
+    """After the retention, counted from when it was last read."""
+    runs = Runs(config(run_retention=100.0), charts=True)
+    over, training = ended(runs, "over", NOW), runs.begin("training", NOW)
+    assert not runs.drop_expired(over, NOW + 100)
+    assert runs.drop_expired(over, NOW + 101)
+    assert not runs.drop_expired(training, NOW + DAY)
+    training.archived = True
+    training.book.open["source_lost"] = Incident("source_lost", "critical", 1.0, "", None, "training", 1.0)
+    assert not runs.drop_expired(training, NOW + DAY)
+    training.book.open.clear()
+    assert runs.drop_expired(training, NOW + DAY)
+    assert runs.by_name == {}
+
+
+def test_a_run_is_lost_when_none_of_its_sources_can_be_read() -> None:
+    """One that can be read is enough."""
+    runs = Runs(config(), charts=True)
+    run = runs.begin("a", NOW)
+    for unreadable, followed, lost in (
+        ({}, set(), False), ({"/1": "EIO"}, {"/1", "/2"}, False), ({"/1": "EIO", "/2": "EIO"}, {"/1", "/2"}, True),
+        ({"/never-opened": "EACCES"}, set(), True),
+    ):  # fmt: skip
+        run.state.unreadable = dict(unreadable)
+        runs.note_lost(run, followed)
+        assert run.state.lost is lost
+
+
+# --- schedule -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def schedule() -> Schedule:
+    """With every detector."""
+    return Schedule(Judge(config()))
+
+
+def proven(runs: Runs, name: str) -> Run:
+    """A run that trains."""
+    run = runs.begin(name, NOW)
+    run.state.proven = run.state.live = True
+    run.state.phase, run.state.progress_at = "training", NOW
+    return run
+
+
+def test_what_something_came_for_is_judged_at_once_the_others_when_they_are_due(schedule: Schedule) -> None:
+    """All are looked at once a second; a calm one is judged every 15 s, one with a pending incident every second."""
+    runs = Runs(config(), charts=True)
+    calm, pending = proven(runs, "calm"), proven(runs, "pending")
+    pending.book.pending["slowdown"] = NOW
+    assert schedule.names(runs, NOW) == ["calm", "pending"]
+    assert schedule.take(calm, NOW)
+    assert schedule.take(pending, NOW)
+    assert schedule.names(runs, NOW + 0.5) == []
+    schedule.request(calm)
+    assert calm.dirty
+    assert schedule.names(runs, NOW + 0.6) == ["calm"]
+    assert schedule.take(calm, NOW + 0.6)
+    assert not schedule.take(calm, NOW + 0.7)
+    assert schedule.names(runs, NOW + 2.0) == ["calm", "pending"]
+    assert not schedule.take(calm, NOW + 2.0)
+    assert schedule.take(pending, NOW + 2.0)
+    assert schedule.take(calm, NOW + 15.7)
+
+
+def test_what_is_not_proven_is_not_judged(schedule: Schedule) -> None:
+    """And a name without a run is forgotten."""
+    runs = Runs(config(), charts=True)
+    run = runs.begin("a", NOW)
+    schedule.names(runs, NOW)
+    schedule.request(run)
+    assert not schedule.take(run, NOW)
+    schedule.request(run)
+    schedule.forget("a")
+    assert schedule.names(runs, NOW + 0.1) == []
+
+
+# --- persistence ----------------------------------------------------------------------------------------------------
+
+
+def saved_source(run: str, at: float, **reader: int) -> SavedSource:
+    """At offset 0."""
+    return SavedSource(run, Position(1, 2, 0, "", 0, 0, ""), dict(reader), at)
+
+
+def test_what_nobody_claims_waits_for_a_month() -> None:
+    """With its run; what was claimed is saved by whoever has it now."""
+    saved = Saved({name: saved_source(name, NOW) for name in "abc"}, {name: Judged(RunState(name)) for name in "abc"})
+    assert saved.claim_source("a") is not None
+    assert saved.claim_run("a") is not None
+    assert saved.claim_run("a") is None
+    saved.sources["b"].saved_at = NOW - 31 * DAY
+    left = saved.unclaimed(NOW)
+    assert (set(left.sources), set(left.runs)) == ({"c"}, {"c"})
+    left.sources.clear()
+    assert set(saved.positions) == {"b", "c"}
+
+
+def test_a_run_that_expired_is_read_again_on_demand() -> None:
+    """A source that held no training line is not."""
+    saved = Saved({"/expired": saved_source("r", NOW, matched_lines=3), "/noise": saved_source("n", NOW)})
+    saved.forget_expired_runs()
+    assert set(saved.sources) == {"/noise"}
+
+
+def test_a_claimed_run_goes_on_under_its_present_name() -> None:
+    """Unless there is one of that name already; it takes the present offset of the wall clock."""
+    runs = Runs(config(), charts=True)
+    runs.wall_offset = 60.0
+    saved = Saved(runs={"old": Judged(RunState("old", iterations_total=7), archived=True)})
+    runs.claim(saved, "old", "new")
+    run = runs.by_name["new"]
+    assert (run.state.name, run.state.iterations_total, run.archived, run.state.wall_offset) == ("new", 7, True, 60.0)
+    runs.claim(Saved(runs={"old": Judged(RunState("old"))}), "old", "new")
+    assert runs.by_name["new"] is run
+
+
+# --- counters -------------------------------------------------------------------------------------------------------
+
+
+def test_counts_are_brought_up_to_date_when_somebody_looks() -> None:
+    """Events by kind, malformed lines by rule, lines and bytes; each once."""
+    counters, sources = Counters(), Sources()
+    source: Source = sources.open(opened("/a.log"), "a", (), None)
+    source.feed(Data("/a.log", 0, b"a\nb\n", NOW, NOW, 0))
+    entries = [
+        LogEvent(1, "r", IterationLogged(iteration=1), ""),
+        LogEvent(2, "r", Malformed(rule="iteration", text="no number"), ""),
+    ]
+    counters.add_events(Counter(entry.event.kind for entry in entries), entries)
+    counters.add_bytes(4, NOW)
+    for _ in range(2):
+        values = counters.up_to_date([source]).values
+        assert values["megatron_monitor_events_total"] == {("iteration",): 1.0, ("malformed",): 1.0}
+        assert values["megatron_monitor_malformed_lines_total"] == {("iteration",): 1.0}
+        assert values["megatron_monitor_lines_total"] == {("matched",): 0.0, ("other",): 2.0}
+        assert values["megatron_monitor_bytes_total"] == {(): 4.0}
+        assert values["megatron_monitor_last_read_timestamp_seconds"] == {(): NOW}
