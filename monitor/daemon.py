@@ -82,7 +82,7 @@ class Daemon:
         self._stopping = threading.Event()
         self._reloading = threading.Event()
         first = Snapshot(at=self.clock.wall(), loop_turned_at=self.clock.wall())
-        self._latest = Latest(first, lambda: self._inbox.knock())  # noqa: PLW0108 - a reload replaces it
+        self._latest = Latest(first, lambda: self._inbox.wake())  # noqa: PLW0108 - a reload replaces it
         self._turned = self.clock.monotonic()
         self._took = float("-inf")
         """When a message was last taken."""

@@ -1,30 +1,30 @@
 """All files of one mount, synchronous: discovery in slices, every due file in turn, statistics per walk.
 
-`poll` is a generator so that a slow consumer holds back the reading, not the memory. Nothing here starts a thread.
+`poll` is a generator so that a slow consumer holds back the reading, not the memory. Nothing here starts a thread or
+watches anything: `read_once` reads everything to its end in the caller's thread.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from monitor.clock import Clock
-from monitor.follow.agenda import Agenda
-from monitor.follow.context import Context
-from monitor.follow.descriptors import Descriptors
-from monitor.follow.discovery import Found, Job, Step, Walk, may_find
-from monitor.follow.listings import Listings
+from monitor.clock import Clock, SystemClock
+from monitor.follow.context import Context, Descriptors, Registry
+from monitor.follow.discovery import Job, Listings, Step, Walk, may_find, owner, plan
 from monitor.follow.messages import Message, Position, Scanned, SourceId, Unreadable, source_id
-from monitor.follow.mounts import Mount, Mounts
+from monitor.follow.mounts import Mount, Mounts, read_mounts
 from monitor.follow.os_layer import OsLayer
-from monitor.follow.registry import Registry
+from monitor.follow.patterns import Watch
+from monitor.follow.schedule import Schedule
 from monitor.follow.settings import FollowSettings
 from monitor.follow.source import Source
 
-_MOST_STRANGERS = 4096  # names remembered: asking the patterns again takes some 20 us
+_REMEMBERED_PATHS = 4096  # whether a walk may find them: asking the patterns again takes some 20 us
 Mode = Literal["inotify", "poll"]
 
 
@@ -51,7 +51,7 @@ class MountReader:
         self.sources: dict[SourceId, Source] = {}
         self.hurried = False
         """The last pass left something to be done at once: a walk, or more to read."""
-        self.context = Context(
+        self._context = Context(
             os_layer,
             settings,
             Descriptors(os_layer, settings.max_open_files),
@@ -61,51 +61,53 @@ class MountReader:
         self._settings = settings
         self._points = points
         self._resume = dict(resume)
-        self._jobs: tuple[Job, ...] = tuple(jobs)
-        self._strangers: set[str] = set()  # paths that no walk would find
-        self._agenda = Agenda()
-        self._listings = Listings(settings.settle_seconds, settings.relist_interval) if mount.local else None
+        self._jobs: tuple[Job, ...] = ()
+        self._schedule: Schedule[Source] = Schedule()
+        self._listings: Listings | None = None
         self._walk: Walk | None = None
         self._steps: Iterator[Step] = iter(())
         self._found: set[SourceId] = set()
         self._walk_due = self._walked_at = float("-inf")
-        self._unsupported: Counter[str] = Counter()
         self._passes = 0
         self._seconds = 0.0
+        self.add_jobs(jobs)
 
     def add_jobs(self, jobs: Iterable[Job]) -> None:
         """More to look for, from the next walk on."""
-        new = [job for job in jobs if job not in self._jobs]
-        if new:
-            self._jobs = (*self._jobs, *new)
-            self._strangers.clear()
+        known = self._jobs
+        self._jobs = tuple(dict.fromkeys((*known, *jobs)))
+        if self._jobs != known:
+            self._may_find = functools.lru_cache(_REMEMBERED_PATHS)(functools.partial(may_find, self._jobs))
 
     def follow(self, path: str, *, literal: bool = False) -> None:
         """Look at this path from now on."""
         key = source_id(path)
         if key not in self.sources:
             resume = self._resume.pop(key, None)
-            source = self.sources[key] = Source(path, self.context, literal=literal, resume=resume)
-            self._agenda.put(source)
+            source = self.sources[key] = Source(path, self._context, literal=literal, resume=resume)
+            self._schedule.put(source)
         elif literal:
             self.sources[key].literal = True
 
-    def poll(self, clock: Clock, hints: Iterable[str] = (), *, all_files: bool = False) -> Iterator[Message]:
-        """One pass: a slice of the walk, then each file that is due or hinted at (a path that was seen to change)."""
+    def poll(self, clock: Clock, changed: Iterable[str] = (), *, all_files: bool = False) -> Iterator[Message]:
+        """One pass: a slice of the walk, then each file that is due, or whose path was seen to change."""
         begun = clock.monotonic()
-        self._hint(hints, begun, all_files=all_files)
+        for path in changed:
+            source = self.sources.get(source_id(path))
+            if source is not None:
+                self._schedule.hasten(source, begun)
+            elif self._may_find(path):  # not what lies beside the logs and is written as often as they are
+                self._walk_due = min(self._walk_due, self._walked_at + self._settings.discovery_soonest)
+        if all_files:
+            self._walk_due = begun
+            self._schedule.hasten_all(self.sources.values(), begun)
         yield from self._discover(clock)
-        self.context.spread_seconds = len(self.sources) / self._settings.stats_per_second
+        self._context.spread_seconds = len(self.sources) / self._settings.stats_per_second
         self.hurried = self._walk is not None
-        for source in self._agenda.take(clock.monotonic()):
-            now = clock.monotonic()
-            told = source.glance(now, at := clock.wall())
-            if told is None:
-                yield from source.poll(now, at)
-                self.hurried = self.hurried or source.more
-            elif told:
-                yield told[0]
-            self._agenda.put(source)
+        for source in self._schedule.take(clock.monotonic()):
+            yield from source.poll(clock.monotonic(), clock.wall())
+            self.hurried = self.hurried or source.more
+            self._schedule.put(source)
         self._passes += 1
         self._seconds += clock.monotonic() - begun
 
@@ -113,7 +115,7 @@ class MountReader:
         """Seconds until something is due."""
         if self._walk is not None:
             return 0.0
-        return max(0.0, min(self._agenda.next_at(), self._walk_due) - now)
+        return max(0.0, min(self._schedule.next_at(), self._walk_due) - now)
 
     def read_once(self, clock: Clock) -> Iterator[Message]:
         """Everything that is there now, every file in turn, to the end that each has when it is reached."""
@@ -138,40 +140,21 @@ class MountReader:
 
     def close(self) -> None:
         """Give every descriptor back."""
-        self.context.descriptors.close_all()
-
-    def _hint(self, hints: Iterable[str], now: float, *, all_files: bool) -> None:
-        for path in hints:
-            source = self.sources.get(source_id(path))
-            if source is not None:
-                self._agenda.hasten(source, now)
-            elif self._may_be_new(path):
-                self._walk_due = min(self._walk_due, self._walked_at + self._settings.discovery_soonest)
-        if all_files:
-            self._walk_due = now
-            self._agenda.hasten_all(self.sources.values(), now)
-
-    def _may_be_new(self, path: str) -> bool:
-        """Not so of what lies beside the logs and is written as often as they are."""
-        if path in self._strangers:
-            return False
-        if may_find(self._jobs, path):
-            return True
-        if len(self._strangers) >= _MOST_STRANGERS:
-            self._strangers.clear()
-        self._strangers.add(path)
-        return False
+        self._context.descriptors.close_all()
 
     def _discover(self, clock: Clock) -> Iterator[Message]:
-        now = clock.monotonic()
         if self._walk is None:
-            if now < self._walk_due:
+            if clock.monotonic() < self._walk_due:
                 return
-            known = self.sources
+            if self.mount.local and self._listings is None:
+                self._listings = Listings(clock, self._settings.recheck_seconds, self._settings.relist_interval)
             self._walk = Walk(
-                self.context.os_layer, self._jobs, self._points(), lambda path: source_id(path) in known,
-                self._listings, clock,
-            )  # fmt: skip
+                self._context.os_layer,
+                self._jobs,
+                self._points(),
+                lambda path: source_id(path) in self.sources,
+                self._listings,
+            )
             self._steps = self._walk.run()
             self._found = set()
             self._walk_due = float("inf")
@@ -179,30 +162,26 @@ class MountReader:
             try:
                 found = next(self._steps)
             except StopIteration:
-                yield self._walked(self._walk, clock)
+                yield self._scanned(self._walk, clock)
                 return
             if found is not None:
-                self._take(found)
+                self._found.add(source_id(found.path))
+                self.follow(found.path, literal=found.literal)
 
-    def _take(self, found: Found) -> None:
-        key = source_id(found.path)
-        self._found.add(key)
-        self.follow(found.path, literal=found.literal)
-
-    def _walked(self, walk: Walk, clock: Clock) -> Message:
+    def _scanned(self, walk: Walk, clock: Clock) -> Message:
         now = clock.monotonic()
         self._walk, self._walked_at = None, now
-        hinted = self._walk_due < float("inf")  # at what may have come after its directory was listed
-        self._walk_due = now + (self._settings.discovery_soonest if hinted else self._settings.discovery_interval)
+        asked = self._walk_due < float("inf")  # for what may have come after its directory was listed
+        self._walk_due = now + (self._settings.discovery_soonest if asked else self._settings.discovery_interval)
         for error in walk.errors:
-            self.context.count_error(error)
+            self._context.count_error(error)
         forgotten = self._forget(now)
         sources: Sequence[Source] = list(self.sources.values())
         kinds = Counter(source.unsupported for source in sources if source.unsupported) + walk.unsupported
         duplicates = kinds.pop("duplicate", 0)
         if kinds.get("directory"):  # a directory that was given is not a file gone wrong
             kinds["directory"] -= sum(source.literal and source.unsupported == "directory" for source in sources)
-        told = Scanned(
+        scanned = Scanned(
             self.mount.point,
             self.mount.file_system,
             self.mode,
@@ -210,21 +189,21 @@ class MountReader:
             files=sum(source.followed for source in sources),
             missing=sum(source.missing_since is not None for source in sources),
             unreadable=sum(source.unreadable for source in sources),
-            open_files=len(self.context.descriptors),
+            open_files=len(self._context.descriptors),
             entries=walk.entries,
-            stats=self.context.stats + walk.stats,
+            stats=self._context.stats + walk.stats,
             passes=self._passes,
             seconds=self._seconds,
             duplicates=duplicates,
             unsupported={kind: count for kind, count in sorted(kinds.items()) if count},
-            errors=dict(self.context.errors),
+            errors=dict(self._context.errors),
             forgotten=forgotten,
             note=self.note,
         )
-        self.context.stats = self._passes = 0
+        self._context.stats = self._passes = 0
         self._seconds = 0.0
-        self.context.errors.clear()
-        return told
+        self._context.errors.clear()
+        return scanned
 
     def _forget(self, now: float) -> tuple[SourceId, ...]:
         """Names that only a pattern found and that have been gone for long."""
@@ -238,3 +217,68 @@ class MountReader:
                 del self.sources[key]
                 forgotten.append(key)
         return tuple(forgotten)
+
+
+class Readers:
+    """The readers, by mount point: what is mounted there may change (autofs), the reader stays."""
+
+    def __init__(self, resume: Mapping[SourceId, Position], settings: FollowSettings, os_layer: OsLayer) -> None:
+        self._resume = dict(resume)
+        self._settings = settings
+        self._os = os_layer
+        self._registry = Registry(former for position in resume.values() for former in position.former)
+        self._readers: dict[str, MountReader] = {}
+        self._table = Mounts([])
+        self._points: frozenset[str] = frozenset()
+
+    def sync_readers(
+        self, patterns: Sequence[Watch], table: Mounts, resolve: Callable[[str], str]
+    ) -> list[MountReader]:
+        """The readers that are new with this mount table; those there are get what they have to look for besides."""
+        self._table = table
+        self._points |= table.points()
+        jobs = plan(patterns, table, resolve)
+        new = []
+        for mount, some in jobs.items():
+            known = self._readers.get(mount.point)
+            if known is not None:
+                known.add_jobs(some)
+                continue
+            reader = self._readers[mount.point] = MountReader(
+                mount,
+                some,
+                settings=self._settings,
+                os_layer=self._os,
+                registry=self._registry,
+                resume=self._resume,
+                table=lambda: self._table,
+                points=lambda: self._points,
+            )
+            for source, position in self._resume.items():
+                if owner(jobs, source) == mount:
+                    self._registry.reserve(position, source)
+                    reader.follow(source)
+            new.append(reader)
+        return new
+
+
+def read_once(
+    patterns: Sequence[Watch],
+    resume: Mapping[SourceId, Position] | None = None,
+    *,
+    settings: FollowSettings | None = None,
+    os_layer: OsLayer | None = None,
+    clock: Clock | None = None,
+    mounts: Callable[[], Mounts] = read_mounts,
+) -> Generator[Message, None, None]:
+    """Every file to its end, once, in the caller's thread, in turns of `read_bytes`. Nothing is waited for.
+
+    A path that was given literally and cannot be read comes as Unreadable, an absent one too (ENOENT).
+    """
+    system = os_layer or OsLayer()
+    readers = Readers(resume or {}, (settings or FollowSettings()).once(), system)
+    for reader in readers.sync_readers(patterns, mounts(), system.realpath):
+        try:
+            yield from reader.read_once(clock or SystemClock())
+        finally:
+            reader.close()
