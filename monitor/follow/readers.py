@@ -31,19 +31,7 @@ Mode = Literal["inotify", "poll"]
 class MountReader:
     """Follows what its jobs find. One thread at a time; only `add_jobs` may come from another."""
 
-    def __init__(
-        self,
-        mount: Mount,
-        jobs: Iterable[Job],
-        *,
-        settings: FollowSettings,
-        os_layer: OsLayer,
-        registry: Registry,
-        resume: Mapping[SourceId, Position],
-        table: Callable[[], Mounts],
-        points: Callable[[], frozenset[str]],
-    ) -> None:
-        """`table` gives the mounts now, `points` every mount point ever seen: what lies below is not this reader's."""
+    def __init__(self, mount: Mount, shared: Readers) -> None:
         self.mount = mount
         self.mode: Mode = "poll"
         self.note = ""
@@ -51,18 +39,17 @@ class MountReader:
         self.sources: dict[SourceId, Source] = {}
         self.hurried = False
         """The last pass left something to be done at once: a walk, or more to read."""
+        self._shared = shared
+        self._settings = settings = shared.settings
         self._context = Context(
-            os_layer,
+            shared.os_layer,
             settings,
-            Descriptors(os_layer, settings.max_open_files),
-            registry,
-            lambda device: table().is_local(device, mount),
+            Descriptors(shared.os_layer, settings.max_open_files),
+            shared.registry,
+            lambda device: shared.table.is_local(device, mount),
         )
-        self._settings = settings
-        self._points = points
-        self._resume = dict(resume)
         self._jobs: tuple[Job, ...] = ()
-        self._schedule: Schedule[Source] = Schedule()
+        self._schedule = Schedule()
         self._listings: Listings | None = None
         self._walk: Walk | None = None
         self._steps: Iterator[Step] = iter(())
@@ -70,7 +57,6 @@ class MountReader:
         self._walk_due = self._walked_at = float("-inf")
         self._passes = 0
         self._seconds = 0.0
-        self.add_jobs(jobs)
 
     def add_jobs(self, jobs: Iterable[Job]) -> None:
         """More to look for, from the next walk on."""
@@ -83,7 +69,7 @@ class MountReader:
         """Look at this path from now on."""
         key = source_id(path)
         if key not in self.sources:
-            resume = self._resume.pop(key, None)
+            resume = self._shared.resume.pop(key, None)
             source = self.sources[key] = Source(path, self._context, literal=literal, resume=resume)
             self._schedule.put(source)
         elif literal:
@@ -151,7 +137,7 @@ class MountReader:
             self._walk = Walk(
                 self._context.os_layer,
                 self._jobs,
-                self._points(),
+                self._shared.points,
                 lambda path: source_id(path) in self.sources,
                 self._listings,
             )
@@ -220,45 +206,37 @@ class MountReader:
 
 
 class Readers:
-    """The readers, by mount point: what is mounted there may change (autofs), the reader stays."""
+    """The readers of all mounts, by mount point: what is mounted there may change (autofs), the reader stays."""
 
     def __init__(self, resume: Mapping[SourceId, Position], settings: FollowSettings, os_layer: OsLayer) -> None:
-        self._resume = dict(resume)
-        self._settings = settings
-        self._os = os_layer
-        self._registry = Registry(former for position in resume.values() for former in position.former)
+        self.settings = settings
+        self.os_layer = os_layer
+        self.registry = Registry(former for position in resume.values() for former in position.former)
+        self.table = Mounts([])
+        """The mounts now."""
+        self.points: frozenset[str] = frozenset()
+        """Every mount point ever seen: what lies below is not for the reader above."""
+        self.resume = dict(resume)
+        """Positions of sources that are not followed yet."""
         self._readers: dict[str, MountReader] = {}
-        self._table = Mounts([])
-        self._points: frozenset[str] = frozenset()
 
     def sync_readers(
         self, patterns: Sequence[Watch], table: Mounts, resolve: Callable[[str], str]
     ) -> list[MountReader]:
         """The readers that are new with this mount table; those there are get what they have to look for besides."""
-        self._table = table
-        self._points |= table.points()
+        self.table = table
+        self.points |= table.points()
         jobs = plan(patterns, table, resolve)
         new = []
         for mount, some in jobs.items():
-            known = self._readers.get(mount.point)
-            if known is not None:
-                known.add_jobs(some)
-                continue
-            reader = self._readers[mount.point] = MountReader(
-                mount,
-                some,
-                settings=self._settings,
-                os_layer=self._os,
-                registry=self._registry,
-                resume=self._resume,
-                table=lambda: self._table,
-                points=lambda: self._points,
-            )
-            for source, position in self._resume.items():
-                if owner(jobs, source) == mount:
-                    self._registry.reserve(position, source)
-                    reader.follow(source)
-            new.append(reader)
+            if mount.point not in self._readers:
+                reader = self._readers[mount.point] = MountReader(mount, self)
+                new.append(reader)
+                for source, position in list(self.resume.items()):
+                    if owner(jobs, source) == mount:
+                        self.registry.reserve(position, source)
+                        reader.follow(source)
+            self._readers[mount.point].add_jobs(some)
         return new
 
 

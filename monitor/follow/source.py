@@ -304,21 +304,19 @@ class Source:
             self._remember_stamp(seen)
             return
         descriptor = self._context.descriptors.get(self)
-        held = descriptor is not None
-        if descriptor is None:
-            descriptor = self._context.open_as(self.path, content.identity)
-            problem = self._context.verify(descriptor, content.fingerprint()).problem
-            self._context.descriptors.put(self, descriptor)
-            if problem:
-                yield from self._suspect(seen, now, at, held=False)
+        block = None
+        if descriptor is not None:
+            block = yield from self._read(descriptor, seen, now, at)
+        if block is None or block.changed:
+            descriptor = yield from self._reopen(seen, now, at, held=block is not None)
+            if descriptor is None:
                 return
-        block = yield from self._read(descriptor, seen, now, at)
+            block = yield from self._read(descriptor, seen, now, at)
+        if block.changed:
+            self._soon = True
+            return
         if changed and self._read_stamp is not None and not block.data:
             self._changed(seen, now, at)
-        if block.changed:
-            yield from self._suspect(seen, now, at, held=held)
-            return
-        self._suspected_at = None
         self._remember_stamp(seen)
 
     def _remember_stamp(self, seen: os.stat_result) -> None:
@@ -371,23 +369,26 @@ class Source:
             recheck = min(max(0.0, stamp_ticks_until - at), recheck)
         self._backoff.changed(now, recheck_seconds=recheck, grown=self._caught_up)
 
-    def _suspect(self, seen: os.stat_result, now: float, at: float, *, held: bool) -> Messages:
-        """The bytes before the offset are not what was read, or are missing. Only a fresh open can prove it."""
+    def _reopen(
+        self, seen: os.stat_result, now: float, at: float, *, held: bool
+    ) -> Generator[Message, None, int | None]:
+        """A fresh open: only that can prove that the bytes before the offset are not what was read, or are missing.
+
+        None: it seems so, but is not proved yet.
+        """
         content = self._content
         assert content is not None
-        self._soon = True
         descriptor = self._context.open_as(self.path, content.identity)
         problem = self._context.verify(descriptor, content.fingerprint()).problem
         if problem and not self._confirmed(content.device, now):
             self._context.descriptors.discard(descriptor)
-            return
+            return None
         self._context.descriptors.put(self, descriptor)
         self._suspected_at = None
-        if not problem:
-            return  # attributes or pages of this client were old
-        reason: RestartReason = "truncated" if held or seen.st_size < content.offset else "replaced"
-        yield from self._switch(reason, problem, Content(*content.identity), at, links=None)
-        yield from self._read(descriptor, seen, now, at)
+        if problem:  # else attributes or pages of this client were old, or the descriptor had been given up
+            reason: RestartReason = "truncated" if held or seen.st_size < content.offset else "replaced"
+            yield from self._switch(reason, problem, Content(*content.identity), at, links=None)
+        return descriptor
 
     def _confirmed(self, device: int, now: float) -> bool:
         """Is what looks like a truncation proved by now? On a network mount the first look is not believed."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_DIRECTORIES = 512  # of the user's 8,192 or more inotify watches, which an IDE or a sync client needs too
 _MOST_PATHS = 1024  # named paths; beyond that looking at every file is as cheap
-_WATCHED = "MODIFY ATTRIB MOVED_FROM MOVED_TO CREATE DELETE DELETE_SELF MOVE_SELF ONLYDIR"  # not what our reads cause
+_WATCHED = ("MODIFY", "ATTRIB", "MOVED_FROM", "MOVED_TO", "CREATE", "DELETE", "ONLYDIR")  # not what our reads cause
 _LIMITS = {errno.ENOSPC: "inotify watch limit reached", errno.EMFILE: "inotify instance limit reached"}
 
 
@@ -37,9 +37,7 @@ class Waker:
         self._calls_and_events = select.poll()
         self._calls_and_events.register(self._read_fd, select.POLLIN)
         self._inotify: INotify | None = None
-        self._watches: dict[str, tuple[int, int]] = {}  # the kernel's number and the directory's inode
-        self._names: dict[int, list[str]] = {}  # one directory may have two
-        self._failed: set[str] = set()
+        self._watches: dict[int, list[str]] = {}  # the directory's names by the kernel's number: it may have two
         self.note = ""
         """Why some or all directories are only polled."""
 
@@ -87,20 +85,31 @@ class Waker:
         return paths, everything
 
     def watch(self, directories: Iterable[str]) -> None:
-        """From now on these, and no others. Called after each walk: what failed is tried again."""
-        wanted = set(directories)
+        """From now on these, and no others. Called after each walk: what failed is tried again, and a directory that
+        was made anew, or a link that names another, is watched as what it is now.
+        """
+        self.note = ""
         inotify = self._inotify or self._start_inotify()
         if inotify is None:
             return
-        for directory, (_, inode) in list(self._watches.items()):
-            if directory not in wanted or _inode(directory) != inode:  # made anew: the kernel's watch went with the old
-                self._unwatch(inotify, directory)
-        self._failed &= wanted
-        for directory in sorted(wanted - set(self._watches)):
-            if len(self._watches) >= _MOST_DIRECTORIES:
+        from inotify_simple import flags
+
+        mask = sum(flags[name] for name in _WATCHED)
+        watches: dict[int, list[str]] = {}
+        for directory in sorted(set(directories)):
+            if len(watches) >= _MOST_DIRECTORIES:
                 self.note = f"only {_MOST_DIRECTORIES} directories are watched"
-                return
-            self._watch(inotify, directory)
+                break
+            try:
+                watches.setdefault(inotify.add_watch(directory, mask), []).append(directory)  # the number that it had
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # appears later
+            except OSError as error:
+                self.note = f"{directory} cannot be watched: {_reason(error)}"
+        for watch in self._watches.keys() - watches.keys():
+            with contextlib.suppress(OSError):  # it ended by itself when the directory was removed
+                inotify.rm_watch(watch)
+        self._watches = watches
 
     def close(self) -> None:
         """Nobody waits any more; it may be woken all the same."""
@@ -122,8 +131,7 @@ class Waker:
                 if event.mask & flags.Q_OVERFLOW:
                     self.wake()
                 elif event.mask & flags.IGNORED:  # the kernel has ended this watch: its directory is gone
-                    for directory in self._names.pop(event.wd, ()):
-                        del self._watches[directory]
+                    self._watches.pop(event.wd, None)
                 elif event.name and not event.mask & flags.ISDIR:
                     changed.add((event.wd, event.name))
         except OSError as error:
@@ -131,7 +139,9 @@ class Waker:
             self._stop_inotify()
         with self._lock:
             self._paths.update(
-                f"{directory.rstrip('/')}/{name}" for watch, name in changed for directory in self._names.get(watch, ())
+                f"{directory.rstrip('/')}/{name}"
+                for watch, name in changed
+                for directory in self._watches.get(watch, ())
             )
             if len(self._paths) > _MOST_PATHS:
                 self._everything, self._paths = True, set()
@@ -154,42 +164,11 @@ class Waker:
 
     def _stop_inotify(self) -> None:
         inotify, self._inotify = self._inotify, None
-        self._watches, self._names = {}, {}
+        self._watches = {}
         if inotify is not None:
             self._calls_and_events.unregister(inotify)
             with contextlib.suppress(OSError):
                 inotify.close()
-
-    def _watch(self, inotify: INotify, directory: str) -> None:
-        from inotify_simple import flags
-
-        inode = _inode(directory)
-        if inode is None:
-            return  # appears later; the next walk asks again
-        try:
-            watch = inotify.add_watch(directory, sum(flags[name] for name in _WATCHED.split()))
-            self._watches[directory] = watch, inode
-            self._names.setdefault(watch, []).append(directory)
-        except OSError as error:  # the limit of watches, or the directory went away
-            if directory not in self._failed:
-                self._failed.add(directory)
-                self.note = f"{directory} cannot be watched: {_reason(error)}"
-
-    def _unwatch(self, inotify: INotify, directory: str) -> None:
-        watch, _ = self._watches.pop(directory)
-        names = self._names[watch]
-        names.remove(directory)
-        if not names:
-            del self._names[watch]
-            with contextlib.suppress(OSError):  # it ended by itself when the directory was removed
-                inotify.rm_watch(watch)
-
-
-def _inode(directory: str) -> int | None:
-    try:
-        return os.stat(directory).st_ino
-    except OSError:
-        return None
 
 
 def _reason(error: Exception) -> str:
