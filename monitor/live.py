@@ -16,7 +16,7 @@ from monitor.core.sources import watches
 from monitor.follow.follower import Follower
 from monitor.follow.inbox import Inbox
 from monitor.follow.messages import Position
-from monitor.follow.reader_thread import MountStatus
+from monitor.follow.follower import MountStatus
 from monitor.follow.settings import FollowSettings
 from monitor.metrics import Snapshot
 
@@ -61,7 +61,7 @@ class LiveCore:
 
     def wake(self) -> None:
         """End the waiting of `take`. From any thread, never from a signal handler."""
-        self._inbox.knock()
+        self._inbox.wake()
 
     def take(self, wait: float) -> None:
         """Take what came into the core, waiting for it up to `wait` seconds, and for what comes with it a moment more.

@@ -9,8 +9,8 @@ from monitor.clock import Clock, SteadyClock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
 from monitor.core.sources import watches
-from monitor.follow.crew import read_once
 from monitor.follow.messages import Unreadable
+from monitor.follow.readers import read_once
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.metrics import Snapshot

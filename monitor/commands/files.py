@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import click
 
-from monitor.follow.discovery import Walk
+from monitor.follow.discovery import Walk, plan
 from monitor.follow.mounts import read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch, has_magic
-from monitor.follow.plan import plan
 
 
 def files_of(paths: tuple[str, ...]) -> Iterator[str]:

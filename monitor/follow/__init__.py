@@ -1,4 +1,28 @@
-"""Paths and patterns in, messages out: discovery, identity, rotation, mounts, wake-ups, resume.
+"""How one path becomes one endless source of bytes, though its file is renamed, cut, replaced or out of reach.
 
-Law: polling is the truth, inotify only wakes earlier; could not observe is never gone; nothing is delivered twice.
+1. `mounts` reads the mount table. `discovery.plan` gives each mount its part of the patterns (`patterns`), and each
+   mount has a reader (`readers.MountReader`) in a thread of its own (`follower.ReaderThread`): one that hangs
+   blocks that thread alone. `read_once` runs the same readers in the caller's thread.
+2. *Discovery*: every 10 s, or a second after an unknown path was seen to change, a reader walks its directories
+   (`discovery.Walk`) and makes a `source.Source` of each path that may be a log.
+3. *Open*: a source claims its file (`context`), so that a file with two names is read once. It resumes at the offset of
+   the state file only if the file's first bytes and those before the offset are what was read (`content.verify`);
+   otherwise it begins at 0. The loop makes such proofs with a `marker.Marker` from the messages it has handled.
+4. *Read*: `schedule` says when a file is looked at: every 0.5 s while it grows, every 10 s once it is silent. A look is
+   one `stat`; if size or times changed, one `pread` both compares the bytes before the offset and reads on.
+   On local mounts inotify (`waker`) names files that changed, so that a line is read 30 ms after it was written.
+5. *Rotate*: the path names another file. The old one is read to its end, for a second longer, then the new one begins.
+   *Truncate*: the bytes before the offset changed on a fresh open; on a network mount two opens 3 s apart must agree.
+   *Gone*: the name is absent from a directory that can be seen, and the old file was read to its end.
+   Any other error means that the file could not be observed: nothing is given up, it is tried again with a backoff.
+6. What was found crosses to the loop as `messages` through the bounded `inbox`; when that is full the reader waits.
+
+Rules: polling decides, inotify only makes it look earlier. What could not be observed is not gone. Nothing is delivered
+twice. What is lost: text that was cut or overwritten before it was read, and a file rotated away unseen between looks.
+
+inotify is read through inotify_simple, in the reader's own thread. watchdog's Observer needs three threads that wake on
+each event, and one more for each directory: with 50 files that get a line a second each it takes 1.5 % of a core in one
+directory and 1.8 % (53 threads) in 50, inotify_simple read every 0.4 s takes 0.05 % (watchdog 7.1, inotify_simple
+2.0.1, Python 3.11, 20 s each, processor time of the watching process). The whole daemon takes 0.7 %:
+`python -m benchmarks.speed.steady idle live latency`.
 """

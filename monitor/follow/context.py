@@ -1,21 +1,135 @@
-"""What the sources of one mount share: calls, settings, descriptors, claims, counts."""
+"""What sources share: the claims on files over all mounts; calls, open files and counts of one mount."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections import Counter
-from collections.abc import Callable
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
-from monitor.follow.descriptors import Descriptors
-from monitor.follow.identity import Verified, verify
-from monitor.follow.messages import Former, Position
+from monitor.follow.content import Verified, verify
+from monitor.follow.messages import Fingerprint, Position, SourceId
 from monitor.follow.os_layer import OsLayer
-from monitor.follow.registry import Registry
 from monitor.follow.settings import FollowSettings
 
+_FORMER_FILES = 4096  # bounds the memory; a file rotated that long ago has long been compressed or deleted
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, fill the interval evenly however many there are
+
+
+class Duplicate(Exception):  # noqa: N818 - a finding
+    """Another source reads this file, or is about to resume it."""
+
+
+class Changed(Exception):  # noqa: N818 - a finding
+    """The path names another file than it did a moment ago: look again."""
+
+
+class Registry:
+    """Claims on files (device and inode); files left behind and to be resumed (by inode). Any thread may ask."""
+
+    def __init__(self, former: Iterable[Fingerprint] = ()) -> None:
+        self._lock = threading.Lock()
+        self._claims: dict[tuple[int, int], SourceId] = {}
+        self._former: OrderedDict[int, Fingerprint] = OrderedDict()
+        self._reserved: dict[int, tuple[SourceId, Position]] = {}
+        for one in former:
+            self.remember(one)
+
+    def claim(self, identity: tuple[int, int], source: SourceId) -> bool:
+        """True if the file is this source's to read."""
+        with self._lock:
+            return self._claims.setdefault(identity, source) == source
+
+    def release(self, identity: tuple[int, int], source: SourceId) -> None:
+        """The source reads this file no more."""
+        with self._lock:
+            if self._claims.get(identity) == source:
+                del self._claims[identity]
+
+    def reserve(self, position: Position, source: SourceId) -> None:
+        """The file of this position is the source's to resume, under whatever name it is found first."""
+        with self._lock:
+            self._reserved[position.inode] = source, position
+
+    def reserved(self, inode: int, source: SourceId) -> Position | None:
+        """The position that another source has yet to resume in a file with that inode. To be verified."""
+        with self._lock:
+            owner, position = self._reserved.get(inode, (source, None))
+            return position if owner != source else None
+
+    def unreserve(self, source: SourceId) -> None:
+        """The source has begun, or has given up: what it did not resume is free."""
+        with self._lock:
+            self._reserved = {inode: one for inode, one in self._reserved.items() if one[0] != source}
+
+    def remember(self, former: Fingerprint) -> None:
+        """The file was read up to there and left."""
+        with self._lock:
+            self._former.pop(former.inode, None)
+            self._former[former.inode] = former
+            while len(self._former) > _FORMER_FILES:
+                self._former.popitem(last=False)
+
+    def former(self, inode: int) -> Fingerprint | None:
+        """What was read of a file with that inode, if it was left. To be verified: inodes are used again."""
+        with self._lock:
+            return self._former.get(inode)
+
+
+class Descriptors:
+    """The open files of one mount, one an owner: at most `limit`, least recently used first out. One thread only."""
+
+    def __init__(self, os_layer: OsLayer, limit: int) -> None:
+        self._os = os_layer
+        self._limit = limit
+        self._open: OrderedDict[Hashable, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, path: str) -> int:
+        """A fresh descriptor, the caller's. When the process has none left, half of the pool is given up."""
+        try:
+            return self._os.open(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open:
+                raise
+            for owner in list(self._open)[: (len(self._open) + 1) // 2]:
+                self.close(owner)
+            return self._os.open(path)
+
+    def get(self, owner: Hashable) -> int | None:
+        """The owner's descriptor, if it is still held."""
+        descriptor = self._open.get(owner)
+        if descriptor is not None:
+            self._open.move_to_end(owner)
+        return descriptor
+
+    def put(self, owner: Hashable, descriptor: int) -> None:
+        """The owner reads on from this one; its old one is closed."""
+        self.close(owner)
+        while len(self._open) >= self._limit:
+            self.close(next(iter(self._open)))
+        self._open[owner] = descriptor
+
+    def close(self, owner: Hashable) -> None:
+        """Give the owner's descriptor back."""
+        descriptor = self._open.pop(owner, None)
+        if descriptor is not None:
+            self.discard(descriptor)
+
+    def discard(self, descriptor: int) -> None:
+        """Close a descriptor that is in no pool. A stale handle fails even here, and is closed all the same."""
+        with contextlib.suppress(OSError):
+            self._os.close(descriptor)
+
+    def close_all(self) -> None:
+        """Give everything back."""
+        for owner in list(self._open):
+            self.close(owner)
 
 
 @dataclass
@@ -31,21 +145,23 @@ class Context:
     spread_seconds: float = 0.0
     """Time in which every file of the mount can be looked at once within the budget of looks."""
     stats: int = 0
-    phases: int = 0
+    """Calls that ask for attributes, since the last walk."""
     errors: Counter[str] = field(default_factory=Counter)
+    """I/O errors by name, since the last walk."""
+    _phases: int = 0
 
     def phase(self) -> float:
         """0 to 1: the next file's, far from those of the files before."""
-        self.phases += 1
-        return self.phases * _GOLDEN % 1.0
+        self._phases += 1
+        return self._phases * _GOLDEN % 1.0
 
     def stat(self, path: str) -> os.stat_result:
         """Counted: the budget is in calls like this one."""
         self.stats += 1
         return self.os_layer.stat(path)
 
-    def open_as(self, path: str, identity: tuple[int, int]) -> int | None:
-        """A fresh descriptor of the path, if it still names that file."""
+    def open_as(self, path: str, identity: tuple[int, int]) -> int:
+        """A fresh descriptor of the path. Raises Changed if it no longer names that file."""
         descriptor = self.descriptors.open(path)
         try:
             self.stats += 1
@@ -53,10 +169,20 @@ class Context:
         except OSError:
             self.descriptors.discard(descriptor)
             raise
-        if (status.st_dev, status.st_ino) == identity:
-            return descriptor
-        self.descriptors.discard(descriptor)
-        return None
+        if (status.st_dev, status.st_ino) != identity:
+            self.descriptors.discard(descriptor)
+            raise Changed
+        return descriptor
+
+    def open_claimed(self, path: str, identity: tuple[int, int], source: SourceId) -> int:
+        """As `open_as`, of a file that becomes the source's own. Raises Duplicate if it is another's."""
+        if not self.registry.claim(identity, source):
+            raise Duplicate
+        try:
+            return self.open_as(path, identity)
+        except Changed:
+            self.registry.release(identity, source)
+            raise
 
     def pread(self, descriptor: int, count: int, offset: int) -> bytes:
         """Of a descriptor in no pool yet, so it is closed if the file cannot be read."""
@@ -66,15 +192,15 @@ class Context:
             self.descriptors.discard(descriptor)
             raise
 
-    def verify(self, descriptor: int, mark: Former | Position) -> Verified:
-        """As `identity.verify`; the descriptor is closed if the file cannot be read."""
+    def verify(self, descriptor: int, mark: Fingerprint) -> Verified:
+        """As `content.verify`; the descriptor is closed if the file cannot be read."""
         try:
             return verify(self.os_layer, descriptor, mark)
         except OSError:
             self.descriptors.discard(descriptor)
             raise
 
-    def find_renamed(self, path: str, mark: Former | Position) -> tuple[int, os.stat_result, Verified] | None:
+    def find_renamed(self, path: str, mark: Fingerprint) -> tuple[int, os.stat_result, Verified] | None:
         """The file of the mark under another name beside `path`: what a rename while nobody looked left unread."""
         directory, _, name = self.os_layer.realpath(path).rpartition("/")
         try:
@@ -92,10 +218,5 @@ class Context:
         return None
 
     def count_error(self, error: OSError) -> None:
-        """For the metrics, by name."""
-        self.errors[error_name(error)] += 1
-
-
-def error_name(error: OSError) -> str:
-    """ESTALE and its like; the number if it has no name here."""
-    return errno.errorcode.get(error.errno or 0, str(error.errno))
+        """For the metrics, by name: ESTALE and its like; the number if it has no name here."""
+        self.errors[errno.errorcode.get(error.errno or 0, str(error.errno))] += 1

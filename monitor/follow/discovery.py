@@ -1,22 +1,31 @@
-"""One walk over the patterns of one mount, in slices: directories in, paths of possible logs out.
+"""From patterns to the paths of possible logs: each mount's part of the patterns, and one walk over it in slices.
 
-A walk never leaves its mount (another reader has what lies below a mount point), asks for no attributes but those of
-links and oddities, and gives a tick per entry so that its caller can stop between any two.
+A mount has a reader of its own, so that one that hangs blocks its own thread only: a walk never leaves its mount. It
+asks for no attributes but those of directories, links and oddities, and stops after each entry for its caller.
 """
 
 from __future__ import annotations
 
+import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from monitor.clock import Clock
-from monitor.follow.listings import Listings
+from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
-from monitor.follow.patterns import Pattern, States, excluded, has_magic
-from monitor.follow.textual import may_be_log, may_hold_logs
+from monitor.follow.patterns import (
+    Pattern,
+    States,
+    Watch,
+    absolute,
+    excluded,
+    has_magic,
+    may_be_log,
+    may_hold_logs,
+)
 
 
 class Job(NamedTuple):
@@ -29,135 +38,56 @@ class Job(NamedTuple):
     in_tree: bool = False
     """The pattern is a directory's tree."""
 
-
-class Found(NamedTuple):
-    """A path to follow. `literal`: it was given as it stands, so it is followed whatever it is called or holds."""
-
-    path: str
-    literal: bool = False
+    def deeper(self, states: States) -> States:
+        """The states that a directory can be entered with."""
+        return states - {len(self.pattern.parts)}
 
 
-Step: TypeAlias = Found | None
-"""None: one more entry was looked at."""
+def plan(watches: Iterable[Watch], mounts: Mounts, resolve: Callable[[str], str]) -> dict[Mount, list[Job]]:
+    """Jobs by mount. `resolve` follows links; it may give up (a hung mount) and return the path as it is.
+
+    A pattern is walked from its fixed directory by the reader of that mount, and from every mount point below that it
+    can reach by that mount's reader.
+    """
+    jobs: dict[Mount, list[Job]] = {}
+    for watch in watches:
+        path = absolute(watch.pattern)
+        pattern = Pattern.parse(path)
+        magic = has_magic(path)
+        root = pattern.fixed if magic else path
+        real = resolve(root)
+        mount = mounts.of(real)
+        walked = pattern if magic else pattern.tree()
+        states = walked.below(walked.start(), root)
+        if magic:
+            jobs.setdefault(mount, []).append(Job(pattern, root, states, watch.exclude))
+        for below in mounts.below(real):
+            relative = below.point[len(real.rstrip("/")) :]
+            job = Job(walked, root.rstrip("/") + relative, walked.below(states, relative), watch.exclude, not magic)
+            reached = job.deeper(job.states)
+            if reached:
+                jobs.setdefault(below, []).append(job._replace(states=reached))
+        if not magic or "[" in path:  # a shell expands a pattern to names that may look like one: run[1].log
+            jobs.setdefault(mount, []).append(Job(pattern, path, frozenset(), watch.exclude))
+    return jobs
 
 
-@dataclass
-class Walk:
-    """`run` once; the counts are complete at its end."""
-
-    os_layer: OsLayer
-    jobs: Sequence[Job]
-    mount_points: frozenset[str]
-    known: Callable[[str], bool] = lambda path: False  # noqa: ARG005
-    """Is the path followed already? Then a link need not be looked at."""
-    listings: Listings | None = None
-    """Of the walks before, with the clock they need: directories that have not changed are not listed again."""
-    clock: Clock | None = None
-    entries: int = 0
-    stats: int = 0
-    unsupported: Counter[str] = field(default_factory=Counter)
-    errors: list[OSError] = field(default_factory=list)
-    """Directories that could not be read: nothing is known of what they hold."""
-
-    def run(self) -> Iterator[Step]:
-        """Literal paths first, then plain files, then links: a file's own name wins over a link to it."""
-        links: list[Found] = []
-        for job in sorted(self.jobs, key=lambda job: bool(job.states)):
+def owner(jobs: Mapping[Mount, Sequence[Job]], path: str) -> Mount | None:
+    """Whose walk would find a file with this absolute path, if any's: to resume what its directory no longer shows."""
+    name = path.rpartition("/")[2]
+    best: tuple[int, Mount] | None = None
+    for mount, some in jobs.items():
+        for job in some:
             if job.states:
-                yield from self._directory(job, job.root, job.states, links)
+                root = job.root.rstrip("/")
+                found = path.startswith(root + "/") and job.pattern.accepts(
+                    job.pattern.below(job.states, path[len(root) :])
+                )
             else:
-                yield from self._literal(job, links)
-        yield from links
-
-    def _literal(self, job: Job, links: list[Found]) -> Iterator[Step]:
-        try:
-            mode = self._stat(job.root)
-        except OSError:
-            mode = 0  # not there yet, or not to be seen now: its source asks again, and tells
-        if stat.S_ISDIR(mode):
-            tree = job.pattern.tree()
-            states = tree.below(tree.start(), job.root)
-            yield from self._directory(job._replace(pattern=tree, in_tree=True), job.root, states, links)
-        elif mode or not has_magic(job.root):  # else a pattern, and no file that is called like it
-            yield Found(job.root, literal=True)
-
-    def _directory(self, job: Job, directory: str, states: States, links: list[Found]) -> Iterator[Step]:
-        key, status, now, wall = (job, directory), None, 0.0, 0.0
-        others: list[tuple[Entry, States]] = []
-        try:
-            if self.listings is not None and self.clock is not None:
-                now, wall = self.clock.monotonic(), self.clock.wall()
-                self.stats += 1
-                status = self.os_layer.stat(directory)
-                known = self.listings.unchanged(key, status, now)
-                if known is not None:
-                    yield None
-                    for entry, below in known.entries:
-                        yield from self._other(job, _join(directory, entry.name), entry, states, below, links)
-                    return
-            entries: list[Entry] = []
-            for entry in self.os_layer.scandir(directory):
-                self.entries += 1
-                entries.append(entry)
-                yield None
-        except OSError as error:
-            if self.listings is not None:
-                self.listings.forget(key)
-            if not isinstance(error, FileNotFoundError):  # appears later, or was removed under the walk
-                self.errors.append(error)
-            return
-        entries.sort()  # which of two names of one file wins must not depend on the directory's order
-        for entry in entries:
-            path = _join(directory, entry.name)
-            if excluded(job.exclude, path, entry.name):
-                continue
-            below = job.pattern.after(states, entry.name, link=entry.kind == "link")
-            if entry.kind != "file":
-                others.append((entry, below))
-                yield from self._other(job, path, entry, states, below, links)
-            elif job.pattern.accepts(below) and may_be_log(entry.name, in_tree=job.in_tree):
-                yield Found(path)
-        if self.listings is not None and status is not None:
-            self.listings.keep(key, status, now, wall, others)
-
-    def _other(
-        self, job: Job, path: str, entry: Entry, states: States, below: States, links: list[Found]
-    ) -> Iterator[Step]:
-        if entry.kind == "directory":
-            yield from self._enter(job, path, entry.name, below, links)
-        else:
-            yield from self._odd(job, path, entry, states, below, links)
-
-    def _enter(self, job: Job, path: str, name: str, below: States, links: list[Found]) -> Iterator[Step]:
-        if job.pattern.accepts(below) and not job.pattern.any_depth:
-            self.unsupported["directory"] += 1
-        deeper = below - {len(job.pattern.parts)}
-        if deeper and path not in self.mount_points and may_hold_logs(name):
-            yield from self._directory(job, path, below, links)
-
-    def _odd(
-        self, job: Job, path: str, entry: Entry, states: States, below: States, links: list[Found]
-    ) -> Iterator[Step]:
-        as_file = job.pattern.accepts(job.pattern.after(states, entry.name)) and may_be_log(
-            entry.name, in_tree=job.in_tree
-        )
-        as_directory = bool(below - {len(job.pattern.parts)})
-        if not (as_file or as_directory) or self.known(path):
-            return
-        try:
-            mode = self._stat(path)
-        except OSError:
-            return  # a dangling link: it is looked at again on the next walk
-        if stat.S_ISREG(mode) and as_file:
-            links.append(Found(path))
-        elif stat.S_ISDIR(mode):
-            yield from self._enter(job, path, entry.name, below, links)
-        elif as_file:
-            self.unsupported[kind_of(mode)] += 1
-
-    def _stat(self, path: str) -> int:
-        self.stats += 1
-        return self.os_layer.stat(path).st_mode
+                found = path == job.root or job.pattern.tree().matches(path)
+            if found and not excluded(job.exclude, path, name) and (best is None or len(job.root) > best[0]):
+                best = len(job.root), mount
+    return best[1] if best else None
 
 
 def may_find(jobs: Iterable[Job], path: str) -> bool:
@@ -173,8 +103,168 @@ def may_find(jobs: Iterable[Job], path: str) -> bool:
     return False
 
 
-def _join(directory: str, name: str) -> str:
-    return f"{directory.rstrip('/')}/{name}"
+class Found(NamedTuple):
+    """A path to follow. `literal`: it was given as it stands, so it is followed whatever it is called or holds."""
+
+    path: str
+    literal: bool = False
+
+
+Step: TypeAlias = Found | None
+"""None: one more entry was looked at."""
+_Directory: TypeAlias = tuple[Job, str, States]
+_Odd: TypeAlias = tuple[Entry, States]
+
+
+class _Listing(NamedTuple):
+    """What of a directory is looked at on each walk: its plain files are followed since they were first found."""
+
+    odd: tuple[_Odd, ...]
+    """Directories, links and the like, each with the state of the pattern below it."""
+    stamp: tuple[int, int, int, int]
+    listed_at: float
+
+
+class Listings:
+    """What directories held when they were last listed: one whose time stamp still stands is not listed again.
+
+    For local file systems only: stamps and clock agree there, and a change of names moves the directory's stamp.
+    """
+
+    def __init__(self, clock: Clock, recheck_seconds: float, most_seconds: float) -> None:
+        """A stamp younger than `recheck_seconds` may hide a change; a listing is good for `most_seconds`."""
+        self._clock = clock
+        self._recheck_seconds = recheck_seconds
+        self._most_seconds = most_seconds
+        self._known: dict[tuple[Job, str], _Listing] = {}
+
+    def unchanged(self, key: tuple[Job, str], stamp: tuple[int, int, int, int]) -> tuple[_Odd, ...] | None:
+        """What is to be looked at, if the listing still holds."""
+        known = self._known.pop(key, None)
+        if known is None or known.stamp != stamp or self._clock.monotonic() - known.listed_at > self._most_seconds:
+            return None
+        self._known[key] = known
+        return known.odd
+
+    def keep(self, key: tuple[Job, str], status: os.stat_result, began: tuple[float, float], odd: list[_Odd]) -> None:
+        """Listed after `status` was asked for, at `began`: monotonic and Unix seconds."""
+        now, wall = began
+        if wall - status.st_mtime > self._recheck_seconds:
+            self._known[key] = _Listing(tuple(odd), _directory_stamp(status), now)
+
+    def now(self) -> tuple[float, float]:
+        """Monotonic and Unix seconds."""
+        return self._clock.monotonic(), self._clock.wall()
+
+
+@dataclass
+class Walk:
+    """`run` once; the counts are complete at its end."""
+
+    os_layer: OsLayer
+    jobs: Sequence[Job]
+    mount_points: frozenset[str]
+    known: Callable[[str], bool] = lambda path: False  # noqa: ARG005
+    """Is the path followed already? Then a link need not be looked at."""
+    listings: Listings | None = None
+    """Of the walks before."""
+    entries: int = 0
+    stats: int = 0
+    unsupported: Counter[str] = field(default_factory=Counter)
+    errors: list[OSError] = field(default_factory=list)
+    """Directories that could not be read: nothing is known of what they hold."""
+    _pending: list[_Directory] = field(default_factory=list)
+    _links: list[Found] = field(default_factory=list)
+
+    def run(self) -> Iterator[Step]:
+        """Literal paths first, then plain files, then links: a file's own name wins over a link to it."""
+        for job in sorted(self.jobs, key=lambda job: bool(job.states)):
+            if job.states:
+                self._pending.append((job, job.root, job.states))
+            else:
+                yield from self._literal(job)
+            while self._pending:
+                yield from self._directory(*self._pending.pop())
+        yield from sorted(self._links)
+
+    def _literal(self, job: Job) -> Iterator[Step]:
+        try:
+            mode = self._stat(job.root).st_mode
+        except OSError:
+            mode = 0  # not there yet, or not to be seen now: its source asks again, and reports it
+        if stat.S_ISDIR(mode):
+            tree = job.pattern.tree()
+            states = tree.below(tree.start(), job.root)
+            self._pending.append((job._replace(pattern=tree, in_tree=True), job.root, states))
+        elif mode or not has_magic(job.root):  # else a pattern, and no file that is called like it
+            yield Found(job.root, literal=True)
+
+    def _directory(self, job: Job, directory: str, states: States) -> Iterator[Step]:
+        key, prefix = (job, directory), directory.rstrip("/") + "/"
+        entries: list[Entry] = []
+        odd: list[_Odd] = []
+        try:
+            if self.listings is not None:
+                began = self.listings.now()
+                status = self._stat(directory)
+                unchanged = self.listings.unchanged(key, _directory_stamp(status))
+                if unchanged is not None:
+                    yield None
+                    self._look_at_odd(job, prefix, states, unchanged)
+                    return
+            for entry in self.os_layer.scandir(directory):
+                self.entries += 1
+                entries.append(entry)
+                yield None
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):  # appears later, or was removed under the walk
+                self.errors.append(error)
+            return
+        entries.sort()  # which of two names of one file wins must not depend on the directory's order
+        for entry in entries:
+            if excluded(job.exclude, prefix + entry.name, entry.name):
+                continue
+            below = job.pattern.after(states, entry.name, link=entry.kind == "link")
+            if entry.kind != "file":
+                odd.append((entry, below))
+            elif job.pattern.accepts(below) and may_be_log(entry.name, in_tree=job.in_tree):
+                yield Found(prefix + entry.name)
+        self._look_at_odd(job, prefix, states, odd)
+        if self.listings is not None:
+            self.listings.keep(key, status, began, odd)
+
+    def _look_at_odd(self, job: Job, prefix: str, states: States, odd: Sequence[_Odd]) -> None:
+        """Directories to enter, in their order; links to files, kept for the end; what else matches is counted."""
+        for entry, below in reversed(odd):  # the first is entered first, as the last one put
+            path = prefix + entry.name
+            if entry.kind == "directory":
+                self._enter(job, path, entry.name, below)
+                continue
+            as_file = job.pattern.accepts(job.pattern.after(states, entry.name)) and may_be_log(
+                entry.name, in_tree=job.in_tree
+            )
+            if not (as_file or job.deeper(below)) or self.known(path):
+                continue
+            try:
+                mode = self._stat(path).st_mode
+            except OSError:
+                continue  # a dangling link: it is looked at again on the next walk
+            if stat.S_ISREG(mode) and as_file:
+                self._links.append(Found(path))
+            elif stat.S_ISDIR(mode):
+                self._enter(job, path, entry.name, below)
+            elif as_file:
+                self.unsupported[kind_of(mode)] += 1
+
+    def _enter(self, job: Job, path: str, name: str, below: States) -> None:
+        if job.pattern.accepts(below) and not job.pattern.any_depth:
+            self.unsupported["directory"] += 1
+        if job.deeper(below) and path not in self.mount_points and may_hold_logs(name):
+            self._pending.append((job, path, below))
+
+    def _stat(self, path: str) -> os.stat_result:
+        self.stats += 1
+        return self.os_layer.stat(path)
 
 
 def kind_of(mode: int) -> str:
@@ -188,3 +278,7 @@ def kind_of(mode: int) -> str:
     if stat.S_ISSOCK(mode):
         return "socket"
     return "device"
+
+
+def _directory_stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns

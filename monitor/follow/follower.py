@@ -7,16 +7,38 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from monitor.clock import Clock, SystemClock
-from monitor.follow.crew import Crew
-from monitor.follow.inbox import Inbox
-from monitor.follow.messages import Position, SourceId
+from monitor.follow.inbox import SMALL_BYTES, Inbox
+from monitor.follow.messages import Data, Message, Position, Scanned, SourceId
 from monitor.follow.mounts import Mounts, read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
-from monitor.follow.reader_thread import MountStatus, ReaderThread
+from monitor.follow.readers import Mode, MountReader, Readers
 from monitor.follow.settings import FollowSettings
+from monitor.follow.waker import Waker
+
+_BATCH = 32  # messages of a pass that are put at once
+_PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
+_POLL_PASS_SECONDS = 0.1  # between two passes that time asked for: of thousands of files one is due at any moment
+_COALESCE_SECONDS = 0.4  # the same where inotify names what changes: to be woken costs as much as to read ten lines
+_COALESCE_PER_FILE = 0.03  # for each file that had changed, at least: of fifty every line comes within two seconds
+_COALESCE_MOST = 1.5  # and never longer
+_CATCH_UP_AFTER = 0.1  # the same where somebody asks in between
+_DEBOUNCE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and the stamps tick meanwhile
+
+
+class MountStatus(NamedTuple):
+    """How one reader does, from memory: asking never touches a file system."""
+
+    mount: str
+    file_system: str
+    mode: Mode
+    alive: bool
+    """False: its thread ended by a bug, nothing is read from this mount any more."""
+    busy_seconds: float
+    """How long it has been in one system call or between two: many seconds mean that the mount hangs."""
 
 
 class Follower:
@@ -39,22 +61,23 @@ class Follower:
         self._clock = clock or SystemClock()
         self._mounts = mounts
         self._os = os_layer or OsLayer()
-        self._crew = Crew(resume, self._settings, self._os)
+        self._readers = Readers(resume, self._settings, self._os)
         self._stopping = threading.Event()
         self._passed = threading.Condition()
         self._threads: dict[str, ReaderThread] = {}
-        self._scout = threading.Thread(target=self._scout_mounts, name="follow mounts", daemon=True)
+        self._mount_thread = threading.Thread(target=self._watch_mounts, name="follow mounts", daemon=True)
+        self._resolved: dict[str, str] = {}
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._scout.start()
+        self._mount_thread.start()
 
     def stop(self, timeout: float | None = None) -> bool:
         """End every thread within `timeout` seconds. False if one is left behind in a call that does not return."""
         self._stopping.set()
         self.wake()
         deadline = self._clock.monotonic() + (self._settings.stop_seconds if timeout is None else timeout)
-        threads: list[threading.Thread] = [self._scout, *self._threads.values()]
+        threads: list[threading.Thread] = [self._mount_thread, *self._threads.values()]
         for thread in threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - self._clock.monotonic()))
@@ -63,10 +86,10 @@ class Follower:
     def wake(self) -> None:
         """Look at everything now."""
         for thread in list(self._threads.values()):
-            thread.alarm.ring()
+            thread.waker.wake()
 
     def catch_up(self, seconds: float) -> bool:
-        """Have read, and put into the queue, what was written before this call where inotify tells it. Waits `seconds`
+        """Have read, and put into the queue, what was written before this call where inotify names it. Waits `seconds`
         for it at most: False if that was not enough. For one thread.
         """
         asked = [thread for thread in list(self._threads.values()) if thread.ask()]
@@ -80,37 +103,133 @@ class Follower:
     @property
     def alive(self) -> bool:
         """False once a thread has ended by a bug: the daemon should end too and be restarted."""
-        threads = [self._scout, *list(self._threads.values())]
+        threads = [self._mount_thread, *list(self._threads.values())]
         return self._stopping.is_set() or all(thread.is_alive() or thread.ident is None for thread in threads)
 
-    def _scout_mounts(self) -> None:
+    def _watch_mounts(self) -> None:
         """Mounts come and go (autofs): look at the table, which never hangs, and start readers for new ones."""
-        resolve = _Resolver(self._os, self._settings.resolve_seconds)
         while not self._stopping.is_set():
-            for reader in self._crew.muster(self._patterns, self._mounts(), resolve):
+            for reader in self._readers.sync_readers(self._patterns, self._mounts(), self._resolve):
                 thread = ReaderThread(reader, self._messages, self._clock, self._stopping, self._passed)
                 self._threads[reader.mount.point] = thread  # before it starts: it may be woken at its first message
                 thread.start()
             self._stopping.wait(self._settings.discovery_interval)
 
-
-class _Resolver:
-    """Follows links within a bounded time, once a path: a hung mount costs one thread and the link's target."""
-
-    def __init__(self, os_layer: OsLayer, seconds: float) -> None:
-        self._os = os_layer
-        self._seconds = seconds
-        self._known: dict[str, str] = {}
-
-    def __call__(self, path: str) -> str:
-        """The path with links resolved, or as it is if that takes too long."""
-        if path not in self._known:
-            self._known[path] = path
+    def _resolve(self, path: str) -> str:
+        """The path with links resolved, once a path; as it is if that takes too long: a hung mount costs one thread."""
+        if path not in self._resolved:
+            self._resolved[path] = path
 
             def resolve() -> None:
-                self._known[path] = self._os.realpath(path)
+                self._resolved[path] = self._os.realpath(path)
 
             thread = threading.Thread(target=resolve, name=f"resolve {path}", daemon=True)
             thread.start()
-            thread.join(self._seconds)
-        return self._known[path]
+            thread.join(self._settings.resolve_seconds)
+        return self._resolved[path]
+
+
+class ReaderThread(threading.Thread):
+    """One mount's reader: poll, put, wait. A daemon thread: one that hangs in the kernel must not keep the process."""
+
+    def __init__(
+        self,
+        reader: MountReader,
+        messages: Inbox,
+        clock: Clock,
+        stopping: threading.Event,
+        passed: threading.Condition,
+    ) -> None:
+        """`passed` is notified of each pass that somebody asked for."""
+        super().__init__(name=f"follow {reader.mount.point}", daemon=True)
+        self.waker = Waker()
+        self._reader = reader
+        self._messages = messages
+        self._clock = clock
+        self._stopping = stopping
+        self._passed = passed
+        self._busy_since: float | None = None
+        self._asked = self._answered = 0
+        self._coalesce_since: float | None = None
+
+    def status(self) -> MountStatus:
+        """Safe from any thread."""
+        mount, busy = self._reader.mount, self._busy_since
+        seconds = max(0.0, self._clock.monotonic() - busy) if busy is not None else 0.0
+        return MountStatus(mount.point, mount.file_system, self._reader.mode, self.is_alive(), seconds)
+
+    def ask(self) -> bool:
+        """End the time in which events add up. False: they do not, or it has just begun."""
+        since = self._coalesce_since
+        if since is None or self._clock.monotonic() - since < _CATCH_UP_AFTER:
+            return False
+        self._asked += 1
+        self.waker.interrupt()
+        return True
+
+    @property
+    def answered(self) -> bool:
+        """Is all that had changed before the last `ask` in the queue?"""
+        return self._answered == self._asked
+
+    def run(self) -> None:
+        """Until `stopping` is set."""
+        try:
+            self._watch()
+            while not self._stopping.is_set():
+                asked = self._asked
+                began = self._clock.monotonic()
+                changed, everything = self.waker.take()
+                if not self._pass(changed, all_files=everything):
+                    return
+                if asked != self._answered:
+                    with self._passed:
+                        self._answered = asked
+                        self._passed.notify_all()
+                self._coalesce_since = began if changed else None
+                coalesce = max(_COALESCE_SECONDS, min(_COALESCE_PER_FILE * len(changed), _COALESCE_MOST))
+                self.waker.wait(self.pause(began, coalesce), coalesce if changed else 0.0, _DEBOUNCE_SECONDS)
+        finally:
+            self._reader.close()
+            self.waker.close()
+
+    def pause(self, began: float, coalesce_seconds: float = _COALESCE_SECONDS) -> float:
+        """Seconds to the next pass, after one that `began` then."""
+        if self._reader.hurried:
+            return 0.0
+        least = coalesce_seconds if self._reader.mode == "inotify" else _POLL_PASS_SECONDS
+        return max(0.0, began + max(self._reader.wait(began), least) - self._clock.monotonic())
+
+    def _pass(self, changed: set[str], *, all_files: bool) -> bool:
+        """Read what is due and put it into the queue. False: it is to end."""
+        self._busy_since = self._clock.monotonic()
+        found: list[Message] = []
+        for message in self._reader.poll(self._clock, changed, all_files=all_files):
+            found.append(message)
+            small = isinstance(message, Data) and len(message.data) <= SMALL_BYTES
+            if small and self._reader.mount.local and len(found) < _BATCH:
+                continue  # it goes with others of this pass, but not where the next look may hang
+            self._busy_since = None  # waiting for the loop is no sign of a hung mount
+            if not self._put(found):
+                return False
+            found.clear()
+            if isinstance(message, Scanned):
+                self._watch()
+            self._busy_since = self._clock.monotonic()
+        self._busy_since = None
+        return self._put(found)
+
+    def _put(self, messages: list[Message]) -> bool:
+        done = 0
+        while done < len(messages):
+            if self._stopping.is_set():
+                return False
+            done += self._messages.put_all(messages[done:], _PUT_SECONDS)
+        return True
+
+    def _watch(self) -> None:
+        """Where inotify sees every write."""
+        if self._reader.mount.local:
+            self.waker.watch(self._reader.directories())
+            self._reader.mode = "inotify" if self.waker.watching else "poll"
+            self._reader.note = self.waker.note

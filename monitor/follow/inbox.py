@@ -1,8 +1,8 @@
-"""The queue between the reader threads and the loop. The loop sleeps its pause out unless somebody knocks.
+"""The queue between the reader threads and the loop. The loop sleeps its pause out unless somebody wakes it.
 
 A thread that puts wakes the loop only where it waits for a message: while it paces itself what comes is left to lie,
 so that lines from many runs cost one turn and one waking. What a pass has read is put at once and taken at once: to
-lock a queue and to tell who waits costs as much as a look at a file.
+lock a queue and to notify who waits costs as much as a look at a file.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class Inbox(queue.Queue[Message]):
 
     def __init__(self, maxsize: int) -> None:
         super().__init__(maxsize)
-        self._knock = threading.Condition(self.mutex)
-        self._knocked = False
+        self._wakeup = threading.Condition(self.mutex)
+        self._called = False
         self._filled = 0.0
 
-    def knock(self) -> None:
+    def wake(self) -> None:
         """Somebody wants the loop to turn now. From any thread, never from a signal handler."""
         with self.mutex:
-            self._knocked = True
-            self._knock.notify()
+            self._called = True
+            self._wakeup.notify()
             self.not_empty.notify()
 
-    def wait(self, pause: float, patience: float) -> None:
-        """Return when somebody has knocked or the queue is half full; else `pause` seconds after the call, or after the
-        first message if there was none; or when none has come for both times together.
+    def wait(self, pause: float, idle: float) -> None:
+        """Return when somebody has called `wake` or the queue is half full; else `pause` seconds after the call, or
+        after the first message if there was none; or when none has come for `pause` and `idle` seconds together.
         """
         pause = max(0.0, pause)
         with self.mutex:
-            if self._knocked or self._filled or self.not_empty.wait(pause + patience):  # a pause wakes nobody in vain
-                self._knock.wait_for(lambda: self._knocked or self.pressing, pause)
-            self._knocked = False
+            if self._called or self._filled or self.not_empty.wait(pause + idle):  # a pause wakes nobody in vain
+                self._wakeup.wait_for(lambda: self._called or self.pressing, pause)
+            self._called = False
 
     def put_all(self, messages: Sequence[Message], timeout: float) -> int:
         """Put as many as there is room for, the first ones; where there is none wait for `timeout` seconds. Their
@@ -86,8 +86,8 @@ class Inbox(queue.Queue[Message]):
     def _put(self, item: Message) -> None:
         super()._put(item)
         self._filled += _places(item)
-        if self._knocked or self.pressing:
-            self._knock.notify()
+        if self._called or self.pressing:
+            self._wakeup.notify()
 
     def _get(self) -> Message:
         message = super()._get()

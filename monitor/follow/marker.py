@@ -6,8 +6,8 @@ an offset: the last 4 KiB, and the tails of the last line ends that lie before t
 
 from __future__ import annotations
 
-from monitor.follow.identity import TAIL_BYTES, digest, grown_head, tail_of
-from monitor.follow.messages import Data, Former, Opened, Position, Restarted
+from monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
+from monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
 
 _WINDOW_BYTES = 4096  # covers every unfinished line but the very long ones, at 4 MiB for 1,000 sources
 # Small pieces are looked at together: when they are as many bytes, or when somebody asks.
@@ -23,7 +23,7 @@ class Marker:
         self._device = self._inode = self._new_bytes = self.fed_to = 0
         """`fed_to`: the offset behind the last byte fed."""
         self._new: list[bytes] = []
-        self._former: tuple[Former, ...] = ()
+        self._former: tuple[Fingerprint, ...] = ()
         self._begin(0, b"", b"")
 
     def feed(self, message: Opened | Data | Restarted) -> None:
@@ -34,7 +34,7 @@ class Marker:
                 self._new.append(data)
                 self._new_bytes += len(data)
             else:
-                self._settle()
+                self._merge_new()
                 self._feed_data(offset, data)
             self.fed_to = offset + len(data)
             return
@@ -52,7 +52,7 @@ class Marker:
 
         Elsewhere the offset is given with an empty tail, which leaves the head, the inode and the size as proof.
         """
-        self._settle()
+        self._merge_new()
         tail = self._tail_at(offset)
         head = self._head[:offset]
         return Position(
@@ -67,7 +67,7 @@ class Marker:
         self._new.clear()
         self._new_bytes = 0
 
-    def _settle(self) -> None:
+    def _merge_new(self) -> None:
         """Look at what was fed since: it stands at the end of all before."""
         if self._new:
             data = b"".join(self._new)

@@ -19,8 +19,8 @@ RestartReason: TypeAlias = Literal["rotated", "truncated", "replaced"]
 there and what the old one still held, if anything, could not be read."""
 
 
-class Former(Struct, frozen=True):
-    """A file that a source has read to its end and left: met under another name it is continued, not read again.
+class Fingerprint(Struct, frozen=True):
+    """What proves that a file is the one that was read up to `offset`.
 
     `head_bytes` and `tail_bytes` count what was hashed: the first bytes of the file and the last before `offset`.
     """
@@ -34,17 +34,11 @@ class Former(Struct, frozen=True):
     tail_hash: str
 
 
-class Position(Struct, frozen=True):
+class Position(Fingerprint, frozen=True):
     """What the state file keeps per source, so that a resume can be proved right. Plain values only."""
 
-    device: int
-    inode: int
-    head_bytes: int
-    head_hash: str
-    offset: int
-    tail_bytes: int
-    tail_hash: str
-    former: tuple[Former, ...] = ()
+    former: tuple[Fingerprint, ...] = ()
+    """Files that the source read to their ends and left: met under another name they are continued, not read again."""
 
 
 class Opened(Struct, frozen=True):
@@ -91,7 +85,7 @@ class Restarted(Struct, frozen=True):
     proof: str
     device: int = 0
     inode: int = 0
-    former: Former | None = None
+    former: Fingerprint | None = None
     at: float = 0.0
 
 

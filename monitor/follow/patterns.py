@@ -1,4 +1,6 @@
-"""Path patterns, component by component: `*`, `?`, `[...]` within a name, `**` for any depth. Pure.
+"""Which files are followed: path patterns, names that can be no log, contents that can be none. Pure.
+
+Patterns go component by component: `*`, `?`, `[...]` within a name, `**` for any depth.
 
 A pattern is a small automaton whose states are positions in its parts, so that a walk prunes directories that cannot
 match and can be continued below a mount point. Names that begin with a dot match only a part that does too.
@@ -18,6 +20,30 @@ States: TypeAlias = frozenset[int]
 
 _MAGIC = re.compile(r"[*?[]")
 ANY_DEPTH = "**"
+_NEVER = re.compile(
+    r"\.nfs[0-9a-fA-F]+$"  # a deleted file that some client still holds open on NFS
+    r"|events\.out\.tfevents\."  # TensorBoard
+    r"|.*\.(?:pt|pth|bin|safetensors|ckpt|distcp|idx|npy|npz|gz|bz2|xz|zst|lz4|zip|tar|tgz|7z|pkl|pickle|parquet|arrow"
+    r"|feather|h5|hdf5|so|o|a|pyc|whl|png|jpe?g|gif|pdf|mp4|sqlite3?|db|nsys-rep|qdrep|swp|core)$",
+    re.IGNORECASE,
+)
+_NOT_IN_A_TREE = re.compile(
+    r".*\.(?:py|ipynb|c|cc|cpp|cu|cuh|h|hpp|json|jsonl|ya?ml|toml|ini|cfg|md|rst|html?|css|js|sh|bash|slurm|sbatch|csv|tsv"
+    r"|lock|patch|diff|tex|model|vocab|merges)$",
+    re.IGNORECASE,
+)
+_SKIPPED_DIRECTORIES = frozenset({".snapshot", "lost+found", "__pycache__", "node_modules", "site-packages"})
+_CONTROL = bytes(set(range(1, 32)) - set(b"\a\b\t\n\v\f\r\x1b"))
+_BINARY = (
+    b"\x1f\x8b",
+    b"PK\x03\x04",
+    b"\x28\xb5\x2f\xfd",
+    b"\xfd7zXZ",
+    b"BZh",
+    b"\x7fELF",
+    b"\x93NUMPY",
+    b"\x89HDF",
+)
 
 
 class Watch(Struct, frozen=True):
@@ -131,3 +157,21 @@ def _matches(part: str, name: str) -> bool:
 @functools.lru_cache(maxsize=512)
 def _compiled(part: str) -> re.Pattern[str]:
     return re.compile(translate(part))
+
+
+def may_be_log(name: str, *, in_tree: bool) -> bool:
+    """`in_tree`: a directory was given, so everything below it is offered: source code and data are no logs."""
+    return not (_NEVER.match(name) or (in_tree and _NOT_IN_A_TREE.match(name)))
+
+
+def may_hold_logs(name: str) -> bool:
+    """Directories worth a walk: none that hold programs. Hidden ones the pattern itself leaves out."""
+    return name not in _SKIPPED_DIRECTORIES
+
+
+def looks_binary(head: bytes) -> bool:
+    """More than a 32nd of control characters that no terminal knows, or a known magic number. NULs are holes."""
+    text = head.replace(b"\0", b"")
+    if text.startswith(_BINARY):
+        return True
+    return len(text) - len(text.translate(None, _CONTROL)) > len(text) // 32

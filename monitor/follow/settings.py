@@ -33,12 +33,12 @@ class FollowSettings(Struct, frozen=True):
     """Messages between the readers and the loop: at most 32 MiB of log in memory."""
     max_open_files: int = 64
     """Descriptors held per mount. The usual soft limit is 1024 for the whole process; a reopening costs 4 calls."""
-    settle_seconds: float = 2.0
+    recheck_seconds: float = 2.0
     """The bytes before the offset are compared again until a file has been quiet for this long: a change within one
     tick of the file system's time stamps (up to 1 s on old servers) leaves size and times as they were."""
-    settle_local: float = 0.02
+    recheck_local: float = 0.02
     """The same, after the time stamp itself, for local files whose stamps have parts of seconds: these tick with the
-    kernel, every 10 ms or more often, and are told by the clock that we ask."""
+    kernel, every 10 ms or more often, and agree with the clock that we ask."""
     confirm_seconds: float = 3.0
     """On a network mount a truncation is believed when two fresh opens this far apart show it: acregmin, the least time
     that an NFS client keeps attributes, is 3 s."""
@@ -46,12 +46,12 @@ class FollowSettings(Struct, frozen=True):
     """Seconds that the old file is still read after its name shows another: writers move over one after the other."""
     gone_grace: float = 2.0
     """Seconds that a name must be absent: a rotation leaves it absent between its rename and its create."""
-    renamed_patience: float = 300.0
+    renamed_seconds: float = 300.0
     """Seconds for which a file that was renamed, not deleted, is read on under its old name although it is silent."""
-    hole_patience: float = 2.0
+    hole_seconds: float = 2.0
     """Seconds that a run of NULs ending at a page boundary may take to be filled on a network mount: a client writes
     its dirty pages back in any order."""
-    failures_told: int = 2
+    failures_reported: int = 2
     """Failures in a row before a source is called unreadable: one lost RPC is no news."""
     failure_interval: float = 30.0
     """Longest seconds between two tries at an unreadable file."""
@@ -70,7 +70,7 @@ class FollowSettings(Struct, frozen=True):
             rotation_grace=0.0,
             gone_grace=0.0,
             confirm_seconds=0.0,
-            hole_patience=0.0,
-            renamed_patience=0.0,
-            failures_told=1,
+            hole_seconds=0.0,
+            renamed_seconds=0.0,
+            failures_reported=1,
         )

@@ -1,214 +1,178 @@
-"""inotify as an alarm clock: it names paths that may have changed, and nobody believes it further than that.
+"""What a reader waits on: calls from other threads, and on local mounts inotify(7) on the directories of its files.
 
-inotify sees only this host's writes, loses events, coalesces them and runs out of watches; so it is used on local
-mounts, on directories, and a reader that is never woken still polls.
+inotify sees only this host's writes, loses events, coalesces them and runs out of watches; so it only names paths that
+may have changed, and a reader that is never woken still polls. Every failure ends in `note` and in polling.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import select
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from monitor.follow.inotify import Inotify
+if TYPE_CHECKING:
+    from inotify_simple import INotify
 
 _MOST_DIRECTORIES = 512  # of the user's 8,192 or more inotify watches, which an IDE or a sync client needs too
-_MOST_HINTS = 1024  # named paths; beyond that looking at every file is as cheap
-
-
-class Alarm:
-    """What a reader waits on. Any thread may ring; one descriptor may be listened to. Close it when done."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._hints: set[str] = set()
-        self._all = self._rung = False
-        self._ear, self._mouth = os.pipe()
-        self._poll = select.poll()
-        self._poll.register(self._ear, select.POLLIN)
-        self._quiet = select.poll()  # all but the descriptor that is listened to
-        self._quiet.register(self._ear, select.POLLIN)
-        self._heard: dict[int, Callable[[], None]] = {}
-
-    def ring(self, *paths: str) -> None:
-        """Something may have changed at these paths; without any: anywhere."""
-        with self._lock:
-            if not paths or len(self._hints) + len(paths) > _MOST_HINTS:
-                self._all = True
-            else:
-                self._hints.update(paths)
-            rung, self._rung = self._rung, True  # before the write: it wakes the waiting thread, which asks
-            if not rung and self._mouth >= 0:
-                os.write(self._mouth, b"!")
-
-    def rouse(self) -> None:
-        """End the wait. Nothing is known to have changed: `hear` tells what was not heard yet."""
-        with self._lock:
-            rung, self._rung = self._rung, True
-            if not rung and self._mouth >= 0:
-                os.write(self._mouth, b"!")
-
-    def hear(self) -> None:
-        """Without waiting, what the descriptor has to say. In the waiting thread."""
-        self._heed(self._poll.poll(0))
-
-    def listen(self, descriptor: int, hear: Callable[[], None]) -> None:
-        """Call `hear` in the waiting thread when the descriptor can be read. Only the waiting thread may say so."""
-        self._poll.register(descriptor, select.POLLIN)
-        self._heard[descriptor] = hear
-
-    def ignore(self, descriptor: int) -> None:
-        """The end of `listen`, before the descriptor is closed."""
-        if self._heard.pop(descriptor, None) is not None:
-            self._poll.unregister(descriptor)
-
-    def wait(self, seconds: float, deaf: float = 0.0, patience: float = 0.0) -> bool:
-        """True if it rang, which is heard at once. What the descriptor has to say is left to add up, so that many
-        events are one waking: for `deaf` seconds, and if it said nothing meanwhile for `patience` from its first word.
-        """
-        deaf = min(deaf, seconds)
-        if self._heard and deaf > 0.0 and (self._rung or self._quiet.poll(_milliseconds(deaf))):
-            return True
-        if self._rung:
-            return True
-        ready = self._poll.poll(0) if deaf > 0.0 else []
-        if not ready:
-            ready = self._poll.poll(_milliseconds(seconds - deaf))
-            if ready and patience > 0.0 and self._ear not in dict(ready):
-                self._quiet.poll(_milliseconds(patience))
-        self._heed(ready)
-        return self._rung
-
-    def _heed(self, ready: Iterable[tuple[int, int]]) -> None:
-        for descriptor, _ in ready:
-            if descriptor in self._heard:
-                self._heard[descriptor]()
-
-    def take(self) -> tuple[set[str], bool]:
-        """The paths named since the last call, and whether every file is to be looked at."""
-        with self._lock:
-            if self._rung and self._ear >= 0:
-                os.read(self._ear, 1)
-            self._rung = False
-            hints, self._hints = self._hints, set()
-            everything, self._all = self._all, False
-        return hints, everything
-
-    def close(self) -> None:
-        """Nobody waits any more; it may be rung all the same."""
-        with self._lock:
-            for descriptor in (self._ear, self._mouth):
-                if descriptor >= 0:
-                    os.close(descriptor)
-            self._ear = self._mouth = -1
+_MOST_PATHS = 1024  # named paths; beyond that looking at every file is as cheap
+_WATCHED = ("MODIFY", "ATTRIB", "MOVED_FROM", "MOVED_TO", "CREATE", "DELETE", "ONLYDIR")  # not what our reads cause
+_LIMITS = {errno.ENOSPC: "inotify watch limit reached", errno.EMFILE: "inotify instance limit reached"}
 
 
 class Waker:
-    """Watches directories for one reader, in its thread. Every failure ends in `note` and in polling."""
+    """`wake` and `interrupt` are for any thread, the rest for the reader's own. Close it when done."""
 
-    def __init__(self, alarm: Alarm) -> None:
-        self._alarm = alarm
-        self._inotify: Inotify | None = None
-        self._watches: dict[str, tuple[int, int]] = {}  # the kernel's number and the directory's inode
-        self._names: dict[int, list[str]] = {}  # one directory may have two
-        self._failed: set[str] = set()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._paths: set[str] = set()
+        self._everything = self._woken = False
+        self._read_fd, self._write_fd = os.pipe()
+        self._calls = select.poll()
+        self._calls.register(self._read_fd, select.POLLIN)
+        self._calls_and_events = select.poll()
+        self._calls_and_events.register(self._read_fd, select.POLLIN)
+        self._inotify: INotify | None = None
+        self._watches: dict[int, list[str]] = {}  # the directory's names by the kernel's number: it may have two
         self.note = ""
         """Why some or all directories are only polled."""
 
     @property
-    def alive(self) -> bool:
-        """Does it watch something?"""
+    def watching(self) -> bool:
+        """Is any directory watched?"""
         return self._inotify is not None and bool(self._watches)
 
+    def wake(self) -> None:
+        """Every file is to be looked at now."""
+        with self._lock:
+            self._everything = True
+            self._interrupt()
+
+    def interrupt(self) -> None:
+        """End the wait. Nothing is known to have changed: `take` finds the events that came meanwhile."""
+        with self._lock:
+            self._interrupt()
+
+    def wait(self, seconds: float, coalesce_seconds: float = 0.0, debounce_seconds: float = 0.0) -> None:
+        """Until a call, which ends it at once, or an event. To be woken costs as much as to read ten lines, so events
+        are left to add up: for `coalesce_seconds`, and for `debounce_seconds` after the first one that comes then.
+        """
+        coalesce_seconds = min(coalesce_seconds, seconds)
+        events_wait = False
+        if self._inotify is not None and coalesce_seconds > 0.0:
+            if self._calls.poll(_milliseconds(coalesce_seconds)):
+                return
+            seconds -= coalesce_seconds
+            events_wait = bool(self._calls_and_events.poll(0))
+        if not events_wait:
+            ready = self._calls_and_events.poll(_milliseconds(seconds))
+            if ready and debounce_seconds > 0.0 and self._read_fd not in dict(ready):
+                self._calls.poll(_milliseconds(debounce_seconds))
+
+    def take(self) -> tuple[set[str], bool]:
+        """The paths that may have changed since the last call, and whether every file is to be looked at."""
+        self._read_events()
+        with self._lock:
+            if self._woken and self._read_fd >= 0:
+                os.read(self._read_fd, 1)
+            self._woken = False
+            paths, self._paths = self._paths, set()
+            everything, self._everything = self._everything, False
+        return paths, everything
+
     def watch(self, directories: Iterable[str]) -> None:
-        """From now on these, and no others. Called after each walk: what failed is tried again."""
-        wanted = set(directories)
-        inotify = self._inotify or self._started()
+        """From now on these, and no others. Called after each walk: what failed is tried again, and a directory that
+        was made anew, or a link that names another, is watched as what it is now.
+        """
+        self.note = ""
+        inotify = self._inotify or self._start_inotify()
         if inotify is None:
             return
-        for directory, (_, inode) in list(self._watches.items()):
-            if directory not in wanted or _inode(directory) != inode:  # made anew: the kernel's watch went with the old
-                self._unwatch(inotify, directory)
-        self._failed &= wanted
-        for directory in sorted(wanted - set(self._watches)):
-            if len(self._watches) >= _MOST_DIRECTORIES:
-                self.note = f"only {_MOST_DIRECTORIES} directories are watched"
-                return
-            self._watch(inotify, directory)
+        from inotify_simple import flags
 
-    def hear(self) -> None:
-        """Something has happened: ring for each path."""
+        mask = sum(flags[name] for name in _WATCHED)
+        watches: dict[int, list[str]] = {}
+        for directory in sorted(set(directories)):
+            if len(watches) >= _MOST_DIRECTORIES:
+                self.note = f"only {_MOST_DIRECTORIES} directories are watched"
+                break
+            try:
+                watches.setdefault(inotify.add_watch(directory, mask), []).append(directory)  # the number that it had
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # appears later
+            except OSError as error:
+                self.note = f"{directory} cannot be watched: {_reason(error)}"
+        for watch in self._watches.keys() - watches.keys():
+            with contextlib.suppress(OSError):  # it ended by itself when the directory was removed
+                inotify.rm_watch(watch)
+        self._watches = watches
+
+    def close(self) -> None:
+        """Nobody waits any more; it may be woken all the same."""
+        self._stop_inotify()
+        with self._lock:
+            for descriptor in (self._read_fd, self._write_fd):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._read_fd = self._write_fd = -1
+
+    def _read_events(self) -> None:
         if self._inotify is None:
             return
-        events: set[tuple[int, bytes]] = set()
+        from inotify_simple import flags
+
+        changed: set[tuple[int, str]] = set()
         try:
-            for happened in self._inotify.read():
-                if happened.lost:
-                    self._alarm.ring()
-                if happened.ended:
-                    for directory in self._names.pop(happened.watch, ()):
-                        del self._watches[directory]
-                elif happened.name:
-                    events.add((happened.watch, happened.name))
+            for event in self._inotify.read(timeout=0):
+                if event.mask & flags.Q_OVERFLOW:
+                    self.wake()
+                elif event.mask & flags.IGNORED:  # the kernel has ended this watch: its directory is gone
+                    self._watches.pop(event.wd, None)
+                elif event.name and not event.mask & flags.ISDIR:
+                    changed.add((event.wd, event.name))
         except OSError as error:
             self.note = f"watching failed: {error}"
-            self.stop()
-        paths = [
-            f"{directory.rstrip('/')}/{os.fsdecode(name)}"
-            for watch, name in events
-            for directory in self._names.get(watch, ())
-        ]
-        if paths:
-            self._alarm.ring(*paths)
+            self._stop_inotify()
+        with self._lock:
+            self._paths.update(
+                f"{directory.rstrip('/')}/{name}"
+                for watch, name in changed
+                for directory in self._watches.get(watch, ())
+            )
+            if len(self._paths) > _MOST_PATHS:
+                self._everything, self._paths = True, set()
 
-    def stop(self) -> None:
-        """Watch nothing any more."""
+    def _interrupt(self) -> None:
+        woken, self._woken = self._woken, True
+        if not woken and self._write_fd >= 0:
+            os.write(self._write_fd, b"!")
+
+    def _start_inotify(self) -> INotify | None:
+        try:
+            from inotify_simple import INotify  # it looks for the C library, which a single reading does not need
+
+            self._inotify = INotify()
+        except (ImportError, AttributeError, OSError) as error:  # no instance left, or another system than Linux
+            self.note = f"watching cannot start: {_reason(error)}"
+            return None
+        self._calls_and_events.register(self._inotify, select.POLLIN)
+        return self._inotify
+
+    def _stop_inotify(self) -> None:
         inotify, self._inotify = self._inotify, None
-        self._watches, self._names = {}, {}
+        self._watches = {}
         if inotify is not None:
-            self._alarm.ignore(inotify.descriptor)
+            self._calls_and_events.unregister(inotify)
             with contextlib.suppress(OSError):
                 inotify.close()
 
-    def _started(self) -> Inotify | None:
-        try:
-            self._inotify = Inotify()
-        except OSError as error:  # no instance left, or none on this system
-            self.note = f"watching cannot start: {error}"
-            return None
-        self._alarm.listen(self._inotify.descriptor, self.hear)
-        return self._inotify
 
-    def _watch(self, inotify: Inotify, directory: str) -> None:
-        inode = _inode(directory)
-        if inode is None:
-            return  # appears later; the next walk asks again
-        try:
-            watch = inotify.add(directory)
-            self._watches[directory] = watch, inode
-            self._names.setdefault(watch, []).append(directory)
-        except OSError as error:  # the limit of watches, or the directory went away
-            if directory not in self._failed:
-                self._failed.add(directory)
-                self.note = f"{directory} cannot be watched: {error}"
-
-    def _unwatch(self, inotify: Inotify, directory: str) -> None:
-        watch, _ = self._watches.pop(directory)
-        names = self._names[watch]
-        names.remove(directory)
-        if not names:
-            del self._names[watch]
-            inotify.remove(watch)
-
-
-def _inode(directory: str) -> int | None:
-    try:
-        return os.stat(directory).st_ino
-    except OSError:
-        return None
+def _reason(error: Exception) -> str:
+    return _LIMITS.get(getattr(error, "errno", None) or 0, str(error))
 
 
 def _milliseconds(seconds: float) -> int:

@@ -25,8 +25,8 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
 # The follower's patience, shortened alike so that the suite is: the order of what it waits for stays.
 PATIENCE = {
-    "settle_seconds": 0.5, "confirm_seconds": 0.8, "rotation_grace": 0.3, "gone_grace": 0.6, "hole_patience": 0.8,
-    "renamed_patience": 5.0, "discovery_soonest": 0.2, "failure_interval": 2.0,
+    "recheck_seconds": 0.5, "confirm_seconds": 0.8, "rotation_grace": 0.3, "gone_grace": 0.6, "hole_seconds": 0.8,
+    "renamed_seconds": 5.0, "discovery_soonest": 0.2, "failure_interval": 2.0,
 }  # fmt: skip
 TOTALS: Counter[str] = Counter()
 """written, counted, lost, doubled, faults, inputs: for the table."""

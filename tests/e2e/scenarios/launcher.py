@@ -23,8 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import inotify_simple
+
 from monitor import clock, daemon, store
-from monitor.follow import follower, reader_thread, waker
+from monitor.follow import follower
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.settings import FollowSettings
@@ -171,13 +173,13 @@ def main() -> None:
         follower.Follower.__init__.__kwdefaults__["mounts"] = _mounts
     daemon.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
     if CONTROL.get("deaf"):
-        waker.Waker.hear = lambda self: list(self._inotify.read()) and None  # type: ignore[method-assign,union-attr]
+        inotify_simple.INotify.read = lambda self, timeout: self._readall() and []  # type: ignore[method-assign]
     if CONTROL.get("no_inotify"):
 
         def refuse(*_: Any) -> None:
             raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-        reader_thread.Waker._started = lambda self: setattr(self, "note", "no inotify instance left")  # type: ignore[method-assign,assignment]
+        inotify_simple.INotify.__init__ = refuse  # type: ignore[method-assign]
     if CONTROL.get("kill_at"):
         store.os = DyingOs(CONTROL.get("kill_at"))  # type: ignore[assignment]
     if CONTROL.get("state_error"):

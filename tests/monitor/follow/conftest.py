@@ -13,12 +13,10 @@ import pytest
 from monitor.clock import ManualClock
 from monitor.follow.marker import Marker
 from monitor.follow.messages import Data, Message, Opened, Position, Restarted, Scanned
-from monitor.follow.mount_reader import MountReader
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Watch
-from monitor.follow.plan import owner, plan
-from monitor.follow.registry import Registry
+from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
 
 Fault = Callable[[str], OSError | None]
@@ -101,26 +99,9 @@ class Rig:
     ) -> None:
         self.clock = clock or ManualClock()
         self.os = os_layer or FaultyOs()
-        mount = Mount("/", file_system)
-        table = Mounts([mount])
         watches = [Watch(one) if isinstance(one, str) else one for one in patterns]
-        jobs = plan(watches, table, os.path.realpath)
-        former = [one for position in (resume or {}).values() for one in position.former]
-        self.registry = Registry(former)
-        self.reader = MountReader(
-            mount,
-            jobs[mount],
-            settings=FollowSettings(**settings),
-            os_layer=self.os,
-            registry=self.registry,
-            resume=resume or {},
-            table=lambda: Mounts([]),
-            points=lambda: frozenset({"/"}),
-        )
-        for source, position in (resume or {}).items():
-            if owner(jobs, source) == mount:
-                self.registry.reserve(position, source)
-                self.reader.follow(source)
+        readers = Readers(resume or {}, FollowSettings(**settings), self.os)
+        (self.reader,) = readers.sync_readers(watches, Mounts([Mount("/", file_system)]), os.path.realpath)
         self.messages: list[Message] = []
         self.contents: dict[str, list[bytearray]] = {}
         self.markers: dict[str, Marker] = {}

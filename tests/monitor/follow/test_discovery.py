@@ -179,7 +179,7 @@ def test_renamed_log_whose_new_name_matches(make_rig, append, tmp_path):
     """When the old name is given up, the new one goes on after what was read, as a source of its own."""
     log = tmp_path / "a.log"
     log.write_text("text of a log that is long enough\n" * 10)
-    rig = make_rig(tmp_path / "*.log", renamed_patience=5.0)
+    rig = make_rig(tmp_path / "*.log", renamed_seconds=5.0)
     rig.settle(2)
     log.rename(tmp_path / "b.log")
     rig.settle(40)

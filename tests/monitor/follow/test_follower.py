@@ -9,18 +9,16 @@ import threading
 
 import pytest
 
-from monitor.follow import reader_thread
-from monitor.follow.crew import read_once
+from monitor.follow import follower as follower_module
 from monitor.follow.follower import Follower
 from monitor.follow.inbox import Inbox
-from monitor.follow.inotify import Happened, Inotify
 from monitor.follow.marker import Marker
 from monitor.follow.messages import CaughtUp, Data, Opened, Scanned, Unreadable
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
+from monitor.follow.readers import read_once
 from monitor.follow.settings import FollowSettings
-from monitor.follow.waker import Alarm, Waker
 
 SECONDS = 10  # that no test needs
 
@@ -76,8 +74,8 @@ def test_woken_by_inotify(start, append, tmp_path):
 
 def test_what_lies_unread_while_events_add_up_is_read_for_who_asks(start, append, tmp_path, monkeypatch):
     """After a pass inotify is not listened to for a while: `catch_up` ends that, but not over and over."""
-    monkeypatch.setattr(reader_thread, "_DEAF", 1000.0)
-    monkeypatch.setattr(reader_thread, "_SOON", 0.0)
+    monkeypatch.setattr(follower_module, "_COALESCE_SECONDS", 1000.0)
+    monkeypatch.setattr(follower_module, "_CATCH_UP_AFTER", 0.0)
     log = tmp_path / "a.log"
     log.write_text("one\n")
     follower, messages = start(log, poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0)
@@ -89,14 +87,14 @@ def test_what_lies_unread_while_events_add_up_is_read_for_who_asks(start, append
         messages.get(timeout=0.3)
     assert follower.catch_up(SECONDS)
     assert messages.get_nowait().data == b"three\n"
-    monkeypatch.setattr(reader_thread, "_SOON", 1000.0)
+    monkeypatch.setattr(follower_module, "_CATCH_UP_AFTER", 1000.0)
     append(log, b"four\n")
     assert follower.catch_up(SECONDS)
     assert messages.empty()
 
 
 def test_among_many_files_a_line_comes_within_two_seconds(start, append, tmp_path):
-    """Sixty that are written together make the reader deaf for longer, not for long; who asks ends it at once."""
+    """Events of sixty that are written together add up for longer, not for long; who asks ends it at once."""
     logs = [tmp_path / f"{number:02d}.log" for number in range(60)]
     for log in logs:
         log.write_text("one\n")
@@ -124,8 +122,8 @@ def test_among_many_files_a_line_comes_within_two_seconds(start, append, tmp_pat
 
 def test_nobody_waits_for_long_for_a_reader_that_does_not_answer(start, append, tmp_path, monkeypatch):
     """The queue is full and nobody takes from it: the loop itself may be who asks."""
-    monkeypatch.setattr(reader_thread, "_DEAF", 1000.0)
-    monkeypatch.setattr(reader_thread, "_SOON", 0.0)
+    monkeypatch.setattr(follower_module, "_COALESCE_SECONDS", 1000.0)
+    monkeypatch.setattr(follower_module, "_CATCH_UP_AFTER", 0.0)
     log = tmp_path / "a.log"
     log.write_text("one\n")
     follower, messages = start(log, size=1, poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0)
@@ -288,148 +286,6 @@ def test_read_once_of_an_unreadable_file(tmp_path):
     (tmp_path / "a").write_text("x")
     messages = list(read_once([Watch(str(tmp_path))], os_layer=Denied()))
     assert [message.errno for message in messages if isinstance(message, Unreadable)] == [errno.EACCES]
-
-
-@pytest.mark.parametrize("call", ["__init__", "add"])
-def test_waker_that_cannot_start(monkeypatch, tmp_path, call):
-    """No inotify instance or watch left: a note, no exception, and nothing watched."""
-
-    def fail(self, *args):
-        raise OSError(errno.EMFILE, "inotify instance limit reached")
-
-    monkeypatch.setattr(Inotify, call, fail)
-    waker = Waker(Alarm())
-    waker.watch([str(tmp_path)])
-    assert not waker.alive
-    assert "inotify instance limit" in waker.note
-    waker.stop()
-
-
-def test_what_the_kernel_refuses_has_words():
-    """An error of the call, with its text."""
-    inotify = Inotify()
-    with pytest.raises(OSError, match="No such file"):
-        inotify.add("/no such directory")
-    inotify.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        inotify.add("/")
-
-
-def test_waker_whose_descriptor_failed(tmp_path):
-    """A failure to read is noted, and watching begins anew at the next walk."""
-    alarm = Alarm()
-    waker = Waker(alarm)
-    waker.watch([str(tmp_path)])
-    assert waker.alive
-    directory = os.open(tmp_path, os.O_RDONLY)  # which nobody can read from
-    os.dup2(directory, waker._inotify.descriptor)
-    os.close(directory)
-    waker.hear()
-    assert not waker.alive
-    assert waker.note.startswith("watching failed")
-    waker.watch([str(tmp_path)])
-    assert waker.alive
-    (tmp_path / "x").write_text("x")
-    assert alarm.wait(SECONDS)
-    waker.stop()
-    alarm.close()
-
-
-def test_waker_on_two_names_of_a_directory(tmp_path):
-    """A link to a watched directory: both names are rung, and one of them may go."""
-    alarm = Alarm()
-    waker = Waker(alarm)
-    (tmp_path / "d").mkdir()
-    (tmp_path / "link").symlink_to("d")
-    names = [str(tmp_path / "d"), str(tmp_path / "link")]
-    waker.watch(names)
-    (tmp_path / "d" / "x").write_text("x")
-    assert alarm.wait(SECONDS)
-    assert alarm.take()[0] == {f"{name}/x" for name in names}
-    waker.watch(names[1:])
-    (tmp_path / "d" / "y").write_text("y")
-    assert alarm.wait(SECONDS)
-    assert alarm.take()[0] == {f"{names[1]}/y"}
-    waker.stop()
-    alarm.close()
-
-
-def test_an_overflow_means_anything(monkeypatch, tmp_path):
-    """The kernel lost events: every file is looked at."""
-    alarm = Alarm()
-    waker = Waker(alarm)
-    waker.watch([str(tmp_path)])
-    monkeypatch.setattr(Inotify, "read", lambda self: iter([Happened(-1, b"", lost=True)]))
-    waker.hear()
-    assert alarm.wait(0)
-    assert alarm.take() == (set(), True)
-    waker.stop()
-    alarm.close()
-
-
-def test_alarm_rings_from_another_thread_and_leaves_what_it_hears_to_add_up(tmp_path):
-    """`deaf` holds events back, never a ring."""
-    alarm = Alarm()
-    waker = Waker(alarm)
-    waker.watch([str(tmp_path)])
-    (tmp_path / "x").write_text("x")
-    ringer = threading.Timer(0.05, alarm.ring)
-    ringer.start()
-    assert alarm.wait(SECONDS, deaf=SECONDS)
-    assert alarm.take() == (set(), True)
-    assert alarm.wait(0.0)
-    assert alarm.take() == ({str(tmp_path / "x")}, False)
-    ringer.join()
-    waker.stop()
-    alarm.close()
-    alarm.ring()
-
-
-def test_alarm_that_is_roused_hears_when_it_is_told_to(tmp_path):
-    """The wait ends, deaf or not, and nothing is said to have changed but what inotify tells."""
-    alarm = Alarm()
-    waker = Waker(alarm)
-    waker.watch([str(tmp_path)])
-    (tmp_path / "x").write_text("x")
-    alarm.rouse()
-    alarm.rouse()
-    assert alarm.wait(SECONDS, deaf=SECONDS)
-    alarm.hear()
-    assert alarm.take() == ({str(tmp_path / "x")}, False)
-    assert not alarm.wait(0.0)
-    waker.stop()
-    alarm.close()
-    alarm.rouse()
-
-
-def test_waker_on_a_directory_made_anew(tmp_path):
-    """A directory that was removed and made again is watched again."""
-    alarm = Alarm()
-    waker = Waker(alarm)
-    directory = tmp_path / "d"
-    directory.mkdir()
-    waker.watch([str(directory), str(tmp_path / "absent")])
-    directory.rmdir()
-    (tmp_path / "keep the inode").mkdir()
-    directory.mkdir()
-    waker.watch([str(directory)])
-    alarm.take()
-    (directory / "x").write_text("x")
-    assert alarm.wait(SECONDS)
-    assert str(directory / "x") in alarm.take()[0]
-    waker.stop()
-
-
-def test_alarm_with_too_many_names():
-    """Beyond a bound every file is looked at instead of each name being kept."""
-    alarm = Alarm()
-    for number in range(5000):
-        alarm.ring(f"/{number}")
-    hints, everything = alarm.take()
-    assert len(hints) <= 1024
-    assert everything
-    assert alarm.take() == (set(), False)
-    assert not alarm.wait(0)
 
 
 def test_messages_are_plain_values():

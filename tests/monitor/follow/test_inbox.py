@@ -32,26 +32,26 @@ def later(act: Callable[[], object]) -> threading.Timer:
     return timer
 
 
-def seconds(inbox: Inbox, pause: float, patience: float) -> float:
+def seconds(inbox: Inbox, pause: float, idle: float) -> float:
     """How long it waited."""
     began = time.perf_counter()
-    inbox.wait(pause, patience)
+    inbox.wait(pause, idle)
     return time.perf_counter() - began
 
 
-@pytest.mark.parametrize(("pause", "patience"), [(LONG, LONG), (0.0, LONG)])
-def test_a_knock_ends_any_wait(pause: float, patience: float) -> None:
+@pytest.mark.parametrize(("pause", "idle"), [(LONG, LONG), (0.0, LONG)])
+def test_a_call_ends_any_wait(pause: float, idle: float) -> None:
     """While the loop paces itself, and while it waits for a message; once."""
     inbox = Inbox(8)
-    timer = later(inbox.knock)
-    assert seconds(inbox, pause, patience) < LONG / 2
+    timer = later(inbox.wake)
+    assert seconds(inbox, pause, idle) < LONG / 2
     timer.join()
-    inbox.knock()
+    inbox.wake()
     assert seconds(inbox, LONG, LONG) < LONG / 2
     assert seconds(inbox, SHORT, 0.0) >= SHORT * 0.9
 
 
-def test_a_message_ends_the_patience_and_not_the_pause() -> None:
+def test_a_message_ends_the_idle_and_not_the_pause() -> None:
     """Lines of many runs add up to one turn."""
     inbox = Inbox(8)
     timer = later(lambda: inbox.put(message()))

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from monitor.follow.discovery import owner, plan
 from monitor.follow.mounts import Mount, Mounts, parse_mountinfo, read_mounts
 from monitor.follow.patterns import Watch
-from monitor.follow.plan import owner, plan
 
 TABLE = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

@@ -1,4 +1,4 @@
-"""Holes, reserved blocks, the Marker, pacing: the pure parts."""
+"""Holes, reserved blocks, the Marker, backoff: the pure parts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.follow.identity import HEAD_BYTES, TAIL_BYTES, Content, digest
+from monitor.follow.content import HEAD_BYTES, TAIL_BYTES, Content, digest, first_unfilled, text_end
 from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Former, Opened, Restarted
-from monitor.follow.pacing import Pacing
-from monitor.follow.reading import first_unfilled, text_end
+from monitor.follow.messages import Data, Fingerprint, Opened, Restarted
+from monitor.follow.patterns import looks_binary
+from monitor.follow.schedule import Backoff
 from monitor.follow.settings import FollowSettings
-from monitor.follow.textual import looks_binary
 
 
 def test_trailing_nuls_wait(make_rig, append, tmp_path):
@@ -155,7 +154,7 @@ def test_marker_over_a_resume_and_a_rotation():
     assert marker.position(8).head_hash == digest(b"abc\ndef\n")
     assert marker.position(8).tail_hash == digest(b"abc\ndef\n")
     for inode in range(10):
-        marker.feed(Restarted("s", "rotated", "", 1, inode, former=Former(1, inode, 0, "", 0, 0, "")))
+        marker.feed(Restarted("s", "rotated", "", 1, inode, former=Fingerprint(1, inode, 0, "", 0, 0, "")))
     assert [former.inode for former in marker.position(0).former] == list(range(2, 10))
     assert marker.position(0).inode == 9
 
@@ -173,15 +172,15 @@ def test_marker_over_a_hole():
 @pytest.mark.parametrize(("quiet", "pause"), [(0, 0.5), (10, 0.5), (100, 5.0), (200, 10.0), (1e6, 10.0)])
 def test_pause_grows_with_silence(quiet, pause):
     """A silent file is looked at every twentieth of its silence, every ten seconds at the least."""
-    pacing = Pacing(FollowSettings())
-    assert pacing.pause(1e7, quiet_since=1e7 - quiet, soon=False, spread_seconds=0.0) == pytest.approx(pause)
-    assert pacing.pause(1e7, quiet_since=1e7 - quiet, soon=True, spread_seconds=99.0) == 0.5
+    backoff = Backoff(FollowSettings())
+    assert backoff.pause(1e7, quiet_since=1e7 - quiet, soon=False, spread_seconds=0.0) == pytest.approx(pause)
+    assert backoff.pause(1e7, quiet_since=1e7 - quiet, soon=True, spread_seconds=99.0) == 0.5
 
 
 def test_failures_double_the_pause():
     """Tries at what cannot be read become rare, and stay bounded however long it lasts."""
-    pacing = Pacing(FollowSettings())
-    assert [pacing.after_failure(n) for n in (1, 2, 3, 7, 10**9)] == [0.5, 1.0, 2.0, 30.0, 30.0]
+    backoff = Backoff(FollowSettings())
+    assert [backoff.after_failure(n) for n in (1, 2, 3, 7, 10**9)] == [0.5, 1.0, 2.0, 30.0, 30.0]
 
 
 def test_idle_files_stay_within_the_budget(make_rig, tmp_path):

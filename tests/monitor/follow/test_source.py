@@ -198,7 +198,7 @@ def test_recreated_with_the_same_inode_after_it_was_gone(make_rig, kinds, log):
 def test_gone_and_back_unchanged(make_rig, append, kinds, log):
     """A log moved away and back goes on where it was."""
     log.write_bytes(text(0, 4))
-    rig = make_rig(log, renamed_patience=3.0)
+    rig = make_rig(log, renamed_seconds=3.0)
     rig.poll()
     away = log.rename(log.parent.parent / "away")
     assert kinds(rig.settle(8)) == ["Gone"]

@@ -1,0 +1,178 @@
+"""One open file: what proves that it is still the file that was read, and what may be read of it now.
+
+Device and inode are only a hint: inodes are reused, change on a remount, and copytruncate keeps them. The proof is the
+head (the first bytes, up to 1024, growing with the file) and the tail (the last 256 before the offset). Two logs with
+the same banner share a head, hardly ever both. Neither holds a NUL: a hole may be filled later, text is not rewritten.
+
+Trailing NULs are not read: blocks that a file system or a writer reserved are overwritten in place later. NULs with
+text behind them are passed on; long runs and holes are skipped. One `pread` both checks the tail and reads on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from monitor.follow.messages import Fingerprint
+from monitor.follow.os_layer import OsLayer
+
+HEAD_BYTES = 1024
+TAIL_BYTES = 256
+ENOUGH_BYTES = 64
+"""Another inode is taken for the same content only if the proof covers so much: less agrees by chance."""
+_PAGE_BYTES = 4096
+_HOLE_BLOCKS = 8  # blocks of real zeros looked through per pass; holes cost one call whatever their size
+_NOT_NUL = re.compile(rb"[^\0]")
+
+
+def digest(data: bytes) -> str:
+    """A short hash that no two texts share by chance."""
+    import hashlib  # it loads OpenSSL, and one reading to the end proves no position
+
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def grown_head(head: bytes, offset: int, data: bytes) -> bytes:
+    """The head after `data` was read at `offset`. It ends for good at the first NUL, hole or 1024 bytes."""
+    if len(head) != offset or offset >= HEAD_BYTES:
+        return head
+    return head + data[: HEAD_BYTES - offset].partition(b"\0")[0]
+
+
+def tail_of(data: bytes) -> bytes:
+    """The tail of what ends in `data`."""
+    return data[-TAIL_BYTES:].rpartition(b"\0")[2]
+
+
+class Verified(NamedTuple):
+    """`problem` is empty if the proof holds; then head and tail are the file's."""
+
+    problem: str
+    head: bytes
+    tail: bytes
+
+
+def verify(os_layer: OsLayer, descriptor: int, mark: Fingerprint) -> Verified:
+    """Does the open file hold, up to the mark's offset, what the mark was made of?"""
+    head = os_layer.pread(descriptor, min(HEAD_BYTES, mark.offset), 0)
+    start = max(0, mark.offset - TAIL_BYTES)
+    tail = os_layer.pread(descriptor, mark.offset - start, start) if mark.offset else b""
+    problem = ""
+    if len(tail) < mark.offset - start:
+        problem = f"shorter than the {mark.offset} bytes that were read"
+    elif len(head) < mark.head_bytes or digest(head[: mark.head_bytes]) != mark.head_hash:
+        problem = f"the first {mark.head_bytes} bytes are not those that were read"
+    elif digest(tail[len(tail) - mark.tail_bytes :]) != mark.tail_hash:
+        problem = f"the {mark.tail_bytes} bytes before offset {mark.offset} are not those that were read"
+    return Verified(problem, head.partition(b"\0")[0], tail_of(tail))
+
+
+def is_strong(mark: Fingerprint) -> bool:
+    """Enough text agrees to believe it against another inode."""
+    return min(mark.offset, mark.head_bytes + mark.tail_bytes) >= ENOUGH_BYTES
+
+
+@dataclass(slots=True)
+class Content:
+    """One file as far as it was read: `offset` is the next byte to read. Times are monotonic seconds."""
+
+    device: int
+    inode: int
+    offset: int = 0
+    head: bytes = b""
+    tail: bytes = b""
+    compared_at: float = float("-inf")
+    """When the bytes before the offset were last compared with what was read."""
+    hole_since: float | None = None
+    """Since when a run of NULs is waited for that another host may still fill."""
+    scanned: int = 0
+    """How far real zeros were looked through: where the next pass goes on."""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode."""
+        return self.device, self.inode
+
+    def take(self, offset: int, data: bytes) -> None:
+        """`data` was read at `offset`, which lies behind the old offset if a hole was skipped."""
+        self.head = grown_head(self.head, offset, data)
+        # a block that holds the tail itself is not copied for it
+        self.tail = tail_of(self.tail + data if offset == self.offset and len(data) < TAIL_BYTES else data)
+        self.offset = offset + len(data)
+
+    def fingerprint(self) -> Fingerprint:
+        """The proof of this content, to recognise it later."""
+        return Fingerprint(
+            self.device, self.inode,
+            len(self.head), digest(self.head), self.offset, len(self.tail), digest(self.tail),
+        )  # fmt: skip
+
+
+class Block(NamedTuple):
+    """`data` lies at `offset`; `at_end`: nothing more to take now."""
+
+    offset: int
+    data: bytes
+    at_end: bool
+    changed: bool = False
+    """The bytes before the offset are not those that were read: data is empty."""
+    hole: bool = False
+    """A run of NULs that ends at a page boundary is waited for."""
+
+
+def read_block(os_layer: OsLayer, descriptor: int, content: Content, count: int, *, wait_for_holes: bool) -> Block:
+    """At most `count` new bytes. `wait_for_holes`: runs of NULs may still be filled, stop before them."""
+    tail, offset = content.tail, content.offset
+    scanned, content.scanned = content.scanned, 0
+    block = os_layer.pread(descriptor, len(tail) + count, offset - len(tail))
+    cut = not tail and offset and not block and os_layer.fstat(descriptor).st_size < offset
+    if cut or not block.startswith(tail):
+        return Block(offset, b"", True, changed=True)
+    fresh = block[len(tail) :] if tail else block
+    end = text_end(fresh)
+    short = len(fresh) < count
+    if end:
+        stop = first_unfilled(fresh, end, offset) if wait_for_holes else end
+        return Block(offset, fresh[:stop], short or stop < end, hole=stop < end)
+    if short:
+        return Block(offset, b"", True)
+    position = max(scanned, offset + count)  # a whole block was NULs: the next text, wherever it is
+    for _ in range(_HOLE_BLOCKS):
+        found = os_layer.next_data(descriptor, position)
+        if found is None:
+            return Block(offset, b"", True)
+        block = os_layer.pread(descriptor, count, found)
+        text = block.lstrip(b"\0")
+        if text:
+            place = found + len(block) - len(text)
+            if wait_for_holes and place % _PAGE_BYTES == 0:
+                return Block(offset, b"", True, hole=True)
+            return Block(place, text[: text_end(text)], len(block) < count)
+        if len(block) < count:
+            return Block(offset, b"", True)
+        position = found + len(block)
+    content.scanned = position
+    return Block(offset, b"", False)
+
+
+def text_end(data: bytes) -> int:
+    """Length without trailing NULs."""
+    return len(data.rstrip(b"\0"))
+
+
+def first_unfilled(data: bytes, end: int, offset: int) -> int:
+    """Where the first run of NULs begins that ends at a page boundary of the file; `end` if there is none.
+
+    A network client writes whole pages back in any order, so a page that has not arrived ends where a page ends. A
+    writer's own hole (copytruncate without append) ends anywhere.
+    """
+    start = data.find(b"\0", 0, end)
+    while start >= 0:
+        text = _NOT_NUL.search(data, start)
+        if text is None:
+            return end
+        if (offset + text.start()) % _PAGE_BYTES == 0:
+            return start
+        start = data.find(b"\0", text.start(), end)
+    return end

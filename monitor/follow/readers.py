@@ -1,0 +1,262 @@
+"""All files of one mount, synchronous: discovery in slices, every due file in turn, statistics per walk.
+
+`poll` is a generator so that a slow consumer holds back the reading, not the memory. Nothing here starts a thread or
+watches anything: `read_once` reads everything to its end in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from monitor.clock import Clock, SystemClock
+from monitor.follow.context import Context, Descriptors, Registry
+from monitor.follow.discovery import Job, Listings, Step, Walk, may_find, owner, plan
+from monitor.follow.messages import Message, Position, Scanned, SourceId, Unreadable, source_id
+from monitor.follow.mounts import Mount, Mounts, read_mounts
+from monitor.follow.os_layer import OsLayer
+from monitor.follow.patterns import Watch
+from monitor.follow.schedule import Schedule
+from monitor.follow.settings import FollowSettings
+from monitor.follow.source import Source
+
+_REMEMBERED_PATHS = 4096  # whether a walk may find them: asking the patterns again takes some 20 us
+Mode = Literal["inotify", "poll"]
+
+
+class MountReader:
+    """Follows what its jobs find. One thread at a time; only `add_jobs` may come from another."""
+
+    def __init__(self, mount: Mount, shared: Readers) -> None:
+        self.mount = mount
+        self.mode: Mode = "poll"
+        self.note = ""
+        """Why `mode` is not what the mount allows."""
+        self.sources: dict[SourceId, Source] = {}
+        self.hurried = False
+        """The last pass left something to be done at once: a walk, or more to read."""
+        self._shared = shared
+        self._settings = settings = shared.settings
+        self._context = Context(
+            shared.os_layer,
+            settings,
+            Descriptors(shared.os_layer, settings.max_open_files),
+            shared.registry,
+            lambda device: shared.table.is_local(device, mount),
+        )
+        self._jobs: tuple[Job, ...] = ()
+        self._schedule = Schedule()
+        self._listings: Listings | None = None
+        self._walk: Walk | None = None
+        self._steps: Iterator[Step] = iter(())
+        self._found: set[SourceId] = set()
+        self._walk_due = self._walked_at = float("-inf")
+        self._passes = 0
+        self._seconds = 0.0
+
+    def add_jobs(self, jobs: Iterable[Job]) -> None:
+        """More to look for, from the next walk on."""
+        known = self._jobs
+        self._jobs = tuple(dict.fromkeys((*known, *jobs)))
+        if self._jobs != known:
+            self._may_find = functools.lru_cache(_REMEMBERED_PATHS)(functools.partial(may_find, self._jobs))
+
+    def follow(self, path: str, *, literal: bool = False) -> None:
+        """Look at this path from now on."""
+        key = source_id(path)
+        if key not in self.sources:
+            resume = self._shared.resume.pop(key, None)
+            source = self.sources[key] = Source(path, self._context, literal=literal, resume=resume)
+            self._schedule.put(source)
+        elif literal:
+            self.sources[key].literal = True
+
+    def poll(self, clock: Clock, changed: Iterable[str] = (), *, all_files: bool = False) -> Iterator[Message]:
+        """One pass: a slice of the walk, then each file that is due, or whose path was seen to change."""
+        begun = clock.monotonic()
+        for path in changed:
+            source = self.sources.get(source_id(path))
+            if source is not None:
+                self._schedule.hasten(source, begun)
+            elif self._may_find(path):  # not what lies beside the logs and is written as often as they are
+                self._walk_due = min(self._walk_due, self._walked_at + self._settings.discovery_soonest)
+        if all_files:
+            self._walk_due = begun
+            self._schedule.hasten_all(self.sources.values(), begun)
+        yield from self._discover(clock)
+        self._context.spread_seconds = len(self.sources) / self._settings.stats_per_second
+        self.hurried = self._walk is not None
+        for source in self._schedule.take(clock.monotonic()):
+            yield from source.poll(clock.monotonic(), clock.wall())
+            self.hurried = self.hurried or source.more
+            self._schedule.put(source)
+        self._passes += 1
+        self._seconds += clock.monotonic() - begun
+
+    def wait(self, now: float) -> float:
+        """Seconds until something is due."""
+        if self._walk is not None:
+            return 0.0
+        return max(0.0, min(self._schedule.next_at(), self._walk_due) - now)
+
+    def read_once(self, clock: Clock) -> Iterator[Message]:
+        """Everything that is there now, every file in turn, to the end that each has when it is reached."""
+        while self._walk_due <= clock.monotonic() or self._walk is not None:
+            yield from self._discover(clock)
+        left = list(self.sources.values())
+        while left:
+            for source in left:
+                yield from source.poll(clock.monotonic(), clock.wall())
+            left = [source for source in left if source.more]
+        for source in self.sources.values():
+            if source.literal and source.missing_since is not None and not source.started:
+                yield Unreadable(source.source, errno.ENOENT, os.strerror(errno.ENOENT), clock.wall())
+            elif source.literal and source.unsupported not in ("", "directory", "duplicate"):
+                yield Unreadable(source.source, None, f"is a {source.unsupported}", clock.wall())
+
+    def directories(self) -> set[str]:
+        """Where a change would be seen first: for the waker."""
+        found = {source.directory for source in self.sources.values() if source.gone_since is None}
+        found.update(job.root if job.states else os.path.dirname(job.root) for job in self._jobs)
+        return found
+
+    def close(self) -> None:
+        """Give every descriptor back."""
+        self._context.descriptors.close_all()
+
+    def _discover(self, clock: Clock) -> Iterator[Message]:
+        if self._walk is None:
+            if clock.monotonic() < self._walk_due:
+                return
+            if self.mount.local and self._listings is None:
+                self._listings = Listings(clock, self._settings.recheck_seconds, self._settings.relist_interval)
+            self._walk = Walk(
+                self._context.os_layer,
+                self._jobs,
+                self._shared.points,
+                lambda path: source_id(path) in self.sources,
+                self._listings,
+            )
+            self._steps = self._walk.run()
+            self._found = set()
+            self._walk_due = float("inf")
+        for _ in range(self._settings.entries_per_slice):
+            try:
+                found = next(self._steps)
+            except StopIteration:
+                yield self._scanned(self._walk, clock)
+                return
+            if found is not None:
+                self._found.add(source_id(found.path))
+                self.follow(found.path, literal=found.literal)
+
+    def _scanned(self, walk: Walk, clock: Clock) -> Message:
+        now = clock.monotonic()
+        self._walk, self._walked_at = None, now
+        asked = self._walk_due < float("inf")  # for what may have come after its directory was listed
+        self._walk_due = now + (self._settings.discovery_soonest if asked else self._settings.discovery_interval)
+        for error in walk.errors:
+            self._context.count_error(error)
+        forgotten = self._forget(now)
+        sources: Sequence[Source] = list(self.sources.values())
+        kinds = Counter(source.unsupported for source in sources if source.unsupported) + walk.unsupported
+        duplicates = kinds.pop("duplicate", 0)
+        if kinds.get("directory"):  # a directory that was given is not a file gone wrong
+            kinds["directory"] -= sum(source.literal and source.unsupported == "directory" for source in sources)
+        scanned = Scanned(
+            self.mount.point,
+            self.mount.file_system,
+            self.mode,
+            clock.wall(),
+            files=sum(source.followed for source in sources),
+            missing=sum(source.missing_since is not None for source in sources),
+            unreadable=sum(source.unreadable for source in sources),
+            open_files=len(self._context.descriptors),
+            entries=walk.entries,
+            stats=self._context.stats + walk.stats,
+            passes=self._passes,
+            seconds=self._seconds,
+            duplicates=duplicates,
+            unsupported={kind: count for kind, count in sorted(kinds.items()) if count},
+            errors=dict(self._context.errors),
+            forgotten=forgotten,
+            note=self.note,
+        )
+        self._context.stats = self._passes = 0
+        self._seconds = 0.0
+        self._context.errors.clear()
+        return scanned
+
+    def _forget(self, now: float) -> tuple[SourceId, ...]:
+        """Names that only a pattern found and that have been gone for long."""
+        forgotten = []
+        for key, source in list(self.sources.items()):
+            gone = source.gone_since if source.gone_since is not None else source.missing_since
+            long_ago = gone is not None and now - gone > self._settings.forget_gone
+            if long_ago and not source.literal and key not in self._found:
+                source.leave()
+                source.due_at = float("inf")
+                del self.sources[key]
+                forgotten.append(key)
+        return tuple(forgotten)
+
+
+class Readers:
+    """The readers of all mounts, by mount point: what is mounted there may change (autofs), the reader stays."""
+
+    def __init__(self, resume: Mapping[SourceId, Position], settings: FollowSettings, os_layer: OsLayer) -> None:
+        self.settings = settings
+        self.os_layer = os_layer
+        self.registry = Registry(former for position in resume.values() for former in position.former)
+        self.table = Mounts([])
+        """The mounts now."""
+        self.points: frozenset[str] = frozenset()
+        """Every mount point ever seen: what lies below is not for the reader above."""
+        self.resume = dict(resume)
+        """Positions of sources that are not followed yet."""
+        self._readers: dict[str, MountReader] = {}
+
+    def sync_readers(
+        self, patterns: Sequence[Watch], table: Mounts, resolve: Callable[[str], str]
+    ) -> list[MountReader]:
+        """The readers that are new with this mount table; those there are get what they have to look for besides."""
+        self.table = table
+        self.points |= table.points()
+        jobs = plan(patterns, table, resolve)
+        new = []
+        for mount, some in jobs.items():
+            if mount.point not in self._readers:
+                reader = self._readers[mount.point] = MountReader(mount, self)
+                new.append(reader)
+                for source, position in list(self.resume.items()):
+                    if owner(jobs, source) == mount:
+                        self.registry.reserve(position, source)
+                        reader.follow(source)
+            self._readers[mount.point].add_jobs(some)
+        return new
+
+
+def read_once(
+    patterns: Sequence[Watch],
+    resume: Mapping[SourceId, Position] | None = None,
+    *,
+    settings: FollowSettings | None = None,
+    os_layer: OsLayer | None = None,
+    clock: Clock | None = None,
+    mounts: Callable[[], Mounts] = read_mounts,
+) -> Generator[Message, None, None]:
+    """Every file to its end, once, in the caller's thread, in turns of `read_bytes`. Nothing is waited for.
+
+    A path that was given literally and cannot be read comes as Unreadable, an absent one too (ENOENT).
+    """
+    system = os_layer or OsLayer()
+    readers = Readers(resume or {}, (settings or FollowSettings()).once(), system)
+    for reader in readers.sync_readers(patterns, mounts(), system.realpath):
+        try:
+            yield from reader.read_once(clock or SystemClock())
+        finally:
+            reader.close()
