@@ -27,10 +27,11 @@ from monitor.follow.patterns import Watch
 from monitor.follow.settings import FollowSettings
 from monitor.known import Saved
 from monitor.metrics import Snapshot
-from monitor.notifiers import NotificationQueue, build_notifiers
+from monitor.notifiers import NotificationQueue
 from monitor.outputs import Outputs
 from monitor.rules import custom_rules
 from monitor.serve.auth import BasicAuth
+from monitor.serve.collector import SnapshotCollector
 from monitor.serve.http import App
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer
@@ -96,7 +97,7 @@ class Daemon:
         self._server: HttpServer | None = None
         self._follower: Follower | None = None
         self._outputs: Outputs | None = None
-        self._notifications = NotificationQueue(build_notifiers(config), clock=self.clock)
+        self._notifications = NotificationQueue(config.notifiers, clock=self.clock)
         self._manager = ServiceManager(os.environ)
         self._reloaded(successful=True)
 
@@ -269,7 +270,7 @@ class Daemon:
     def _made_outputs(self) -> Outputs:
         assert self._server is not None
         instance = f"{socket.gethostname()}:{self._server.address[1]}"
-        return Outputs(self.config.outputs, self._latest.figures, instance)
+        return Outputs(self.config.outputs, SnapshotCollector(self._latest.figures), instance)
 
     def _reload(self) -> None:
         if self._configure is None:
@@ -295,10 +296,8 @@ class Daemon:
         tls, auth = _secured(config.web) if config.web != self.config.web else (None, None)
         rules = custom_rules(config)
         if config.notifiers != self.config.notifiers:
-            old, self._notifications = (
-                self._notifications,
-                NotificationQueue(build_notifiers(config), clock=self.clock),
-            )
+            old = self._notifications
+            self._notifications = NotificationQueue(config.notifiers, clock=self.clock)
             self._notifications.start()
             # It goes on delivering what waits; nobody waits for it.
             threading.Thread(target=old.stop, args=(30.0,), name="old notifiers", daemon=True).start()

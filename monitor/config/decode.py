@@ -6,9 +6,11 @@ Law: every key of the document is looked at once, whatever was wrong before it. 
 mapping or a list is expected (its lines are all commented out), has its default.
 
 What a type can say of itself, under `extra` of its `msgspec.Meta`:
-`read` turns the scalar into the value or raises ValueError with what is expected; `secret` keeps the value out of
-messages; `unique` names the key in which no two items of a list may be equal. A class may have `problems()`, which
-yields (key, message) for what its values say together.
+`read` turns the scalar into the value or raises ValueError with what is expected; `resolve` makes a path of it absolute
+from the document's directory; `secret` keeps the value out of messages; `unique` names the key in which no two items of
+a list may be equal; `kinds` gives the classes of a list's items, which are loaded only where the list is not empty;
+`first` is the type of a list's first item. A class may have `problems()`, which yields (key, message) for what its
+values together have wrong.
 """
 
 from __future__ import annotations
@@ -21,8 +23,7 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec import inspect
 
-from monitor.config.document import Document
-from monitor.config.problems import Path
+from monitor.config.document import Document, Path
 
 T = TypeVar("T")
 
@@ -67,6 +68,7 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
 def _scalar(document: Document, info: inspect.Type, raw: Any, path: Path, extra: dict[str, Any]) -> Any:
     value, trouble = _read(info, raw, extra)
     if value is not _INVALID:
+        value = extra["resolve"](value, document.base) if "resolve" in extra else value
         return float(value) if isinstance(info, inspect.FloatType) else value
     got = "" if extra.get("secret") else f", got {_shown(raw)}"
     unquoted = isinstance(info, inspect.StrType) and raw is not None and not isinstance(raw, str | list | dict)
@@ -138,7 +140,11 @@ def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: Path
     if len(raw) < (info.min_length or 0):
         document.problem(path, "expected at least one item")
         return _INVALID
-    items = [_build(document, info.item_type, item, (*path, index)) for index, item in enumerate(raw)]
+    kind = inspect.UnionType(tuple(map(inspect.type_info, extra["kinds"]()))) if raw and "kinds" in extra else None
+    kinds = [kind or info.item_type] * len(raw)
+    if "first" in extra:
+        kinds[0] = inspect.type_info(extra["first"])
+    items = [_build(document, kinds[index], item, (*path, index)) for index, item in enumerate(raw)]
     if key := extra.get("unique"):
         first: dict[str, int] = {}
         for index, item in enumerate(raw):

@@ -13,8 +13,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
-from monitor.config.scalars import compiled
 from monitor.config.schema import Watch
+from monitor.scalars import compiled
 
 MAX_NAME: Final = 200
 _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
