@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import msgspec
 from msgspec import field
 
+from parsers.dialects import MEGATRON_LM
+
 Failure = Literal[
     "cuda_oom",
     "host_oom",
@@ -87,7 +89,7 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
     hfu: float | None = None
     losses: dict[str, float] = field(default_factory=dict)
     extra: dict[str, float | str] = field(default_factory=dict)
-    dialect: str = "megatron-lm"
+    dialect: str = MEGATRON_LM.name
 
 
 class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):

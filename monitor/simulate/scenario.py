@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DIALECTS: dict[str, str] = {
-    "bigscience": "BigScience Megatron-DeepSpeed of 2022: seconds, samples per second, TFLOPs; save and evaluation in the time",
-    "megatron-lm": "NVIDIA Megatron-LM of 2026: time stamps, throughput per GPU; save and evaluation not in the time",
-    "megatron-lm-2021": "NVIDIA Megatron-LM of 2021: milliseconds",
-    "microsoft": "microsoft Megatron-DeepSpeed: engine steps, tgs; save and evaluation in the time",
-    "gpt-neox": "EleutherAI gpt-neox: samples/sec first, flops with a unit",
-    "deepspeed": "the DeepSpeed engine without Megatron: step= and SamplesPerSec lines",
-    "hf-trainer": "HF Trainer: progress bars over carriage returns, metric dicts",
+from parsers.dialects import BIGSCIENCE, DEEPSPEED, GPT_NEOX, HF_TRAINER, MEGATRON_LM, MICROSOFT, Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is simulated of a dialect: one version of it."""
+
+    dialect: Dialect
+    text: str
+    """For `--help`."""
+    stamped: bool = False
+    """Prints a time stamp in each line."""
+
+    @property
+    def counts_overhead(self) -> bool:
+        """Whether the time per iteration holds the save and evaluation before it."""
+        return self.dialect.megatron and not (self.stamped and self.dialect.pauses_timer_if_stamped)
+
+
+DIALECTS: dict[str, Program] = {
+    "bigscience": Program(BIGSCIENCE, "BigScience Megatron-DeepSpeed of 2022: seconds, samples per second, TFLOPs; save and evaluation in the time"),
+    "megatron-lm": Program(MEGATRON_LM, "NVIDIA Megatron-LM of 2026: time stamps, throughput per GPU; save and evaluation not in the time", stamped=True),
+    "megatron-lm-2021": Program(MEGATRON_LM, "NVIDIA Megatron-LM of 2021: milliseconds"),
+    "microsoft": Program(MICROSOFT, "microsoft Megatron-DeepSpeed: engine steps, tgs; save and evaluation in the time"),
+    "gpt-neox": Program(GPT_NEOX, "EleutherAI gpt-neox: samples/sec first, flops with a unit"),
+    "deepspeed": Program(DEEPSPEED, "the DeepSpeed engine without Megatron: step= and SamplesPerSec lines"),
+    "hf-trainer": Program(HF_TRAINER, "HF Trainer: progress bars over carriage returns, metric dicts"),
 }  # fmt: skip
 FAULTS: dict[str, str] = {
     "hang": "silence from this iteration on",
@@ -61,8 +80,6 @@ FAULTS: dict[str, str] = {
     "launch_blocking": "a restart with CUDA_LAUNCH_BLOCKING=1, slower by `factor`",
     "kill_switch": "a clean exit on request",
 }
-INCLUDES_OVERHEAD = frozenset({"bigscience", "microsoft", "gpt-neox", "megatron-lm-2021"})
-"""Dialects whose time per iteration holds the save and evaluation before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +159,11 @@ class Scenario:
             raise ValueError(f"{self.dialect!r} is no dialect; there are {', '.join(sorted(DIALECTS))}")
         if self.told_dp is None and self.world_size % (self.tp * self.pp):
             raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
+
+    @property
+    def program(self) -> Program:
+        """The program that prints the log."""
+        return DIALECTS[self.dialect]
 
     @property
     def dp(self) -> int:

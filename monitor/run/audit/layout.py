@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from monitor.run.audit.finding import Finding
 from monitor.run.state import RunState
 from monitor.run.topology import Topology
+from parsers.dialects import dialect_of
 
 _NEAR_POWER = 0.03  # 1048 is 2.3 % from 1024
 _SMALLEST_SLIP = 256  # below, every number is near a power of two
 _WASTE = 0.10  # of the pipeline's time that an uneven split may cost before it is worth a word
 _SIZES = 100_000  # steps of a ramp that are looked at one by one
-_STRICT = frozenset({"megatron-lm", "primus"})
-"""Programs that refuse layers that do not divide; DeepSpeed's pipeline spreads any number."""
 
 
 def layout(state: RunState) -> Iterator[Finding]:
@@ -22,7 +21,7 @@ def layout(state: RunState) -> Iterator[Finding]:
     for check in (_world, _nodes, _slip, _tensor):
         yield from check(topology)
     engine = topology.zero_stage is not None or any("deepspeed" in name.lower() for name in state.software)
-    yield from _layers(topology, topology.dialect in _STRICT and not engine)
+    yield from _layers(topology, dialect_of(topology.dialect).even_layers and not engine)
     if state.attempt.iterations or "data_parallel_size" in topology.told:  # during a set-up half of it is known
         yield from _batch(topology)
         yield from _ramp(state)
