@@ -15,8 +15,8 @@ from monitor.clock import Clock, SystemClock
 from monitor.commands.settings import configured
 from monitor.config import Config
 from monitor.once import read_all
+from monitor.reports.outcome import Tallies
 from monitor.reports.rows import Options, Row, row_of
-from monitor.reports.tally import Tallies
 from monitor.run import derived
 from monitor.run.state import RunState
 

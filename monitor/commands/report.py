@@ -11,8 +11,8 @@ import click
 from monitor.commands.reading import runs_of, spooled
 from monitor.commands.settings import config_option, configured, set_option
 from monitor.commands.sizes import Count
-from monitor.reports import html, text
-from monitor.reports.benchmark import GROUPS, SORTS, benchmark
+from monitor.reports import html
+from monitor.reports.benchmark import GROUPS, SORTS, as_csv, as_json, as_markdown, benchmark
 from monitor.reports.rows import Options
 from monitor.run.flops import FORMULAS
 
@@ -62,7 +62,7 @@ def report(
         found = benchmark(rows, sort, group_by, baseline)
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
-    written: Any = {"markdown": text.as_markdown, "csv": text.as_csv, "json": text.as_json, "html": html.page}[form]
+    written: Any = {"markdown": as_markdown, "csv": as_csv, "json": as_json, "html": html.page}[form]
     result = written(found, extra)
     if output is None:
         click.echo(result, nl=not result.endswith("\n"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from monitor.reports.horizon import bubble
+from monitor.reports.formulas import bubble
 from monitor.reports.ramp import Ramp, largest, layouts, problem
 from monitor.reports.tables import Table, aligned
 
