@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from monitor.clock import Clock, SystemClock
-from monitor.commands.settings import configured
+from monitor.commands.arguments import configured
 from monitor.config import Config
 from monitor.once import read_all
 from monitor.reports.outcome import Tallies

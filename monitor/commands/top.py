@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.live import Live
 
 from monitor.clock import SystemClock
-from monitor.commands.settings import config_option, configured, set_option
+from monitor.commands.arguments import config_option, configured, set_option
 from monitor.commands.top_screen import plain, screen
 from monitor.config import Config
 from monitor.metrics import Snapshot
