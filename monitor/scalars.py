@@ -1,6 +1,6 @@
 """Scalars of the configuration that have a form of their own: addresses, patterns, names, paths, secrets in files.
 
-Each `..._of` takes what YAML says and returns the value, or raises ValueError with what is expected. Pure: no name is
+Each `..._of` takes a value of YAML and returns the value, or raises ValueError with what is expected. Pure: no name is
 resolved and no file is opened. The settings of config/schema.py, of notifiers and of outputs are made of these types.
 """
 

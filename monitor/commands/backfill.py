@@ -109,7 +109,7 @@ def _runs(paths: tuple[str, ...], config: Config) -> dict[str, dict[str, Reading
 def _fill(
     spool: Spool, config: Config, name: str, sources: dict[str, Reading], past: Callable[..., Iterator[Moment]]
 ) -> bool:
-    """One run's history into the spool; False, and said, where it cannot be read or dated."""
+    """One run's history into the spool; False, with a message, where it cannot be read or dated."""
     shown = 0
     try:
         for moment in past(config, Judge(config), name, sources):

@@ -38,13 +38,13 @@ from monitor.run.topology import Topology
 @click.option("--pp", type=POSITIVE, help="Pipeline parallel size.")
 @click.option("--dp", type=POSITIVE, help="Data parallel size.")
 @click.option("--checkpointing", type=click.Choice(["full", "selective", "none"]),
-              help="Activations computed again; full if neither this nor a log tells.")  # fmt: skip
+              help="Activations computed again; full if it is neither given nor in the log.")  # fmt: skip
 @click.option("--glu", is_flag=True, help="SwiGLU or another gated MLP.")
 @click.option("--experts", type=POSITIVE, help="Experts of a layer.")
 @click.option("--top-k", type=POSITIVE, help="Experts that a token passes.")
 @click.option("--expert-ffn", type=POSITIVE, help="Width of an expert's MLP.")
 @click.option("--mtp-layers", type=POSITIVE, help="Multi-token prediction layers.")
-@click.option("--size", type=COUNT, help="Parameters as told, e.g. 104B: the seed formula's.")
+@click.option("--size", type=COUNT, help="Parameters, e.g. 104B: the seed formula's.")
 @click.option("--gpu", help="GPU by name, e.g. 'A100-SXM4-80GB': its peak gives MFU.")
 @click.option("--dtype", type=click.Choice(["fp16", "bf16"]), help="Which of the GPU's peaks.")
 @click.option("--peak", type=ABOVE_ZERO, help="Peak of one GPU in TFLOP/s, instead of --gpu.")
@@ -83,18 +83,18 @@ def _question(given: dict[str, Any]) -> Question:
         state, row = only_run(given["source"], None, ())
         base, seconds, batch = state.topology, row.seconds_per_iteration, row.global_batch_size
         sequence, printed = row.sequence_length, row.tflops if row.tflops_source == "log" else None
-    told = {name: given[option] for name, option in _OF_TOPOLOGY.items() if given[option] not in (None, False)}
-    if told.keys() & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:
-        told.setdefault("data_parallel_size", None)  # the log's belongs to the log's own layout
-    if "data_parallel_size" in told and told["data_parallel_size"] and "world_size" not in told:
-        told["world_size"] = None
-    topology = _completed(replace(base, **told), given)
+    named = {name: given[option] for name, option in _OF_TOPOLOGY.items() if given[option] not in (None, False)}
+    if named.keys() & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:
+        named.setdefault("data_parallel_size", None)  # the log's belongs to the log's own layout
+    if "data_parallel_size" in named and named["data_parallel_size"] and "world_size" not in named:
+        named["world_size"] = None
+    topology = _completed(replace(base, **named), given)
     name, dtype = topology.gpu_name, topology.dtype
     if given["gpu"] and given["peak"] is None and gpus.peak_tflops(given["gpu"], dtype) is None:
         raise click.BadParameter(
             f"no peak is known for {name!r}{' in ' + dtype if dtype else ''}; give --peak", param_hint="--gpu"
         )
-    changed = bool(told.keys() - {"gpu_name", "dtype"}) or given["seconds"] is not None
+    changed = bool(named.keys() - {"gpu_name", "dtype"}) or given["seconds"] is not None
     return Question(
         topology, given["seconds"] or seconds, given["batch"] or batch, given["sequence"] or sequence, given["peak"],
         given["printed"] or (None if changed else printed), given["iterations"], given["tokens"],

@@ -58,7 +58,7 @@ def only_run(path: str, config_file: Path | None, overrides: Sequence[str]) -> t
         runs, problems = runs_of(config, Options(config.gpu_peak_tflops))
     if len(runs) == 1:
         return runs[0]
-    for told in problems:
-        click.echo(told, err=True)
+    for problem in problems:
+        click.echo(problem, err=True)
     names = ", ".join(row.run for _, row in runs) or "none"
     raise click.ClickException(f"{path} holds {len(runs)} runs: {names}; one is needed")

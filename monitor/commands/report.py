@@ -28,7 +28,7 @@ from monitor.run.flops import FORMULAS
 @click.option("--tokens", type=COUNT, help="Days until so many tokens, e.g. 400B.")
 @click.option("--formula", type=click.Choice(list(FORMULAS)), help="Recompute all TFLOPs by one formula.")
 @click.option("--peak", type=click.FloatRange(0, min_open=True), help="Peak of one GPU in TFLOP/s, for MFU.")
-@click.option("--gpus-per-node", type=POSITIVE, help="Where the log does not tell it: fills Nodes.")
+@click.option("--gpus-per-node", type=POSITIVE, help="For Nodes, where the log does not have it.")
 @click.option("--gpus", "at_hand", type=POSITIVE, help="GPUs that were at hand: those left over are idle.")
 @click.option("--extra", is_flag=True, help="More columns: MFU, PetaFLOPs, bubble, idle GPUs, formula.")
 @config_option
@@ -53,8 +53,8 @@ def report(
         options = Options(peak or config.gpu_peak_tflops, gpus_per_node, at_hand, iterations, tokens, formula)
         runs, problems = runs_of(config, options)
     rows = [row for _, row in runs]
-    for told in problems:
-        click.echo(told, err=True)
+    for problem in problems:
+        click.echo(problem, err=True)
     try:
         found = benchmark(rows, sort, group_by, baseline)
     except LookupError as error:

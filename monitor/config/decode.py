@@ -1,6 +1,6 @@
 """Plain values -> frozen settings, led by the types alone. Knows no key of ours.
 
-Comes in: what YAML said, and a class (msgspec.Struct or frozen dataclass). Goes out: an instance, or None and a problem
+Comes in: values of YAML, and a class (msgspec.Struct or frozen dataclass). Goes out: an instance, or None and a problem
 for each value that does not fit.
 Law: every key of the document is looked at once, whatever was wrong before it. A key that is absent, or null where a
 mapping or a list is expected (its lines are all commented out), has its default.
@@ -52,7 +52,7 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
             return None
         rest = [kind for kind in info.types if not isinstance(kind, inspect.NoneType)]
         if not all(isinstance(kind, inspect.StructType) and kind.tag_field for kind in rest):
-            return _build(document, rest[0], raw, path)  # ours are `X | None`, or classes told apart by a tag
+            return _build(document, rest[0], raw, path)  # ours are `X | None`, or classes with a tag
         return _tagged(document, cast("list[inspect.StructType]", rest), raw, path)
     if isinstance(info, inspect.StructType) and info.tag_field:
         return _tagged(document, [info], raw, path)

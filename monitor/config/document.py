@@ -53,7 +53,7 @@ def dotted(path: Path) -> str:
 
 @dataclass(slots=True)
 class Document:
-    """`value` is what YAML says; `places` gives line and column of each path; `problems` what is wrong so far."""
+    """`value` is what the YAML holds; `places` gives line and column of each path; `problems` what is wrong so far."""
 
     value: Any = None
     places: dict[Path, tuple[int, int]] = field(default_factory=dict)

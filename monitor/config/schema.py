@@ -60,7 +60,7 @@ class Pattern(Struct, frozen=True, kw_only=True):
     kind: Literal["value", "progress", "failure"]
     """`value` exports the named group `value`; `progress` proves that the run lives; `failure` is a crash."""
     contains: str | None = None
-    """Text that every such line holds; lines without it cost one look. None: searched for in every line."""
+    """Text that every such line holds; lines without it are skipped. None: searched for in every line."""
     failure: Failure | None = None
     """Which failure it is (for kind `failure`); None: unknown."""
 
@@ -79,14 +79,14 @@ class Pattern(Struct, frozen=True, kw_only=True):
 
 
 class Follow(Struct, frozen=True, kw_only=True):
-    """How often the file system is asked. Each question is a stat; see the counters of the daemon for what it costs."""
+    """How often the file system is polled. Each poll is a stat; the daemon counts them."""
 
     poll_interval: PositiveSeconds = 0.5
-    """Between two looks at a file that grows: well below a second, so that a hang is told in time."""
+    """Between two polls of a file that grows: well below a second, so that a hang is reported in time."""
     discovery_interval: PositiveSeconds = 10.0
     """Between two searches for new files: a scan of directories, which shared file systems pay for."""
     idle_interval: PositiveSeconds = 10.0
-    """Between two looks at a file that has not grown for long."""
+    """Between two polls of a file that has not grown for long."""
 
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
@@ -154,11 +154,11 @@ class Config(Struct, frozen=True, kw_only=True):
     web: Web = Web()
     follow: Follow = Follow()
     repeat_interval: PositiveSeconds = 4 * 3600.0
-    """An incident that still fires is told again after this: Alertmanager's default, often enough to be remembered."""
+    """An incident that still fires is notified again after this: Alertmanager's default."""
     hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=scalars.empty)
-    """Incident kind -> how long its trouble must stand before it is told; none: at once."""
+    """Incident kind -> how long it must last before it is notified; none: at once."""
     run_retention: Seconds = 3600.0
-    """How long a finished run's series stay: long enough for every scrape to see its end."""
+    """How long the series of a finished run are exported: long enough for every scrape to see its end."""
     max_runs: Annotated[int, Meta(ge=1)] = 1000
-    """Runs known at once; each has some 70 series, and a scrape of 70,000 takes a second."""
+    """Runs kept at once; each has some 70 series, and a scrape of 70,000 takes a second."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

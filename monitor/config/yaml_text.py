@@ -73,7 +73,7 @@ _SCALAR_TROUBLE = (yaml.YAMLError, ValueError, ArithmeticError)  # a date that i
 
 
 def _compose(document: Document, text: str) -> None:
-    """Puts what `text` says, or what is wrong with it, into the empty `document`. Never raises."""
+    """Put the values of `text`, or what is wrong with it, into the empty `document`. Never raises."""
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()

@@ -85,7 +85,7 @@ class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhoo
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"megatron-monitor/{__version__}",
-            # The same for each try of one message: a receiver that answered too late can tell the repetition.
+            # The same for each try of one message: a receiver that answered too late can recognise the repetition.
             "Idempotency-Key": hashlib.blake2s(body, digest_size=16).hexdigest(),
         }
         headers.update(self.headers)

@@ -154,15 +154,17 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _printed_text(told: dict[str, Any]) -> str:
-    if told["formula"]:
-        return f"{told['tflops']:g} TFLOPs as printed is the formula {told['formula']}"
-    if told["causes"]:
-        lines = "".join(f"\n  {cause}" for cause in told["causes"])
-        return f"{told['tflops']:g} TFLOPs as printed is no formula's figure for these inputs; it would be with{lines}"
-    near = told["nearest"]
-    close = f"; nearest is {near[0]}: {near[1]:.2f} ({near[1] / told['tflops'] - 1:+.1%})" if near else ""
-    return f"{told['tflops']:g} TFLOPs as printed is no formula's figure, nor with one input changed{close}"
+def _printed_text(printed: dict[str, Any]) -> str:
+    if printed["formula"]:
+        return f"{printed['tflops']:g} TFLOPs as printed is the formula {printed['formula']}"
+    if printed["causes"]:
+        lines = "".join(f"\n  {cause}" for cause in printed["causes"])
+        return (
+            f"{printed['tflops']:g} TFLOPs as printed is no formula's figure for these inputs; it would be with{lines}"
+        )
+    near = printed["nearest"]
+    close = f"; nearest is {near[0]}: {near[1]:.2f} ({near[1] / printed['tflops'] - 1:+.1%})" if near else ""
+    return f"{printed['tflops']:g} TFLOPs as printed is no formula's figure, nor with one input changed{close}"
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -49,7 +49,7 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
 
 
 def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Name -> the two values, where they differ. What only one log tells is a difference too, but not a whole dump."""
+    """Name -> the two values, where they differ. What is in one log alone is a difference too, but not a whole dump."""
     if not a or not b:
         return {}
     names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
@@ -98,10 +98,10 @@ def _verdict(a: Row, b: Row, pace: Difference | None, changed: bool) -> str:
     if not pace.sure:
         return f"no difference beyond the runs' own spread ({pace.ratio:+.2%}; {interval})"
     word = "slower" if pace.ratio > 0 else "faster"
-    said = f"{b.run} is {abs(pace.ratio):.2%} {word} per iteration ({interval})"
+    verdict = f"{b.run} is {abs(pace.ratio):.2%} {word} per iteration ({interval})"
     if not changed and abs(pace.ratio) <= _REPEATS:
-        return said + f"; repeats of one configuration differ by up to {_REPEATS:.1%} anyway"
-    return said
+        return verdict + f"; repeats of one configuration differ by up to {_REPEATS:.1%} anyway"
+    return verdict
 
 
 def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | None) -> list[str]:
@@ -113,7 +113,7 @@ def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | Non
         )
     one, other = (row.environment.get("CUDA_LAUNCH_BLOCKING") for row in (a, b))
     if one != other:
-        out.append(f"CUDA_LAUNCH_BLOCKING is {one or 'not told'} and {other or 'not told'}: never compare across it")
+        out.append(f"CUDA_LAUNCH_BLOCKING is {one or 'unknown'} and {other or 'unknown'}: never compare across it")
     if changed.keys() <= {"global_batch_size"} and "global_batch_size" in changed:
         out += _batch_model(a, b)
     elif "global_batch_size" in changed:
@@ -128,7 +128,7 @@ def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | Non
 
 
 def _batch_model(a: Row, b: Row) -> list[str]:
-    """K15: with the batch size alone changed, the pipeline's filling says what the time should have become."""
+    """K15: with the batch size alone changed, the pipeline's filling predicts the new time."""
     counts = []
     for row in (a, b):
         if not (row.global_batch_size and row.micro_batch_size and row.data_parallel_size):
@@ -149,7 +149,7 @@ def text(found: dict[str, Any]) -> str:
     parts = [found["verdict"]]
     same = found["same_configuration"]
     if same is None:
-        parts += ["", "The logs do not tell their configuration."]
+        parts += ["", "The logs do not hold their configuration."]
     elif same:
         parts += ["", "Same configuration."]
     for kind in ("configuration", "arguments", "environment", "software"):

@@ -48,7 +48,7 @@ FORMULAS: dict[str, Formula] = dict(
         ("seed", Formula("hardware", "BigScience's notes: 2 F P s B / (t W)", ("parameters", *_PASSES))),
         ("bigscience_true_vocabulary", Formula("hardware", "PR 251 with V/12lh where nothing is recomputed",
                                                _SHAPE + _PASSES)),
-        ("microsoft_corrected", Formula("hardware", "microsoft's with its integer division mended", _SHAPE + _PASSES)),
+        ("microsoft_corrected", Formula("hardware", "microsoft's, integer division corrected", _SHAPE + _PASSES)),
         ("effective_tera_flops", Formula("hardware", "Megatron-DeepSpeed's `Effective Tera Flops per GPU`",
                                          ("parameters", "log_interval"))),
     )

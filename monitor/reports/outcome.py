@@ -23,8 +23,10 @@ _WORDS = {
     "ecc": "ECC error",
     "nccl": "NCCL failure",
 }
-_SILENT = 3.0  # so many iterations of silence before an end is told, and a minute at least: as the hang detector has it
-_SILENT_AT_LEAST = 60.0
+_SILENT = (
+    3.0  # so many iterations of silence before an end make it a hang, and a minute at least: as in the hang detector
+)
+_SILENT_AT_LEAST = 60.0  # seconds
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
 
 
 def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | None:
-    """What the note says of the end; None where all is well."""
+    """The note on the end; None where nothing went wrong."""
     last, total = state.latest.iteration, state.train_iterations
     where = "before the first iteration" if last is None else f"at iteration {last}" + (f" of {total}" if total else "")
     failure = state.failure

@@ -19,7 +19,7 @@ from monitor.run.state import RunState
 from monitor.run.steady import AtSize
 from monitor.run.topology import Topology
 
-_ENDS_APART = 0.02  # the first and last stage are told apart where they differ this much from the others
+_ENDS_APART = 0.02  # the first and last stage are shown apart where they differ this much from the others
 
 
 Point = tuple[int, float, float]

@@ -52,7 +52,7 @@ FAULTS: dict[str, str] = {
     "nan_loss": "the loss field vanishes from here on",
     "inf_loss": "the loss is INF from here on",
     "overflow_storm": "every step overflows: the loss scale halves, the grad norm freezes",
-    "frozen_grad_norm": "steps are skipped and only the grad norm tells: it repeats bit for bit for `length` iterations",
+    "frozen_grad_norm": "steps are skipped and only the grad norm shows it: it repeats bit for bit for `length` iterations",
     "scale_search": "no fault: the loss scale starts at 2^32 and is halved until a step succeeds (with fp16)",
     "scale_cycle": "no fault: the loss scale doubles, overflows twice and halves, every 60 iterations (with fp16)",
     "loss_scale_decline": "the loss scale sinks 8-fold over 1,200 iterations (with fp16)",
@@ -73,7 +73,7 @@ FAULTS: dict[str, str] = {
     "memory_growth": "the memory reports grow towards the device's size",
     "memory_leak": "a report an iteration, each larger than the last, until the device is full",
     "lr_restart": "a restart after which the learning rate schedule begins from scratch",
-    "save_unfinished": "from here on saves begin and nobody tells that they ended; training goes on",
+    "save_unfinished": "from here on saves begin and no line reports their end; training goes on",
     "saves_stop": "from here on nothing is saved",
     "wrong_topology": "the arguments name a data parallel size that does not make the world size (from the start)",
     "wrong_size": "the MLP is left at a smaller model's width while the run keeps its name (from the start)",
@@ -100,7 +100,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A training. The defaults are BLOOM's sizes with shorter intervals; a size of 0 is one that the log does not tell."""
+    """A training. The defaults are BLOOM's sizes with shorter intervals; a size of 0 is not printed."""
 
     dialect: str = "bigscience"
     iterations: int = 500
@@ -133,8 +133,8 @@ class Scenario:
     start_seconds: float = 60.0
     fp16: bool = False
     gpu: str = "NVIDIA A100-SXM4-80GB"
-    told_dp: int | None = None
-    """Data parallel size as the log tells it, for logs whose layout does not fit; worked out if not given."""
+    printed_dp: int | None = None
+    """Data parallel size as printed, for logs whose layout does not fit; computed if not given."""
     checkpointing: bool = True
     parameters: int | None = None
     """Parameters that DeepSpeed's pipeline engine prints."""
@@ -157,7 +157,7 @@ class Scenario:
         """Refuse a dialect that does not exist and sizes that do not fit."""
         if self.dialect not in DIALECTS:
             raise ValueError(f"{self.dialect!r} is no dialect; there are {', '.join(sorted(DIALECTS))}")
-        if self.told_dp is None and self.world_size % (self.tp * self.pp):
+        if self.printed_dp is None and self.world_size % (self.tp * self.pp):
             raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
 
     @property
@@ -168,7 +168,7 @@ class Scenario:
     @property
     def dp(self) -> int:
         """Data parallel size."""
-        return self.told_dp or self.world_size // (self.tp * self.pp)
+        return self.printed_dp or self.world_size // (self.tp * self.pp)
 
     def batch_size_at(self, samples: int) -> int:
         """Global batch size after so many samples (microbatches.py: linear steps over the ramp's samples)."""
