@@ -26,7 +26,7 @@ from pathlib import Path
 import yaml
 
 from monitor.clock import SystemClock
-from monitor.commands.settings import configured
+from monitor.commands.arguments import configured
 from monitor.once import metrics_page
 from monitor.simulate import Fault, Scenario, write
 

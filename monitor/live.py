@@ -13,10 +13,9 @@ from monitor.config import Config
 from monitor.core import Core
 from monitor.core.saved import Saved
 from monitor.core.sources import watches
-from monitor.follow.follower import Follower
+from monitor.follow.follower import Follower, MountStatus
 from monitor.follow.inbox import Inbox
 from monitor.follow.messages import Position
-from monitor.follow.follower import MountStatus
 from monitor.follow.settings import FollowSettings
 from monitor.metrics import Snapshot
 

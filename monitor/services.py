@@ -14,9 +14,10 @@ from monitor.clock import Clock
 from monitor.config import Config, host_and_port
 from monitor.incidents import Transition
 from monitor.metrics import MonitorCounts
-from monitor.notifiers import NotificationQueue, build_notifiers
+from monitor.notifiers import NotificationQueue
 from monitor.outputs import Outputs
 from monitor.serve.auth import BasicAuth
+from monitor.serve.collector import SnapshotCollector
 from monitor.serve.http import App
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer
@@ -46,7 +47,7 @@ class Services:
         self._config = config
         self._latest = latest
         self._clock = clock
-        self._notifications = NotificationQueue(build_notifiers(config), clock=clock)
+        self._notifications = NotificationQueue(config.notifiers, clock=clock)
         host, port = host_and_port(config.listen)
         try:
             tls, auth = _secured(config)
@@ -90,7 +91,7 @@ class Services:
         """Build what can fail, change nothing. Raises ConfigError, TlsError."""
         tls, auth = _secured(config) if config.web != self._config.web else (None, None)
         changed = config.notifiers != self._config.notifiers
-        queue = NotificationQueue(build_notifiers(config), clock=self._clock) if changed else None
+        queue = NotificationQueue(config.notifiers, clock=self._clock) if changed else None
         return Prepared(tls, auth, queue)
 
     def apply(self, config: Config, prepared: Prepared) -> None:
@@ -121,7 +122,7 @@ class Services:
 
     def _made_outputs(self) -> Outputs:
         instance = f"{socket.gethostname()}:{self._server.address[1]}"
-        return Outputs(self._config.outputs, self._latest.figures, instance)
+        return Outputs(self._config.outputs, SnapshotCollector(self._latest.figures), instance)
 
 
 def _secured(config: Config) -> tuple[Tls | None, BasicAuth | None]:

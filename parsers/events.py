@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import field
 
+from parsers.dialects import MEGATRON_LM
+
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 """Colours and other escapes of a terminal."""
 MAX_TEXT = 2000
@@ -93,7 +95,7 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
     hfu: float | None = None
     losses: dict[str, float] = field(default_factory=dict)
     extra: dict[str, float | str] = field(default_factory=dict)
-    dialect: str = "megatron-lm"
+    dialect: str = MEGATRON_LM.name
 
 
 class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):

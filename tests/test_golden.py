@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.commands.settings import configured
+from monitor.commands.arguments import configured
 from monitor.once import metrics_page
 from monitor.simulate import Fault, Scenario, write
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from monitor.clock import ManualClock, SystemClock
-from monitor.commands.settings import configured
+from monitor.commands.arguments import configured
 from monitor.core import Core
 from monitor.once import read_all
 from monitor.run import derived

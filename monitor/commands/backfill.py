@@ -14,29 +14,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from monitor.backfill import Moment, Reading, UndatedError, history
-from monitor.commands.files import files_of
+from monitor.commands.arguments import POSITIVE_DURATION, config_option, configured, files_of, set_option
 from monitor.commands.reading import spooled
-from monitor.commands.settings import config_option, configured, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
 from monitor.judgement import Judge
 from monitor.reading import judged_events
 from monitor.reports.openmetrics import Spool
-from monitor.run.units import positive_seconds_of
 from parsers.events import LogEvent
-
-
-class _Step(click.ParamType[float]):
-    """`15s`, `5m`, or seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds, above 0."""
-        try:
-            return positive_seconds_of(value)
-        except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
 
 
 class _Zone(click.ParamType[tzinfo]):
@@ -67,7 +52,11 @@ def _label(text: str) -> tuple[str, str]:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
 @click.option(
-    "--step", type=_Step(), default="60s", show_default=True, help="As often as Prometheus would have scraped."
+    "--step",
+    type=POSITIVE_DURATION,
+    default="60s",
+    show_default=True,
+    help="As often as Prometheus would have scraped.",
 )
 @click.option(
     "--timezone", "zone", type=_Zone(), default="UTC", show_default=True, help="Zone of the times in the logs."
@@ -120,7 +109,7 @@ def _runs(paths: tuple[str, ...], config: Config) -> dict[str, dict[str, Reading
 def _fill(
     spool: Spool, config: Config, name: str, sources: dict[str, Reading], past: Callable[..., Iterator[Moment]]
 ) -> bool:
-    """One run's history into the spool; False, and said, where it cannot be read or dated."""
+    """One run's history into the spool; False, with a message, where it cannot be read or dated."""
     shown = 0
     try:
         for moment in past(config, Judge(config), name, sources):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from monitor.commands.settings import set_option
+from monitor.commands.arguments import set_option
 from monitor.config import ConfigError, load
 from monitor.run.audit import described
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from monitor.commands.arguments import config_option, set_option
 from monitor.commands.reading import only_run
-from monitor.commands.settings import config_option, set_option
 from monitor.reports import comparison
 
 

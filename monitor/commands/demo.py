@@ -46,7 +46,7 @@ def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> 
             [
                 f"listen={listen}",
                 f"state_dir={directory}/state",
-                # a run of 0.25 s an iteration is no night shift: tell its hang after seconds
+                # an iteration takes 0.25 s: a hang is reported after seconds
                 "detectors.hang.minimum=3s",
                 "detectors.hang.saving=10s",
                 "detectors.hang.evaluating=10s",

@@ -9,51 +9,48 @@ from typing import Any
 
 import click
 
+from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE
 from monitor.commands.reading import only_run
-from monitor.commands.sizes import Count
 from monitor.reports import calculator, planner
 from monitor.reports.calculator import Question
 from monitor.reports.ramp import Ramp
 from monitor.run import gpus
 from monitor.run.topology import Topology
 
-_POSITIVE = click.IntRange(1)
-_ABOVE = click.FloatRange(0, min_open=True)
-
 
 @click.group(invoke_without_command=True)
 @click.option("--log", "source", metavar="PATH", help="Take what is not given here from this log.")
-@click.option("--layers", type=_POSITIVE, help="Transformer layers.")
-@click.option("--hidden", type=_POSITIVE, help="Hidden size.")
-@click.option("--ffn", type=_POSITIVE, help="Width of the MLP; 4 x hidden if not given.")
-@click.option("--heads", type=_POSITIVE, help="Attention heads.")
-@click.option("--query-groups", type=_POSITIVE, help="Key and value heads, where fewer than heads.")
-@click.option("--kv-channels", type=_POSITIVE, help="Width of a head; hidden / heads if not given.")
-@click.option("--vocab", type=_POSITIVE, help="Vocabulary; padded to a multiple of --divisible-by x TP.")
-@click.option("--padded-vocab", type=_POSITIVE, help="Vocabulary as padded.")
-@click.option("--divisible-by", type=_POSITIVE, default=128, show_default=True, help="Megatron's padding.")
-@click.option("--seq", "sequence", type=_POSITIVE, help="Tokens per sample.")
-@click.option("--gbs", "batch", type=_POSITIVE, help="Global batch size, samples.")
-@click.option("--mbs", type=_POSITIVE, help="Micro batch size, samples.")
-@click.option("--seconds", type=_ABOVE, help="Seconds per iteration.")
-@click.option("--gpus", "world", type=_POSITIVE, help="GPUs; TP x PP x DP if not given.")
-@click.option("--tp", type=_POSITIVE, help="Tensor parallel size.")
-@click.option("--pp", type=_POSITIVE, help="Pipeline parallel size.")
-@click.option("--dp", type=_POSITIVE, help="Data parallel size.")
+@click.option("--layers", type=POSITIVE, help="Transformer layers.")
+@click.option("--hidden", type=POSITIVE, help="Hidden size.")
+@click.option("--ffn", type=POSITIVE, help="Width of the MLP; 4 x hidden if not given.")
+@click.option("--heads", type=POSITIVE, help="Attention heads.")
+@click.option("--query-groups", type=POSITIVE, help="Key and value heads, where fewer than heads.")
+@click.option("--kv-channels", type=POSITIVE, help="Width of a head; hidden / heads if not given.")
+@click.option("--vocab", type=POSITIVE, help="Vocabulary; padded to a multiple of --divisible-by x TP.")
+@click.option("--padded-vocab", type=POSITIVE, help="Vocabulary as padded.")
+@click.option("--divisible-by", type=POSITIVE, default=128, show_default=True, help="Megatron's padding.")
+@click.option("--seq", "sequence", type=POSITIVE, help="Tokens per sample.")
+@click.option("--gbs", "batch", type=POSITIVE, help="Global batch size, samples.")
+@click.option("--mbs", type=POSITIVE, help="Micro batch size, samples.")
+@click.option("--seconds", type=ABOVE_ZERO, help="Seconds per iteration.")
+@click.option("--gpus", "world", type=POSITIVE, help="GPUs; TP x PP x DP if not given.")
+@click.option("--tp", type=POSITIVE, help="Tensor parallel size.")
+@click.option("--pp", type=POSITIVE, help="Pipeline parallel size.")
+@click.option("--dp", type=POSITIVE, help="Data parallel size.")
 @click.option("--checkpointing", type=click.Choice(["full", "selective", "none"]),
-              help="Activations computed again; full if neither this nor a log tells.")  # fmt: skip
+              help="Activations computed again; full if it is neither given nor in the log.")  # fmt: skip
 @click.option("--glu", is_flag=True, help="SwiGLU or another gated MLP.")
-@click.option("--experts", type=_POSITIVE, help="Experts of a layer.")
-@click.option("--top-k", type=_POSITIVE, help="Experts that a token passes.")
-@click.option("--expert-ffn", type=_POSITIVE, help="Width of an expert's MLP.")
-@click.option("--mtp-layers", type=_POSITIVE, help="Multi-token prediction layers.")
-@click.option("--size", type=Count(), help="Parameters as told, e.g. 104B: the seed formula's.")
+@click.option("--experts", type=POSITIVE, help="Experts of a layer.")
+@click.option("--top-k", type=POSITIVE, help="Experts that a token passes.")
+@click.option("--expert-ffn", type=POSITIVE, help="Width of an expert's MLP.")
+@click.option("--mtp-layers", type=POSITIVE, help="Multi-token prediction layers.")
+@click.option("--size", type=COUNT, help="Parameters, e.g. 104B: the seed formula's.")
 @click.option("--gpu", help="GPU by name, e.g. 'A100-SXM4-80GB': its peak gives MFU.")
 @click.option("--dtype", type=click.Choice(["fp16", "bf16"]), help="Which of the GPU's peaks.")
-@click.option("--peak", type=_ABOVE, help="Peak of one GPU in TFLOP/s, instead of --gpu.")
-@click.option("--printed", type=_ABOVE, help="A figure that a log or table prints: which formula is it?")
-@click.option("--iterations", type=_POSITIVE, help="Iterations of the whole training: days.")
-@click.option("--tokens", type=Count(), help="Tokens of the whole training, e.g. 400B: days.")
+@click.option("--peak", type=ABOVE_ZERO, help="Peak of one GPU in TFLOP/s, instead of --gpu.")
+@click.option("--printed", type=ABOVE_ZERO, help="A figure that a log or table prints: which formula is it?")
+@click.option("--iterations", type=POSITIVE, help="Iterations of the whole training: days.")
+@click.option("--tokens", type=COUNT, help="Tokens of the whole training, e.g. 400B: days.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.pass_context
 def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
@@ -86,18 +83,18 @@ def _question(given: dict[str, Any]) -> Question:
         state, row = only_run(given["source"], None, ())
         base, seconds, batch = state.topology, row.seconds_per_iteration, row.global_batch_size
         sequence, printed = row.sequence_length, row.tflops if row.tflops_source == "log" else None
-    told = {name: given[option] for name, option in _OF_TOPOLOGY.items() if given[option] not in (None, False)}
-    if told.keys() & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:
-        told.setdefault("data_parallel_size", None)  # the log's belongs to the log's own layout
-    if "data_parallel_size" in told and told["data_parallel_size"] and "world_size" not in told:
-        told["world_size"] = None
-    topology = _completed(replace(base, **told), given)
+    named = {name: given[option] for name, option in _OF_TOPOLOGY.items() if given[option] not in (None, False)}
+    if named.keys() & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:
+        named.setdefault("data_parallel_size", None)  # the log's belongs to the log's own layout
+    if "data_parallel_size" in named and named["data_parallel_size"] and "world_size" not in named:
+        named["world_size"] = None
+    topology = _completed(replace(base, **named), given)
     name, dtype = topology.gpu_name, topology.dtype
     if given["gpu"] and given["peak"] is None and gpus.peak_tflops(given["gpu"], dtype) is None:
         raise click.BadParameter(
             f"no peak is known for {name!r}{' in ' + dtype if dtype else ''}; give --peak", param_hint="--gpu"
         )
-    changed = bool(told.keys() - {"gpu_name", "dtype"}) or given["seconds"] is not None
+    changed = bool(named.keys() - {"gpu_name", "dtype"}) or given["seconds"] is not None
     return Question(
         topology, given["seconds"] or seconds, given["batch"] or batch, given["sequence"] or sequence, given["peak"],
         given["printed"] or (None if changed else printed), given["iterations"], given["tokens"],
@@ -137,15 +134,15 @@ def _completed(topology: Topology, given: dict[str, Any]) -> Topology:
 
 
 @flops.command()
-@click.option("--gbs", "batch", type=_POSITIVE, required=True, help="Global batch size at the ramp's end.")
+@click.option("--gbs", "batch", type=POSITIVE, required=True, help="Global batch size at the ramp's end.")
 @click.option("--rampup", type=(int, int, int), metavar="START INCREMENT SAMPLES", help="--rampup-batch-size.")
-@click.option("--tp", type=_POSITIVE, default=1, show_default=True, help="Tensor parallel size.")
-@click.option("--pp", type=_POSITIVE, default=1, show_default=True, help="Pipeline parallel size.")
-@click.option("--mbs", type=_POSITIVE, help="Only this micro batch size.")
-@click.option("--dp", type=_POSITIVE, help="Check this data parallel size (with --mbs).")
-@click.option("--gpus", "world", type=_POSITIVE, help="GPUs at hand; no bound if not given.")
-@click.option("--gpus-per-node", type=_POSITIVE, default=8, show_default=True, help="GPUs of a node.")
-@click.option("--layers", type=_POSITIVE, help="Layers: must be a multiple of PP.")
+@click.option("--tp", type=POSITIVE, default=1, show_default=True, help="Tensor parallel size.")
+@click.option("--pp", type=POSITIVE, default=1, show_default=True, help="Pipeline parallel size.")
+@click.option("--mbs", type=POSITIVE, help="Only this micro batch size.")
+@click.option("--dp", type=POSITIVE, help="Check this data parallel size (with --mbs).")
+@click.option("--gpus", "world", type=POSITIVE, help="GPUs at hand; no bound if not given.")
+@click.option("--gpus-per-node", type=POSITIVE, default=8, show_default=True, help="GPUs of a node.")
+@click.option("--layers", type=POSITIVE, help="Layers: must be a multiple of PP.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def plan(
     batch: int, rampup: tuple[int, int, int] | None, tp: int, pp: int, mbs: int | None, dp: int | None,

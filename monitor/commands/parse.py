@@ -11,8 +11,7 @@ from typing import IO, Any
 import click
 import msgspec
 
-from monitor.commands.files import files_of
-from monitor.commands.settings import config_option, configured, set_option
+from monitor.commands.arguments import config_option, configured, files_of, set_option
 from monitor.config import run_name
 from monitor.follow.patterns import absolute
 from monitor.reading import chunks_of, custom_rules

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 
 from monitor.clock import Clock, SystemClock
-from monitor.commands.settings import configured
+from monitor.commands.arguments import configured
 from monitor.config import Config
 from monitor.once import read_all
+from monitor.reports.outcome import Tallies
 from monitor.reports.rows import Options, Row, row_of
-from monitor.reports.tally import Tallies
 from monitor.run import derived
 from monitor.run.state import RunState
 
@@ -58,7 +58,7 @@ def only_run(path: str, config_file: Path | None, overrides: Sequence[str]) -> t
         runs, problems = runs_of(config, Options(config.gpu_peak_tflops))
     if len(runs) == 1:
         return runs[0]
-    for told in problems:
-        click.echo(told, err=True)
+    for problem in problems:
+        click.echo(problem, err=True)
     names = ", ".join(row.run for _, row in runs) or "none"
     raise click.ClickException(f"{path} holds {len(runs)} runs: {names}; one is needed")

@@ -10,31 +10,16 @@ from typing import Any
 
 import click
 
-from monitor.commands.files import files_of
-from monitor.commands.settings import config_option, configured, set_option
+from monitor.commands.arguments import DURATION, config_option, configured, files_of, set_option
 from monitor.config import Config, run_name
 from monitor.follow.patterns import absolute
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.reading import judged_events
 from monitor.replay import Replay, replay
-from monitor.run.units import seconds_of
 from parsers.events import LogEvent
 
 _SYMBOLS = {"firing": "!", "resolved": "+"}
-
-
-class _Duration(click.ParamType):  # type: ignore[type-arg]
-    """`90s`, `1h30m`, or seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds."""
-        try:
-            return seconds_of(value)
-        except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
 
 
 @click.command("replay")
@@ -42,7 +27,7 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a transition, last one a run with its summary.")
 @click.option("--all", "everything", is_flag=True, help="Also what is only shown and told to nobody, such as late.")
 @click.option(
-    "--after", type=_Duration(), default="10s", show_default=True, help="Watch on for so long after the last line."
+    "--after", type=DURATION, default="10s", show_default=True, help="Watch on for so long after the last line."
 )
 @config_option
 @set_option

@@ -8,15 +8,12 @@ from typing import Any
 
 import click
 
+from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, set_option
 from monitor.commands.reading import runs_of, spooled
-from monitor.commands.settings import config_option, configured, set_option
-from monitor.commands.sizes import Count
-from monitor.reports import html, text
-from monitor.reports.benchmark import GROUPS, SORTS, benchmark
+from monitor.reports import html
+from monitor.reports.benchmark import GROUPS, SORTS, as_csv, as_json, as_markdown, benchmark
 from monitor.reports.rows import Options
 from monitor.run.flops import FORMULAS
-
-_POSITIVE = click.IntRange(1)
 
 
 @click.command()
@@ -27,12 +24,12 @@ _POSITIVE = click.IntRange(1)
 @click.option("--sort", type=click.Choice(list(SORTS)), default="seconds", show_default=True, help="Best first.")
 @click.option("--group-by", type=click.Choice(list(GROUPS)), help="One table for each value.")
 @click.option("--baseline", metavar="RUN", help="Show each run's difference and scaling efficiency to this one.")
-@click.option("--iterations", type=_POSITIVE, help="Days until so many iterations.")
-@click.option("--tokens", type=Count(), help="Days until so many tokens, e.g. 400B.")
+@click.option("--iterations", type=POSITIVE, help="Days until so many iterations.")
+@click.option("--tokens", type=COUNT, help="Days until so many tokens, e.g. 400B.")
 @click.option("--formula", type=click.Choice(list(FORMULAS)), help="Recompute all TFLOPs by one formula.")
 @click.option("--peak", type=click.FloatRange(0, min_open=True), help="Peak of one GPU in TFLOP/s, for MFU.")
-@click.option("--gpus-per-node", type=_POSITIVE, help="Where the log does not tell it: fills Nodes.")
-@click.option("--gpus", "at_hand", type=_POSITIVE, help="GPUs that were at hand: those left over are idle.")
+@click.option("--gpus-per-node", type=POSITIVE, help="For Nodes, where the log does not have it.")
+@click.option("--gpus", "at_hand", type=POSITIVE, help="GPUs that were at hand: those left over are idle.")
 @click.option("--extra", is_flag=True, help="More columns: MFU, PetaFLOPs, bubble, idle GPUs, formula.")
 @config_option
 @set_option
@@ -56,13 +53,13 @@ def report(
         options = Options(peak or config.gpu_peak_tflops, gpus_per_node, at_hand, iterations, tokens, formula)
         runs, problems = runs_of(config, options)
     rows = [row for _, row in runs]
-    for told in problems:
-        click.echo(told, err=True)
+    for problem in problems:
+        click.echo(problem, err=True)
     try:
         found = benchmark(rows, sort, group_by, baseline)
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
-    written: Any = {"markdown": text.as_markdown, "csv": text.as_csv, "json": text.as_json, "html": html.page}[form]
+    written: Any = {"markdown": as_markdown, "csv": as_csv, "json": as_json, "html": html.page}[form]
     result = written(found, extra)
     if output is None:
         click.echo(result, nl=not result.endswith("\n"))

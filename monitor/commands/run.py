@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from monitor.commands.settings import config_option, configured, load_config, set_option
+from monitor.commands.arguments import config_option, configured, load_config, set_option
 from monitor.config import Config
 
 

@@ -47,7 +47,7 @@ def simulate(
 
 
 def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: float | None, seed: int) -> Scenario:
-    """The scenario that the options name; a wrong one is a usage error that says what there is."""
+    """The scenario that the options name; a wrong one is a usage error that lists the right ones."""
     faults = []
     for kind in kinds:
         name, _, at = kind.partition("@")

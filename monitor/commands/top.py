@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.live import Live
 
 from monitor.clock import SystemClock
-from monitor.commands.settings import config_option, configured, set_option
+from monitor.commands.arguments import config_option, configured, set_option
 from monitor.commands.top_screen import plain, screen
 from monitor.config import Config
 from monitor.live import LiveCore
@@ -44,7 +44,7 @@ class View(NamedTuple):
 
 
 class TopError(Exception):
-    """Nothing can be shown; the message says why and what to do."""
+    """Nothing can be shown; the message names the reason and a remedy."""
 
 
 Look = Callable[[float], View]
@@ -73,7 +73,7 @@ def top(
       megatron-monitor top '/logs/**/*.out'           no daemon needed
       megatron-monitor top --plain | awk '$2 == "hung"'
     """
-    logging.basicConfig(handlers=[logging.NullHandler()])  # the screen says what cannot be read
+    logging.basicConfig(handlers=[logging.NullHandler()])  # the screen shows what cannot be read
     terminal = sys.stdout.isatty()
     once = once or (not terminal and every is None)
     try:

@@ -21,7 +21,7 @@ _STYLES = {
 }  # fmt: skip
 _RANK = {"critical": 0, "warning": 1, "info": 2}
 _WIDE = 104  # columns from which TFLOPs and work at risk have room
-_INCIDENTS = 20  # told one by one
+_INCIDENTS = 20  # shown one by one
 
 PLAIN_COLUMNS = (
     "RUN", "STATE", "ITERATION", "TOTAL", "S/ITERATION", "NORMAL", "TFLOPS", "MFU", "LOSS", "SILENCE", "BUDGET",

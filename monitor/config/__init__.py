@@ -1,6 +1,6 @@
 """The configuration: text and `--set` in, one frozen `Config` out, or a `ConfigError` with everything that is wrong.
 
-The keys stand in schema.py, their spelling in document.py (YAML) and scalars.py, the names of runs in naming.py.
+The keys stand in schema.py, their spelling in yaml_text.py and monitor/scalars.py, the names of runs in naming.py.
 Law: a `Config` is valid, and its paths are absolute. Only `load` opens a file, and only the one it is given.
 """
 
@@ -10,45 +10,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from monitor.config.decode import decode
-from monitor.config.document import override, read_yaml
+from monitor.config.document import ConfigError, ConfigProblem, Document
 from monitor.config.naming import run_name
-from monitor.config.problems import ConfigError, ConfigProblem
-from monitor.config.relative import resolved
-from monitor.config.scalars import compiled, host_and_port
-from monitor.config.schema import (
-    AlertmanagerSettings,
-    AppriseSettings,
-    CommandSettings,
-    Config,
-    Follow,
-    NotifierConfig,
-    OutputConfig,
-    Pattern,
-    PushgatewaySettings,
-    TextfileSettings,
-    TlsServer,
-    Watch,
-    Web,
-    WebhookSettings,
-)
+from monitor.config.schema import Config, Follow, Pattern, TlsServer, Watch, Web
+from monitor.scalars import compiled, host_and_port
 
 __all__ = [
-    "AlertmanagerSettings",
-    "AppriseSettings",
-    "CommandSettings",
     "Config",
     "ConfigError",
     "ConfigProblem",
     "Follow",
-    "NotifierConfig",
-    "OutputConfig",
     "Pattern",
-    "PushgatewaySettings",
-    "TextfileSettings",
     "TlsServer",
     "Watch",
     "Web",
-    "WebhookSettings",
     "compiled",
     "default_config",
     "host_and_port",
@@ -68,15 +43,21 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
     Relative paths start at the file's directory, as in Prometheus, or at the working directory where there is no file.
     Raises ConfigError with every problem, in the file's order, overrides last.
     """
-    name = str(source) if isinstance(source, Path) else None
-    document = read_yaml(_text(source) if isinstance(source, Path) else source)
-    for setting in overrides:
-        override(document, setting)
-    nothing_said = document.value is None and not document.problems
-    config = default_config() if nothing_said else decode(document, Config)
+    name, base = (str(source), str(source.parent)) if isinstance(source, Path) else (None, "")
+    text, settings = _text(source) if isinstance(source, Path) else source, list(overrides)
+    document = Document()
+    if text or settings:
+        from monitor.config.yaml_text import override, read_yaml  # PyYAML is a tenth of a start, and most need none
+
+        document = read_yaml(text)
+        for setting in settings:
+            override(document, setting)
+    document.base = base
+    empty = document.value is None and not document.problems
+    config = default_config() if empty else decode(document, Config)
     if config is None:
         raise ConfigError(sorted(document.problems, key=_place), name)
-    return resolved(config, str(source.parent) if isinstance(source, Path) else "")
+    return config
 
 
 def _place(problem: ConfigProblem) -> tuple[bool, int, int]:

@@ -1,14 +1,16 @@
 """Plain values -> frozen settings, led by the types alone. Knows no key of ours.
 
-Comes in: what YAML said, and a class (msgspec.Struct or frozen dataclass). Goes out: an instance, or None and a problem
+Comes in: values of YAML, and a class (msgspec.Struct or frozen dataclass). Goes out: an instance, or None and a problem
 for each value that does not fit.
 Law: every key of the document is looked at once, whatever was wrong before it. A key that is absent, or null where a
 mapping or a list is expected (its lines are all commented out), has its default.
 
 What a type can say of itself, under `extra` of its `msgspec.Meta`:
-`read` turns the scalar into the value or raises ValueError with what is expected; `secret` keeps the value out of
-messages; `unique` names the key in which no two items of a list may be equal. A class may have `problems()`, which
-yields (key, message) for what its values say together.
+`read` turns the scalar into the value or raises ValueError with what is expected; `resolve` makes a path of it absolute
+from the document's directory; `secret` keeps the value out of messages; `unique` names the key in which no two items of
+a list may be equal; `kinds` gives the classes of a list's items, which are loaded only where the list is not empty;
+`first` is the type of a list's first item. A class may have `problems()`, which yields (key, message) for what its
+values together have wrong.
 """
 
 from __future__ import annotations
@@ -21,8 +23,7 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec import inspect
 
-from monitor.config.document import Document
-from monitor.config.problems import Path
+from monitor.config.document import Document, Path
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
             return None
         rest = [kind for kind in info.types if not isinstance(kind, inspect.NoneType)]
         if not all(isinstance(kind, inspect.StructType) and kind.tag_field for kind in rest):
-            return _build(document, rest[0], raw, path)  # ours are `X | None`, or classes told apart by a tag
+            return _build(document, rest[0], raw, path)  # ours are `X | None`, or classes with a tag
         return _tagged(document, cast("list[inspect.StructType]", rest), raw, path)
     if isinstance(info, inspect.StructType) and info.tag_field:
         return _tagged(document, [info], raw, path)
@@ -67,6 +68,7 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
 def _scalar(document: Document, info: inspect.Type, raw: Any, path: Path, extra: dict[str, Any]) -> Any:
     value, trouble = _read(info, raw, extra)
     if value is not _INVALID:
+        value = extra["resolve"](value, document.base) if "resolve" in extra else value
         return float(value) if isinstance(info, inspect.FloatType) else value
     got = "" if extra.get("secret") else f", got {_shown(raw)}"
     unquoted = isinstance(info, inspect.StrType) and raw is not None and not isinstance(raw, str | list | dict)
@@ -138,7 +140,11 @@ def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: Path
     if len(raw) < (info.min_length or 0):
         document.problem(path, "expected at least one item")
         return _INVALID
-    items = [_build(document, info.item_type, item, (*path, index)) for index, item in enumerate(raw)]
+    kind = inspect.UnionType(tuple(map(inspect.type_info, extra["kinds"]()))) if raw and "kinds" in extra else None
+    kinds = [kind or info.item_type] * len(raw)
+    if "first" in extra:
+        kinds[0] = inspect.type_info(extra["first"])
+    items = [_build(document, kinds[index], item, (*path, index)) for index, item in enumerate(raw)]
     if key := extra.get("unique"):
         first: dict[str, int] = {}
         for index, item in enumerate(raw):

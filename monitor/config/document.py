@@ -1,29 +1,67 @@
-"""YAML text -> plain values with the place of each (composer.py), and `--set` on top of them. Knows no key of ours.
+"""A configuration between its text and its settings: plain values, the place of each, and what is wrong with them.
 
-Law: any text gives a Document or problems with line and column, in bounded time and memory: the size, the depth and
-the number of values after aliases are bounded, and a key that stands twice is a problem, not a silent loss.
+Law: nobody stops at the first problem; `ConfigError` carries all of one file, in the file's order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from monitor.config.problems import ConfigProblem, Path, dotted
+from msgspec import Struct
 
-MAX_CHARACTERS: Final = 1_000_000
+Path = tuple[str | int, ...]
+"""Keys and list indices from the document's root, as `--set` takes them when joined by dots."""
+
+
+class ConfigProblem(Struct, frozen=True):
+    """One mistake. `line` and `column` count from 1; None for what `--set` brought."""
+
+    path: str
+    message: str
+    suggestion: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        place = self.path or (f"line {self.line}, column {self.column}" if self.line else "")
+        text = f"{place}: {self.message}" if place else self.message
+        return f"{text} ({self.suggestion})" if self.suggestion else text
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used, with everything that is wrong with it."""
+
+    def __init__(self, errors: Sequence[ConfigProblem], source: str | None = None) -> None:
+        self.errors = list(errors)
+        self.source = source
+        """The file's name, None for text."""
+        super().__init__("\n".join(self._placed(problem) for problem in self.errors))
+
+    def _placed(self, problem: ConfigProblem) -> str:
+        if self.source is None:
+            return str(problem)
+        line = f"{problem.line}:" if problem.line else ""
+        return f"{self.source}:{line} {problem}"
+
+
+def dotted(path: Path) -> str:
+    """The path as a person writes it: `runs.0.paths`; what cannot be printed stands escaped."""
+    return ".".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in str(part))[:100] for part in path)
 
 
 @dataclass(slots=True)
 class Document:
-    """`value` is what YAML says; `places` gives line and column of each path; `problems` what was wrong so far."""
+    """`value` is what the YAML holds; `places` gives line and column of each path; `problems` what is wrong so far."""
 
     value: Any = None
     places: dict[Path, tuple[int, int]] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
     overridden: list[Path] = field(default_factory=list)
     """What `--set` brought, which stands on no line of the text."""
+    base: str = ""
+    """The directory at which relative paths start; empty: the working directory."""
 
     def problem(self, path: Path, message: str, suggestion: str | None = None) -> None:
         """Notes a problem at `path`, with the place of the nearest value that has one."""
@@ -36,54 +74,3 @@ class Document:
             return None, None
         above = (path[:length] for length in range(len(path), -1, -1))
         return next((self.places[place] for place in above if place in self.places), (None, None))
-
-
-def read_yaml(text: str) -> Document:
-    """The document in `text`, None if it is empty. Never raises."""
-    document = Document()
-    if len(text) > MAX_CHARACTERS:
-        document.problems.append(ConfigProblem("", f"the text is longer than {MAX_CHARACTERS} characters"))
-    elif text:
-        from monitor.config.composer import compose  # PyYAML is a tenth of a start, and most starts have no text
-
-        compose(document, text)
-    return document
-
-
-def override(document: Document, setting: str) -> None:
-    """Sets one key from `KEY=VALUE`: KEY by dots and list indices, VALUE as YAML; an index at the end appends."""
-    key, equals, text = setting.partition("=")
-    if not equals or not key:
-        document.problems.append(ConfigProblem(dotted((setting,)), "expected KEY=VALUE after --set"))
-        return
-    path: Path = tuple(key.split("."))
-    read = read_yaml(text)
-    if read.problems:
-        document.problems.append(ConfigProblem(key, f"the value is not valid YAML: {read.problems[0].message}"))
-        return
-    document.value = _placed(document, document.value, path, 0, read.value)
-
-
-def _placed(document: Document, inside: Any, path: Path, depth: int, value: Any) -> Any:
-    """A copy of `inside` with `value` at the rest of the path; the document itself is not changed half-way."""
-    here = path[: depth + 1]
-    if depth == len(path):
-        document.overridden.append(path)
-        return value
-    part = str(path[depth])
-    if isinstance(inside, list):
-        if not (part.isascii() and part.isdigit() and int(part[:6]) <= len(inside)):
-            document.problems.append(ConfigProblem(dotted(here), f"expected an index from 0 to {len(inside)}"))
-            return inside
-        index = int(part[:6])
-        fixed = (*path[:depth], index, *path[depth + 1 :])
-        items = inside if index < len(inside) else [*inside, None]
-        placed = _placed(document, items[index], fixed, depth + 1, value)
-        return [*items[:index], placed, *items[index + 1 :]]
-    if inside is None:
-        inside = [] if part == "0" else {}
-        return _placed(document, inside, path, depth, value)
-    if not isinstance(inside, Mapping):
-        document.problems.append(ConfigProblem(dotted(here), "there is a plain value above this key, not a mapping"))
-        return inside
-    return {**inside, part: _placed(document, inside.get(part), path, depth + 1, value)}

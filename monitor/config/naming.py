@@ -13,8 +13,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
-from monitor.config.scalars import compiled
 from monitor.config.schema import Watch
+from monitor.scalars import compiled
 
 MAX_NAME: Final = 200
 _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
@@ -31,8 +31,8 @@ def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
 
     `name:` wins, then the group `run` of `name_from:`, then the path from the fixed part of the pattern on, without a
     log's suffix: `2340723.out` and `2340723.err` are one run. A file named without a wildcard gives its stem.
-    Where two patterns would give the same names in different directories, as many directories as tell them apart stand
-    before the name.
+    Where two patterns would give the same names in different directories, as many directories as are needed to
+    distinguish them stand before the name.
     """
     path, pattern = posixpath.normpath(path), posixpath.normpath(pattern)
     watch, pattern = _led_by(path, pattern, watches)
@@ -71,18 +71,18 @@ def _searched(pattern: str, path: str) -> str | None:
 
 def _default(path: str, pattern: str, rivals: set[str]) -> str:
     below = _below(path, pattern)
-    if below is None:  # found by a way that the pattern does not tell, such as a link's target
+    if below is None:  # not below the pattern, such as a link's target
         return _stem(posixpath.basename(path))
     fixed, rest = _split(pattern)
     if rest is not None:
         same = {_split(rival)[0] for rival in rivals if _split(rival)[1] == rest}
-        return _told_apart(fixed, same, _stem(below))
+        return _distinguished(fixed, same, _stem(below))
     if below:  # in a directory that was named
         same = {rival for rival in rivals if _split(rival)[1] is None and not _SUFFIX.search(rival)}
-        return _told_apart(pattern, same, _stem(below))
+        return _distinguished(pattern, same, _stem(below))
     stem = _stem(posixpath.basename(pattern))
     same = {posixpath.dirname(rival) for rival in rivals if _stem_of_file(rival) == stem}
-    return _told_apart(posixpath.dirname(pattern), same, stem)
+    return _distinguished(posixpath.dirname(pattern), same, stem)
 
 
 def _below(path: str, pattern: str) -> str | None:
@@ -115,7 +115,7 @@ def _stem(name: str) -> str:
     return name if not stem or stem.endswith("/") else stem
 
 
-def _told_apart(directory: str, directories: set[str], name: str) -> str:
+def _distinguished(directory: str, directories: set[str], name: str) -> str:
     """`name` after as many last parts of `directory` as no other of `directories` ends in; none if it is alone."""
     others = [other.split("/") for other in directories - {directory}]
     parts = directory.split("/")

@@ -17,6 +17,7 @@ from monitor.detectors.verdict import Severity, Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import Factor, Seconds
+from parsers.dialects import dialect_of
 from parsers.events import (
     CheckpointFileWritten,
     CheckpointSaved,
@@ -30,8 +31,6 @@ from parsers.events import (
 LISTENS = (
     CheckpointSaveStarted, CheckpointSaveScheduled, CheckpointSaved, CheckpointFileWritten, FailureSeen, TracebackSeen,
 )  # fmt: skip
-TELLS_SUCCESS = frozenset({"bigscience", "microsoft", "argonne", "megatron-lm", "primus"})
-"""Programs that print a line for each save that succeeded."""
 _OF_THE_SAVE = frozenset({"disk_full", "python_exception", "unknown"})
 """Failures that a save itself can meet; others come from outside."""
 _PENDING = 8  # saves under way that are kept
@@ -181,7 +180,7 @@ def _patience(state: RunState, memory: Memory, save: Save, settings: CheckpointF
     if save.scheduled:
         known = memory.longest_async
         return math.inf if known is None else settings.asynchronous_factor * max(known, settings.iterations)
-    tells = memory.completed > 0 or state.dialect in TELLS_SUCCESS
+    tells = memory.completed > 0 or dialect_of(state.dialect).reports_saves
     return settings.iterations if tells else math.inf
 
 

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from monitor.detectors.checkpoint_failed import TELLS_SUCCESS
 from monitor.detectors.memory import recall
 from monitor.detectors.verdict import Verdict
 from monitor.run.median import median_high
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.units import Factor
+from parsers.dialects import dialect_of
 from parsers.events import CheckpointSaved, Event
 
 LISTENS = (CheckpointSaved,)
@@ -107,7 +107,7 @@ def _limit(state: RunState, memory: Memory, settings: CheckpointOverdueSettings)
     """The limit of this run, if anything lets one expect it to save."""
     told, line = state.topology.save_interval, state.log_interval or 1
     if not memory.saves:
-        if not told or not state.topology.saves or state.dialect not in TELLS_SUCCESS:
+        if not told or not state.topology.saves or not dialect_of(state.dialect).reports_saves:
             return None
         return _Limit(False, f"the arguments say every {told} iterations", settings.never_factor * told + line)
     usual = _usual(memory)

@@ -1,30 +1,28 @@
 """Alertmanager by its API v2: an incident is an alert, its kind, run and severity are labels.
 
 Comes in: a Transition. Goes out: one POST of alerts. An alert of a lower severity of the same incident is ended by the
-message that tells the higher one; a resolved incident ends all of them.
+message with the higher one; a resolved incident ends all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from monitor.config import AlertmanagerSettings
 from monitor.incidents import Transition
 from monitor.notifiers.message import SEVERITIES, payload
 from monitor.notifiers.webhook import Webhook
+from monitor.run.units import PositiveSeconds
 
 
-class Alertmanager(Webhook):
-    """One Alertmanager. What it does with an alert, its own routes decide."""
+class Alertmanager(Webhook, frozen=True, kw_only=True, tag_field="type", tag="alertmanager"):
+    """An Alertmanager, by its API; `url` is its root, as in http://alertmanager:9093."""
 
-    def __init__(self, settings: AlertmanagerSettings, environ: Mapping[str, str]) -> None:
-        super().__init__(settings, environ)
-        self._keep = settings.keep
+    keep: PositiveSeconds = 12 * 3600.0
+    """An alert that the daemon neither repeats nor resolves ends by itself after this: longer than repeat_interval."""
 
     def _url(self) -> str:
-        return super()._url().rstrip("/") + "/api/v2/alerts"
+        return Webhook._url(self).rstrip("/") + "/api/v2/alerts"
 
     def _content(self, message: Transition) -> Any:
         """One alert a severity: the message's own fires, unless it is resolved; the others have ended."""
@@ -47,7 +45,7 @@ class Alertmanager(Webhook):
                     },
                     "annotations": annotations,
                     "startsAt": _instant(message.time),
-                    "endsAt": _instant(message.time + (self._keep if fires else 0.0)),
+                    "endsAt": _instant(message.time + (self.keep if fires else 0.0)),
                 }
             )
         return alerts

@@ -1,36 +1,37 @@
-"""Chat, mail and pagers by Apprise, an optional package: what it knows of some hundred services need not stand here.
+"""Chat, mail and pagers by Apprise, an optional package that knows some hundred services.
 
-Comes in: a Transition. Goes out: a title and a plain text. Apprise says yes or no without a reason: no may pass.
+Comes in: a Transition. Goes out: a title and a plain text. Apprise answers yes or no without a reason, so a no is tried
+again.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from monitor.config import AppriseSettings
+from monitor import scalars
 from monitor.incidents import Transition
-from monitor.notifiers.message import DeliveryError, body_text, headline
+from monitor.notifiers.message import DeliveryError, Notifier, body_text, from_environment, from_file, headline
+from monitor.scalars import FilePath
 
 _KINDS = {"info": "info", "warning": "warning", "critical": "failure"}
 
 
-class Apprise:
-    """All addresses of one file or variable, told together."""
+class Apprise(Notifier, frozen=True, kw_only=True, tag_field="type", tag="apprise"):
+    """Chat, mail and pagers, by the library Apprise (`pip install megatron-monitor[apprise]`)."""
 
-    def __init__(self, settings: AppriseSettings, environ: Mapping[str, str]) -> None:
-        self._settings = settings
-        self._environ = environ
+    url_file: FilePath | None = None
+    """The file that holds Apprise's addresses, one a line: they are secrets."""
+    url_env: scalars.Variable | None = None
+    """The environment variable that holds them, separated by spaces."""
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration."""
-        return self._settings.name
+    def problems(self) -> scalars.Problems:
+        """What the values together have wrong."""
+        if (self.url_file is None) == (self.url_env is None):
+            yield "", "expected exactly one of url_file, url_env"
 
     def send(self, message: Transition) -> None:
-        """Tells every address once. Raises DeliveryError."""
+        """Notify every address once. Raises DeliveryError."""
         try:
             library: Any = importlib.import_module("apprise")
         except ImportError as error:
@@ -42,17 +43,9 @@ class Apprise:
                 raise DeliveryError("Apprise does not know the form of an address", permanent=True)
         kind = "success" if message.status == "resolved" else _KINDS[message.severity]
         if not service.notify(title=headline(message), body=body_text(message), notify_type=kind):
-            raise DeliveryError("not every address took the message", permanent=False)
+            raise DeliveryError("not every address accepted the message", permanent=False)
 
     def _addresses(self) -> list[str]:
-        where = self._settings
-        if where.url_env is not None:
-            text = self._environ.get(where.url_env, "")
-            if not text.strip():
-                raise DeliveryError(f"the environment variable {where.url_env} is not set", permanent=True)
-            return text.split()
-        try:
-            lines = Path(str(where.url_file)).read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DeliveryError(f"{where.url_file} cannot be read", permanent=False) from error
-        return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if self.url_env is not None:
+            return from_environment(self.url_env).split()
+        return [line.strip() for line in from_file(str(self.url_file)) if line.strip() and not line.startswith("#")]

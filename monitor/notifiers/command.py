@@ -1,4 +1,4 @@
-"""A program that is started at each transition: to dump stacks while the ranks still hang, or to tell a local system.
+"""A program that is started at each transition: to dump stacks while the ranks still hang, or to notify a local system.
 
 Comes in: a Transition. Goes out: one process with the JSON object on its standard input and the main facts in its
 environment. Exit 0 is a delivery, 75 (sysexits' EX_TEMPFAIL) asks for another try, anything else is final.
@@ -12,53 +12,52 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
-from monitor.config import CommandSettings
+from msgspec import Meta
+
 from monitor.incidents import Transition
-from monitor.notifiers.message import DeliveryError, payload
+from monitor.notifiers.message import DeliveryError, Notifier, payload
+from monitor.run.units import PositiveSeconds
+from monitor.scalars import absolute_if_slashed
 
 _TRY_AGAIN: Final = 75
+_Program = Annotated[str, Meta(extra={"resolve": absolute_if_slashed})]
 
 
-class Command:
-    """One program."""
+class Command(Notifier, frozen=True, kw_only=True, tag_field="type", tag="command"):
+    """A program, started at each transition with the JSON object on its standard input."""
 
-    def __init__(self, settings: CommandSettings, environ: Mapping[str, str]) -> None:
-        self._settings = settings
-        self._environ = environ
-
-    @property
-    def name(self) -> str:
-        """The name in the configuration."""
-        return self._settings.name
+    command: Annotated[tuple[str, ...], Meta(min_length=1, extra={"first": _Program})]
+    """Program and arguments; no shell looks at them."""
+    timeout: PositiveSeconds = 300.0
+    """Then it is ended, with everything it started: py-spy over a hundred nodes takes minutes."""
 
     def send(self, message: Transition) -> None:
         """Runs the program once. Raises DeliveryError."""
         body = json.dumps(payload(message), allow_nan=False).encode("ascii")
         try:
             process = subprocess.Popen(  # noqa: S603 - the administrator's own program, without a shell
-                list(self._settings.command),
+                list(self.command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env={**self._environ, **_variables(message)},
+                env={**os.environ, **_variables(message)},
                 start_new_session=True,
             )
         except OSError as error:
-            raise DeliveryError(f"{self._settings.command[0]}: {error.strerror or error}", permanent=True) from error
+            raise DeliveryError(f"{self.command[0]}: {error.strerror or error}", permanent=True) from error
         except ValueError as error:
             raise DeliveryError("the command holds a NUL byte", permanent=True) from error
         try:
-            _, errors = process.communicate(body, timeout=self._settings.timeout)
+            _, errors = process.communicate(body, timeout=self.timeout)
         except subprocess.TimeoutExpired as error:
             _end(process)
-            raise DeliveryError(f"not done within {self._settings.timeout:g} s", permanent=True) from error
+            raise DeliveryError(f"not done within {self.timeout:g} s", permanent=True) from error
         if process.returncode:
-            said = "".join(c for c in errors.decode("utf-8", "replace").strip()[-200:] if c.isprintable())
-            told = f"exit {process.returncode}" + (f": {said}" if said else "")
-            raise DeliveryError(told, permanent=process.returncode != _TRY_AGAIN)
+            text = "".join(c for c in errors.decode("utf-8", "replace").strip()[-200:] if c.isprintable())
+            reason = f"exit {process.returncode}" + (f": {text}" if text else "")
+            raise DeliveryError(reason, permanent=process.returncode != _TRY_AGAIN)
 
 
 def _variables(message: Transition) -> dict[str, str]:

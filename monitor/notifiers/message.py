@@ -1,58 +1,49 @@
-"""What every notifier shares: what it is given, how it fails, who wants what, and the JSON object that is sent.
+"""What every notifier shares: its first keys, which messages it wants, how it fails, and the JSON object that is sent.
 
-Law: a notifier sees a Transition and nothing else of a run. `send` returns when the message was taken and raises
-DeliveryError otherwise; its one bit decides between trying again and giving up.
+Law: a notifier sees a Transition and nothing else of a run. `send` returns when the message was accepted and raises
+DeliveryError otherwise; `permanent` decides between trying again and giving up.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final, Protocol, get_args
+from pathlib import Path
+from typing import Any, Final, get_args
 
-from monitor.detectors.verdict import Severity
+from msgspec import Struct
+
+from monitor.detectors.verdict import IncidentKind, Severity
 from monitor.incidents import Transition
+from monitor.scalars import Name
 
 PAYLOAD_VERSION: Final = "1"
-"""Of the JSON object; receivers may hold on to what a version says."""
+"""Of the JSON object: fields of one version are never renamed or removed."""
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 """From the quietest to the loudest."""
 _LONGEST_TEXT: Final = 4000  # characters of one text: the evidence may hold a log line of 64 KiB
 
 
 class DeliveryError(Exception):
-    """The message was not taken. `permanent`: no repetition will change that."""
+    """The message was not accepted. `permanent`: no repetition will change that."""
 
     def __init__(self, message: str, permanent: bool) -> None:
         super().__init__(message)
         self.permanent = permanent
 
 
-class Notifier(Protocol):
-    """One way to tell people."""
+class Notifier(Struct, frozen=True, kw_only=True):
+    """One receiver: a subclass adds its keys and `send`. Its attributes are the keys of its configuration."""
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration, and the label `notifier`."""
-        ...
-
-    def send(self, message: Transition) -> None:
-        """Delivers one message, in bounded time. Raises DeliveryError."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Subscriber:
-    """A notifier and what it wants to hear of."""
-
-    notifier: Notifier
+    name: Name
+    """Also the label `notifier` of its metrics."""
     minimum_severity: Severity = "warning"
     runs: tuple[str, ...] = ()
     """Globs over run names; none: every run."""
-    incidents: tuple[str, ...] = ()
-    """Kinds; none: every kind."""
+    incidents: tuple[IncidentKind, ...] = ()
+    """Incident kinds; none: every kind."""
 
     def wants(self, message: Transition) -> bool:
         """Whether the message goes to this notifier; a quiet one goes to nobody."""
@@ -61,6 +52,27 @@ class Subscriber:
         if self.incidents and message.incident not in self.incidents:
             return False
         return not self.runs or any(fnmatchcase(message.run, pattern) for pattern in self.runs)
+
+    def send(self, message: Transition) -> None:
+        """Deliver one message, in bounded time. Raises DeliveryError."""
+        raise NotImplementedError
+
+
+def from_environment(variable: str) -> str:
+    """The value of an environment variable that a key names. Raises DeliveryError."""
+    text = os.environ.get(variable, "")
+    if not text.strip():
+        raise DeliveryError(f"the environment variable {variable} is not set", permanent=True)
+    return text
+
+
+def from_file(path: str) -> list[str]:
+    """The lines of a secret's file. It may be missing for the moment in which it is renewed. Raises DeliveryError."""
+    try:
+        return Path(path).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise DeliveryError(f"{path} cannot be read: {reason}", permanent=False) from error
 
 
 def loudness(message: Transition) -> int:
@@ -81,7 +93,7 @@ def headline(message: Transition) -> str:
 
 
 def body_text(message: Transition) -> str:
-    """What a person who was woken reads: the sentence, where the run stands, the evidence, one fact a line."""
+    """For people: the summary, the iteration, the evidence, one fact a line."""
     lines = [message.summary, ""]
     if message.iteration is not None:
         lines.append(f"iteration: {message.iteration}")

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from monitor.clock import Clock
 from monitor.incidents import Transition
-from monitor.notifiers.message import DeliveryError, Subscriber, loudness
+from monitor.notifiers.message import DeliveryError, Notifier, loudness
 
 Outcome = Literal["sent", "retried", "failed", "dropped"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("sent", "retried", "failed", "dropped")
@@ -31,7 +31,7 @@ class Retry:
     """How often and how far apart a delivery is tried."""
 
     attempts: int = 10
-    """With the delays below some four minutes: longer than a receiver's restart, shorter than anyone's patience."""
+    """With the delays below some four minutes: longer than the restart of a receiver takes."""
     first_delay: float = 1.0
     """Seconds before the second try; each further delay is twice as long."""
     longest_delay: float = 60.0
@@ -47,11 +47,11 @@ def _wait(stop: threading.Event, seconds: float) -> None:
 
 
 class NotificationQueue:
-    """Hands each message to every subscriber that wants it."""
+    """Hand each message to every notifier that wants it."""
 
     def __init__(
         self,
-        subscribers: Sequence[Subscriber],
+        notifiers: Sequence[Notifier],
         capacity: int = DEFAULT_CAPACITY,
         *,
         clock: Clock,
@@ -61,21 +61,21 @@ class NotificationQueue:
     ) -> None:
         """`chance` gives numbers in [0, 1); `wait` waits between two tries, and returns early once the event is set."""
         self._clock = clock
-        self._lanes = [_Lane(one, capacity, retry or Retry(), chance, wait) for one in subscribers]
+        self._lanes = [_Lane(one, capacity, retry or Retry(), chance, wait) for one in notifiers]
 
     def start(self) -> None:
-        """Starts the threads; what was put before waits for them."""
+        """Start the threads; what was put before waits for them."""
         for lane in self._lanes:
             lane.thread.start()
 
     def put(self, message: Transition) -> None:
-        """Queues the message for everyone who wants it; from any thread."""
+        """Queue the message for every notifier that wants it; from any thread."""
         for lane in self._lanes:
-            if lane.subscriber.wants(message):
+            if lane.notifier.wants(message):
                 lane.put(message)
 
     def stop(self, timeout: float) -> None:
-        """Delivers what waits, one try each and without pauses, for `timeout` seconds at most; drops the rest.
+        """Deliver what waits, one try each and without pauses, for `timeout` seconds at most; drop the rest.
 
         A thread that hangs in its receiver is left behind: it ends with the process.
         """
@@ -91,25 +91,23 @@ class NotificationQueue:
     def counts(self) -> dict[tuple[str, Outcome], int]:
         """(notifier, outcome) -> how many so far, zeros included: `megatron_monitor_notifications_total`."""
         return {
-            (lane.subscriber.notifier.name, outcome): count
-            for lane in self._lanes
-            for outcome, count in lane.outcomes().items()
+            (lane.notifier.name, outcome): count for lane in self._lanes for outcome, count in lane.outcomes().items()
         }
 
 
 class _Lane:
-    """One subscriber's waiting messages and the thread that delivers them."""
+    """One notifier's waiting messages and the thread that delivers them."""
 
     def __init__(
         self,
-        subscriber: Subscriber,
+        notifier: Notifier,
         capacity: int,
         retry: Retry,
         chance: Callable[[], float],
         wait: Callable[[threading.Event, float], None],
     ) -> None:
-        self.subscriber = subscriber
-        self.thread = threading.Thread(target=self._run, name=f"notify-{subscriber.notifier.name}", daemon=True)
+        self.notifier = notifier
+        self.thread = threading.Thread(target=self._run, name=f"notify-{notifier.name}", daemon=True)
         self._capacity = max(1, capacity)
         self._retry = retry
         self._chance = chance
@@ -160,21 +158,21 @@ class _Lane:
             # Once the daemon stops, a try that began before or at the stop is the last.
             if error.permanent or attempt >= self._retry.attempts or self._stopping.is_set():
                 self._count("failed")
-                self._tell(logging.WARNING, message, f"outcome=failed attempts={attempt} error={str(error)!r}")
+                self._log_outcome(logging.WARNING, message, f"outcome=failed attempts={attempt} error={str(error)!r}")
                 return
             self._count("retried")
             self._wait(self._stopping, self._retry.delay(attempt, self._chance()))
             attempt += 1
         self._count("sent")
-        self._tell(logging.INFO, message, f"outcome=sent attempts={attempt}")
+        self._log_outcome(logging.INFO, message, f"outcome=sent attempts={attempt}")
 
     def _try(self, message: Transition) -> DeliveryError | None:
         try:
-            self.subscriber.notifier.send(message)
+            self.notifier.send(message)
         except DeliveryError as error:
             return error
         except Exception as error:  # noqa: BLE001 - a bug in one notifier must not silence the others, nor itself for ever
-            self._tell(logging.ERROR, message, "outcome=bug", exception=error)
+            self._log_outcome(logging.ERROR, message, "outcome=bug", exception=error)
             return DeliveryError(f"{type(error).__name__} in the notifier", permanent=True)
         return None
 
@@ -182,6 +180,6 @@ class _Lane:
         with self._changed:
             self._counts[outcome] += 1
 
-    def _tell(self, level: int, message: Transition, text: str, exception: Exception | None = None) -> None:
-        name, what = self.subscriber.notifier.name, f"run={message.run} incident={message.incident}"
+    def _log_outcome(self, level: int, message: Transition, text: str, exception: Exception | None = None) -> None:
+        name, what = self.notifier.name, f"run={message.run} incident={message.incident}"
         _log.log(level, "notifier=%s %s status=%s %s", name, what, message.status, text, exc_info=exception)

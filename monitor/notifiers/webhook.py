@@ -1,6 +1,7 @@
 """A notifier that posts the JSON object of message.py to an http or https address.
 
-Comes in: a Transition. Goes out: one POST; a 2xx answer is a delivery.
+Comes in: a Transition. Goes out: one POST; a 2xx answer is a delivery. Secrets in files are read at each delivery, so
+that they may be renewed while the daemon runs.
 Law: raises nothing but DeliveryError. No redirect is followed (a receiver that moved is a matter for the
 configuration, and a POST that is redirected may lose its body); the address and secret headers stand in no message.
 Risk left: the timeout holds for each step (connect, send, each read of the answer), so a receiver that sends its
@@ -15,41 +16,46 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from monitor import __version__
-from monitor.config import WebhookSettings
-from monitor.config.scalars import header_value_of, url_of
+import msgspec
+
+from monitor import __version__, scalars
 from monitor.incidents import Transition
-from monitor.notifiers.message import DeliveryError, payload
+from monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, payload
+from monitor.run.units import PositiveSeconds
+from monitor.scalars import FilePath, header_value_of, url_of
 
-_TRANSIENT: Final = (408, 425, 429)  # besides 5xx: the receiver itself says "not now"
+_TRANSIENT: Final = (408, 425, 429)  # besides 5xx
 
 
-class Webhook:
-    """One receiver. Secrets in files are read at each delivery, so that they may be renewed under the daemon."""
+class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhook"):
+    """A JSON object posted to an address at each transition of an incident."""
 
-    def __init__(self, settings: WebhookSettings, environ: Mapping[str, str]) -> None:
-        self._settings = settings
-        self._environ = environ
-        # Only these two protocols, and the proxies of the environment; no handler for redirects, none for file: or ftp:
-        self._opener = urllib.request.OpenerDirector()
-        protocols = (urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(), urllib.request.UnknownHandler())
-        for handler in (urllib.request.ProxyHandler(), *protocols):
-            self._opener.add_handler(handler)
+    url: scalars.Url | None = None
+    url_file: FilePath | None = None
+    """The file that holds the address, read at each delivery: for addresses that are secrets."""
+    url_env: scalars.Variable | None = None
+    """The environment variable that holds the address."""
+    headers: Mapping[scalars.PlainHeader, scalars.HeaderValue] = msgspec.field(default_factory=scalars.empty)
+    header_files: Mapping[scalars.Header, FilePath] = msgspec.field(default_factory=scalars.empty)
+    """Header -> the file that holds its value, read at each delivery: for secrets such as Authorization."""
+    timeout: PositiveSeconds = 10.0
+    """For each step of a delivery: to connect, to write, to read. Longer than a receiver in health ever needs."""
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration."""
-        return self._settings.name
+    def problems(self) -> scalars.Problems:
+        """What the values together have wrong."""
+        if sum(where is not None for where in (self.url, self.url_file, self.url_env)) != 1:
+            yield "", "expected exactly one of url, url_file, url_env"
+        for header in {name.lower() for name in self.headers} & {name.lower() for name in self.header_files}:
+            yield "header_files", f"{header} stands in headers too"
 
     def send(self, message: Transition) -> None:
         """Posts the message once. Raises DeliveryError; 408, 425, 429, 5xx, no answer and no connection may pass."""
         body = json.dumps(self._content(message), allow_nan=False).encode("ascii")
         try:
             request = urllib.request.Request(self._url(), data=body, headers=self._headers(body), method="POST")  # noqa: S310 - url_of lets http and https pass only
-            with self._opener.open(request, timeout=self._settings.timeout) as answer:
+            with _opener().open(request, timeout=self.timeout) as answer:
                 status, reason = int(answer.status), str(answer.reason)
         except OSError as error:
             raise DeliveryError(self._no_answer(error), permanent=False) from error
@@ -68,29 +74,22 @@ class Webhook:
         return payload(message)
 
     def _url(self) -> str:
-        where = self._settings
-        if where.url is not None:
-            return where.url
-        if where.url_env is not None:
-            text = self._environ.get(where.url_env)
-            if text is None:
-                raise DeliveryError(f"the environment variable {where.url_env} is not set", permanent=True)
-        else:
-            text = _secret(str(where.url_file))
+        if self.url is not None:
+            return self.url
         try:
-            return url_of(text)
+            return url_of(from_environment(self.url_env) if self.url_env is not None else _secret(str(self.url_file)))
         except ValueError as error:
-            raise DeliveryError(f"in {where.url_env or where.url_file}: {error}", permanent=True) from error
+            raise DeliveryError(f"in {self.url_env or self.url_file}: {error}", permanent=True) from error
 
     def _headers(self, body: bytes) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"megatron-monitor/{__version__}",
-            # The same for each try of one message: a receiver that answered too late can tell the repetition.
+            # The same for each try of one message: a receiver that answered too late can recognise the repetition.
             "Idempotency-Key": hashlib.blake2s(body, digest_size=16).hexdigest(),
         }
-        headers.update(self._settings.headers)
-        for header, path in self._settings.header_files.items():
+        headers.update(self.headers)
+        for header, path in self.header_files.items():
             try:
                 headers[header] = header_value_of(_secret(path))
             except ValueError as error:
@@ -100,16 +99,21 @@ class Webhook:
     def _no_answer(self, error: OSError) -> str:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(cause, TimeoutError):
-            return f"no answer within {self._settings.timeout:g} s"
+            return f"no answer within {self.timeout:g} s"
         text = cause.strerror if isinstance(cause, OSError) and cause.strerror else type(cause).__name__
         return f"no connection: {text}"
 
 
+def _opener() -> urllib.request.OpenerDirector:
+    """These two protocols and the proxies of the environment; no handler for redirects, none for file: or ftp:."""
+    opener = urllib.request.OpenerDirector()
+    protocols = (urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(), urllib.request.UnknownHandler())
+    for handler in (urllib.request.ProxyHandler(), *protocols):
+        opener.add_handler(handler)
+    return opener
+
+
 def _secret(path: str) -> str:
-    """The first line of a secret's file. It may be missing for the moment in which it is renewed."""
-    try:
-        lines = Path(path).read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise DeliveryError(f"{path} cannot be read: {reason}", permanent=False) from error
+    """The first line of a secret's file."""
+    lines = from_file(path)
     return lines[0].strip() if lines else ""

@@ -1,39 +1,30 @@
-"""The metrics to where a scrape cannot come: a textfile for node_exporter, a Pushgateway.
+"""The metrics written to where a scrape cannot come: a textfile for node_exporter, a Pushgateway.
 
-To add a kind: its keys in monitor/config/schema.py, a file here, a row in `OUTPUTS`.
+An output is one file: a struct of its keys with `write` and `remove`, and a row in `OUTPUTS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from monitor.config import OutputConfig, PushgatewaySettings, TextfileSettings
-from monitor.metrics import Snapshot
+from prometheus_client.registry import Collector
+
+from monitor.outputs.output import OUTCOMES, Outcome, Output, OutputTimer
 from monitor.outputs.pushgateway import Pushgateway
-from monitor.outputs.registry import output_registry
 from monitor.outputs.textfile import Textfile
-from monitor.outputs.timer import OUTCOMES, Outcome, Output, OutputTimer
 
-__all__ = ["OUTCOMES", "OUTPUTS", "Outcome", "Output", "OutputTimer", "Outputs", "Pushgateway", "Textfile"]
+__all__ = ["OUTCOMES", "OUTPUTS", "Outcome", "Output", "OutputTimer", "Outputs"]
 
-OUTPUTS: dict[type, Callable[[Any, str], Output]] = {
-    TextfileSettings: lambda settings, _instance: Textfile(settings),
-    PushgatewaySettings: Pushgateway,
-}
+OUTPUTS: tuple[type[Output], ...] = (Textfile, Pushgateway)
+"""The configuration takes each class from here: `type:` is its tag."""
 
 
 class Outputs:
-    """Every output of a configuration, each on a timer and thread of its own."""
+    """Every output of a configuration, each on a thread of its own."""
 
-    def __init__(self, settings: Sequence[OutputConfig], snapshot: Callable[[], Snapshot], instance: str) -> None:
-        """`instance` names this daemon where an output needs a name for it: host:port."""
-        self._timers = [
-            OutputTimer(
-                OUTPUTS[type(one)](one, instance), output_registry(snapshot, getattr(one, "labels", {})), one.interval
-            )
-            for one in settings
-        ]
+    def __init__(self, outputs: Sequence[Output], collector: Collector, instance: str) -> None:
+        """`collector` gives the figures of the last snapshot; `instance` names this daemon: host:port."""
+        self._timers = [OutputTimer(output, collector, instance) for output in outputs]
 
     def start(self) -> None:
         """Begin; each output is first written after its interval, when the logs have been read."""
@@ -41,7 +32,7 @@ class Outputs:
             timer.start()
 
     def stop(self, timeout: float) -> None:
-        """Take away what was written, for `timeout` seconds at most."""
+        """Remove what was written, within `timeout` seconds at most."""
         for timer in self._timers:
             timer.begin_stop()
         for timer in self._timers:

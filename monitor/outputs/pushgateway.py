@@ -5,44 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import (
-    basic_auth_handler,
-    default_handler,
-    delete_from_gateway,
-    push_to_gateway,
-)
+from prometheus_client.exposition import basic_auth_handler, default_handler, delete_from_gateway, push_to_gateway
+from prometheus_client.registry import Collector
 
-from monitor.config import PushgatewaySettings
+from monitor import scalars
+from monitor.outputs.output import Output, registry_of
+from monitor.run.units import PositiveSeconds
+from monitor.scalars import FilePath, Name
 
 
-class Pushgateway:
-    """One gateway. The password's file is read at each push, so that it may be renewed under the daemon."""
+class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="pushgateway"):
+    """The metrics pushed to a Pushgateway; the daemon's group is deleted when it ends."""
 
-    def __init__(self, settings: PushgatewaySettings, instance: str) -> None:
-        self._settings = settings
-        self._group = {"instance": settings.instance or instance}
+    url: scalars.Url
+    job: Name = "megatron-monitor"
+    """As the rules know the daemons."""
+    instance: Name | None = None
+    """Names this daemon among those that push. None: host:port."""
+    timeout: PositiveSeconds = 10.0
+    """Of one push: longer than a gateway in health ever needs, shorter than the interval."""
+    username: Name | None = None
+    password_file: FilePath | None = None
+    """The file that holds the password of basic auth, read at each push."""
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration."""
-        return self._settings.name
+    def problems(self) -> scalars.Problems:
+        """What the values together have wrong."""
+        if (self.username is None) != (self.password_file is None):
+            yield "", "username and password_file belong together"
 
-    def write(self, registry: CollectorRegistry) -> None:
-        """PUT: a run that has gone from the figures goes from the gateway too. Raises OSError or HTTPException."""
-        where = self._settings
-        push_to_gateway(where.url, where.job, registry, self._group, timeout=where.timeout, handler=self._handler)
+    def write(self, collector: Collector, instance: str) -> None:
+        """PUT: a run that is no longer exported leaves the gateway too. Raises OSError or HTTPException."""
+        group = {"instance": self.instance or instance}
+        push_to_gateway(self.url, self.job, registry_of(collector), group, self.timeout, self._handler)
 
-    def remove(self) -> None:
+    def remove(self, instance: str) -> None:
         """Delete the group: a gateway shows the last push for ever. Raises OSError or HTTPException."""
-        where = self._settings
-        delete_from_gateway(where.url, where.job, self._group, timeout=where.timeout, handler=self._handler)
+        group = {"instance": self.instance or instance}
+        delete_from_gateway(self.url, self.job, group, self.timeout, self._handler)
 
     def _handler(
         self, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
     ) -> Callable[[], None]:
-        where = self._settings
-        if where.username is None or where.password_file is None:
+        if self.username is None or self.password_file is None:
             return default_handler(url, method, timeout, headers, data)
-        password = Path(where.password_file).read_text("utf-8").strip("\r\n")
-        return basic_auth_handler(url, method, timeout, headers, data, where.username, password)
+        password = Path(self.password_file).read_text("utf-8").strip("\r\n")
+        return basic_auth_handler(url, method, timeout, headers, data, self.username, password)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.reports import formulas, horizon
+from monitor.reports import formulas
 from monitor.reports.tables import Table, aligned
 from monitor.run import causes, flops, gpus
 from monitor.run.sizes import parameters
@@ -85,18 +85,18 @@ def _pipeline(question: Question) -> dict[str, Any]:
     topology = question.topology
     micro = None
     if question.batch and topology.micro_batch_size and topology.data_parallel_size:
-        micro = horizon.micro_batches(question.batch, topology.micro_batch_size, topology.data_parallel_size)
+        micro = formulas.micro_batches(question.batch, topology.micro_batch_size, topology.data_parallel_size)
     stages = topology.pipeline_parallel_size
-    return {"micro_batches": micro, "pipeline_bubble": horizon.bubble(stages, micro) if stages and micro else None}
+    return {"micro_batches": micro, "pipeline_bubble": formulas.bubble(stages, micro) if stages and micro else None}
 
 
 def _days(question: Question) -> dict[str, Any]:
     seconds, batch, sequence = question.seconds, question.batch, question.sequence
     out: dict[str, Any] = {}
     if question.iterations and seconds:
-        out["days"] = horizon.days_for_iterations(question.iterations, seconds)
+        out["days"] = formulas.days_for_iterations(question.iterations, seconds)
     elif question.tokens and seconds and batch and sequence:
-        out["days"] = horizon.days_for_tokens(question.tokens, batch, sequence, seconds)
+        out["days"] = formulas.days_for_tokens(question.tokens, batch, sequence, seconds)
     if question.iterations and batch and sequence:
         out["tokens"] = question.iterations * batch * sequence
     return out
@@ -154,15 +154,17 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _printed_text(told: dict[str, Any]) -> str:
-    if told["formula"]:
-        return f"{told['tflops']:g} TFLOPs as printed is the formula {told['formula']}"
-    if told["causes"]:
-        lines = "".join(f"\n  {cause}" for cause in told["causes"])
-        return f"{told['tflops']:g} TFLOPs as printed is no formula's figure for these inputs; it would be with{lines}"
-    near = told["nearest"]
-    close = f"; nearest is {near[0]}: {near[1]:.2f} ({near[1] / told['tflops'] - 1:+.1%})" if near else ""
-    return f"{told['tflops']:g} TFLOPs as printed is no formula's figure, nor with one input changed{close}"
+def _printed_text(printed: dict[str, Any]) -> str:
+    if printed["formula"]:
+        return f"{printed['tflops']:g} TFLOPs as printed is the formula {printed['formula']}"
+    if printed["causes"]:
+        lines = "".join(f"\n  {cause}" for cause in printed["causes"])
+        return (
+            f"{printed['tflops']:g} TFLOPs as printed is no formula's figure for these inputs; it would be with{lines}"
+        )
+    near = printed["nearest"]
+    close = f"; nearest is {near[0]}: {near[1]:.2f} ({near[1] / printed['tflops'] - 1:+.1%})" if near else ""
+    return f"{printed['tflops']:g} TFLOPs as printed is no formula's figure, nor with one input changed{close}"
 
 
 def _pairs(values: dict[str, Any]) -> str:

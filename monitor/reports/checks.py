@@ -59,10 +59,10 @@ def _tflops(topology: Topology, measured: Measured) -> Finding | None:
         return None
     near = causes.nearest(printed, topology, seconds, batch, sequence)
     if near is None:
-        return None  # the log does not tell enough to judge
+        return None  # too little is known to judge
     off = f"TFLOPs {printed:g} do not reproduce: {near[0]} gives {near[1]:.2f} ({near[1] / printed - 1:+.1%})"
     if abs(near[1] / printed - 1) <= measured.rounding / seconds:
-        return None  # the seconds are printed too coarsely to tell which formula it is
+        return None  # the seconds are printed too coarsely to distinguish the formulas
     wrong = causes.wrong_input(printed, topology, seconds, batch, sequence)
     return Finding("K12" if wrong else "K08", off + (f"; would fit {' or '.join(wrong[:3])}" if wrong else ""))
 

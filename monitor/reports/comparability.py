@@ -24,26 +24,26 @@ _SHOWN = 4
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
-    """Sentences for the rows that were measured; facts that a log does not tell are unknown, not equal."""
+    """Sentences for the rows that were measured; facts that are not in a log are unknown, not equal."""
     out = []
     for text, read in _FACTS:
-        told = _by_value(rows, read)
-        if len(told) > 1:
-            out.append(f"{text}: " + "; ".join(f"{value} ({_names(names)})" for value, names in told.items()))
+        found = _by_value(rows, read)
+        if len(found) > 1:
+            out.append(f"{text}: " + "; ".join(f"{value} ({_names(names)})" for value, names in found.items()))
     for name in sorted({name for row in rows for name in row.software}):
-        told = _by_value(rows, lambda row, name=name: row.software.get(name))  # type: ignore[misc]
-        if len(told) > 1:
-            out.append(f"{name} differs: " + "; ".join(f"{value} ({_names(names)})" for value, names in told.items()))
+        found = _by_value(rows, lambda row, name=name: row.software.get(name))  # type: ignore[misc]
+        if len(found) > 1:
+            out.append(f"{name} differs: " + "; ".join(f"{value} ({_names(names)})" for value, names in found.items()))
     return [*out, *_contradictions(rows), *_fuller(rows)]
 
 
 def _by_value(rows: Sequence[Row], read: Callable[[Row], Any]) -> dict[str, list[str]]:
-    told: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for row in rows:
         value = read(row)
         if value is not None:
-            told.setdefault(str(value), []).append(row.run)
-    return told
+            found.setdefault(str(value), []).append(row.run)
+    return found
 
 
 def _names(names: list[str]) -> str:
@@ -52,7 +52,7 @@ def _names(names: list[str]) -> str:
 
 
 def configuration(row: Row) -> tuple[Any, ...] | None:
-    """What must be equal for two runs to be repeats of each other; None where too little is told."""
+    """What must be equal for two runs to be repeats of each other; None where too little is known."""
     key = (
         row.gpus, row.parameters, row.layers, row.hidden_size, row.attention_heads, row.data_parallel_size,
         row.tensor_parallel_size, row.pipeline_parallel_size, row.context_parallel_size, row.micro_batch_size,

@@ -6,18 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from monitor.reports import horizon
-from monitor.reports.benchmark import efficiency
+from monitor.reports import formulas
+from monitor.reports.columns import COLUMNS, efficiency
 from monitor.reports.confidence import Difference, difference
 from monitor.reports.rows import Row
 from monitor.reports.tables import Table, aligned
 
-_CONFIGURATION = (
-    "gpus", "nodes", "gpu", "parameters", "layers", "hidden_size", "attention_heads", "data_parallel_size",
-    "tensor_parallel_size",
-    "pipeline_parallel_size", "context_parallel_size", "micro_batch_size", "global_batch_size", "sequence_length",
-    "dtype", "zero_stage", "activation_checkpointing", "dialect",
-)  # fmt: skip
+_CONFIGURATION = tuple(column for column in COLUMNS if column.compare == "configuration")
+_CONFIGURED = frozenset(column.name for column in _CONFIGURATION)
 # Arguments that say where, not what: they differ between any two runs.
 _PLACES = (
     "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
@@ -29,8 +25,9 @@ _MODEL_FITS = 0.03
 
 def compare(a: Row, b: Row) -> dict[str, Any]:
     """Plain data: what differs by kind, and figures with their difference; names are Row's."""
-    told = [name for name in _CONFIGURATION if getattr(a, name) is not None and getattr(b, name) is not None]
-    changed = _changes({name: getattr(a, name) for name in told}, {name: getattr(b, name) for name in told})
+    settings = [(column.name, column.value(a), column.value(b)) for column in _CONFIGURATION]
+    known = [setting for setting in settings if None not in setting]
+    changed = _changes({name: value for name, value, _ in known}, {name: value for name, _, value in known})
     arguments = _changes(a.arguments, b.arguments)
     environment = _changes(a.environment, b.environment)
     software = _changes(a.software, b.software)
@@ -38,7 +35,7 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
     out: dict[str, Any] = {
         "runs": [a.run, b.run],
         "outcomes": [a.outcome, b.outcome],
-        "same_configuration": not changed and not arguments if told else None,
+        "same_configuration": not changed and not arguments if known else None,
         "configuration": changed,
         "arguments": arguments,
         "environment": environment,
@@ -52,7 +49,7 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
 
 
 def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Name -> the two values, where they differ. What only one log tells is a difference too, but not a whole dump."""
+    """Name -> the two values, where they differ. What is in one log alone is a difference too, but not a whole dump."""
     if not a or not b:
         return {}
     names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
@@ -60,26 +57,19 @@ def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]
 
 
 def _is_place(name: str) -> bool:
-    return name not in _CONFIGURATION and any(part in _PLACES for part in name.lower().replace("-", "_").split("_"))
-
-
-_FIGURES = (
-    "seconds_per_iteration", "samples_per_second", "tokens_per_second", "tflops", "mfu", "memory_bytes",
-    "pipeline_bubble", "iterations", "restarts",
-)  # fmt: skip
-
-
-_COUNTS = ("iterations", "restarts")
+    return name not in _CONFIGURED and any(part in _PLACES for part in name.lower().replace("-", "_").split("_"))
 
 
 def _figures(a: Row, b: Row) -> dict[str, dict[str, Any]]:
     out = {}
-    for name in _FIGURES:
-        one, other = getattr(a, name), getattr(b, name)
+    for column in COLUMNS:
+        if column.compare not in ("figure", "count"):
+            continue
+        one, other = column.value(a), column.value(b)
         if one is None and other is None:
             continue
-        ratio = other / one - 1 if one and other is not None and name not in _COUNTS else None
-        out[name] = {"values": [one, other], "difference": ratio}
+        ratio = other / one - 1 if one and other is not None and column.compare == "figure" else None
+        out[column.name] = {"values": [one, other], "difference": ratio}
     loss = _losses(a, b)
     if loss is not None:
         out["lm_loss"] = {"values": [loss[1], loss[2]], "difference": loss[2] / loss[1] - 1, "iteration": loss[0]}
@@ -108,10 +98,10 @@ def _verdict(a: Row, b: Row, pace: Difference | None, changed: bool) -> str:
     if not pace.sure:
         return f"no difference beyond the runs' own spread ({pace.ratio:+.2%}; {interval})"
     word = "slower" if pace.ratio > 0 else "faster"
-    said = f"{b.run} is {abs(pace.ratio):.2%} {word} per iteration ({interval})"
+    verdict = f"{b.run} is {abs(pace.ratio):.2%} {word} per iteration ({interval})"
     if not changed and abs(pace.ratio) <= _REPEATS:
-        return said + f"; repeats of one configuration differ by up to {_REPEATS:.1%} anyway"
-    return said
+        return verdict + f"; repeats of one configuration differ by up to {_REPEATS:.1%} anyway"
+    return verdict
 
 
 def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | None) -> list[str]:
@@ -123,7 +113,7 @@ def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | Non
         )
     one, other = (row.environment.get("CUDA_LAUNCH_BLOCKING") for row in (a, b))
     if one != other:
-        out.append(f"CUDA_LAUNCH_BLOCKING is {one or 'not told'} and {other or 'not told'}: never compare across it")
+        out.append(f"CUDA_LAUNCH_BLOCKING is {one or 'unknown'} and {other or 'unknown'}: never compare across it")
     if changed.keys() <= {"global_batch_size"} and "global_batch_size" in changed:
         out += _batch_model(a, b)
     elif "global_batch_size" in changed:
@@ -138,16 +128,16 @@ def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | Non
 
 
 def _batch_model(a: Row, b: Row) -> list[str]:
-    """K15: with the batch size alone changed, the pipeline's filling says what the time should have become."""
+    """K15: with the batch size alone changed, the pipeline's filling predicts the new time."""
     counts = []
     for row in (a, b):
         if not (row.global_batch_size and row.micro_batch_size and row.data_parallel_size):
             return []
-        counts.append(horizon.micro_batches(row.global_batch_size, row.micro_batch_size, row.data_parallel_size))
+        counts.append(formulas.micro_batches(row.global_batch_size, row.micro_batch_size, row.data_parallel_size))
     stages, mine, theirs = a.pipeline_parallel_size, *counts
     if not (stages and mine and theirs and a.seconds_per_iteration and b.seconds_per_iteration):
         return []
-    expected = horizon.scaled_seconds(a.seconds_per_iteration, stages, mine, theirs)
+    expected = formulas.scaled_seconds(a.seconds_per_iteration, stages, mine, theirs)
     off = b.seconds_per_iteration / expected - 1
     fits = "as the pipeline's filling explains" if abs(off) <= _MODEL_FITS else "which the batch size does not explain"
     return [f"from {a.run}, the batch size alone gives {expected:.2f} s; {b.run} is {off:+.1%} off, {fits}"]
@@ -159,7 +149,7 @@ def text(found: dict[str, Any]) -> str:
     parts = [found["verdict"]]
     same = found["same_configuration"]
     if same is None:
-        parts += ["", "The logs do not tell their configuration."]
+        parts += ["", "The logs do not hold their configuration."]
     elif same:
         parts += ["", "Same configuration."]
     for kind in ("configuration", "arguments", "environment", "software"):

@@ -1,7 +1,7 @@
 """How sure a difference of two medians is. Pure.
 
 Times of consecutive iterations resemble each other, so they are no independent samples: each run is cut into
-consecutive blocks, and the spread of the blocks' medians says how far the run's own median can be trusted.
+consecutive blocks, and the spread of the blocks' medians gives the error of the run's own median.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _BLOCKS = 16
-_LEAST = 12  # values below which nothing is said
+_LEAST = 12  # fewer values give no answer
 _Z = 1.959964  # 95 %, two sides
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`ratio` is b over a less 1; it lies within `low` to `high` with 95 % confidence, as far as these runs tell."""
+    """`ratio` is b over a less 1; it lies within `low` to `high` with 95 % confidence, estimated from these runs."""
 
     ratio: float
     low: float

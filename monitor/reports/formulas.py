@@ -1,4 +1,8 @@
-"""Every formula of run/flops.py on one set of inputs: the figure, what it counts, and which input it lacks. Pure."""
+"""The arithmetic of reports. Pure.
+
+Every formula of run/flops.py on one set of inputs: the figure, what it counts, and which input it lacks; utilisation;
+days to an end, the pipeline's bubble, scaling.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,15 @@ from dataclasses import dataclass
 from monitor.run import flops
 from monitor.run.sizes import sizes_of
 from monitor.run.topology import Topology
+from parsers.dialects import PRINTED_BY
 
 _SHAPE = ("layers", "hidden_size", "padded_vocab_size")
 _PASSES = ("activation_checkpointing",)
+_DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Formula:
     """What people should know of one formula, and the inputs without which it gives nothing (beside time and GPUs)."""
 
     counts: str
@@ -22,26 +28,31 @@ class Told:
     needs: tuple[str, ...]
 
 
-FORMULAS: dict[str, Told] = {
-    "bigscience": Told("hardware", "BigScience Megatron-DeepSpeed since 2022-02-21 (PR 251)", _SHAPE + _PASSES),
-    "megatron_deepspeed_2021": Told(
-        "hardware", "BigScience Megatron-DeepSpeed before PR 251",
-        ("layers", "hidden_size", "tensor_parallel_size", "pipeline_parallel_size", *_PASSES),
-    ),
-    "microsoft": Told("hardware", "microsoft Megatron-DeepSpeed, Argonne's fork", _SHAPE + _PASSES),
-    "megatron_lm_2026": Told("model", "NVIDIA Megatron-LM since 2025, Primus (causal core halved)", _SHAPE),
-    "megatron_lm_2024": Told("model", "NVIDIA Megatron-LM of 2024", _SHAPE),
-    "megatron_lm_2023": Told("model", "NVIDIA Megatron-LM of 2023-11", _SHAPE),
-    "gpt_neox": Told("hardware", "gpt-neox since 2023-12-06", _SHAPE + _PASSES),
-    "gpt_neox_bracket": Told("hardware", "gpt-neox 2023-09-27 to 2023-12-06, the vocabulary lost", _SHAPE + _PASSES),
-    "gpt_neox_2021": Told("model", "gpt-neox until 2023-09-27", ("layers", "hidden_size", "parameters")),
-    "seed": Told("hardware", "BigScience's notes: 2 F P s B / (t W)", ("parameters", *_PASSES)),
-    "bigscience_true_vocabulary": Told("hardware", "PR 251 with V/12lh where nothing is recomputed", _SHAPE + _PASSES),
-    "microsoft_corrected": Told("hardware", "microsoft's with its integer division mended", _SHAPE + _PASSES),
-    "effective_tera_flops": Told(
-        "hardware", "Megatron-DeepSpeed's `Effective Tera Flops per GPU`", ("parameters", "log_interval")
-    ),
-}  # fmt: skip
+def _printed(name: str, counts: str, *needs: str) -> tuple[str, Formula]:
+    """A formula that a program prints by."""
+    return name, Formula(counts, PRINTED_BY[name], needs)
+
+
+FORMULAS: dict[str, Formula] = dict(
+    (
+        _printed("bigscience", "hardware", *_SHAPE, *_PASSES),
+        _printed("megatron_deepspeed_2021", "hardware", "layers", "hidden_size", "tensor_parallel_size",
+                 "pipeline_parallel_size", *_PASSES),
+        _printed("microsoft", "hardware", *_SHAPE, *_PASSES),
+        _printed("megatron_lm_2026", "model", *_SHAPE),
+        _printed("megatron_lm_2024", "model", *_SHAPE),
+        _printed("megatron_lm_2023", "model", *_SHAPE),
+        _printed("gpt_neox", "hardware", *_SHAPE, *_PASSES),
+        _printed("gpt_neox_bracket", "hardware", *_SHAPE, *_PASSES),
+        _printed("gpt_neox_2021", "model", "layers", "hidden_size", "parameters"),
+        ("seed", Formula("hardware", "BigScience's notes: 2 F P s B / (t W)", ("parameters", *_PASSES))),
+        ("bigscience_true_vocabulary", Formula("hardware", "PR 251 with V/12lh where nothing is recomputed",
+                                               _SHAPE + _PASSES)),
+        ("microsoft_corrected", Formula("hardware", "microsoft's, integer division corrected", _SHAPE + _PASSES)),
+        ("effective_tera_flops", Formula("hardware", "Megatron-DeepSpeed's `Effective Tera Flops per GPU`",
+                                         ("parameters", "log_interval"))),
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +101,39 @@ def utilisation(
         model / available if model is not None else None,
         hardware / available if hardware is not None else None,
     )
+
+
+def days_for_iterations(iterations: float, seconds: float) -> float:
+    """Days that `iterations` of `seconds` each take (seed 003: steps x sec / 86400)."""
+    return iterations * seconds / _DAY
+
+
+def days_for_tokens(tokens: float, batch: int, sequence: int, seconds: float) -> float:
+    """Days until so many tokens were seen, at `batch` samples of `sequence` tokens every `seconds`."""
+    return days_for_iterations(tokens / (batch * sequence), seconds)
+
+
+def aggregate_petaflops(tflops: float, units: int) -> float:
+    """TFLOP/s of one unit x units / 1024, as seed 003 counts: a unit is what the figure belongs to (GPU, CPU node)."""
+    return tflops * units / 1024
+
+
+def micro_batches(batch: int, micro_batch: int, data_parallel: int) -> int | None:
+    """Micro-batches that a pipeline takes per iteration; None where the batch does not divide."""
+    share = micro_batch * data_parallel
+    return batch // share if share > 0 and batch >= share and batch % share == 0 else None
+
+
+def bubble(pipeline: int, micro: int) -> float:
+    """Share of an iteration in which a stage waits: (p - 1) / (m + p - 1) of the schedule without interleaving."""
+    return (pipeline - 1) / (micro + pipeline - 1)
+
+
+def scaled_seconds(seconds: float, pipeline: int, micro: int, other_micro: int) -> float:
+    """Seconds per iteration at another count of micro-batches: the filling of the pipeline stays the same."""
+    return seconds * (other_micro + pipeline - 1) / (micro + pipeline - 1)
+
+
+def scaling_efficiency(rate: float, gpus: int, base_rate: float, base_gpus: int) -> float:
+    """Work per GPU against the base's: 1 is linear. Rates are samples or tokens per second."""
+    return (rate / gpus) / (base_rate / base_gpus)

@@ -44,7 +44,7 @@ def page(found: Benchmark, _extra: bool = True) -> str:
     ]
     for name, rows in found.groups:
         parts.append(f"<h2>{escape(name or 'Runs')}</h2>")
-        parts.append(_table(table(found, rows, True).told()))
+        parts.append(_table(table(found, rows, True).filled()))
     if found.warnings:
         items = "".join(f"<li>{escape(text)}</li>" for text in found.warnings)
         parts.append(f"<h2>Before comparing</h2><ul>{items}</ul>")

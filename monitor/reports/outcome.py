@@ -1,9 +1,16 @@
-"""How a run ended, in the words that people put into a table: OOM, hang, time limit. Pure."""
+"""How a run ended, in the words that people put into a table: OOM, hang, time limit. Pure.
+
+`Tallies` keeps what a report needs of a run's events beyond what its state keeps; monitor/once.py calls `look` after
+each event that was folded. The daemon keeps nothing of this.
+"""
 
 from __future__ import annotations
 
-from monitor.reports.tally import Tally
+from dataclasses import dataclass, field
+
+from monitor.run.log_clock import log_clock
 from monitor.run.state import RunState
+from parsers.events import ArgumentsDumped, EngineStepLogged, IterationLogged, LogEvent, TrainerLogged, TrainerSummary
 
 _WORDS = {
     "cuda_oom": "OOM",
@@ -16,8 +23,43 @@ _WORDS = {
     "ecc": "ECC error",
     "nccl": "NCCL failure",
 }
-_SILENT = 3.0  # so many iterations of silence before an end is told, and a minute at least: as the hang detector has it
-_SILENT_AT_LEAST = 60.0
+_SILENT = (
+    3.0  # so many iterations of silence before an end make it a hang, and a minute at least: as in the hang detector
+)
+_SILENT_AT_LEAST = 60.0  # seconds
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one run."""
+
+    last_iteration_clock: float | None = None
+    """When the last iteration was written by the log's own clock, Unix seconds; None where it prints no times."""
+    summary_rate: float | None = None
+    """Samples per second by the Trainer's last word."""
+    arguments: dict[str, str] = field(default_factory=dict)
+    """The last arguments dump."""
+
+
+class Tallies:
+    """By run name."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Tally] = {}
+
+    def look(self, state: RunState, entry: LogEvent, _at: float) -> None:
+        """See an event that was just folded."""
+        event = entry.event
+        if isinstance(event, IterationLogged | EngineStepLogged | TrainerLogged):
+            if event.logged_at is not None:
+                self._tally(state).last_iteration_clock = log_clock(event.logged_at)
+        elif isinstance(event, ArgumentsDumped):
+            self._tally(state).arguments.update(event.values)
+        elif isinstance(event, TrainerSummary) and event.samples_per_second:
+            self._tally(state).summary_rate = event.samples_per_second
+
+    def _tally(self, state: RunState) -> Tally:
+        return self.of.setdefault(state.name, Tally())
 
 
 def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
@@ -40,7 +82,7 @@ def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
 
 
 def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | None:
-    """What the note says of the end; None where all is well."""
+    """The note on the end; None where nothing went wrong."""
     last, total = state.latest.iteration, state.train_iterations
     where = "before the first iteration" if last is None else f"at iteration {last}" + (f" of {total}" if total else "")
     failure = state.failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from monitor.reports.horizon import bubble
+from monitor.reports.formulas import bubble
 from monitor.reports.ramp import Ramp, largest, layouts, problem
 from monitor.reports.tables import Table, aligned
 
@@ -91,8 +91,8 @@ def text(found: dict[str, Any]) -> str:
         )  # fmt: skip
         headers = ("DP", "MBS", "GPUs", "nodes", "idle", "bubble at start", "at end")
         parts += ["", "Layouts that run the whole ramp", _shortened(Table(headers, listed))]
-    for told in found["problems"]:
-        parts += ["", f"Not valid: {told}"]
+    for text in found["problems"]:
+        parts += ["", f"Not valid: {text}"]
     return "\n".join(parts)
 
 

@@ -1,26 +1,54 @@
-"""One run as a row of the benchmark table: medians over steady iterations, memory, outcome, notes. Pure.
+"""The facts of one run that reports show: medians over steady iterations, memory, outcome, notes, curves. Pure.
 
-Units: seconds, bytes, samples, TFLOP/s per GPU, ratios from 0 to 1. `None` is what the log does not tell.
+How they are shown, and what follows from them, stands in columns.py. Units: seconds, bytes, samples, TFLOP/s per GPU,
+ratios from 0 to 1. `None` is what is not in the log.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from typing import Any
 
-from monitor.reports import formulas, horizon
+from monitor.reports import formulas
 from monitor.reports.checks import Measured, explains, findings, noted
-from monitor.reports.curves import Curve, curve
-from monitor.reports.outcome import outcome, remark
-from monitor.reports.tally import Tally
+from monitor.reports.outcome import Tally, outcome, remark
 from monitor.run import derived, flops
+from monitor.run.history import SERIES, Track, columns
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
 from monitor.run.steady import AtSize
 from monitor.run.topology import Topology
 
-_ENDS_APART = 0.02  # the first and last stage are told apart where they differ this much from the others
+_ENDS_APART = 0.02  # the first and last stage are shown apart where they differ this much from the others
+
+
+Point = tuple[int, float, float]
+"""(first iteration of a bucket, lowest value, highest value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One stretch a launch, so that a restart is a gap and no line back; `width` iterations a bucket."""
+
+    width: int
+    stretches: tuple[tuple[Point, ...], ...]
+
+    @property
+    def points(self) -> list[Point]:
+        """Of all launches."""
+        return [point for stretch in self.stretches for point in stretch]
+
+
+def curve(track: Track, name: str) -> Curve:
+    """One of history.SERIES; buckets without a value are left out."""
+    found = columns(track, SERIES)
+    figures = found["series"].get(name, {"mean": []})
+    lows, highs = figures.get("low", figures["mean"]), figures.get("high", figures["mean"])
+    stretches: dict[int, list[Point]] = {}
+    for attempt, first, low, high in zip(found["attempt"], found["first_iteration"], lows, highs, strict=False):
+        if low is not None and high is not None:
+            stretches.setdefault(attempt, []).append((first, low, high))
+    return Curve(found["width"], tuple(tuple(points) for points in stretches.values()))
 
 
 @dataclass(slots=True)
@@ -36,12 +64,9 @@ class Options:
     """Recompute every run's TFLOPs by this one."""
 
 
-_NOT_SHOWN = ("arguments", "curves", "steady")
-
-
 @dataclass(slots=True)
 class Row:
-    """See the module. Fields are the report's JSON: public names."""
+    """One run."""
 
     run: str
     outcome: str
@@ -72,9 +97,6 @@ class Row:
     mfu: float | None = None
     hfu: float | None = None
     samples_per_second: float | None = None
-    tokens_per_second: float | None = None
-    petaflops: float | None = None
-    pipeline_bubble: float | None = None
     idle_gpus: int | None = None
     days: float | None = None
     iterations: int = 0
@@ -100,11 +122,6 @@ class Row:
     """Of `seconds_per_iteration` and `lm_loss`."""
     steady: list[float] = field(default_factory=list)
     """Seconds of steady iterations in their order, evenly thinned."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; what is unknown is left out."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _NOT_SHOWN}
-        return {name: value for name, value in values.items() if value is not None and value not in ([], {})}
 
 
 def row_of(state: RunState, run_state: str, tally: Tally | None, options: Options) -> Row:
@@ -213,28 +230,21 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
             row.samples_per_second = batch / seconds
         elif state.latest.samples_per_second:
             row.samples_per_second = state.latest.samples_per_second
-        if row.samples_per_second and sequence:
-            row.tokens_per_second = row.samples_per_second * sequence
         row.mfu, row.hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
         _goals(row, options)
     if options.formula is not None or printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
     else:
         row.tflops, row.tflops_source = printed, "log"
-    if row.tflops is not None and row.gpus:
-        row.petaflops = horizon.aggregate_petaflops(row.tflops, row.gpus)
-    stages, micro, data = row.pipeline_parallel_size, row.micro_batch_size, row.data_parallel_size
-    if stages and batch and micro and data and (number := horizon.micro_batches(batch, micro, data)):
-        row.pipeline_bubble = horizon.bubble(stages, number)
     return Measured(seconds, batch, sequence, printed, formula, rounding)
 
 
 def _goals(row: Row, options: Options) -> None:
     seconds, batch, sequence = row.seconds_per_iteration, row.global_batch_size, row.sequence_length
     if options.iterations and seconds:
-        row.days = horizon.days_for_iterations(options.iterations, seconds)
+        row.days = formulas.days_for_iterations(options.iterations, seconds)
     elif options.tokens and seconds and batch and sequence:
-        row.days = horizon.days_for_tokens(options.tokens, batch, sequence, seconds)
+        row.days = formulas.days_for_tokens(options.tokens, batch, sequence, seconds)
 
 
 def _rounding(values: list[float]) -> float:

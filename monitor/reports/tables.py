@@ -24,7 +24,7 @@ class Table:
         columns = [[row[place] for row in self.rows if row[place]] for place in range(len(self.headers))]
         return [bool(cells) and all(_FIGURE.fullmatch(cell) for cell in cells) for cells in columns]
 
-    def told(self) -> Table:
+    def filled(self) -> Table:
         """Without the columns in which every cell is empty."""
         kept = [place for place in range(len(self.headers)) if any(row[place] for row in self.rows)]
         rows = tuple(tuple(row[place] for place in kept) for row in self.rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from monitor.run.flops import FORMULAS, OF_DIALECT, prints_as
+from monitor.run.flops import FORMULAS, formulas_of, prints_as
 from monitor.run.topology import Topology
 
 _SLIPS = {1024: 1048, 1048: 1024}
@@ -45,7 +45,7 @@ def nearest(printed: float, topology: Topology, seconds: float, batch: int, sequ
 def _asked(topology: Topology) -> tuple[str, ...]:
     """The run's own program's formulas and the notes' rule: of many formulas with many inputs, some fits by chance."""
     return (
-        *OF_DIALECT.get(topology.dialect or "", ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")),
+        *(formulas_of(topology.dialect) or ("bigscience", "megatron_deepspeed_2021", "megatron_lm_2026")),
         "seed",
     )
 

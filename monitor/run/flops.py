@@ -17,6 +17,7 @@ from decimal import Decimal
 from monitor.run.sizes import Sizes, expert_width, sizes_of
 from monitor.run.sizes import parameters as parameters
 from monitor.run.topology import Topology
+from parsers.dialects import dialect_of
 
 Formula = Callable[[Topology, float, int, int], float | None]
 
@@ -214,21 +215,10 @@ FORMULAS: dict[str, Formula] = {
 }
 """The order in which a printed number is explained: what programs print, then corrections that none prints."""
 
-# The formula of each program's newest version first: that is the one to use as long as no printed number tells more.
-# Megatron-LM and Primus (a fork of 2025) halve the causal core since 2025; a log does not tell its version.
-OF_DIALECT: dict[str, tuple[str, ...]] = {
-    "bigscience": ("bigscience", "megatron_deepspeed_2021"),
-    "microsoft": ("microsoft", "bigscience"),
-    "argonne": ("microsoft", "bigscience"),
-    "megatron-lm": ("megatron_lm_2026", "megatron_lm_2024", "megatron_lm_2023"),
-    "primus": ("megatron_lm_2026", "megatron_lm_2024"),
-    "gpt-neox": ("gpt_neox", "gpt_neox_bracket", "gpt_neox_2021"),
-}
-
 
 def formulas_of(dialect: str | None) -> tuple[str, ...]:
     """The formulas that a program has printed by, its newest first; empty for a program that is not known."""
-    return OF_DIALECT.get(dialect or "", ())
+    return dialect_of(dialect).formulas
 
 
 def computed_tflops(
@@ -242,7 +232,7 @@ def computed_tflops(
     """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the dialect's newest, else PR 251."""
     if not batch_size or not sequence_length:
         return None
-    for name in (formula, OF_DIALECT.get(dialect or "", ("bigscience",))[0]):
+    for name in (formula, (*formulas_of(dialect), "bigscience")[0]):
         if name in FORMULAS:
             value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
             if value is not None:

@@ -13,6 +13,7 @@ from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
 from monitor.run.state import RunState, Validation
+from parsers.dialects import DEEPSPEED, HF_TRAINER, dialect_of
 from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, TrainerProgressed
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
@@ -40,7 +41,7 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
         state.skipped_iterations_total += event.skipped_iterations
     if event.nan_iterations:
         state.nan_iterations_total += event.nan_iterations
-    if event.logged_at is not None and event.dialect == "megatron-lm":
+    if event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped:
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
     count_step(state, iteration, event.seconds_per_iteration, at, live)
     latest = state.latest
@@ -273,7 +274,7 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
         last = state.latest.iteration
         return last is None or event.step > last
     state.driver = "engine"
-    state.dialect = state.dialect or "deepspeed"
+    state.dialect = state.dialect or DEEPSPEED.name
     last = state.attempt.last_iteration
     if last is not None and event.step < last:
         begin_attempt(state, at)
@@ -317,7 +318,7 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, 
 
 def _trainer_step(state: RunState, step: int, seconds: float | None, at: float, live: bool) -> bool:
     state.driver = "trainer"
-    state.dialect = "hf-trainer"
+    state.dialect = HF_TRAINER.name
     last = state.attempt.last_iteration
     if step <= 0 or (last is not None and step <= last):
         return False  # every node draws its own bar; a new attempt begins with the Trainer's own heading
@@ -349,7 +350,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: boo
     step = event.step if event.step is not None else (bar[0] if bar and bar[1] == state.trainer_total else None)
     if step is None:
         state.driver = "trainer"
-        state.dialect = "hf-trainer"
+        state.dialect = HF_TRAINER.name
         return True
     seconds = event.seconds_per_step if state.latest.iteration is None else state.latest.seconds_per_iteration
     _trainer_step(state, step, seconds or event.seconds_per_step, at, live)

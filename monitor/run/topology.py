@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from monitor.run import traits
+from parsers.dialects import GPT_NEOX
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
@@ -197,8 +198,8 @@ def _from_arguments(values: dict[str, str]) -> dict[str, Any]:
         stage = _parsed(values.get("zero_optimization"))
         if isinstance(stage, dict) and isinstance(stage.get("stage"), int):
             told["zero_stage"] = stage["stage"]
-    if "global_num_gpus" in values:
-        told["dialect"] = "gpt-neox"
+    if GPT_NEOX.argument in values:
+        told["dialect"] = GPT_NEOX.name
         # gpt-neox counts a model parallel size of 0 pipeline stages as one
         if _whole(values.get("pipe_parallel_size")) == 0:
             told["pipeline_parallel_size"] = 1

@@ -97,7 +97,7 @@ def arguments(scenario: Scenario, first_iteration: int) -> str:
 
 def set_up(scenario: Scenario, first_iteration: int) -> list[tuple[float, str]]:
     """(share of the start-up time, text): banners, arguments, milestones."""
-    if scenario.dialect in ("deepspeed", "hf-trainer"):
+    if not scenario.program.dialect.megatron:
         steps = scenario.iterations
         return [(0.1, f"***** Running training *****\n  Num examples = {steps * scenario.global_batch_size}\n"
                       f"  Instantaneous batch size per device = {scenario.micro_batch_size}\n"
@@ -144,11 +144,16 @@ def iteration_line(scenario: Scenario, step: Step, at: float) -> str:
     return _PRINTERS[scenario.dialect](scenario, step, at)
 
 
-def _tflops(scenario: Scenario, step: Step, dialect: str) -> float:
+def _tflops(scenario: Scenario, step: Step) -> float:
     if scenario.printed_tflops is not None:
         return scenario.printed_tflops * scenario.seconds_per_iteration / step.elapsed
     found = flops.computed_tflops(
-        topology_of(scenario), step.elapsed, step.batch_size, scenario.sequence_length, dialect, scenario.formula
+        topology_of(scenario),
+        step.elapsed,
+        step.batch_size,
+        scenario.sequence_length,
+        scenario.program.dialect.name,
+        scenario.formula,
     )
     return found[1] if found else 0.0
 
@@ -173,7 +178,7 @@ def _bigscience(scenario: Scenario, step: Step, _at: float) -> str:
         f"{step.elapsed:.2f} | learning rate: {step.learning_rate:.3E} | global batch size: {step.batch_size:5d} | "
         f"{_loss(step)}{_scale(scenario, step)}grad norm: {step.grad_norm:.3f} | num zeros: 0.0 | "
         f"{_counters(step).replace(f': {step.skipped:3d} ', ':   0 ')} samples per second: "
-        f"{step.batch_size / step.elapsed:.3f} | TFLOPs: {_tflops(scenario, step, 'bigscience'):.2f} |\n"
+        f"{step.batch_size / step.elapsed:.3f} | TFLOPs: {_tflops(scenario, step):.2f} |\n"
     )
 
 
@@ -191,7 +196,7 @@ def _megatron(scenario: Scenario, step: Step, at: float) -> str:
     return (
         f" [{stamp(scenario, at, '%Y-%m-%d %H:%M:%S.%f')}] iteration {step.iteration:8d}/{scenario.iterations:8d} | "
         f"consumed samples: {step.samples:12d} | elapsed time per iteration (ms): {step.elapsed * 1000:.1f} | "
-        f"throughput per GPU (TFLOP/s/GPU): {_tflops(scenario, step, 'megatron-lm'):.1f} | "
+        f"throughput per GPU (TFLOP/s/GPU): {_tflops(scenario, step):.1f} | "
         f"learning rate: {step.learning_rate:.6E} | global batch size: {step.batch_size:5d} | {_loss(step)}"
         f"loss scale: {step.loss_scale:.1f} | grad norm: {step.grad_norm:.3f} | {_counters(step)}\n"
     )
@@ -208,7 +213,7 @@ def _microsoft(scenario: Scenario, step: Step, _at: float) -> str:
         f"{step.elapsed * 1000:.1f} | learning rate: {step.learning_rate:.3E} | global batch size: {step.batch_size:5d} | "
         f"{_loss(step)}loss scale: {step.loss_scale:.1f} | grad norm: {step.grad_norm:.3f} | num zeros: 0.0 | "
         f"actual seqlen: {scenario.sequence_length:5d} | {_counters(step)} samples per second: {rate:.3f} | "
-        f"tokens per gpu per second (tgs): {tokens:.3f} | TFLOPs: {_tflops(scenario, step, 'microsoft'):.2f} |\n"
+        f"tokens per gpu per second (tgs): {tokens:.3f} | TFLOPs: {_tflops(scenario, step):.2f} |\n"
     )
 
 
@@ -216,7 +221,7 @@ def _neox(scenario: Scenario, step: Step, _at: float) -> str:
     return (
         f" samples/sec: {step.batch_size / step.elapsed:.3f} | iteration {step.iteration:8d}/{scenario.iterations:8d} | "
         f"elapsed time per iteration (ms): {step.elapsed * 1000:.1f} | learning rate: {step.learning_rate:.3E} | "
-        f"approx flops per GPU: {_tflops(scenario, step, 'gpt-neox'):.1f}TFLOPS | {_loss(step, 'lm_loss')}"
+        f"approx flops per GPU: {_tflops(scenario, step):.1f}TFLOPS | {_loss(step, 'lm_loss')}"
         f"{_scale(scenario, step)}{_counters(step)}\n"
     )
 
@@ -283,7 +288,7 @@ def memory_lines(scenario: Scenario, iteration: int, grown: float = 1.0) -> str:
 
 def save_started(scenario: Scenario, iteration: int, at: float) -> str:
     """A save begins."""
-    if scenario.dialect == "megatron-lm":
+    if scenario.program.stamped:
         time = stamp(scenario, at, "%Y-%m-%d %H:%M:%S.%f")
         return f" [{time}] saving checkpoint at iteration {iteration:7d} to /ckpt in torch_dist format\n"
     return f"saving checkpoint at iteration {iteration:7d} to /ckpt\n"
@@ -291,7 +296,7 @@ def save_started(scenario: Scenario, iteration: int, at: float) -> str:
 
 def save_ended(scenario: Scenario, iteration: int, at: float, seconds: float) -> str:
     """A save has succeeded."""
-    if scenario.dialect == "megatron-lm":
+    if scenario.program.stamped:
         time = stamp(scenario, at, "%Y-%m-%d %H:%M:%S.%f")
         return f"  [{time}] successfully saved checkpoint from iteration {iteration:7d} to /ckpt [ t 1/4, p 1/12 ]\n"
     timer = f"time (ms) | save-checkpoint: {seconds * 1000:.2f}\n"

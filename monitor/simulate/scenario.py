@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DIALECTS: dict[str, str] = {
-    "bigscience": "BigScience Megatron-DeepSpeed of 2022: seconds, samples per second, TFLOPs; save and evaluation in the time",
-    "megatron-lm": "NVIDIA Megatron-LM of 2026: time stamps, throughput per GPU; save and evaluation not in the time",
-    "megatron-lm-2021": "NVIDIA Megatron-LM of 2021: milliseconds",
-    "microsoft": "microsoft Megatron-DeepSpeed: engine steps, tgs; save and evaluation in the time",
-    "gpt-neox": "EleutherAI gpt-neox: samples/sec first, flops with a unit",
-    "deepspeed": "the DeepSpeed engine without Megatron: step= and SamplesPerSec lines",
-    "hf-trainer": "HF Trainer: progress bars over carriage returns, metric dicts",
+from parsers.dialects import BIGSCIENCE, DEEPSPEED, GPT_NEOX, HF_TRAINER, MEGATRON_LM, MICROSOFT, Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is simulated of a dialect: one version of it."""
+
+    dialect: Dialect
+    text: str
+    """For `--help`."""
+    stamped: bool = False
+    """Prints a time stamp in each line."""
+
+    @property
+    def counts_overhead(self) -> bool:
+        """Whether the time per iteration holds the save and evaluation before it."""
+        return self.dialect.megatron and not (self.stamped and self.dialect.pauses_timer_if_stamped)
+
+
+DIALECTS: dict[str, Program] = {
+    "bigscience": Program(BIGSCIENCE, "BigScience Megatron-DeepSpeed of 2022: seconds, samples per second, TFLOPs; save and evaluation in the time"),
+    "megatron-lm": Program(MEGATRON_LM, "NVIDIA Megatron-LM of 2026: time stamps, throughput per GPU; save and evaluation not in the time", stamped=True),
+    "megatron-lm-2021": Program(MEGATRON_LM, "NVIDIA Megatron-LM of 2021: milliseconds"),
+    "microsoft": Program(MICROSOFT, "microsoft Megatron-DeepSpeed: engine steps, tgs; save and evaluation in the time"),
+    "gpt-neox": Program(GPT_NEOX, "EleutherAI gpt-neox: samples/sec first, flops with a unit"),
+    "deepspeed": Program(DEEPSPEED, "the DeepSpeed engine without Megatron: step= and SamplesPerSec lines"),
+    "hf-trainer": Program(HF_TRAINER, "HF Trainer: progress bars over carriage returns, metric dicts"),
 }  # fmt: skip
 FAULTS: dict[str, str] = {
     "hang": "silence from this iteration on",
@@ -33,7 +52,7 @@ FAULTS: dict[str, str] = {
     "nan_loss": "the loss field vanishes from here on",
     "inf_loss": "the loss is INF from here on",
     "overflow_storm": "every step overflows: the loss scale halves, the grad norm freezes",
-    "frozen_grad_norm": "steps are skipped and only the grad norm tells: it repeats bit for bit for `length` iterations",
+    "frozen_grad_norm": "steps are skipped and only the grad norm shows it: it repeats bit for bit for `length` iterations",
     "scale_search": "no fault: the loss scale starts at 2^32 and is halved until a step succeeds (with fp16)",
     "scale_cycle": "no fault: the loss scale doubles, overflows twice and halves, every 60 iterations (with fp16)",
     "loss_scale_decline": "the loss scale sinks 8-fold over 1,200 iterations (with fp16)",
@@ -54,15 +73,13 @@ FAULTS: dict[str, str] = {
     "memory_growth": "the memory reports grow towards the device's size",
     "memory_leak": "a report an iteration, each larger than the last, until the device is full",
     "lr_restart": "a restart after which the learning rate schedule begins from scratch",
-    "save_unfinished": "from here on saves begin and nobody tells that they ended; training goes on",
+    "save_unfinished": "from here on saves begin and no line reports their end; training goes on",
     "saves_stop": "from here on nothing is saved",
     "wrong_topology": "the arguments name a data parallel size that does not make the world size (from the start)",
     "wrong_size": "the MLP is left at a smaller model's width while the run keeps its name (from the start)",
     "launch_blocking": "a restart with CUDA_LAUNCH_BLOCKING=1, slower by `factor`",
     "kill_switch": "a clean exit on request",
 }
-INCLUDES_OVERHEAD = frozenset({"bigscience", "microsoft", "gpt-neox", "megatron-lm-2021"})
-"""Dialects whose time per iteration holds the save and evaluation before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +100,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A training. The defaults are BLOOM's sizes with shorter intervals; a size of 0 is one that the log does not tell."""
+    """A training. The defaults are BLOOM's sizes with shorter intervals; a size of 0 is not printed."""
 
     dialect: str = "bigscience"
     iterations: int = 500
@@ -116,8 +133,8 @@ class Scenario:
     start_seconds: float = 60.0
     fp16: bool = False
     gpu: str = "NVIDIA A100-SXM4-80GB"
-    told_dp: int | None = None
-    """Data parallel size as the log tells it, for logs whose layout does not fit; worked out if not given."""
+    printed_dp: int | None = None
+    """Data parallel size as printed, for logs whose layout does not fit; computed if not given."""
     checkpointing: bool = True
     parameters: int | None = None
     """Parameters that DeepSpeed's pipeline engine prints."""
@@ -140,13 +157,18 @@ class Scenario:
         """Refuse a dialect that does not exist and sizes that do not fit."""
         if self.dialect not in DIALECTS:
             raise ValueError(f"{self.dialect!r} is no dialect; there are {', '.join(sorted(DIALECTS))}")
-        if self.told_dp is None and self.world_size % (self.tp * self.pp):
+        if self.printed_dp is None and self.world_size % (self.tp * self.pp):
             raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
+
+    @property
+    def program(self) -> Program:
+        """The program that prints the log."""
+        return DIALECTS[self.dialect]
 
     @property
     def dp(self) -> int:
         """Data parallel size."""
-        return self.told_dp or self.world_size // (self.tp * self.pp)
+        return self.printed_dp or self.world_size // (self.tp * self.pp)
 
     def batch_size_at(self, samples: int) -> int:
         """Global batch size after so many samples (microbatches.py: linear steps over the ramp's samples)."""

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from monitor.simulate import lines
 from monitor.simulate.lines import Step
-from monitor.simulate.scenario import INCLUDES_OVERHEAD, Fault, Scenario
+from monitor.simulate.scenario import Fault, Scenario
+from parsers.dialects import HF_TRAINER
 
 _AR = 0.5
 _OUTLIERS, _OUTLIER_MEAN = 0.01, 0.08
@@ -134,7 +135,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     run.iteration += 1
     run.samples += batch
     run.since_launch += 1
-    overhead = run.pending_overhead if scenario.dialect in INCLUDES_OVERHEAD else 0.0
+    overhead = run.pending_overhead if scenario.program.counts_overhead else 0.0
     run.pending_overhead = 0.0
     run.window.append(pure + overhead)
     loss, norm, skipped, text = _learning(scenario, run, active)
@@ -150,7 +151,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     )  # fmt: skip
     truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
     yield Emission(run.at, lines.iteration_line(scenario, step, run.at), truth)
-    if run.since_launch == scenario.log_interval and scenario.dialect not in ("deepspeed", "hf-trainer"):
+    if run.since_launch == scenario.log_interval and scenario.program.dialect.megatron:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration))
     grows = next((fault for fault in active if fault.kind == "memory_growth"), None)
     if grows is not None and (run.iteration - grows.at) % 10 == 0:
@@ -236,7 +237,7 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             yield Emission(run.at, lines.validation(scenario, run.iteration, index, loss))
             if "hang_evaluation" in kinds:
                 return True
-    saves = scenario.save_interval and scenario.dialect not in ("deepspeed", "hf-trainer")
+    saves = scenario.save_interval and scenario.program.dialect.megatron
     if saves and run.iteration % scenario.save_interval == 0:
         if "saves_stop" in kinds:
             return False
@@ -326,7 +327,7 @@ def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any])
 
 
 def _finish(scenario: Scenario, run: _Run) -> Iterator[Emission]:
-    if scenario.dialect == "hf-trainer":
+    if scenario.program.dialect is HF_TRAINER:
         text = (
             f"{{'train_runtime': {run.at:.4f}, 'train_samples_per_second': 1.116, 'train_steps_per_second': 0.009, "
             "'epoch': 1.0}\n"

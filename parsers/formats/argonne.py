@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from parsers.dialects import ARGONNE
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event
 from parsers.formats.megatron import iterations
@@ -30,7 +31,7 @@ _NAMES = {
 
 def read_iteration(line: Line) -> Iterator[Event]:
     """The iteration lines."""
-    return iterations(line, _START, _name_and_value, "argonne")
+    return iterations(line, _START, _name_and_value, ARGONNE.name)
 
 
 def _name_and_value(piece: str) -> tuple[str, str] | None:

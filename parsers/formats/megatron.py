@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from parsers.dialects import recognised
 from parsers.engine.fields import NUMBER, duration, integer, milliseconds, name_and_value, number, ratio, teraflops
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, IterationLogged, Malformed
@@ -74,24 +75,6 @@ FIELDS: dict[str, tuple[str, _Convert]] = {
 # Spelt in another case or with underscores it is the same field.
 _ALIASES = {name.lower().replace("_", " "): known for name, known in FIELDS.items()}
 
-# A name that only one program prints -> its dialect; the first that stands in the line decides.
-_DIALECTS = {
-    "hip mem usage/free/total/usage_ratio": "primus",
-    "rocm mem usage/free/total/usage_ratio": "primus",
-    "tokens per GPU (tokens/s/GPU)": "primus",
-    "tokens/s/GPU inst/harmonic mean": "primus",
-    "approx flops per GPU": "gpt-neox",
-    "lm_loss": "gpt-neox",
-    "lm-loss": "bigscience",
-    "elapsed time per iteration (s)": "bigscience",
-    "tokens per gpu per second (tgs)": "microsoft",
-    "actual seqlen": "microsoft",
-    "random ltd reserved length": "microsoft",
-    "TFLOPs": "microsoft",  # BigScience's line with TFLOPs counts in seconds, but for 7 weeks of 2021/22
-    "samples per second": "microsoft",
-    "consumed tokens": "bigscience",
-}
-
 
 @dataclass(slots=True)
 class _Fields:
@@ -106,10 +89,7 @@ class _Fields:
     @property
     def dialect(self) -> str:
         """Which program prints such names."""
-        for name, dialect in _DIALECTS.items():
-            if name in self.names:
-                return dialect
-        return "megatron-lm"
+        return recognised(self.names)
 
     def take(self, name: str, text: str, closed: bool = True) -> bool:
         """Read one field; False if it is none of ours. Without its closing bar a value may be cut in the middle."""

@@ -42,7 +42,8 @@ def uncommented(text: str) -> str:
 def keys_of(info: inspect.Type) -> set[str]:
     """Every key of a type and of what it holds, `*` standing for an index."""
     if isinstance(info, inspect.Metadata):
-        return keys_of(info.type)
+        kinds = (info.extra or {}).get("kinds", tuple)()
+        return keys_of(info.type) | {f"*.{key}" for kind in kinds for key in keys_of(inspect.type_info(kind))}
     if isinstance(info, inspect.UnionType):
         return {key for kind in info.types for key in keys_of(kind)}
     if isinstance(info, inspect.VarTupleType):

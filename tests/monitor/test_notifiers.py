@@ -1,4 +1,4 @@
-"""Notifiers: the webhook against a real loopback server, and the queue that keeps slow receivers from everyone else."""
+"""Notifiers: what each sends and how it fails, and the queue that keeps slow receivers from everyone else."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import dataclasses
 import http.server
 import json
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.clock import ManualClock, SystemClock
-from monitor.config import load
+from monitor.config import ConfigError, load
 from monitor.incidents import Transition
 from monitor.notifiers import (
     DeliveryError,
     NotificationQueue,
     Notifier,
     Retry,
-    Subscriber,
-    Webhook,
-    build_notifiers,
     payload,
 )
+from monitor.notifiers.alertmanager import Alertmanager
+from monitor.notifiers.apprise import Apprise
+from monitor.notifiers.command import Command
+from monitor.notifiers.webhook import Webhook
 
 PATIENCE = 10.0  # seconds that a test waits before it fails; none waits that long when all is well
 
@@ -39,7 +42,7 @@ HANG = Transition(
     time=1_700_000_000.0,
     summary="hung in training after iteration 4100",
     iteration=4100,
-    onset_iteration=4100,
+    onset_iteration=4099,
     phase="training",
     evidence={"silence_seconds": 321.5, "last_line": "iteration 4100/ 115311"},
 )
@@ -109,10 +112,18 @@ def receiver() -> Iterator[Receiver]:
         thread.join(PATIENCE)
 
 
-def webhook(more: str, environ: Mapping[str, str] | None = None) -> Webhook:
+def webhook(more: str) -> Webhook:
     """The notifier of a configuration text."""
     (configured,) = load(f"notifiers: [{{type: webhook, name: chat, {more}}}]").notifiers
-    return Webhook(configured, environ or {})
+    assert isinstance(configured, Webhook)
+    return configured
+
+
+def built(text: str) -> Notifier:
+    """The notifier of a configuration text."""
+    (notifier,) = load(f"notifiers: [{{name: x, {text}}}]").notifiers
+    assert isinstance(notifier, Notifier)
+    return notifier
 
 
 def failure(notifier: Notifier) -> tuple[str, bool]:
@@ -251,9 +262,11 @@ def test_address_and_header_in_files(receiver: Receiver, tmp_path: Path) -> None
     assert [headers["Authorization"] for _, headers, _ in receiver.received] == ["Bearer one", "Bearer two"]
 
 
-def test_address_in_the_environment(receiver: Receiver) -> None:
+def test_address_in_the_environment(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The address may come from a variable; without it there is nothing to try again."""
-    webhook("url_env: CHAT_URL", {"CHAT_URL": receiver.url}).send(HANG)
+    monkeypatch.setenv("CHAT_URL", receiver.url)
+    webhook("url_env: CHAT_URL").send(HANG)
+    monkeypatch.delenv("CHAT_URL")
     assert len(receiver.received) == 1
     assert failure(webhook("url_env: CHAT_URL")) == ("the environment variable CHAT_URL is not set", True)
 
@@ -278,12 +291,11 @@ def test_useless_header_is_not_told(receiver: Receiver, tmp_path: Path) -> None:
     assert failure(notifier) == (f"{tmp_path / 'token'} cannot be read: not UTF-8 text", False)
 
 
-def test_subscribers_of_a_configuration() -> None:
-    """Each configured notifier becomes a subscriber with its own filter."""
+def test_notifiers_of_a_configuration() -> None:
+    """Each configured notifier has its own filter."""
     text = "notifiers: [{type: webhook, name: a, url: 'http://h/', minimum_severity: info, runs: ['tr*']}]"
-    (subscriber,) = build_notifiers(load(text), {})
-    assert subscriber.notifier.name == "a"
-    assert (subscriber.minimum_severity, subscriber.runs) == ("info", ("tr*",))
+    (notifier,) = load(text).notifiers
+    assert (notifier.name, notifier.minimum_severity, notifier.runs) == ("a", "info", ("tr*",))
 
 
 # --- filter -----------------------------------------------------------------------------------------------------------
@@ -305,8 +317,8 @@ def test_subscribers_of_a_configuration() -> None:
 )
 def test_filter(minimum: Any, runs: tuple[str, ...], changes: dict[str, Any], wanted: bool) -> None:
     """Severity and run decide; a quiet message goes to nobody, and who hears of trouble hears of its end."""
-    subscriber = Subscriber(Recorder("a"), minimum, runs)
-    assert subscriber.wants(dataclasses.replace(HANG, **changes)) is wanted
+    notifier = Notifier(name="a", minimum_severity=minimum, runs=runs)
+    assert notifier.wants(dataclasses.replace(HANG, **changes)) is wanted
 
 
 # --- queue ------------------------------------------------------------------------------------------------------------
@@ -322,6 +334,10 @@ class Recorder:
         self.entered = threading.Semaphore(0)
         self.free = threading.Event()
         self.free.set()
+
+    def wants(self, message: Transition) -> bool:
+        """Whatever is not quiet."""
+        return not message.quiet
 
     def send(self, message: Transition) -> None:
         """Takes the message, or fails as often as told."""
@@ -357,9 +373,8 @@ def queue() -> Iterator[Make]:
     made: list[tuple[NotificationQueue, list[Recorder]]] = []
 
     def make(*recorders: Recorder, capacity: int = 10, **more: Any) -> NotificationQueue:
-        those = [Subscriber(recorder, "info") for recorder in recorders]
         one = NotificationQueue(
-            those, capacity, clock=SystemClock(), **{"chance": lambda: 0.0, "wait": Waits(), **more}
+            recorders, capacity, clock=SystemClock(), **{"chance": lambda: 0.0, "wait": Waits(), **more}
         )
         made.append((one, list(recorders)))
         return one
@@ -382,7 +397,7 @@ def outcomes(queue: NotificationQueue, name: str = "a") -> dict[str, int]:
 
 
 def test_everything_is_sent_in_order(queue: Make) -> None:
-    """Messages reach every subscriber, in the order in which they were put."""
+    """Messages reach every notifier, in the order in which they were put."""
     a, b = Recorder("a"), Recorder("b")
     one = queue(a, b)
     one.start()
@@ -572,7 +587,7 @@ def test_put_after_stop(queue: Make) -> None:
 
 def test_stop_without_start() -> None:
     """A queue whose threads never ran can be stopped, by any clock."""
-    one = NotificationQueue([Subscriber(Recorder("a"))], 10, clock=ManualClock())
+    one = NotificationQueue([Recorder("a")], 10, clock=ManualClock())
     one.put(HANG)
     one.stop(1.0)
     assert outcomes(one) == {"dropped": 1}
@@ -600,18 +615,14 @@ def test_every_message_ends_once(severities: list[str], failures: list[bool | No
     a = Recorder("a", [])
     faults = [DeliveryError("x", permanent=fault) if fault is not None else None for fault in failures]
 
-    class Faulty:
-        name = "a"
-
+    class Faulty(Recorder):
         def send(self, message: Transition) -> None:
             fault = faults.pop(0) if faults else None
             if fault is not None:
                 raise fault
             a.send(message)
 
-    one = NotificationQueue(
-        [Subscriber(Faulty(), "info")], capacity, clock=SystemClock(), retry=Retry(attempts=3), wait=Waits()
-    )
+    one = NotificationQueue([Faulty("a")], capacity, clock=SystemClock(), retry=Retry(attempts=3), wait=Waits())
     one.start()
     for severity in severities:
         one.put(dataclasses.replace(HANG, severity=severity))  # type: ignore[arg-type]
@@ -627,17 +638,164 @@ def test_queue_delivers_to_a_webhook_after_a_500(receiver: Receiver) -> None:
     arrived = threading.Event()
     notifier = webhook(f"url: '{receiver.url}'")
 
-    class Watched:
-        name = "chat"
-
+    class Watched(Recorder):
         def send(self, message: Transition) -> None:
             notifier.send(message)
             arrived.set()
 
-    one = NotificationQueue([Subscriber(Watched())], 10, clock=SystemClock(), wait=Waits())
+    one = NotificationQueue([Watched("chat")], 10, clock=SystemClock(), wait=Waits())
     one.start()
     one.put(HANG)
     assert arrived.wait(PATIENCE)
     one.stop(PATIENCE)
     assert outcomes(one, "chat") == {"sent": 1, "retried": 1}
     assert [body for _, _, body in receiver.received] == [payload(HANG)] * 2
+
+
+# --- alertmanager ---------------------------------------------------------------------------------------------------
+
+
+def alerts(message: Transition) -> dict[str, Any]:
+    """Severity -> the alert of that severity."""
+    notifier = built("type: alertmanager, url: 'http://127.0.0.1:9/', keep: 2h")
+    assert isinstance(notifier, Alertmanager)
+    assert notifier._url() == "http://127.0.0.1:9/api/v2/alerts"
+    return {alert["labels"]["severity"]: alert for alert in notifier._content(message)}
+
+
+def test_a_firing_incident_fires_at_its_severity_and_ends_the_others() -> None:
+    """An incident that grew worse does not leave its milder alert behind."""
+    found = alerts(HANG)
+    assert found["critical"]["labels"] == {
+        "alertname": "MegatronHang", "run": "tr11-176B", "incident": "hang", "severity": "critical",
+    }  # fmt: skip
+    assert found["critical"]["startsAt"] == "2023-11-14T22:13:20+00:00"
+    assert found["critical"]["endsAt"] == "2023-11-15T00:13:20+00:00"
+    assert found["warning"]["endsAt"] == found["info"]["endsAt"] == "2023-11-14T22:13:20+00:00"
+    assert found["critical"]["annotations"]["summary"] == HANG.summary
+    assert found["critical"]["annotations"]["evidence_silence_seconds"] == "321.5"
+
+
+def test_a_resolved_incident_ends_every_alert() -> None:
+    """Nothing goes on firing."""
+    found = alerts(dataclasses.replace(HANG, status="resolved"))
+    assert {alert["endsAt"] for alert in found.values()} == {"2023-11-14T22:13:20+00:00"}
+
+
+# --- command --------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_is_given_the_object_and_the_facts(tmp_path: Path) -> None:
+    """JSON on standard input, the main facts in the environment, its arguments as written."""
+    out = tmp_path / "out.json"
+    code = (
+        "import json,os,sys;json.dump({'in':json.load(sys.stdin),'argv':sys.argv[1:],"
+        f"'env':{{k:v for k,v in os.environ.items() if k.startswith('MEGATRON')}}}},open({str(out)!r},'w'))"
+    )
+    notifier = built(f"type: command, command: [{sys.executable}, -c, {json.dumps(code)}, '$(touch x)']")
+    assert isinstance(notifier, Command)
+    notifier.send(HANG)
+    told = json.loads(out.read_text())
+    assert told["in"]["evidence"]["silence_seconds"] == 321.5
+    assert told["argv"] == ["$(touch x)"]
+    assert told["env"] == {
+        "MEGATRON_RUN": "tr11-176B", "MEGATRON_INCIDENT": "hang", "MEGATRON_STATUS": "firing",
+        "MEGATRON_SEVERITY": "critical", "MEGATRON_ITERATION": "4100",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "permanent"), [(3, True), (75, False)])
+def test_a_program_says_by_its_exit_whether_to_try_again(code: int, permanent: bool) -> None:
+    """75 is sysexits' word for a temporary failure."""
+    shell = f"echo no pager >&2; exit {code}"
+    assert failure(built(f"type: command, command: [sh, -c, {shell!r}]")) == (f"exit {code}: no pager", permanent)
+
+
+def test_a_program_that_is_not_there() -> None:
+    """Said with its name, tried once."""
+    assert failure(built("type: command, command: [/no/such/program]")) == (
+        "/no/such/program: No such file or directory", True,
+    )  # fmt: skip
+
+
+def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    """The timeout ends the whole group: a child that holds the pipe open holds nobody up."""
+    pid = tmp_path / "pid"
+    script = f"sleep 60 & echo $! > {pid}; wait"
+    assert failure(built(f"type: command, timeout: 500ms, command: [sh, -c, {script!r}]")) == (
+        "not done within 0.5 s", True,
+    )  # fmt: skip
+    child = Path("/proc") / pid.read_text().strip()
+    assert not child.exists() or "Z" in (child / "stat").read_text().rsplit(")", 1)[1]
+
+
+# --- apprise --------------------------------------------------------------------------------------------------------
+
+
+class _Library(types.ModuleType):
+    """What of Apprise is used, and what it was told."""
+
+    def __init__(self, answer: bool) -> None:
+        super().__init__("apprise")
+        self.told: list[dict[str, str]] = []
+        self.addresses: list[str] = []
+        library = self
+
+        class Service:
+            def add(self, address: str) -> bool:
+                library.addresses.append(address)
+                return "://" in address
+
+            def notify(self, **fields: str) -> bool:
+                library.told.append(fields)
+                return answer
+
+        self.Apprise = Service
+
+
+@pytest.mark.parametrize(("status", "kind", "title"), [
+    ("firing", "failure", "[critical] tr11-176B: hang"), ("resolved", "success", "[resolved] tr11-176B: hang"),
+])  # fmt: skip
+def test_apprise_is_told_in_words(
+    status: Any, kind: str, title: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A title, and a text of facts that a person can act on; the addresses come from a file."""
+    library = _Library(True)
+    monkeypatch.setitem(sys.modules, "apprise", library)
+    urls = tmp_path / "urls"
+    urls.write_text("# chat\nslack://token\n\nmailto://x\n")
+    notifier = built(f"type: apprise, url_file: {urls}")
+    assert isinstance(notifier, Apprise)
+    notifier.send(dataclasses.replace(HANG, status=status))
+    assert library.addresses == ["slack://token", "mailto://x"]
+    (told,) = library.told
+    assert (told["title"], told["notify_type"]) == (title, kind)
+    assert told["body"].splitlines()[0] == HANG.summary
+    assert "since iteration: 4099" in told["body"]
+    assert "silence seconds: 321.5" in told["body"]
+
+
+def test_apprise_fails_in_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not taken may pass; a form that is not known and a package that is missing do not."""
+    monkeypatch.setitem(sys.modules, "apprise", _Library(False))
+    notifier = built("type: apprise, url_env: CHAT")
+    monkeypatch.setenv("CHAT", "slack://t")
+    assert failure(notifier) == ("not every address accepted the message", False)
+    monkeypatch.setenv("CHAT", "nonsense")
+    assert failure(notifier)[1] is True
+    monkeypatch.delenv("CHAT")
+    assert failure(notifier)[0] == "the environment variable CHAT is not set"
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    assert "pip install megatron-monitor[apprise]" in failure(notifier)[0]
+
+
+# --- what is wanted -------------------------------------------------------------------------------------------------
+
+
+def test_only_the_kinds_that_are_asked_for() -> None:
+    """`incidents:` keeps a stack dump for hangs; a kind that does not exist is refused with its path."""
+    notifier = built("type: command, command: [a], incidents: [hang]")
+    assert notifier.wants(HANG)
+    assert not notifier.wants(dataclasses.replace(HANG, incident="crash"))
+    with pytest.raises(ConfigError, match=r"notifiers\.0\.incidents\.0: expected one of .*hang"):
+        load("notifiers: [{type: command, name: x, command: [a], incidents: [hangs]}]")

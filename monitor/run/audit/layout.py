@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from monitor.run.audit.checks import Finding
 from monitor.run.state import RunState
 from monitor.run.topology import Topology
+from parsers.dialects import dialect_of
 
 _NEAR_POWER = 0.03  # 1048 is 2.3 % from 1024
 _SMALLEST_SLIP = 256  # below, every number is near a power of two
 _WASTE = 0.10  # share of the pipeline's time that an uneven split may cost before it is reported
 _SIZES = 100_000  # ramp-ups with more batch sizes are not checked one by one
 _BUBBLE = 0.10  # share of the time that pipeline stages may wait
-_STRICT = frozenset({"megatron-lm", "primus"})
-"""Programs that stop if the layers do not divide; DeepSpeed's pipeline accepts any number."""
 
 
 def layout(state: RunState) -> Iterator[Finding]:
@@ -23,7 +22,7 @@ def layout(state: RunState) -> Iterator[Finding]:
     for check in (_world, _nodes, _slip, _tensor, _bubble):
         yield from check(topology)
     engine = topology.zero_stage is not None or any("deepspeed" in name.lower() for name in state.software)
-    yield from _layers(topology, topology.dialect in _STRICT and not engine)
+    yield from _layers(topology, dialect_of(topology.dialect).even_layers and not engine)
     if state.attempt.iterations or "data_parallel_size" in topology.told:
         yield from _batch(topology)
         yield from _ramp(state)

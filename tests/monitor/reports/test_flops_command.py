@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
-from monitor.reports import formulas, horizon
+from monitor.reports import formulas
 from monitor.run import flops
 from monitor.run.causes import wrong_input
 from monitor.run.topology import Topology
@@ -132,9 +132,9 @@ def test_plan_exit_status_and_reason() -> None:
 )  # fmt: skip
 def test_days(iterations: int, seconds: float, days: float) -> None:
     """Seed 003's days, untruncated, and seed 004's."""
-    assert horizon.days_for_iterations(iterations, seconds) == pytest.approx(days, abs=6e-3)
+    assert formulas.days_for_iterations(iterations, seconds) == pytest.approx(days, abs=6e-3)
     tokens = iterations * 2048 * 2048
-    assert horizon.days_for_tokens(tokens, 2048, 2048, seconds) == pytest.approx(days, abs=6e-3)
+    assert formulas.days_for_tokens(tokens, 2048, 2048, seconds) == pytest.approx(days, abs=6e-3)
 
 
 @pytest.mark.parametrize(
@@ -144,21 +144,21 @@ def test_days(iterations: int, seconds: float, days: float) -> None:
 )  # fmt: skip
 def test_aggregate_petaflops(tflops: float, nodes: int, petaflops: float) -> None:
     """Seed 003's rule: / 1024, a node being the unit there."""
-    assert horizon.aggregate_petaflops(tflops, nodes) == pytest.approx(petaflops, abs=6e-6)
+    assert formulas.aggregate_petaflops(tflops, nodes) == pytest.approx(petaflops, abs=6e-6)
 
 
 def test_pipeline_scaling() -> None:
     """K15: seconds at another batch size from the filling of the pipeline; the outlier of seed 004 stands out."""
-    assert horizon.scaled_seconds(117.07, 12, 128, 98) == pytest.approx(91.8, abs=0.05)
-    assert horizon.scaled_seconds(128.82, 12, 256, 196) == pytest.approx(99.9, abs=0.05)
-    assert horizon.scaled_seconds(114.11, 6, 64, 49) == pytest.approx(89.3, abs=0.05)
+    assert formulas.scaled_seconds(117.07, 12, 128, 98) == pytest.approx(91.8, abs=0.05)
+    assert formulas.scaled_seconds(128.82, 12, 256, 196) == pytest.approx(99.9, abs=0.05)
+    assert formulas.scaled_seconds(114.11, 6, 64, 49) == pytest.approx(89.3, abs=0.05)
 
 
 def test_bubble_and_scaling() -> None:
     """K27's shares at four micro-batches; doubling GPUs for 1.964 times the rate keeps 98.2 %."""
-    shares = [round(100 * horizon.bubble(stages, 4)) for stages in (4, 8, 16, 32, 64)]
+    shares = [round(100 * formulas.bubble(stages, 4)) for stages in (4, 8, 16, 32, 64)]
     assert shares == [43, 64, 79, 89, 94]
-    assert horizon.scaling_efficiency(4.760, 160, 2.424, 80) == pytest.approx(0.982, abs=5e-4)
+    assert formulas.scaling_efficiency(4.760, 160, 2.424, 80) == pytest.approx(0.982, abs=5e-4)
 
 
 def test_causes_are_named_only_where_they_give_the_figure() -> None:

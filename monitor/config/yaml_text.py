@@ -1,24 +1,79 @@
-"""A document's text: YAML's nodes -> plain values and the place of each. The only module that knows PyYAML."""
+"""YAML text -> a Document, and `--set` on top of it. The only module that knows PyYAML. Knows no key of ours.
+
+Law: any text gives values or problems with line and column, in bounded time and memory: the size, the depth and the
+number of values after aliases are bounded, and a key that stands twice is a problem, not a silent loss.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import yaml
 
-from monitor.config.document import Document
-from monitor.config.problems import ConfigProblem, Path
+from monitor.config.document import ConfigProblem, Document, Path, dotted
 
+MAX_CHARACTERS: Final = 1_000_000
 MAX_VALUES: Final = 20_000
 """Values after aliases are expanded; a real file has a few hundred."""
 MAX_DEPTH: Final = 30
+
+
+def read_yaml(text: str) -> Document:
+    """The document in `text`, None if it is empty. Never raises."""
+    document = Document()
+    if len(text) > MAX_CHARACTERS:
+        document.problems.append(ConfigProblem("", f"the text is longer than {MAX_CHARACTERS} characters"))
+    elif text:
+        _compose(document, text)
+    return document
+
+
+def override(document: Document, setting: str) -> None:
+    """Sets one key from `KEY=VALUE`: KEY by dots and list indices, VALUE as YAML; an index at the end appends."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key:
+        document.problems.append(ConfigProblem(dotted((setting,)), "expected KEY=VALUE after --set"))
+        return
+    path: Path = tuple(key.split("."))
+    read = read_yaml(text)
+    if read.problems:
+        document.problems.append(ConfigProblem(key, f"the value is not valid YAML: {read.problems[0].message}"))
+        return
+    document.value = _placed(document, document.value, path, 0, read.value)
+
+
+def _placed(document: Document, inside: Any, path: Path, depth: int, value: Any) -> Any:
+    """A copy of `inside` with `value` at the rest of the path; the document itself is not changed half-way."""
+    here = path[: depth + 1]
+    if depth == len(path):
+        document.overridden.append(path)
+        return value
+    part = str(path[depth])
+    if isinstance(inside, list):
+        if not (part.isascii() and part.isdigit() and int(part[:6]) <= len(inside)):
+            document.problems.append(ConfigProblem(dotted(here), f"expected an index from 0 to {len(inside)}"))
+            return inside
+        index = int(part[:6])
+        fixed = (*path[:depth], index, *path[depth + 1 :])
+        items = inside if index < len(inside) else [*inside, None]
+        placed = _placed(document, items[index], fixed, depth + 1, value)
+        return [*items[:index], placed, *items[index + 1 :]]
+    if inside is None:
+        inside = [] if part == "0" else {}
+        return _placed(document, inside, path, depth, value)
+    if not isinstance(inside, Mapping):
+        document.problems.append(ConfigProblem(dotted(here), "there is a plain value above this key, not a mapping"))
+        return inside
+    return {**inside, part: _placed(document, inside.get(part), path, depth + 1, value)}
+
 
 _PLAIN_TAGS: Final = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _SCALAR_TROUBLE = (yaml.YAMLError, ValueError, ArithmeticError)  # a date that is none, an integer of 10,000 digits
 
 
-def compose(document: Document, text: str) -> None:
-    """Puts what `text` says, or what is wrong with it, into the empty `document`. Never raises."""
+def _compose(document: Document, text: str) -> None:
+    """Put the values of `text`, or what is wrong with it, into the empty `document`. Never raises."""
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()

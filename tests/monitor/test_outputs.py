@@ -9,19 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
-from monitor.config import ConfigError, PushgatewaySettings, TextfileSettings, load
+from monitor.config import ConfigError, load
 from monitor.metrics import RunSnapshot, Sample, Snapshot
-from monitor.outputs import Outputs, OutputTimer, Pushgateway, Textfile
-from monitor.outputs.registry import output_registry
+from monitor.outputs import Outputs, OutputTimer
+from monitor.outputs.output import registry_of
+from monitor.outputs.pushgateway import Pushgateway
+from monitor.outputs.textfile import Textfile, _Labelled
+from monitor.serve.collector import SnapshotCollector
 
 
 def snapshot(iteration: float) -> Snapshot:
     """One run at an iteration."""
     run = RunSnapshot("tr11", {"megatron_iteration": (Sample((), iteration),)}, {})
     return Snapshot(at=0.0, runs=(run,), monitor={"megatron_monitor_runs": (Sample((), 1.0),)})
+
+
+def collector(iteration: float) -> SnapshotCollector:
+    """What the daemon gives the outputs."""
+    return SnapshotCollector(lambda: snapshot(iteration))
 
 
 class Ticks:
@@ -40,26 +49,26 @@ class Ticks:
 class Recorder:
     """An output that fails when told to."""
 
-    name = "recorder"
+    name, interval = "recorder", 15.0
 
     def __init__(self, *failures: Exception | None) -> None:
         self.failures, self.did = list(failures), []  # type: ignore[var-annotated]
 
-    def write(self, registry: CollectorRegistry) -> None:
+    def write(self, collector: Collector, instance: str) -> None:
         """Fails as told."""
         self.did.append("write")
         failure = self.failures.pop(0) if self.failures else None
         if failure is not None:
             raise failure
 
-    def remove(self) -> None:
+    def remove(self, instance: str) -> None:
         """Never fails."""
         self.did.append("remove")
 
 
 def played(output: Any, ticks: int) -> OutputTimer:
     """A timer that has run its intervals and ended."""
-    timer = OutputTimer(output, CollectorRegistry(), 15.0, wait=Ticks(ticks))
+    timer = OutputTimer(output, collector(1), "host:1", wait=Ticks(ticks))
     timer.start()
     timer.join(10.0)
     return timer
@@ -96,12 +105,12 @@ def test_an_output_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
         path = tmp_path / "m.prom"
         outputs = Outputs(
             [
-                PushgatewaySettings(
+                Pushgateway(
                     name="pushgateway", url=f"http://127.0.0.1:{silent.getsockname()[1]}", interval=0.01, timeout=30.0
                 ),
-                TextfileSettings(name="textfile", path=str(path), interval=0.01),
+                Textfile(name="textfile", path=str(path), interval=0.01),
             ],
-            lambda: snapshot(1),
+            collector(1),
             "host:9843",
         )
         outputs.start()
@@ -118,14 +127,13 @@ def test_an_output_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
 def test_a_textfile_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
     """A reader beside the writer never sees half a page; nothing is left beside the file."""
     path = tmp_path / "m.prom"
-    textfile = Textfile(TextfileSettings(name="textfile", path=str(path)))
-    registry = output_registry(lambda: snapshot(7), {})
-    textfile.write(registry)
+    textfile = Textfile(name="textfile", path=str(path))
+    textfile.write(collector(7), "host:1")
     stop = threading.Event()
 
     def rewrite() -> None:
         while not stop.is_set():
-            textfile.write(registry)
+            textfile.write(collector(7), "host:1")
 
     writer = threading.Thread(target=rewrite)
     writer.start()
@@ -135,15 +143,14 @@ def test_a_textfile_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
     assert len(pages) == 1
     assert 'megatron_iteration{run="tr11"} 7.0' in pages.pop()
     assert [one.name for one in tmp_path.iterdir()] == ["m.prom"]
-    textfile.remove()
-    textfile.remove()  # a file that somebody took away already is no failure
+    textfile.remove("host:1")
+    textfile.remove("host:1")  # a file that somebody took away already is no failure
     assert not list(tmp_path.iterdir())
 
 
 def test_constant_labels_stand_on_every_sample() -> None:
     """Also on the daemon's own series, which two daemons on one node would share."""
-    registry = output_registry(lambda: snapshot(7), {"slurm_job": "12\n3"})
-    families = {family.name: family for family in registry.collect()}
+    families = {family.name: family for family in _Labelled(collector(7), {"slurm_job": "12\n3"}).collect()}
     assert families["megatron_iteration"].samples[0].labels == {"run": "tr11", "slurm_job": "12�3"}
     assert families["megatron_monitor_runs"].samples[0].labels == {"slurm_job": "12�3"}
     assert set(families) == {"megatron_iteration", "megatron_monitor_runs"}  # nothing of the process's own
@@ -151,21 +158,21 @@ def test_constant_labels_stand_on_every_sample() -> None:
 
 def test_a_file_in_a_directory_that_is_missing_is_a_failure(tmp_path: Path) -> None:
     """Counted, not raised."""
-    timer = played(Textfile(TextfileSettings(name="textfile", path=str(tmp_path / "none" / "m.prom"))), 2)
+    timer = played(Textfile(name="textfile", path=str(tmp_path / "none" / "m.prom")), 2)
     assert timer.counts() == {"written": 0, "failed": 2}
 
 
 def test_a_missing_password_is_a_failure(tmp_path: Path) -> None:
     """The file is read at each push; nothing is sent without it."""
-    settings = PushgatewaySettings(
+    gateway = Pushgateway(
         name="pushgateway", url="http://127.0.0.1:9", username="a", password_file=str(tmp_path / "none")
     )
-    assert played(Pushgateway(settings, "host:1"), 1).counts()["failed"] == 1
+    assert played(gateway, 1).counts()["failed"] == 1
 
 
 def test_the_page_is_valid_text() -> None:
     """The parser of the client library reads it back."""
-    text = generate_latest(output_registry(lambda: snapshot(7), {"a": 'q"\\'})).decode()
+    text = generate_latest(registry_of(_Labelled(collector(7), {"a": 'q"\\'}))).decode()
     (sample,) = next(f for f in text_string_to_metric_families(text) if f.name == "megatron_iteration").samples
     assert sample.labels["a"] == 'q"\\'
 
@@ -206,10 +213,10 @@ def test_outputs_are_configured(tmp_path: Path) -> None:
         "outputs: [{type: textfile, name: textfile, path: a.prom}, {type: pushgateway, name: pushgateway, url: 'http://g:9091'}]"
     )
     one, two = load(file).outputs
-    assert isinstance(one, TextfileSettings)
+    assert isinstance(one, Textfile)
     assert one.path == str(tmp_path / "a.prom")
-    assert isinstance(two, PushgatewaySettings)
+    assert isinstance(two, Pushgateway)
     assert (two.job, two.instance, two.interval) == ("megatron-monitor", None, 15.0)
     (three,) = load("", ["outputs.0={type: textfile, name: textfile, path: /x.prom, labels: {slurm_job: '7'}}"]).outputs
-    assert isinstance(three, TextfileSettings)
+    assert isinstance(three, Textfile)
     assert three.labels == {"slurm_job": "7"}

@@ -1,6 +1,6 @@
-"""One output on a thread of its own: written at an interval, taken away at the end.
+"""What every output shares: its first keys, and a thread that writes it at an interval and removes it at the end.
 
-Law: the loop never waits for an output, nor one output for another. A failure is counted, told once, and tried again
+Law: the loop never waits for an output, nor one output for another. A failure is counted, logged once, and tried again
 at the next interval: what is written is always the present, so nothing queues up.
 """
 
@@ -10,9 +10,14 @@ import http.client
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from monitor.run.units import PositiveSeconds
+from monitor.scalars import Name
 
 Outcome = Literal["written", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("written", "failed")
@@ -21,21 +26,32 @@ _FAILURES = (OSError, http.client.HTTPException, ValueError)
 _log = logging.getLogger(__name__)
 
 
-class Output(Protocol):
-    """One place to write to. Both methods raise OSError, HTTPException or ValueError, in bounded time."""
+class Output(Struct, frozen=True, kw_only=True):
+    """One place to write to: a subclass adds its keys, `write` and `remove`.
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration, and the label `output`."""
-        ...
+    `instance` names this daemon where an output needs a name for it: host:port. Both methods raise OSError,
+    HTTPException or ValueError, in bounded time.
+    """
 
-    def write(self, registry: CollectorRegistry) -> None:
+    name: Name
+    """Also the label `output` of its metrics."""
+    interval: PositiveSeconds = 15.0
+    """Between two writes: as often as Prometheus scrapes."""
+
+    def write(self, collector: Collector, instance: str) -> None:
         """Put the present figures in the place of the last ones."""
-        ...
+        raise NotImplementedError
 
-    def remove(self) -> None:
-        """Take them away: this daemon ends, nobody renews them."""
-        ...
+    def remove(self, instance: str) -> None:
+        """Delete what was written: the daemon ends, and nobody renews it."""
+        raise NotImplementedError
+
+
+def registry_of(collector: Collector) -> CollectorRegistry:
+    """A registry over one collector, without the families of the process: node_exporter has its own process_*."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return registry
 
 
 def _wait(stop: threading.Event, seconds: float) -> bool:
@@ -43,19 +59,20 @@ def _wait(stop: threading.Event, seconds: float) -> bool:
 
 
 class OutputTimer:
-    """Writes `registry` to `output` every `interval` seconds."""
+    """Writes what `collector` gives to `output` every `output.interval` seconds."""
 
     def __init__(
         self,
         output: Output,
-        registry: CollectorRegistry,
-        interval: float,
+        collector: Collector,
+        instance: str,
         wait: Callable[[threading.Event, float], bool] = _wait,
     ) -> None:
         """`wait` waits, and returns true once the event is set."""
+        self.name = output.name
         self._output = output
-        self._registry = registry
-        self._interval = interval
+        self._collector = collector
+        self._instance = instance
         self._wait = wait
         self._stopping = threading.Event()
         self._guard = threading.Lock()
@@ -63,17 +80,12 @@ class OutputTimer:
         self._failing = ""
         self._thread = threading.Thread(target=self._run, name=f"output-{output.name}", daemon=True)
 
-    @property
-    def name(self) -> str:
-        """The output's name."""
-        return self._output.name
-
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
     def begin_stop(self) -> None:
-        """End after what is being done now; the output is taken away."""
+        """End after what is being done now; the output is removed."""
         self._stopping.set()
 
     def join(self, timeout: float) -> None:
@@ -82,28 +94,28 @@ class OutputTimer:
             self._thread.join(timeout)
 
     def counts(self) -> dict[Outcome, int]:
-        """How many writes came to what."""
+        """How many writes had which outcome."""
         with self._guard:
             return dict(self._counts)
 
     def _run(self) -> None:
-        while not self._wait(self._stopping, self._interval):
-            self._count(self._try(lambda: self._output.write(self._registry)))
-        self._try(self._output.remove)
+        while not self._wait(self._stopping, self._output.interval):
+            self._count(self._try(lambda: self._output.write(self._collector, self._instance)))
+        self._try(lambda: self._output.remove(self._instance))
 
     def _try(self, act: Callable[[], None]) -> Outcome:
         try:
             act()
         except _FAILURES as error:
-            self._tell(str(error) or type(error).__name__)
+            self._log_change(str(error) or type(error).__name__)
             return "failed"
         except Exception:  # noqa: BLE001 - a bug in one output must not silence it, nor anything else
             _log.exception("output=%s outcome=bug", self.name)
             return "failed"
-        self._tell("")
+        self._log_change("")
         return "written"
 
-    def _tell(self, failing: str) -> None:
+    def _log_change(self, failing: str) -> None:
         """Once when it begins to fail or fails in another way, once when it works again."""
         if failing != self._failing:
             if failing:

@@ -1,15 +1,18 @@
-"""Scalars of the configuration that have a form of their own: addresses, patterns, names, secrets in files.
+"""Scalars of the configuration that have a form of their own: addresses, patterns, names, paths, secrets in files.
 
-Each `..._of` takes what YAML says and returns the value, or raises ValueError with what is expected. Pure: no name is
-resolved and no file is opened.
+Each `..._of` takes a value of YAML and returns the value, or raises ValueError with what is expected. Pure: no name is
+resolved and no file is opened. The settings of config/schema.py, of notifiers and of outputs are made of these types.
 """
 
 from __future__ import annotations
 
 import functools
+import os.path
 import re
 import urllib.parse
 import warnings
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
@@ -100,11 +103,21 @@ def run_name_of(raw: object) -> str:
 
 
 def path_of(raw: object) -> str:
-    """A path or a glob; whether it exists is nobody's business here, for a log may come later."""
+    """A path or a glob; it need not exist, for a log may come later."""
     text = _text(raw, "a path")
     if "\0" in text:
         raise ValueError("expected a path")
     return text
+
+
+def absolute(path: str, base: str) -> str:
+    """`~` is the home directory; a relative path starts at `base`. Follows no link."""
+    return os.path.abspath(os.path.join(base, os.path.expanduser(path)))
+
+
+def absolute_if_slashed(path: str, base: str) -> str:
+    """A name without a slash stays: a program is looked for in PATH, an exclusion fits in every directory."""
+    return absolute(path, base) if "/" in path else path
 
 
 def header_of(raw: object) -> str:
@@ -165,10 +178,19 @@ Listen = Annotated[str, Meta(extra={"read": listen_of})]
 Url = Annotated[str, Meta(extra={"read": url_of, "secret": True})]
 Name = Annotated[str, Meta(extra={"read": name_of})]
 RunName = Annotated[str, Meta(extra={"read": run_name_of})]
-FilePath = Annotated[str, Meta(extra={"read": path_of})]
+FilePath = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute})]
+PathOrName = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute_if_slashed})]
 Header = Annotated[str, Meta(extra={"read": header_of})]
 PlainHeader = Annotated[str, Meta(extra={"read": plain_header_of})]
 HeaderValue = Annotated[str, Meta(extra={"read": header_value_of, "secret": True})]
 Variable = Annotated[str, Meta(extra={"read": variable_of})]
 BcryptHash = Annotated[str, Meta(extra={"read": bcrypt_of, "secret": True})]
 Positive = Annotated[float, Meta(extra={"read": positive_of})]
+
+Problems = Iterator[tuple[str, str]]
+"""What `problems()` of a settings class yields: (key, message) for what its values together have wrong."""
+
+
+def empty() -> Mapping[Any, Any]:
+    """The default of a mapping; immutable."""
+    return MappingProxyType({})

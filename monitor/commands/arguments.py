@@ -1,0 +1,118 @@
+"""What several commands take: --config and --set, PATH arguments, durations, counts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from monitor.config import Config, ConfigError, Watch, load
+from monitor.follow.discovery import Walk, plan
+from monitor.follow.mounts import read_mounts
+from monitor.follow.os_layer import OsLayer
+from monitor.follow.patterns import has_magic
+from monitor.run.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
+
+_SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+config_option = click.option(
+    "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="Configuration file (YAML)."
+)
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one key, e.g. detectors.hang.minimum=2s."
+)
+
+
+def load_config(config_file: Path | None, overrides: Sequence[str], paths: Sequence[str]) -> Config:
+    """The file's configuration, or the defaults, with overrides; PATHS are followed beside what the file names.
+
+    Raises ConfigError with every problem.
+    """
+    config = load(config_file if config_file is not None else "", overrides)
+    if paths:
+        absolute = tuple(path if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
+        config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute)))
+        if config_file is None and not any(key.startswith("run_retention=") for key in overrides):
+            # whoever names a log by hand wants to see it, however long ago it ended
+            config = msgspec.structs.replace(config, run_retention=LONGEST_SECONDS)
+    return config
+
+
+def configured(config_file: Path | None, overrides: Sequence[str], paths: Sequence[str]) -> Config:
+    """As load_config; prints every problem and exits with 2 if there is one."""
+    try:
+        return load_config(config_file, overrides, paths)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+
+def files_of(paths: tuple[str, ...]) -> Iterator[str]:
+    """Every file once named, in order; a pattern that matches nothing is named on standard error."""
+    for path in paths:
+        if path == "-":
+            yield path
+            continue
+        found = _found(path)
+        if not found and not has_magic(path):
+            found = [path]  # so that opening it gives the reason
+        elif not found:
+            click.echo(f"{path}: no file matches", err=True)
+        yield from found
+
+
+def _found(path: str) -> list[str]:
+    """The files that the daemon would follow for PATH, in the order of their names."""
+    planned = plan([Watch(path)], read_mounts(), os.path.realpath)
+    walk = Walk(OsLayer(), [job for jobs in planned.values() for job in jobs], frozenset())
+    return sorted({step.path for step in walk.run() if step is not None})
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
+    """`90s`, `1h30m`, or seconds."""
+
+    name = "duration"
+
+    def __init__(self, read: Callable[[object], float]) -> None:
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds."""
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
+DURATION = _Duration(seconds_of)
+POSITIVE_DURATION = _Duration(positive_seconds_of)
+
+
+class _Count(click.ParamType[int]):
+    """`104B`, `1.3B`, `350M`, or a plain count."""
+
+    name = "COUNT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The count."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().upper()
+        scale = _SCALES.get(text[-1:])
+        try:
+            number = float(text[:-1]) * scale if scale else float(text)
+        except ValueError:
+            number = 0.0
+        if not 1 <= number < 1e18:
+            self.fail(f"{value!r} is no count; write 104B, 350M or 104e9", param, ctx)
+        return round(number)
+
+
+COUNT = _Count()
+POSITIVE = click.IntRange(1)
+ABOVE_ZERO = click.FloatRange(0, min_open=True)

@@ -1,0 +1,22 @@
+"""The table of dialects names nothing that does not exist."""
+
+from __future__ import annotations
+
+from monitor.run.flops import FORMULAS
+from parsers.dialects import DIALECTS, PRINTED_BY, recognised
+from parsers.formats.megatron import FIELDS
+
+
+def test_formulas_exist() -> None:
+    """What a dialect prints by is a formula that can be computed and is described."""
+    assert PRINTED_BY.keys() <= FORMULAS.keys()
+    assert {name for dialect in DIALECTS for name in dialect.formulas} == PRINTED_BY.keys()
+
+
+def test_one_dialect_a_field() -> None:
+    """Each field name reveals one dialect; the first in the table wins, and Megatron-LM is what is left."""
+    names = [name for dialect in DIALECTS for name in (*dialect.fields, *dialect.shared_fields)]
+    assert len(names) == len(set(names))
+    assert recognised({"lm_loss", "TFLOPs"}) == "gpt-neox"
+    assert recognised({"consumed tokens", "actual seqlen"}) == "microsoft"
+    assert recognised(set(FIELDS) & {"consumed samples", "lm loss"}) == "megatron-lm"
