@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 
 _BEGIN = datetime(2026, 3, 1, 8, 0, 0, tzinfo=UTC)
@@ -96,14 +96,6 @@ def deepspeed_step(iteration: int, total: int, at: datetime, chance: random.Rand
     return "\n".join(lines) + "\n", last
 
 
-def noise() -> Iterator[str]:
-    """Endless: 2,000 lines of start-up, then one iteration line."""
-    chance, lines = random.Random(7), loop()
-    while True:
-        yield next(lines)
-        yield "".join(noise_line(chance) + "\n" for _ in range(2000))
-
-
 def loop() -> Iterator[str]:
     """Endless: iteration lines alone."""
     chance, at, iteration = random.Random(8), _BEGIN, 0
@@ -115,13 +107,11 @@ def loop() -> Iterator[str]:
 
 
 def kilobytes(count: int) -> Iterator[str]:
-    """Noise, `count` kilobytes and a bit."""
-    written = 0
-    for text in noise():
-        yield text
-        written += len(text)
-        if written >= count * 1000:
-            return
+    """20 iterations, then `count` kilobytes and a bit of what a start-up prints: 10,000 lines, again and again."""
+    yield from iterations(20)
+    chance = random.Random(7)
+    block = "".join(noise_line(chance) + "\n" for _ in range(10_000))
+    yield from repeat(block, 1 + count * 1000 // len(block))
 
 
 def iterations(count: int) -> Iterator[str]:

@@ -71,12 +71,16 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(command: Sequence[str]) -> Run:
-    """Run once; output is thrown away. Raises RuntimeError when the program fails."""
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
-    _, status, used = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - began
+def run(command: Sequence[str], output: Path = Path(os.devnull)) -> Run:
+    """Run once. Raises RuntimeError when the program fails.
+
+    The kernel counts the memory of this program at the fork too: the peak of a smaller one cannot be seen.
+    """
+    with output.open("wb") as stream:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.DEVNULL, env=environment())
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: exit {process.returncode}")
@@ -84,11 +88,11 @@ def run(command: Sequence[str]) -> Run:
 
 
 def in_turns(commands: Mapping[str, Sequence[str]], times: int) -> dict[str, list[Run]]:
-    """Each command `times` in turns, so that a drift of the machine hits all alike."""
+    """Each command `times` in turns, so that a drift of the machine hits all alike; printed is SCRATCH/name.output."""
     results: dict[str, list[Run]] = {name: [] for name in commands}
     for _ in range(times):
         for name, command in commands.items():
-            results[name].append(run(command))
+            results[name].append(run(command, SCRATCH / f"{name}.output"))
     return results
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from statistics import median
 
-from benchmarks.speed.measure import MONITOR, SCRATCH, Row, Sizes, environment, in_turns, middle, run
+from benchmarks.speed.logs import HEAD, written
+from benchmarks.speed.measure import MONITOR, SCRATCH, Row, Sizes, in_turns, middle, run
 
 FOLDER = Path(os.environ.get("BENCH_REAL_LOGS") or Path(__file__).parents[3] / "shared")
 PROGRAM = Path(__file__).parent / "mtail" / "training.mtail"
@@ -101,33 +101,30 @@ def grown(source: Path, size: int) -> tuple[Path, int]:
     return target, copies * len(found)
 
 
-def iterations_of(log: Path) -> int:
-    """Iterations that the monitor counts in a log."""
-    page = subprocess.run((*MONITOR, "run", "--once", str(log)), capture_output=True, env=environment(), check=True)
-    return sum(
-        int(float(value)) for value in re.findall(rb"^megatron_iterations_total\{.*\} (\S+)$", page.stdout, re.M)
-    )
-
-
 def against_mtail(sizes: Sizes, folder: Path) -> tuple[list[Row], str]:
     """The rows with goals, and a table by log."""
     if not shutil.which("mtail"):
         raise SystemExit("mtail is missing (Debian: apt-get install mtail)")
     together = SCRATCH / "all-real-logs.log"
-    together.write_bytes(b"\n".join(path.read_bytes() for path in every_log(folder)) + b"\n")
+    with together.open("wb") as out:
+        for path in every_log(folder):
+            with path.open("rb") as stream:
+                shutil.copyfileobj(stream, out)
+            out.write(b"\n")
     logs = [(path.name, program, *grown(path, sizes.megabytes * 10**6)) for path, program in real_logs(folder).items()]
     logs.append(("all real logs in one file", "all of these and more", together, 0))
+    run((*MONITOR, "run", "--once", str(written(SCRATCH / "empty.log", [HEAD]))))  # its bytecode is cached
     columns = ("log", "program", "iteration lines", "iterations counted", "mtail, processor s", "monitor, processor s")
     lines = [f"| {' | '.join((*columns, 'ratio', 'wall ratio', 'MB/s'))} |", "| --- " * 9 + "|"]
     ratios: dict[str, float] = {}
     walls: dict[str, float] = {}
     for name, program, log, iterations in logs:
-        counted = iterations_of(log)  # the first reading: the file is in memory, the bytecode is cached
         runs = in_turns({"mtail": (*MTAIL, str(log)), "monitor": (*MONITOR, "run", "--once", str(log))}, sizes.times)
         peer, mine = middle(runs["mtail"]), middle(runs["monitor"])
+        counted = sum(map(float, _COUNTED.findall((SCRATCH / "monitor.output").read_bytes())))
         ratios[name], walls[name] = peer.cpu / mine.cpu, peer.wall / mine.wall
         lines.append(
-            f"| {name} | {program} | {iterations or ''} | {counted} | {peer.cpu:.2f} | {mine.cpu:.2f} "
+            f"| {name} | {program} | {iterations or ''} | {counted:.0f} | {peer.cpu:.2f} | {mine.cpu:.2f} "
             f"| {ratios[name]:.1f} | {walls[name]:.1f} | {log.stat().st_size / mine.cpu / 1e6:.0f} |"
         )
     whole, whole_wall = ratios.pop(logs[-1][0]), walls.pop(logs[-1][0])
@@ -155,8 +152,7 @@ def against_mtail(sizes: Sizes, folder: Path) -> tuple[list[Row], str]:
 def replaying(sizes: Sizes, folder: Path) -> list[Row]:
     """`replay` and `parse --json` of grown real logs; peak memory when the log is four times as long."""
     rows = []
-    chosen = [path for path in real_logs(folder) if path.name in _REPLAYED] or list(real_logs(folder))[:2]
-    for path in chosen:
+    for path in (path for path in real_logs(folder) if path.name in _REPLAYED):
         short, _ = grown(path, sizes.megabytes * 10**6 // 2)
         long, iterations = grown(path, 2 * sizes.megabytes * 10**6)
         before = run((*MONITOR, "replay", str(short)))

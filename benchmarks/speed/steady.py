@@ -125,10 +125,12 @@ def idle(sizes: Sizes) -> list[Row]:
             one.until_ready(0)  # files without a training log are looked at and not followed
             one.rate(15.0)
             calls = one.value(series)
-            watched = [one.rate(sizes.seconds / 3) for _ in range(3)]
+            watched = [one.rate(sizes.seconds / 6) for _ in range(3)]
             calls_after = one.value(series)
         used = [share for share, _ in watched]
-        stats = f"; {(calls_after - calls) / sizes.seconds:.0f} stat calls a second" if calls and calls_after else ""
+        stats = (
+            f"; {2 * (calls_after - calls) / sizes.seconds:.0f} stat calls a second" if calls and calls_after else ""
+        )
         figure = f"{spread(used)} % of one core, {watched[-1][1]:.0f} MB{stats}"
         rows.append(Row(f"10,000 idle files, {mode}", figure, "2 %", median(used) <= 2.0))
     return rows
@@ -160,7 +162,7 @@ def latency(sizes: Sizes) -> list[Row]:
 def scrape(sizes: Sizes) -> list[Row]:
     """Scrapes while 50 runs are written: one after the other, and so seldom that every live run has changed."""
     rows = []
-    many = max(30, int(sizes.seconds * 7))
+    many = max(30, int(sizes.seconds * 6))
     for runs, pause, count, goal in ((50, 0.02, many, 0.020), (50, 1.0, many // 6, 0.020), (1000, 0.02, many, 0.300)):
         logs = _runs(_folder("scrape"), runs)
         waits = []
