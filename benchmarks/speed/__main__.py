@@ -62,8 +62,8 @@ def main() -> None:
     given = options.parse_args()
     if unknown := set(given.parts) - set(every):
         options.error(f"no such part: {', '.join(sorted(unknown))} (parts: {' '.join(every)})")
-    if given.write and given.parts:
-        options.error("--write takes all parts: a table of some would replace that of all")
+    if given.write and (given.parts or given.quick):
+        options.error("--write takes all parts at full size: they replace the tables")
     SCRATCH.mkdir(parents=True, exist_ok=True)
     report, rows = measured(given.parts or every, QUICK if given.quick else Sizes(), given.real_logs)
     print(report)

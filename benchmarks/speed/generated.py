@@ -40,7 +40,7 @@ def start_up(sizes: Sizes) -> list[Row]:
     """Text that says nothing of a training: what a start-up on 512 ranks prints."""
     megabytes = 5 * sizes.megabytes
     log = written(SCRATCH / "start-up.log", kilobytes(megabytes * 1000))
-    commands = {"monitor": (*MONITOR, "run", "--once", str(log))}
+    commands: dict[str, tuple[str, ...]] = {"monitor": (*MONITOR, "run", "--once", str(log))}
     if shutil.which("mtail"):
         commands["mtail"] = (*MTAIL, str(log))
     runs = {name: middle(several) for name, several in in_turns(commands, sizes.times).items()}
