@@ -123,7 +123,7 @@ def idle(sizes: Sizes) -> list[Row]:
     for mode in ("woken", "polled"):
         with daemon(str(folder / "**" / "*.out"), polled=mode == "polled") as one:
             one.until_ready(0)  # files without a training log are looked at and not followed
-            one.rate(15.0)
+            one.rate(10.0)
             calls = one.value(series)
             watched = [one.rate(sizes.seconds / 6) for _ in range(3)]
             calls_after = one.value(series)
@@ -139,7 +139,7 @@ def idle(sizes: Sizes) -> list[Row]:
 def latency(sizes: Sizes) -> list[Row]:
     """From the end of the write to the first scrape that shows the line. Scrapes follow one another without pause."""
     rows = []
-    samples = max(10, int(sizes.seconds * 1.5))
+    samples = max(10, int(sizes.seconds))
     for mode, goal in (("woken", 0.150), ("polled", 1.1)):
         logs = _runs(_folder(f"latency-{mode}"), 1)
         waits: list[float] = []
