@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from monitor.simulate import Scenario, lines
 from monitor.simulate.lines import Step
@@ -102,16 +102,7 @@ class _Noise:
         return sd * self.value
 
 
-@dataclass
-class Told:
-    """A text and the iteration that was computed last when it was printed."""
-
-    iteration: int
-    text: str
-    fresh: bool = field(default=True)
-
-
-def texts(it: Course) -> Iterator[Told]:
+def texts(it: Course) -> Iterator[str]:
     """The log of the training."""
     rng = random.Random(f"{it.seed}-{it.noise}-{it.fault}")
     scenario = Scenario(
@@ -128,15 +119,16 @@ def texts(it: Course) -> Iterator[Told]:
     if it.start > 1:
         scaler.scale = 2.0**18
     iteration, samples, saved = it.start - 1, (it.start - 1) * 2048, (it.start - 1, (it.start - 1) * 2048)
-    last_norm, gathered, skipped, first = 1.0, [], 0, True
+    last_norm, skipped, first = 1.0, 0, True
+    gathered: list[float] = []
     until = it.start + it.iterations - 1
-    yield Told(iteration, "".join(text for _, text in lines.set_up(scenario, it.start)).replace("{time}", "x"))
+    yield "".join(text for _, text in lines.set_up(scenario, it.start)).replace("{time}", "x")
     while iteration < until:
         if it.restarts and not it.fault and rng.random() < 1 / 1500:
             iteration, samples = saved
             gathered, skipped, first = [], 0, True
             text = "".join(text for _, text in lines.set_up(scenario, iteration + 1))
-            yield Told(iteration, f"[exiting program at iteration {iteration}] datetime: x \n{text}")
+            yield f"[exiting program at iteration {iteration}] datetime: x \n{text}"
         iteration += 1
         batch = scenario.batch_size_at(samples)
         samples += batch
@@ -155,7 +147,7 @@ def texts(it: Course) -> Iterator[Told]:
         scaler.boost = boost
         over, before = scaler.step() if it.fp16 else (False, 1.0)
         if over and it.dialect in ("bigscience", "microsoft", "gpt-neox"):
-            yield Told(iteration, _overflow(before, scaler))
+            yield _overflow(before, scaler)
         native = it.dialect.startswith("megatron-lm")
         skipped += over
         norm = last_norm if over and not native else norm
@@ -170,14 +162,14 @@ def texts(it: Course) -> Iterator[Told]:
                 iteration, samples, batch, 100.0, 6e-5, mean,
                 0.0 if it.norm == "zero" else norm, scaler.scale if it.fp16 else 1.0, skipped,
             )  # fmt: skip
-            yield Told(iteration, lines.iteration_line(scenario, step, 100.0 * iteration), True)
+            yield lines.iteration_line(scenario, step, 100.0 * iteration)
             gathered, skipped, first = [], 0, False
         if iteration % 100 == 0 and not first:
             saved = (iteration, samples)
-            yield Told(iteration, lines.save_started(scenario, iteration, 0.0))
-            yield Told(iteration, lines.save_ended(scenario, iteration, 0.0, 40.0))
+            yield lines.save_started(scenario, iteration, 0.0)
+            yield lines.save_ended(scenario, iteration, 0.0, 40.0)
         if iteration % 1000 == 0:
-            yield Told(iteration, lines.validation(scenario, iteration, 0, loss * 1.02))
+            yield lines.validation(scenario, iteration, 0, loss * 1.02)
 
 
 def _overflow(before: float, scaler: _Scaler) -> str:

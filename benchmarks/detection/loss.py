@@ -37,16 +37,16 @@ FAULTS: tuple[tuple[str, tuple[str, ...], dict[str, object]], ...] = (
 
 
 def judged(it: Course) -> tuple[int, list[Transition]]:
-    """(iterations, what the daemon would have said of the kinds measured here)."""
+    """(iterations, the daemon's transitions of the kinds measured here)."""
     judge, run, reader = Judge(Config()), Judged(RunState(name="bench", read_at=0.0)), SourceReader()
-    said: list[Transition] = []
+    transitions: list[Transition] = []
     at = 0.0
-    for told in texts(it):
-        for entry in reader.feed(told.text.encode()):
+    for text in texts(it):
+        for entry in reader.feed(text.encode()):
             at += 1.0
-            said += judge.take(run, (entry,), "log", at, True)
-    said += judge.judge(run, at)
-    return run.state.iterations_total, [item for item in said if item.incident in KINDS]
+            transitions += judge.take(run, entry, "log", at, True)
+    transitions += judge.judge(run, at)
+    return run.state.iterations_total, [item for item in transitions if item.incident in KINDS]
 
 
 def healthy(first_seed: int, noise: float, runs: int, iterations: int, verbose: bool) -> str:
@@ -54,9 +54,9 @@ def healthy(first_seed: int, noise: float, runs: int, iterations: int, verbose: 
     total, found = 0, Counter[str]()
     for seed in range(first_seed, first_seed + runs):
         it = course(seed, noise, iterations=iterations)
-        done, said = judged(it)
+        done, transitions = judged(it)
         total += done
-        firing = [item for item in said if item.status == "firing"]
+        firing = [item for item in transitions if item.status == "firing"]
         found.update(item.incident for item in firing)
         if verbose:
             for item in firing:
@@ -77,8 +77,8 @@ def faulty(
         given: dict[str, object] = {"log_interval": 1, "iterations": length, "start": 1, "fault": fault, **changes}
         at = int(str(given["start"])) + lead
         it = course(seed, noise, at=at, **given)
-        said = judged(it)[1]
-        hits = [item for item in said if item.incident in kinds and item.status == "firing"]
+        transitions = judged(it)[1]
+        hits = [item for item in transitions if item.incident in kinds and item.status == "firing"]
         before += sum((item.iteration or 0) < at for item in hits)
         after = [item for item in hits if (item.iteration or 0) >= at]
         paged += any(item.severity != "info" for item in after)

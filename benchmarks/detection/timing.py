@@ -13,6 +13,8 @@ import json
 import random
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.detection.timing_series import Series, events
@@ -24,8 +26,8 @@ from parsers.events import LogEvent
 SEEDS = {"development": 1_000, "final": 1_500_000}
 
 
-def told(series: Series) -> list[dict[str, Any]]:
-    """Everything that a person would be told of the run: firing, not quiet."""
+def reported(series: Series) -> list[dict[str, Any]]:
+    """Everything that is notified of the run: firing, not quiet."""
     player = Replay(Judge(Config()), f"series-{series.seed}")
     out: list[dict[str, Any]] = []
     for number, (at, event) in enumerate(events(series)):
@@ -38,48 +40,45 @@ def healthy(seed: int, runs: int, noise: float, iterations: int, bursts: float =
     """False incidents of each kind over `runs` x `iterations`."""
     kinds: collections.Counter[str] = collections.Counter()
     for number in range(runs):
-        for item in told(Series(seed=seed + number, noise=noise, iterations=iterations, bursts=bursts)):
+        for item in reported(Series(seed=seed + number, noise=noise, iterations=iterations, bursts=bursts)):
             kinds[item["incident"]] += 1
     return {"noise": noise, "bursts": bursts, "iterations": runs * iterations, "false": dict(kinds)}
 
 
-def step(seed: int, runs: int, noise: float, factor: float, horizon: int = 300) -> dict[str, object]:
-    """Iterations until a step of `factor` is told."""
-    delays, before = [], 0
+def delays(
+    what: dict[str, object], seed: int, runs: int, noise: float, slow: Callable[[int], float], horizon: int
+) -> dict[str, object]:
+    """Iterations until a run is reported whose iterations are `slow(n)` times as long, n iterations after the onset."""
+    waits, before = [], 0
     for number in range(runs):
-        at = 4_000 + random.Random(seed + number).randrange(200)
-        series = Series(seed=seed + number, noise=noise, first=3_600, iterations=at - 3_600 + horizon, ramp=False,
-                        restart_every=10**9, slow=lambda i, at=at: factor if i >= at else 1.0)  # fmt: skip
-        found = [item["iteration"] for item in told(series) if item["incident"] == "slowdown"]
+        at = 4_000 + (random.Random(seed + number).randrange(200) if "step" in what else 0)
+        series = Series(
+            seed=seed + number,
+            noise=noise,
+            first=3_600,
+            iterations=at - 3_600 + horizon,
+            ramp=False,
+            restart_every=10**9,
+            slow=lambda i, at=at: slow(i - at) if i >= at else 1.0,  # type: ignore[misc]
+        )
+        found = [item["iteration"] for item in reported(series) if item["incident"] == "slowdown"]
         before += sum(i < at for i in found)
-        delays.append(min((i - at + 1 for i in found if i >= at), default=10**6))
-    return _delays({"noise": noise, "step": factor}, delays, before)
-
-
-def drift(seed: int, runs: int, noise: float) -> dict[str, object]:
-    """Iterations until a drift of 1 % per 100 iterations is told."""
-    delays, before = [], 0
-    for number in range(runs):
-        at = 4_000
-        series = Series(seed=seed + number, noise=noise, first=3_600, iterations=at - 3_600 + 900, ramp=False,
-                        restart_every=10**9, slow=lambda i, at=at: 1.0 + max(0, i - at) * 1e-4)  # fmt: skip
-        found = [item["iteration"] for item in told(series) if item["incident"] == "slowdown"]
-        before += sum(i < at for i in found)
-        delays.append(min((i - at + 1 for i in found if i >= at), default=10**6))
-    return _delays({"noise": noise, "drift": "1 % per 100"}, delays, before)
-
-
-def _delays(head: dict[str, object], delays: list[int], before: int) -> dict[str, object]:
-    ordered = sorted(delays)
-    found = [delay for delay in ordered if delay < 10**6]
+        waits.append(min((i - at + 1 for i in found if i >= at), default=10**6))
+    ordered = sorted(waits)
+    seen = [wait for wait in ordered if wait < 10**6]
     return {
-        **head,
-        "found": f"{len(found)}/{len(delays)}",
-        "median": statistics.median(found) if found else None,
+        "noise": noise,
+        **what,
+        "found": f"{len(seen)}/{len(ordered)}",
+        "median": statistics.median(seen) if seen else None,
         "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
         "max": ordered[-1],
         "false before": before,
     }
+
+
+def _step(factor: float, _: int) -> float:
+    return factor
 
 
 def main() -> None:
@@ -96,8 +95,10 @@ def main() -> None:
             print(json.dumps({"healthy": healthy(seed, options.healthy, noise, 10_000, bursts)}), flush=True)
     for noise in (0.004, 0.01, 0.02):
         for factor in (1.02, 1.03, 1.05, 1.10):
-            print(json.dumps(step(seed, options.faults, noise, factor)), flush=True)
-        print(json.dumps(drift(seed, options.faults, noise)), flush=True)
+            row = delays({"step": factor}, seed, options.faults, noise, partial(_step, factor), 300)
+            print(json.dumps(row), flush=True)
+        row = delays({"drift": "1 % per 100"}, seed, options.faults, noise, lambda n: 1.0 + n * 1e-4, 900)
+        print(json.dumps(row), flush=True)
     print(json.dumps({"seconds": round(time.perf_counter() - began, 1)}))
 
 

@@ -1,54 +1,76 @@
-"""All of it: `python -m benchmarks.speed` (some 15 minutes, 12 GB of scratch space); `--quick` for a look.
+"""Measure speed and scale: `python -m benchmarks.speed [part ...]` (all: 12 minutes, 12 GB of scratch space).
 
-The report goes to standard output, and with `--write` between the marks of benchmarks/speed/README.md.
+Parts: real replay generated growth live idle latency scrape resume. Needs mtail (Debian: apt-get install mtail).
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.speed import growth, one_pass, reading, steady
-from benchmarks.speed.measure import machine, table, version
+from benchmarks.speed import generated, real, steady
+from benchmarks.speed.measure import QUICK, SCRATCH, Row, Sizes, machine, table, version
 
-_README = Path(__file__).parent / "README.md"
+_PAGES = (Path(__file__).parent / "README.md", Path(__file__).parents[2] / "README.md")
+_PARTS: dict[str, Callable[[Sizes], list[Row]]] = {
+    "generated": lambda sizes: [*generated.replaying(sizes), *generated.start_up(sizes)],
+    "growth": generated.growth,
+    "live": steady.live,
+    "idle": steady.idle,
+    "latency": steady.latency,
+    "scrape": steady.scrape,
+    "resume": steady.resume,
+}
 
 
-def report(megabytes: int, iterations: int, gigabytes: float, times: int, seconds: float) -> str:
-    where = machine()
-    peers = [version([name, "--version"]) for name in ("mtail", "rg", "tail") if shutil.which(name)]
-    parts = (
-        lambda: one_pass.main(("dense", "noise"), megabytes, times),
-        lambda: reading.main(megabytes, iterations, max(1, times // 2)),
-        growth.main,
-        lambda: steady.main(seconds, gigabytes),
-    )
-    rows = []
+def measured(parts: list[str], sizes: Sizes, folder: Path) -> tuple[str, list[Row]]:
+    """(the report, its rows)."""
+    head = f"{machine()}; {version(['mtail', '--version'])}."
+    rows: list[Row] = []
+    by_log = ""
     for part in parts:
-        rows += part()
-        print(".", end="", file=sys.stderr, flush=True)
-    return f"{where}.\nPeers: {'; '.join(peers)}.\n\n{table(rows)}\n"
+        began = time.perf_counter()
+        if part == "real":
+            found, by_log = real.against_mtail(sizes, folder)
+            rows += found
+        elif part == "replay":
+            rows += real.replaying(sizes, folder)
+        else:
+            rows += _PARTS[part](sizes)
+        print(f"{part}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    return f"{head}\n\n{table(rows)}\n{by_log and chr(10)}{by_log and by_log + chr(10)}", rows
+
+
+def write(page: Path, text: str) -> None:
+    """Between the page's marks."""
+    marks = re.compile(r"(<!-- speed -->\n).*?(<!-- /speed -->)", re.DOTALL)
+    page.write_text(marks.sub(lambda match: match[1] + text + match[2], page.read_text()))
+
+
+def main() -> None:
+    """Print the report; with --write put it into both README files."""
+    every = ["real", "replay", *_PARTS]
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("parts", nargs="*", metavar="part")
+    options.add_argument("--quick", action="store_true", help="small sizes: does it run?")
+    options.add_argument("--real-logs", type=Path, default=real.FOLDER, help="folder with real logs (%(default)s)")
+    options.add_argument("--write", action="store_true", help="into README.md and benchmarks/speed/README.md")
+    given = options.parse_args()
+    if unknown := set(given.parts) - set(every):
+        options.error(f"no such part: {', '.join(sorted(unknown))} (parts: {' '.join(every)})")
+    if given.write and (given.parts or given.quick):
+        options.error("--write takes all parts at full size: they replace the tables")
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    report, rows = measured(given.parts or every, QUICK if given.quick else Sizes(), given.real_logs)
+    print(report)
+    if given.write:
+        write(_PAGES[0], report)
+        write(_PAGES[1], table([row for row in rows if row.goal]) + "\n")
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--quick", action="store_true")
-    options.add_argument("--megabytes", type=int, default=200)
-    options.add_argument("--iterations", type=int, default=1_000_000)
-    options.add_argument("--gigabytes", type=float, default=10.0)
-    options.add_argument("--times", type=int, default=5)
-    options.add_argument("--seconds", type=float, default=30.0)
-    options.add_argument("--write", action="store_true", help="into README.md")
-    given = options.parse_args()
-    if given.quick:
-        text = report(40, 100_000, 0.4, 2, 9.0)
-    else:
-        text = report(given.megabytes, given.iterations, given.gigabytes, given.times, given.seconds)
-    print(text)
-    if given.write:
-        old = _README.read_text()
-        marks = re.compile(r"(<!-- figures -->\n).*?(<!-- /figures -->)", re.DOTALL)
-        _README.write_text(marks.sub(lambda match: match[1] + text + match[2], old))
+    main()

@@ -1,4 +1,4 @@
-"""The daemon as a process, for the measurements that need one: started, ready, scraped, stopped."""
+"""The daemon as a process: started, ready, scraped, stopped."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.speed.measure import MONITOR, SCRATCH, cpu_of, environment, rss_of
+
+_POLLED = """
+from monitor.cli import main
+from monitor.follow.waker import Waker
+assert callable(Waker.watch)
+Waker.watch = lambda *_: None
+main(prog_name="megatron-monitor")
+"""
 
 
 class Daemon:
@@ -34,30 +42,30 @@ class Daemon:
         found = re.search(rb"^" + re.escape(series.encode()) + rb" (\S+)$", self.get("/metrics")[1], re.MULTILINE)
         return float(found[1]) if found else None
 
-    def until_ready(self, files: int, patience: float = 600.0) -> float:
+    def until_ready(self, files: int, limit: float = 600.0) -> float:
         """Seconds from the start of the process until it is ready and so many files are read to their ends."""
         series = 'megatron_monitor_sources{state="following"}'
-        while time.perf_counter() - self.began < patience:
+        while time.perf_counter() - self.began < limit:
             with contextlib.suppress(OSError):
                 if self.get("/-/ready")[0] == 200 and (self.value(series) or 0) >= files:
                     return time.perf_counter() - self.began
             time.sleep(0.02)
-        raise RuntimeError("the daemon does not get ready")
+        raise RuntimeError(f"the daemon was not ready after {limit:.0f} s")
 
     def rate(self, seconds: float) -> tuple[float, float]:
-        """(share of one processor, MiB resident) over the next seconds."""
+        """(percent of one processor, megabytes resident) over the next seconds."""
         cpu, began = cpu_of(self.process.pid), time.perf_counter()
         time.sleep(seconds)
-        return (cpu_of(self.process.pid) - cpu) / (time.perf_counter() - began), rss_of(self.process.pid)
+        return 100 * (cpu_of(self.process.pid) - cpu) / (time.perf_counter() - began), rss_of(self.process.pid)
 
 
 @contextlib.contextmanager
 def daemon(*arguments: str, keep_state: bool = False, polled: bool = False) -> Iterator[Daemon]:
-    """`run` with these arguments on a free port."""
+    """`run` with these arguments on a free port; `polled`: nothing is watched by inotify, as on a network mount."""
     if not keep_state:
         shutil.rmtree(SCRATCH / "state", ignore_errors=True)
     log = SCRATCH / "daemon.log"
-    program = (sys.executable, "-m", "benchmarks.speed.polled") if polled else MONITOR
+    program = (sys.executable, "-c", _POLLED) if polled else MONITOR
     began = time.perf_counter()
     with log.open("wb") as stream:
         process = subprocess.Popen(

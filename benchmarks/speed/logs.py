@@ -1,17 +1,13 @@
-"""Synthetic logs to measure on, in the formats of the real programs. Same arguments, same bytes.
-
-`dense`: one iteration line of Megatron-LM in six lines, the others what real jobs print between iterations.
-`noise`: NCCL INFO, shell traces and warnings of a start-up on many ranks, one iteration line in some 2,000.
-`loop`: iteration lines alone. `merged`: dense with srun's and torchrun's labels in front of every line.
+"""Generated logs, in the formats of the real programs, for what real logs cannot give: a million iterations, 10 GB, logs
+that are written while the daemon reads. Same arguments, same bytes.
 """
 
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 
 _BEGIN = datetime(2026, 3, 1, 8, 0, 0, tzinfo=UTC)
@@ -35,26 +31,6 @@ def iteration_line(iteration: int, total: int, at: datetime, chance: random.Rand
         f"| learning rate: {3e-4 * (1 - iteration / (total + 1)):.6E} | global batch size: {_BATCH:5d} "
         f"| lm loss: {loss:.6E} | loss scale: 1.0 | grad norm: {0.4 + 0.1 * chance.random():.3f} "
         f"| num zeros: {chance.randrange(10**6)} | number of skipped iterations:   0 | number of nan iterations:   0 |"
-    )
-
-
-def between(chance: random.Random) -> str:
-    """A line of the kind that stands between iterations and says nothing of the training."""
-    rank, node = chance.randrange(256), chance.randrange(32)
-    return chance.choice(
-        (
-            f"node{node:03d}:{41000 + rank}:{41900 + rank} [{rank % 8}] NCCL INFO Channel {rank % 32:02d}/1 : "
-            f"{rank % 16}[{rank % 8}] -> {(rank + 8) % 16}[{rank % 8}] [send] via NET/IB/{rank % 8}/GDRDMA",
-            "/opt/conda/lib/python3.10/site-packages/torch/distributed/c10d_logger.py:79: FutureWarning: "
-            "`torch.distributed._all_gather_base` is a private function and will be deprecated.",
-            f"[rank{rank}]:W0301 08:{rank % 60:02d}:11.{rank:06d} {41000 + rank} torch/_inductor/utils.py:1137] "
-            "[0/0] Not enough SMs to use max_autotune_gemm mode",
-            f"wandb: Network error (ConnectTimeout), entering retry loop. attempt {rank}",
-            f" > finished creating GPT datasets ... took {chance.random():.4f} seconds on shard {rank}",
-            f"WARNING: sequence packing left {9 * chance.random():.2f} % padding in the last batch",
-            f"++ export MASTER_ADDR=node{node:03d} && echo step guard {rank} of 256",
-            "  warnings.warn(  # torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly",
-        )
     )
 
 
@@ -84,30 +60,40 @@ def noise_line(chance: random.Random) -> str:
     )
 
 
-def dense(labels: bool = False) -> Iterator[str]:
-    """Endless: five lines, then one iteration line."""
-    chance, at, iteration = random.Random(6), _BEGIN, 0
-    yield HEAD
-    while True:
-        iteration += 1
-        at += timedelta(seconds=2.42)
-        lines = [between(chance) for _ in range(5)]
-        lines.append(iteration_line(iteration, 2_000_000, at, chance))
-        if labels:
-            lines = [f"{chance.randrange(8):2d}: [default{chance.randrange(8)}]:{line}" for line in lines]
-        yield "\n".join(lines) + "\n"
+def deepspeed_step(iteration: int, total: int, at: datetime, chance: random.Random) -> tuple[str, str]:
+    """What a microsoft Megatron-DeepSpeed training of one second an iteration prints of one: (rank 0, the last rank).
 
-
-def noise() -> Iterator[str]:
-    """Endless: 2,000 lines of start-up, then one iteration line."""
-    chance, at, iteration = random.Random(7), _BEGIN, 0
-    yield HEAD
-    while True:
-        iteration += 1
-        at += timedelta(seconds=2.42)
-        lines = [noise_line(chance) for _ in range(2000)]
-        lines.append(iteration_line(iteration, 2_000_000, at, chance))
-        yield "\n".join(lines) + "\n"
+    Rank 0: the engine's timers and step, each tenth iteration its progress and throughput. Last rank: the iteration line.
+    """
+    seconds = 1 + 0.01 * chance.random()
+    loss = 1.9 + 9.0 / (1 + iteration / 800) + 0.02 * chance.gauss(0, 1)
+    forward, backward, step = 310 * seconds, 630 * seconds, 55 * seconds
+    engine = f"[{at:%Y-%m-%d %H:%M:%S},{at.microsecond // 1000:03d}] [INFO] ["
+    timers = f"{engine}logging.py:128:log_dist] [Rank 0] time (ms) | "
+    rate = 3e-4 * (1 - iteration / (total + 1))
+    lines = [
+        f"{timers}optimizer_allgather: {1.5 * seconds:.2f} | optimizer_gradients: 0.81 | optimizer_step: {2.5 * seconds:.2f}",
+        f"{timers}fwd_microstep: {forward:.2f} | bwd_microstep: {backward:.2f} | bwd_inner_microstep: {0.9 * backward:.2f} "
+        f"| bwd_allreduce_microstep: {0.1 * backward:.2f} | step_microstep: {step:.2f}",
+        f"{timers}fwd: {forward:.2f} | bwd: {backward:.2f} | bwd_inner: {0.9 * backward:.2f} "
+        f"| bwd_allreduce: {0.1 * backward:.2f} | step: {step:.2f}",
+        f"steps: {iteration} loss: {loss:.4f} iter time (s): {seconds:.3f} samples/sec: {_BATCH / seconds:.3f}",
+    ]
+    if iteration % 10 == 0:
+        lines[1:1] = [
+            f"{engine}logging.py:128:log_dist] [Rank 0] step={iteration}, skipped=0, lr=[{rate}, {rate}], mom=[(0.9, 0.95), (0.9, 0.95)]",
+            f"{engine}timer.py:264:stop] epoch=0/micro_step={iteration}/global_step={iteration}, "
+            f"RunningAvgSamplesPerSec={_BATCH / 1.005}, CurrSamplesPerSec={_BATCH / seconds}, MemAllocated=21.13GB, MaxMemAllocated=30.41GB",
+        ]
+    last = (
+        f" iteration {iteration:8d}/{total:8d} | consumed samples: {iteration * _BATCH:12d} "
+        f"| consumed tokens: {iteration * _BATCH * 2048:12d} | elapsed time per iteration (ms): {seconds * 1000:.1f} "
+        f"| learning rate: {rate:.3E} | global batch size: {_BATCH:5d} | lm loss: {loss:.6E} | loss scale: 1.0 "
+        f"| grad norm: {0.4 + 0.1 * chance.random():.3f} | num zeros: 0.0 | actual seqlen:  2048 "
+        f"| number of skipped iterations:   0 | number of nan iterations:   0 | samples per second: {_BATCH / seconds:.3f} "
+        f"| tokens per gpu per second (tgs): {_BATCH * 8 / seconds:.3f} | TFLOPs: {150 / seconds:.2f} |\n"
+    )
+    return "\n".join(lines) + "\n", last
 
 
 def loop() -> Iterator[str]:
@@ -120,34 +106,31 @@ def loop() -> Iterator[str]:
         yield iteration_line(iteration, 2_000_000, at, chance) + "\n"
 
 
-def merged() -> Iterator[str]:
-    """Dense, with launchers' labels."""
-    return dense(labels=True)
+def kilobytes(count: int) -> Iterator[str]:
+    """20 iterations, then `count` kilobytes and a bit of what a start-up prints: 10,000 lines, again and again."""
+    yield from iterations(20)
+    chance = random.Random(7)
+    block = "".join(noise_line(chance) + "\n" for _ in range(10_000))
+    yield from repeat(block, 1 + count * 1000 // len(block))
 
 
-KINDS = {"dense": dense, "noise": noise, "loop": loop, "merged": merged}
-
-
-def write_bytes(kind: str, path: Path, size: int) -> None:
-    """A log of at least `size` bytes, whole lines; kept if it is already there."""
-    if path.exists() and path.stat().st_size >= size:
-        return
-    written = 0
-    with path.with_suffix(".part").open("w") as out:
-        parts = KINDS[kind]()
-        while written < size:
-            text = "".join(islice(parts, 500 if kind != "noise" else 1))
-            written += out.write(text)  # the text is ASCII: characters are bytes
-    path.with_suffix(".part").replace(path)
-
-
-def write_iterations(path: Path, count: int) -> None:
+def iterations(count: int) -> Iterator[str]:
     """`count` iteration lines alone."""
-    if not path.exists():
-        with path.with_suffix(".part").open("w") as out:
-            out.writelines(islice(loop(), count + 1))
-        path.with_suffix(".part").replace(path)
+    return islice(loop(), count + 1)
 
 
-if __name__ == "__main__":
-    write_bytes(sys.argv[1], Path(sys.argv[2]), int(float(sys.argv[3]) * 1e6))
+def attempts(count: int) -> Iterator[str]:
+    """`count` launches of 20 iterations each, the second half of which is computed again by the next."""
+    lines = islice(loop(), 1, None)
+    last = list(islice(lines, 10))
+    for number in range(count):
+        yield HEAD.replace("08:00:00", f"{8 + number // 3600 % 16:02d}:{number // 60 % 60:02d}:{number % 60:02d}")
+        again, last = last, list(islice(lines, 10))
+        yield from (*again, *last)
+
+
+def written(path: Path, texts: Iterable[str]) -> Path:
+    """The log at `path`."""
+    with path.open("w") as out:
+        out.writelines(texts)
+    return path

@@ -1,12 +1,14 @@
-"""Programs are timed from outside, by the operating system's own accounting; several are run in turns.
+"""Programs are timed from outside, by the operating system's own accounting, and in turns where two are compared.
 
-Wall time is what a person waits; processor time is what stays comparable on a machine that others use too.
+Wall time is what a person waits. Processor time (user and system, of a program and of the children that it waited for)
+stays comparable on a machine that others use too.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,8 +23,27 @@ MONITOR = (sys.executable, "-m", "monitor")
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    megabytes: int = 20
+    """Each real log is grown to so much."""
+    times: int = 3
+    """Turns of two programs that are compared."""
+    iterations: int = 1_000_000
+    """Of `replay` on a generated log."""
+    gigabytes: float = 10.0
+    """Logs that a restarted daemon has read before."""
+    seconds: float = 30.0
+    """For which a daemon is watched."""
+
+
+QUICK = Sizes(megabytes=2, times=1, iterations=20_000, gigabytes=0.4, seconds=6.0)
+
+
+@dataclass(frozen=True)
 class Run:
-    """One run of a program: seconds, seconds of processor, MiB at its peak."""
+    """One run of a program: seconds, seconds of processor, megabytes at its peak."""
 
     wall: float
     cpu: float
@@ -31,14 +52,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. `ratio` against the peer or the bar comes first."""
+    """One line of the report. A row without a goal has an empty `goal` and no `met`."""
 
     what: str
-    ratio: str
-    figure: str
-    bar: str
-    met: bool | None
-    """None where the row has no bar."""
+    measured: str
+    goal: str = ""
+    met: bool | None = None
 
 
 def environment() -> dict[str, str]:
@@ -52,27 +71,34 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(command: Sequence[str]) -> Run:
-    """Run once; output is thrown away."""
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
-    _, status, used = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - began
+def run(command: Sequence[str], output: Path = Path(os.devnull)) -> Run:
+    """Run once. Raises RuntimeError when the program fails.
+
+    The kernel counts the memory of this program at the fork too: the peak of a smaller one cannot be seen.
+    """
+    with output.open("wb") as stream:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.DEVNULL, env=environment())
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in (0, 1):
+    if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: exit {process.returncode}")
-    return Run(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return Run(wall, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6)
 
 
 def in_turns(commands: Mapping[str, Sequence[str]], times: int) -> dict[str, list[Run]]:
-    """Each command once for warmth, then `times` in turns, so that a drift of the machine hits all alike."""
-    for command in commands.values():
-        run(command)
+    """Each command `times` in turns, so that a drift of the machine hits all alike; printed is SCRATCH/name.output."""
     results: dict[str, list[Run]] = {name: [] for name in commands}
     for _ in range(times):
         for name, command in commands.items():
-            results[name].append(run(command))
+            results[name].append(run(command, SCRATCH / f"{name}.output"))
     return results
+
+
+def middle(runs: Sequence[Run]) -> Run:
+    """The median of each figure."""
+    return Run(*(statistics.median(getattr(one, name) for one in runs) for name in ("wall", "cpu", "peak")))
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
@@ -86,11 +112,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def pair_ratio(slower: Sequence[Run], faster: Sequence[Run], what: str) -> list[float]:
-    """How many times faster, run by run."""
-    return [getattr(a, what) / getattr(b, what) for a, b in zip(slower, faster, strict=True)]
-
-
 def cpu_of(pid: int) -> float:
     """Seconds of processor that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -98,9 +119,9 @@ def cpu_of(pid: int) -> float:
 
 
 def rss_of(pid: int) -> float:
-    """MiB resident now."""
+    """Megabytes (of 1,000,000 bytes) resident now."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def machine() -> str:
@@ -111,19 +132,20 @@ def machine() -> str:
     load = os.getloadavg()[0]
     return (
         f"{model}, {os.cpu_count()} processors, {memory:.0f} GiB, Linux {platform.release()}, "
-        f"Python {platform.python_version()}; load average {load:.1f} as this began"
+        f"Python {platform.python_version()}; load average {load:.1f} at the start"
     )
-
-
-def version(command: Sequence[str]) -> str:
-    """The first line that a program says of itself."""
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (told.stdout + told.stderr).strip().splitlines()[0]
 
 
 def table(rows: Sequence[Row]) -> str:
     """As Markdown."""
-    lines = ["| what | ratio | measured: median (least to most) | bar | met |", "| --- | --- | --- | --- | --- |"]
     words = {True: "yes", False: "**no**", None: ""}
-    lines += [f"| {row.what} | {row.ratio} | {row.figure} | {row.bar} | {words[row.met]} |" for row in rows]
-    return "\n".join(lines)
+    lines = ["| what | measured | goal | met |", "| --- | --- | --- | --- |"]
+    return "\n".join(lines + [f"| {row.what} | {row.measured} | {row.goal} | {words[row.met]} |" for row in rows])
+
+
+def version(command: Sequence[str]) -> str:
+    """The first line that a program prints about itself; empty if it is missing."""
+    if not shutil.which(command[0]):
+        return f"no {command[0]}"
+    printed = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (printed.stdout + printed.stderr).strip().splitlines()[0]

@@ -1,32 +1,31 @@
-"""The daemon beside training: 50 live runs, 10,000 idle files, the way of a line to its metric, scrapes, a resume.
+"""The daemon beside training: 50 live runs, 10,000 idle files, a line's way to its metric, scrapes, a restart.
 
-    python -m benchmarks.speed.steady [--seconds 30] [--gigabytes 10] [part ...]
-
-Parts: live idle latency scrape resume.
+The logs are generated; they are written while the daemon reads them.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import subprocess
 import threading
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from statistics import median
 
 from benchmarks.speed.daemon import Daemon, daemon
-from benchmarks.speed.logs import HEAD, iteration_line, write_bytes
-from benchmarks.speed.measure import SCRATCH, Row, cpu_of, percentile, rss_of, spread, table
+from benchmarks.speed.logs import HEAD, deepspeed_step, kilobytes, written
+from benchmarks.speed.measure import SCRATCH, Row, Sizes, percentile, spread
 
 _CHANCE = Random(1)
+_BEFORE = 20
+"""Iterations that a log holds when the daemon starts."""
 
 
-def _line(iteration: int) -> str:
-    return iteration_line(iteration, 10_000, datetime.now(UTC).replace(tzinfo=None), _CHANCE) + "\n"  # noqa: TID251
+def _step(iteration: int, seconds_ago: int = 0) -> tuple[str, str]:
+    """What is printed of an iteration: by rank 0, by the last rank."""
+    at = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=seconds_ago)  # noqa: TID251
+    return deepspeed_step(iteration, 100_000, at, _CHANCE)
 
 
 def _folder(name: str) -> Path:
@@ -36,21 +35,23 @@ def _folder(name: str) -> Path:
     return folder
 
 
-def _runs(folder: Path, count: int, lines: int) -> list[Path]:
+def _runs(folder: Path, count: int) -> list[Path]:
     logs = []
     for number in range(count):
-        log = folder / f"run{number:04d}.log"
-        log.write_text(HEAD + "".join(_line(iteration) for iteration in range(1, lines + 1)))
-        logs.append(log)
+        steps = ("".join(_step(iteration, _BEFORE - iteration)) for iteration in range(1, _BEFORE + 1))
+        logs.append(written(folder / f"run{number:04d}.log", [HEAD, *steps]))
     return logs
 
 
-class _Scrapes:
-    """One of the whole page every 15 s, as Prometheus asks: what the monitor does only when asked is counted too."""
+class _Thread:
+    """Something that is done beside the measurement."""
 
-    def __init__(self, one: Daemon) -> None:
-        self._one, self._stop = one, threading.Event()
-        self._thread = threading.Thread(target=self._scrape, daemon=True)
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        raise NotImplementedError
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -59,193 +60,142 @@ class _Scrapes:
         self._stop.set()
         self._thread.join()
 
-    def _scrape(self) -> None:
+
+class _Scrapes(_Thread):
+    """One of the whole page every 15 s, as Prometheus asks: what is done only when somebody asks is counted too."""
+
+    def __init__(self, one: Daemon) -> None:
+        super().__init__()
+        self._one = one
+
+    def _run(self) -> None:
         while not self._stop.wait(15.0):
             self._one.get("/metrics")
 
 
-class _Writers:
-    """One line a second to each log, spread over the second, from another thread."""
+class _Writers(_Thread):
+    """An iteration a second to each log, spread over the second: the lines of rank 0, then that of the last rank."""
 
-    def __init__(self, logs: list[Path], first: int) -> None:
-        self._logs, self._first, self._stop = logs, first, threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
+    def __init__(self, logs: list[Path]) -> None:
+        super().__init__()
+        self._logs = logs
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _write(self) -> None:
+    def _run(self) -> None:
         streams = [log.open("a", buffering=1) for log in self._logs]
-        iteration, began = self._first, time.perf_counter()
+        number, began = 0, time.perf_counter()
         while not self._stop.is_set():
             for index, stream in enumerate(streams):
-                stream.write(_line(iteration))
-                due = began + (iteration - self._first) + (index + 1) / len(streams)
+                for text in _step(_BEFORE + 1 + number):
+                    stream.write(text)
+                due = began + number + (index + 1) / len(streams)
                 self._stop.wait(max(0.0, due - time.perf_counter()))
-            iteration += 1
+            number += 1
         for stream in streams:
             stream.close()
 
 
-def live(seconds: float) -> list[Row]:
-    """50 runs, one line a second each, scraped every 15 s; `tail -F` on the same files beside it."""
-    logs = _runs(_folder("live"), 50, 20)
+def live(sizes: Sizes) -> list[Row]:
+    """50 runs, an iteration a second each, with timers and engine steps; scraped every 15 s."""
+    logs = _runs(_folder("live"), 50)
     with daemon(str(logs[0].parent / "*.log")) as one:
         one.until_ready(len(logs))
-        tail = subprocess.Popen(["tail", "-q", "-n", "0", "-F", *map(str, logs)], stdout=subprocess.DEVNULL)
-        with _Writers(logs, 21), _Scrapes(one):
+        with _Writers(logs), _Scrapes(one):
             one.rate(10.0)
-            before, began = cpu_of(tail.pid), time.perf_counter()
-            shares = [one.rate(seconds / 3) for _ in range(3)]
-            tailed = (cpu_of(tail.pid) - before) / (time.perf_counter() - began)
-        tail_memory = rss_of(tail.pid)
-        tail.terminate()
-        tail.wait()
-    used, memory = [100 * share for share, _ in shares], shares[-1][1]
+            watched = [one.rate(sizes.seconds / 3) for _ in range(3)]
+    used, memory = [share for share, _ in watched], watched[-1][1]
     return [
         Row(
-            "50 live runs, a line a second each: processor", f"{median(used):.1f} of the bar",
-            f"{spread(used)} % of one core (`tail -F`: {100 * tailed:.2f} %)", "1 %", median(used) <= 1.0,
+            "50 live runs, an iteration a second each with timers and engine steps (generated logs): processor",
+            f"{spread(used)} % of one core", "1.5 %", median(used) <= 1.5,
         ),
-        Row(
-            "... resident memory", f"{memory * 1.048576 / 80:.2f} of the bar",
-            f"{memory:.0f} MiB (`tail -F`: {tail_memory:.0f} MiB)", "80 MB", memory * 1.048576 <= 80,
-        ),
+        Row("... resident memory", f"{memory:.0f} MB", "80 MB", memory <= 80),
     ]  # fmt: skip
 
 
-def idle(seconds: float) -> list[Row]:
+def idle(sizes: Sizes) -> list[Row]:
     """10,000 files that nobody writes."""
     folder = _folder("idle")
     for number in range(10_000):
         (folder / f"{number // 100:03d}").mkdir(exist_ok=True)
         (folder / f"{number // 100:03d}" / f"job{number:05d}.out").write_text("NCCL INFO nothing to see\n" * 10)
     rows = []
+    series = "megatron_monitor_stat_calls_total"
     for mode in ("woken", "polled"):
         with daemon(str(folder / "**" / "*.out"), polled=mode == "polled") as one:
             one.until_ready(0)  # files without a training log are looked at and not followed
-            one.rate(20.0)
-            stats = one.value("megatron_monitor_stats_total")
-            shares = [one.rate(seconds / 3) for _ in range(3)]
-            asked = one.value("megatron_monitor_stats_total")
-        used = [100 * share for share, _ in shares]
-        looks = f"; {(asked - stats) / seconds:.0f} stats a second" if asked is not None and stats is not None else ""
-        rows.append(
-            Row(
-                f"10,000 idle files, {mode}", f"{median(used) / 2:.1f} of the bar",
-                f"{spread(used)} % of one core, {shares[-1][1]:.0f} MiB{looks}", "2 %", median(used) <= 2.0,
-            )
-        )  # fmt: skip
+            one.rate(10.0)
+            calls = one.value(series)
+            watched = [one.rate(sizes.seconds / 6) for _ in range(3)]
+            calls_after = one.value(series)
+        used = [share for share, _ in watched]
+        stats = (
+            f"; {2 * (calls_after - calls) / sizes.seconds:.0f} stat calls a second" if calls and calls_after else ""
+        )
+        figure = f"{spread(used)} % of one core, {watched[-1][1]:.0f} MB{stats}"
+        rows.append(Row(f"10,000 idle files, {mode}", figure, "2 %", median(used) <= 2.0))
     return rows
 
 
-def latency(samples: int) -> list[Row]:
+def latency(sizes: Sizes) -> list[Row]:
     """From the end of the write to the first scrape that shows the line. Scrapes follow one another without pause."""
     rows = []
-    for mode, bar in (("woken", 0.150), ("polled", 1.1)):
-        logs = _runs(_folder(f"latency-{mode}"), 1, 20)
+    samples = max(10, int(sizes.seconds))
+    for mode, goal in (("woken", 0.150), ("polled", 1.1)):
+        logs = _runs(_folder(f"latency-{mode}"), 1)
         waits: list[float] = []
         with daemon(str(logs[0]), polled=mode == "polled") as one, logs[0].open("a", buffering=1) as stream:
             one.until_ready(1)
             series = f'megatron_iteration{{run="{logs[0].stem}"}}'
-            for iteration in range(21, 21 + samples):
+            for iteration in range(_BEFORE + 1, _BEFORE + 1 + samples):
                 time.sleep(0.2 + _CHANCE.random())
-                stream.write(_line(iteration))
+                stream.write("".join(_step(iteration)))
                 began = time.perf_counter()
                 while one.value(series) != iteration:
                     time.sleep(0.002)
                 waits.append(time.perf_counter() - began)
         last = percentile(waits, 0.99)
-        rows.append(
-            Row(
-                f"line written to metric visible, {mode}", f"{last / bar:.2f} of the bar",
-                f"p50 {1000 * median(waits):.0f} ms, p99 {1000 * last:.0f} ms of {samples}", f"{1000 * bar:.0f} ms",
-                last <= bar,
-            )
-        )  # fmt: skip
+        figure = f"p50 {1000 * median(waits):.0f} ms, p99 {1000 * last:.0f} ms of {samples}"
+        rows.append(Row(f"line written to metric visible, {mode}", figure, f"p99 {1000 * goal:.0f} ms", last <= goal))
     return rows
 
 
-def _scrapes(one: Daemon, count: int, pause: float = 0.02) -> list[float]:
-    waits = []
-    for _ in range(count):
-        began = time.perf_counter()
-        one.get("/metrics")
-        waits.append(time.perf_counter() - began)
-        time.sleep(pause)
-    return waits
-
-
-def scrape(count: int) -> list[Row]:
-    """Scrapes while 50 runs get a line a second: one after the other, and so seldom that every live run has changed."""
+def scrape(sizes: Sizes) -> list[Row]:
+    """Scrapes while 50 runs are written: one after the other, and so seldom that every live run has changed."""
     rows = []
-    for runs, pause, bar in ((50, 0.02, 0.020), (50, 1.0, 0.020), (1000, 0.02, 0.300)):
-        logs = _runs(_folder("scrape"), runs, 20)
+    many = max(30, int(sizes.seconds * 6))
+    for runs, pause, count, goal in ((50, 0.02, many, 0.020), (50, 1.0, many // 6, 0.020), (1000, 0.02, many, 0.300)):
+        logs = _runs(_folder("scrape"), runs)
+        waits = []
         with daemon(str(logs[0].parent / "*.log")) as one:
             one.until_ready(runs)
             size = len(one.get("/metrics")[1])
-            with _Writers(logs[:50], 21):
-                waits = _scrapes(one, count if pause < 1.0 else max(20, count // 5), pause)
+            with _Writers(logs[:50]):
+                for _ in range(count):
+                    began = time.perf_counter()
+                    one.get("/metrics")
+                    waits.append(time.perf_counter() - began)
+                    time.sleep(pause)
         last = percentile(waits, 0.99)
-        often = "" if pause < 1.0 else ", once a second"
-        rows.append(
-            Row(
-                f"scrape, {runs} runs (50 of them live){often}", f"{last / bar:.2f} of the bar",
-                f"p50 {1000 * median(waits):.0f} ms, p99 {1000 * last:.0f} ms of {len(waits)}; "
-                f"{size / 1e6:.1f} MB a page",
-                f"{1000 * bar:.0f} ms", last <= bar,
-            )
-        )  # fmt: skip
+        often = ", once a second" if pause >= 1.0 else ""
+        figure = (
+            f"p50 {1000 * median(waits):.0f} ms, p99 {1000 * last:.0f} ms of {count}; a page of {size / 1e6:.1f} MB"
+        )
+        what = f"scrape, {runs} runs, 50 of them live{often} (generated logs)"
+        rows.append(Row(what, figure, f"p99 {1000 * goal:.0f} ms", last <= goal))
     return rows
 
 
-def resume(gigabytes: float) -> list[Row]:
+def resume(sizes: Sizes) -> list[Row]:
     """Start again with logs that were read before."""
     folder = _folder("resume")
-    part = SCRATCH / "noise.200.log"
-    write_bytes("noise", part, 200 * 10**6)
-    count = max(1, round(gigabytes * 5))
-    for number in range(count):
+    count = max(2, round(sizes.gigabytes * 5))
+    part = written(folder / "run000.log", kilobytes(200_000))
+    for number in range(1, count):
         shutil.copyfile(part, folder / f"run{number:03d}.log")
     with daemon(str(folder / "*.log")) as one:
         first = one.until_ready(count)
     with daemon(str(folder / "*.log"), keep_state=True) as one:
         again = one.until_ready(count)
     shutil.rmtree(folder)
-    figure = f"{again:.2f} s (reading it the first time: {first:.0f} s)"
-    return [
-        Row(
-            f"start with {count / 5:.0f} GB of logs already read",
-            f"{again / 2:.2f} of the bar",
-            figure,
-            "2 s",
-            again <= 2.0,
-        )
-    ]
-
-
-PARTS: dict[str, Callable[[float, float], list[Row]]] = {
-    "live": lambda seconds, _: live(seconds),
-    "idle": lambda seconds, _: idle(seconds),
-    "latency": lambda seconds, _: latency(max(20, int(seconds * 2))),
-    "scrape": lambda seconds, _: scrape(max(50, int(seconds * 7))),
-    "resume": lambda _, gigabytes: resume(gigabytes),
-}
-
-
-def main(seconds: float = 30.0, gigabytes: float = 10.0, parts: tuple[str, ...] = tuple(PARTS)) -> list[Row]:
-    SCRATCH.mkdir(parents=True, exist_ok=True)
-    return [row for part in parts for row in PARTS[part](seconds, gigabytes)]
-
-
-if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("parts", nargs="*")
-    options.add_argument("--seconds", type=float, default=30.0)
-    options.add_argument("--gigabytes", type=float, default=10.0)
-    given = options.parse_args()
-    print(table(main(given.seconds, given.gigabytes, tuple(given.parts) or tuple(PARTS))))
+    figure = f"{again:.2f} s (reading them the first time: {first:.0f} s)"
+    return [Row(f"start with {count / 5:.1f} GB of logs already read (generated)", figure, "2 s", again <= 2.0)]

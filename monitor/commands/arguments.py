@@ -68,7 +68,7 @@ def files_of(paths: tuple[str, ...]) -> Iterator[str]:
 
 def _found(path: str) -> list[str]:
     """The files that the daemon would follow for PATH, in the order of their names."""
-    planned = plan([Watch(path)], read_mounts(), os.path.realpath)
+    planned = plan([Pattern(path)], read_mounts(), os.path.realpath)
     walk = Walk(OsLayer(), [job for jobs in planned.values() for job in jobs], frozenset())
     return sorted({step.path for step in walk.run() if step is not None})
 

@@ -1,0 +1,174 @@
+"""`run --once` and `replay` on real logs, each grown to one size, against mtail with a program for the same facts.
+
+A log is grown by repeating its part from the first iteration line on, with iteration numbers that go on. The real logs
+are no part of the repository: they are looked for in the folder `shared` beside it, or where --real-logs or
+$BENCH_REAL_LOGS says. Grown logs are written to the scratch folder alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from statistics import median
+
+from benchmarks.speed.logs import HEAD, written
+from benchmarks.speed.measure import MONITOR, SCRATCH, Row, Sizes, in_turns, middle, run
+
+FOLDER = Path(os.environ.get("BENCH_REAL_LOGS") or Path(__file__).parents[3] / "shared")
+PROGRAM = Path(__file__).parent / "mtail" / "training.mtail"
+MTAIL = ("mtail", "--one_shot", "--logtostderr", "--port", "0", "--progs", str(PROGRAM), "--logs")
+LOGS = {
+    "logs/nvidia/2340723.out": "Megatron-LM 2025, srun",
+    "field-logs/pbs_54745.log": "Megatron-LM 2025, PBS",
+    "logs/bigscience/meg_gpt2_base_n4_dp1_tp4_pp4-1809579.out": "Megatron-LM 2021",
+    "field-logs/bigcode_job_74m.log": "Megatron-LM (BigCode)",
+    "field-logs/rocm_2700.out": "Megatron-LM (ROCm)",
+    "field-logs/megatron_bridge.log": "Megatron-Bridge",
+    "field-logs/primus_sigterm.log": "AMD Primus",
+    "field-logs/lumi_175b_32_nodes.out": "Megatron-DeepSpeed (BigScience), LUMI",
+    "logs/microsoft/qwen7b_static_1305_500.log": "Megatron-DeepSpeed (microsoft), pdsh",
+    "field-logs/microsoft_moe_random_ltd.log": "Megatron-DeepSpeed (microsoft), fp16, MoE",
+    "logs/cpu/mds_clean.log": "Megatron-DeepSpeed (microsoft), timers of the engine",
+    "logs/neox/70M_512step.out": "gpt-neox",
+    "logs/deepspeed/opt-1.3b-globalBatchSize128.log": "DeepSpeed engine (DeepSpeed-Chat)",
+    "field-logs/hf_swift_39.log": "HF Trainer (ms-swift)",
+}
+"""Logs of the shared folder that are measured, and the programs that wrote them. A folder without any of them is
+measured whole."""
+_REPLAYED = ("pbs_54745.log", "70M_512step.out")
+"""Many iteration lines with hardly anything between them; the same with timers and engine steps."""
+_SUFFIXES = {".log", ".out", ".output", ".err"}
+_MEDIAN_GOAL, _LEAST_GOAL = 3.0, 1.0
+_REPLAY_GOAL = 45.0  # seconds for a million iteration lines
+
+_STEP = [
+    re.compile(rb"\biteration[ =]{1,20}(?P<step>\d{1,12})[ ]{0,20}/[ ]{0,20}(?P<total>\d{1,12})"),
+    re.compile(rb"'global_step/max_steps': '(?P<step>\d{1,12})/(?P<total>\d{1,12})"),
+    re.compile(rb"\bsteps: (?P<step>\d{1,12})(?P<total>) loss"),
+    re.compile(rb"\bstep=(?P<step>\d{1,12})(?P<total>), skipped"),
+    re.compile(rb"\bcompleted step: (?P<step>\d{1,12})(?P<total>)"),
+    re.compile(rb"\[batch=(?P<step>\d{1,12})/(?P<total>\d{1,12})\]"),
+]
+"""What an iteration line looks like: the first of these that a log holds decides."""
+_NUMBERS = (
+    rb"((?:\biteration[ =]|\bsteps?[=:] ?|\bglobal_step=|'global_step/max_steps': '|\bcompleted step: |\[batch=)"
+    rb"[ ]{0,20}"
+    rb"|\|[ ]{0,4}(?=\d{1,12}/(?:%s) \[))(\d{1,12})\b"
+)
+"""Where a log says at which iteration it is; a progress bar counts if it ends at the training's total."""
+_COUNTED = re.compile(rb"^megatron_iterations_total\{.*\} (\S+)$", re.MULTILINE)
+
+
+def real_logs(folder: Path) -> dict[Path, str]:
+    """The logs to measure and the programs that wrote them; exits with a message if there are none."""
+    known = {folder / path: program for path, program in LOGS.items() if (folder / path).is_file()}
+    logs = known or dict.fromkeys(every_log(folder), "")
+    if not logs:
+        raise SystemExit(
+            f"no real logs in {folder}: name a folder that holds some with --real-logs DIR or BENCH_REAL_LOGS"
+        )
+    return logs
+
+
+def every_log(folder: Path) -> list[Path]:
+    """All logs of the folder, the subfolders `logs` and `field-logs` alone where it has them."""
+    roots = [root for root in (folder / "logs", folder / "field-logs") if root.is_dir()] or [folder]
+    return sorted(path for root in roots for path in root.rglob("*") if path.is_file() and path.suffix in _SUFFIXES)
+
+
+def grown(source: Path, size: int) -> tuple[Path, int]:
+    """(the log grown to `size` bytes, how many iteration lines it holds). Kept in the scratch folder."""
+    data = source.read_bytes()
+    step = next((step for step in _STEP if step.search(data)), None)
+    found = list(step.finditer(data)) if step else []
+    begin = data.rfind(b"\n", 0, found[0].start()) + 1 if found else 0
+    head, body = data[:begin], data[begin:].rstrip(b"\n") + b"\n"
+    steps = sorted({int(one["step"]) for one in found})
+    span = steps[-1] - steps[0] + (steps[1] - steps[0] if steps[1:] else 1) if steps else 0  # the log interval stays
+    totals = {one["total"] for one in found} - {b""}
+    # text, name, number, text, name, number, ... , text
+    pieces = re.split(_NUMBERS % (b"|".join(sorted(totals)) or b"x"), body)
+    target = SCRATCH / f"{size}.{source.name}"
+    copies = 0
+    with target.open("wb") as out:
+        written = out.write(head)
+        while written < size:
+            written += out.write(b"".join(pieces))
+            copies += 1
+            pieces[2::3] = [b"%d" % (int(number) + span) for number in pieces[2::3]]
+    return target, copies * len(found)
+
+
+def against_mtail(sizes: Sizes, folder: Path) -> tuple[list[Row], str]:
+    """The rows with goals, and a table by log."""
+    if not shutil.which("mtail"):
+        raise SystemExit("mtail is missing (Debian: apt-get install mtail)")
+    together = SCRATCH / "all-real-logs.log"
+    with together.open("wb") as out:
+        for path in every_log(folder):
+            with path.open("rb") as stream:
+                shutil.copyfileobj(stream, out)
+            out.write(b"\n")
+    logs = [(path.name, program, *grown(path, sizes.megabytes * 10**6)) for path, program in real_logs(folder).items()]
+    logs.append(("all real logs in one file", "all of these and more", together, 0))
+    run((*MONITOR, "run", "--once", str(written(SCRATCH / "empty.log", [HEAD]))))  # its bytecode is cached
+    columns = ("log", "program", "iteration lines", "iterations counted", "mtail, processor s", "monitor, processor s")
+    lines = [f"| {' | '.join((*columns, 'ratio', 'wall ratio', 'MB/s'))} |", "| --- " * 9 + "|"]
+    ratios: dict[str, float] = {}
+    walls: dict[str, float] = {}
+    for name, program, log, iterations in logs:
+        runs = in_turns({"mtail": (*MTAIL, str(log)), "monitor": (*MONITOR, "run", "--once", str(log))}, sizes.times)
+        peer, mine = middle(runs["mtail"]), middle(runs["monitor"])
+        counted = sum(map(float, _COUNTED.findall((SCRATCH / "monitor.output").read_bytes())))
+        ratios[name], walls[name] = peer.cpu / mine.cpu, peer.wall / mine.wall
+        lines.append(
+            f"| {name} | {program} | {iterations or ''} | {counted:.0f} | {peer.cpu:.2f} | {mine.cpu:.2f} "
+            f"| {ratios[name]:.1f} | {walls[name]:.1f} | {log.stat().st_size / mine.cpu / 1e6:.0f} |"
+        )
+    whole, whole_wall = ratios.pop(logs[-1][0]), walls.pop(logs[-1][0])
+    slowest = min(ratios, key=ratios.__getitem__)
+    what = f"`run --once` against mtail, {len(ratios)} real logs grown to {sizes.megabytes} MB each"
+    rows = [
+        Row(
+            f"{what}: median",
+            f"{median(ratios.values()):.1f}x its speed by processor time, {median(walls.values()):.1f}x by wall time",
+            f"{_MEDIAN_GOAL:.0f}x", median(ratios.values()) >= _MEDIAN_GOAL,
+        ),
+        Row(
+            f"... the slowest, {slowest}",
+            f"{ratios[slowest]:.1f}x by processor time, {walls[slowest]:.1f}x by wall time",
+            f"{_LEAST_GOAL:.0f}x", ratios[slowest] >= _LEAST_GOAL,
+        ),
+        Row(
+            f"... all real logs in one file, {together.stat().st_size / 1e6:.0f} MB",
+            f"{whole:.1f}x by processor time, {whole_wall:.1f}x by wall time",
+        ),
+    ]  # fmt: skip
+    return rows, "\n".join(lines)
+
+
+def replaying(sizes: Sizes, folder: Path) -> list[Row]:
+    """`replay` and `parse --json` of grown real logs; peak memory when the log is four times as long."""
+    rows = []
+    for path in (path for path in real_logs(folder) if path.name in _REPLAYED):
+        short, _ = grown(path, sizes.megabytes * 10**6 // 2)
+        long, iterations = grown(path, 2 * sizes.megabytes * 10**6)
+        before = run((*MONITOR, "replay", str(short)))
+        after = run((*MONITOR, "replay", str(long)))
+        each = 1e6 / max(1, iterations)
+        rows += [
+            Row(
+                f"`replay` of a real log, {path.name} grown to {iterations:,} iteration lines: for a million of them",
+                f"{after.cpu * each:.0f} s of processor, {after.wall * each:.0f} s wall",
+                f"{_REPLAY_GOAL:.0f} s", after.wall * each <= _REPLAY_GOAL,
+            ),
+            Row(
+                f"... peak memory, {short.stat().st_size / 1e6:.0f} MB and {long.stat().st_size / 1e6:.0f} MB of it",
+                f"{before.peak:.0f} MB and {after.peak:.0f} MB", "flat (within 10 %)", after.peak <= 1.1 * before.peak,
+            ),
+        ]  # fmt: skip
+        parse = run((*MONITOR, "parse", "--json", str(long)))
+        rows.append(Row(f"`parse --json` of {path.name}", f"{long.stat().st_size / parse.wall / 1e6:.0f} MB/s"))
+    return rows
