@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +26,33 @@ TOOLS = {
 # Derandomised, so that red means red; no deadline, so that a busy machine is no failure.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
+
+
+SUMMARY: pytest.StashKey[list[str]] = pytest.StashKey()
+"""Lines that a test wants to see at the end of the session."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing is said yet."""
+    config.stash[SUMMARY] = []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands its lines over."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["summary"] = session.config.stash[SUMMARY]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker's lines; one that crashed has none."""
+    node.config.stash[SUMMARY] += getattr(node, "workeroutput", {}).get("summary", [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """All lines, before pytest's own last one."""
+    for row in config.stash[SUMMARY]:
+        terminalreporter.write_line(row)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
