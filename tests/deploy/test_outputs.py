@@ -153,7 +153,7 @@ def test_the_rules_run_at_victoria_metrics(
     launch(
         "vmalert", *(f"-rule={path}" for path in rules), f"-datasource.url=http://{target}",
         f"-remoteWrite.url=http://{target}", f"-remoteRead.url=http://{target}", f"-notifier.url=http://{alertmanager}",
-        "-evaluationInterval=1s", listen="-httpListenAddr", ready="/health",
+        "-evaluationInterval=1s", "-remoteWrite.flushInterval=500ms", listen="-httpListenAddr", ready="/health",
     )  # fmt: skip
     held = "run:megatron_hang_deadline_timestamp_seconds:held"
     daemon.wait(lambda: training.number >= 12)

@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -69,25 +70,33 @@ class RunningDaemon:
 Start = Callable[..., RunningDaemon]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start daemons with `start(*arguments)`; state below tmp_path, a free port each."""
+@contextmanager
+def daemons(directory: Path) -> Iterator[Start]:
+    """Start daemons with `start(*arguments)`; state below `directory`, a free port each; they are killed at the end."""
     running: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str, listen: str = "127.0.0.1:0") -> RunningDaemon:
         command = [sys.executable, "-m", "monitor", "run", "--listen", listen, *arguments]
-        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1"}
-        log = tmp_path / f"daemon-{len(running)}.log"
+        environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), "PYTHONUNBUFFERED": "1"}
+        log = directory / f"daemon-{len(running)}.log"
         with log.open("w") as stream:
             process = subprocess.Popen(command, stderr=stream, stdout=stream, text=True, env=environment)
         running.append(process)
         return RunningDaemon(process, _address(process, log))
 
-    yield begin
-    for process in running:
-        if process.poll() is None:
+    try:
+        yield begin
+    finally:
+        for process in running:
             process.kill()
             process.wait(timeout=5)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Daemons of one test."""
+    with daemons(tmp_path) as begin:
+        yield begin
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> str:
