@@ -11,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
-REAL_LOGS = ROOT.parent / "shared" / "logs"
+SHARED = ROOT.parent / "shared"
+REAL_LOGS = SHARED / "logs"
+FIELD_LOGS = SHARED / "field-logs"
+"""Logs that others wrote, beside the project; tests that read them are marked `real_logs` and `field_logs`."""
 TOOLS = {
     "promtool": ("promtool",),
     "chromium": ("chromium",),
@@ -62,9 +65,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that read real logs skip where there are none; the end-to-end tools may be required."""
+    absent = {name for name, place in (("real_logs", REAL_LOGS), ("field_logs", FIELD_LOGS)) if not place.is_dir()}
     required = os.environ.get("MEGATRON_MONITOR_REQUIRE_E2E") == "1"
     for item in items:
-        if item.get_closest_marker("real_logs") and not REAL_LOGS.is_dir():
+        if any(item.get_closest_marker(name) for name in absent):
             item.add_marker(pytest.mark.skip(reason="no real logs beside the project"))
         for marker, tools in TOOLS.items():
             missing = [tool for tool in tools if not shutil.which(tool)]
