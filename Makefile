@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 LOGS ?=
 ARGS ?=
 TORCH ?= torch
+# More than two cores have: the tests that take long wait for real programs.
+WORKERS ?= 5
 
 .PHONY: all install dev demo run test test-live check lint types layers golden readme dashboards clean
 all: check
@@ -28,8 +30,9 @@ run: install  ## follow real logs: make run LOGS='/logs/**/*.out'
 	@test -n "$(LOGS)" || { echo "say which logs: make run LOGS='/logs/**/*.out'" >&2; exit 2; }
 	$(BIN)/megatron-monitor run $(ARGS) '$(LOGS)'
 
+# A file is one worker's, so that its servers are started once; deploy/ and e2e/, which take longest, come first.
 test: dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: dev
 	$(BIN)/ruff check .

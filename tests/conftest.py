@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
-REAL_LOGS = ROOT.parent / "shared" / "logs"
+SHARED = ROOT.parent / "shared"
+REAL_LOGS = SHARED / "logs"
+FIELD_LOGS = SHARED / "field-logs"
+"""Logs that others wrote, beside the project; tests that read them are marked `real_logs` and `field_logs`."""
 TOOLS = {
     "promtool": ("promtool",),
     "chromium": ("chromium",),
@@ -27,6 +31,33 @@ settings.register_profile("default", deadline=None, derandomize=True, suppress_h
 settings.load_profile("default")
 
 
+SUMMARY: pytest.StashKey[list[str]] = pytest.StashKey()
+"""Lines that a test wants to see at the end of the session."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing is said yet."""
+    config.stash[SUMMARY] = []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands its lines over."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["summary"] = session.config.stash[SUMMARY]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker's lines; one that crashed has none."""
+    node.config.stash[SUMMARY] += getattr(node, "workeroutput", {}).get("summary", [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """All lines, before pytest's own last one."""
+    for row in config.stash[SUMMARY]:
+        terminalreporter.write_line(row)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--golden` writes the golden files anew."""
     parser.addoption("--golden", action="store_true", help="write the golden files anew")
@@ -34,9 +65,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that read real logs skip where there are none; the end-to-end tools may be required."""
+    absent = {name for name, place in (("real_logs", REAL_LOGS), ("field_logs", FIELD_LOGS)) if not place.is_dir()}
     required = os.environ.get("MEGATRON_MONITOR_REQUIRE_E2E") == "1"
     for item in items:
-        if item.get_closest_marker("real_logs") and not REAL_LOGS.is_dir():
+        if any(item.get_closest_marker(name) for name in absent):
             item.add_marker(pytest.mark.skip(reason="no real logs beside the project"))
         for marker, tools in TOOLS.items():
             missing = [tool for tool in tools if not shutil.which(tool)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from monitor.clock import ManualClock, SystemClock
@@ -16,8 +14,8 @@ from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import IterationLogged
 from parsers.reader import SourceReader
+from tests.conftest import REAL_LOGS
 
-LOGS = Path(__file__).parents[2] / "shared" / "logs"
 pytestmark = pytest.mark.real_logs
 
 
@@ -27,7 +25,9 @@ def core() -> Core:
     later = ManualClock(
         wall=SystemClock().wall() + 86400
     )  # a fresh copy's files are of today: nothing may depend on it
-    found, _ = read_all(configured(None, (), [f"{LOGS}/*/*.out", f"{LOGS}/*/*.log", f"{LOGS}/*/*.err"]), later)
+    found, _ = read_all(
+        configured(None, (), [f"{REAL_LOGS}/*/*.out", f"{REAL_LOGS}/*/*.log", f"{REAL_LOGS}/*/*.err"]), later
+    )
     return found
 
 
@@ -78,7 +78,7 @@ def test_causes(core: Core) -> None:
 def test_every_printed_tflops_is_recomputed(path: str, lines: int, formula: str) -> None:
     """Each figure that a program printed is what its own formula gives, to the digit that it printed."""
     reader, state, seen = SourceReader(), RunState(name=path, read_at=0.0), 0
-    for entry in reader.feed((LOGS / path).read_bytes()):
+    for entry in reader.feed((REAL_LOGS / path).read_bytes()):
         fold(state, entry, path, 0.0, False)
         event = entry.event
         if (

@@ -35,25 +35,21 @@ FRAGMENTS = (
 )  # fmt: skip
 
 
-def patterns() -> dict[str, re.Pattern[str]]:
-    """Every compiled expression that a module of parsers/ holds, in tuples and dicts too."""
-    found: dict[str, re.Pattern[str]] = {}
+def patterns() -> dict[str, list[re.Pattern[str]]]:
+    """Every compiled expression that a module below parsers/ holds, in tuples and dicts too, by the module's name."""
 
-    def walk(name: str, value: Any, depth: int = 0) -> None:
+    def held(value: Any, depth: int = 0) -> Iterator[re.Pattern[str]]:
         if isinstance(value, re.Pattern):
             if isinstance(value.pattern, str):
-                found[name] = value
-        elif depth < 3 and isinstance(value, dict):
-            for key, item in value.items():
-                walk(f"{name}[{str(key)[:20]}]", item, depth + 1)
-        elif depth < 3 and isinstance(value, list | tuple):
-            for index, item in enumerate(value):
-                walk(f"{name}[{index}]", item, depth + 1)
+                yield value
+        elif depth < 4 and isinstance(value, dict | list | tuple):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from held(item, depth + 1)
 
-    for module in pkgutil.iter_modules(parsers.__path__):
-        loaded = importlib.import_module(f"parsers.{module.name}")
-        for name, value in vars(loaded).items():
-            walk(f"{module.name}.{name}", value)
+    found: dict[str, list[re.Pattern[str]]] = {}
+    for module in pkgutil.walk_packages(parsers.__path__, "parsers."):
+        if one := list(held(list(vars(importlib.import_module(module.name)).values()))):
+            found[module.name] = one
     return found
 
 
@@ -163,18 +159,18 @@ def worst_of_rules(text: str, rules: Sequence[Rule] = RULES) -> tuple[float, str
 
 
 PATTERNS = patterns()
-MODULES = sorted({name.partition(".")[0] for name in PATTERNS})
+SHARED = "parsers.engine.fields"
+"""Its expressions are used by the rules of every module."""
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", sorted(name for name in PATTERNS if name.startswith("parsers.formats.")))
 def test_expressions(name: str) -> None:
     """The rules of a module on the worst lines that the structure of its expressions suggests."""
-    rules = getattr(importlib.import_module(f"parsers.{name}"), "RULES", ())
+    rules: tuple[Rule, ...] = importlib.import_module(name).RULES
     texts: set[str] = set()
-    for known, pattern in PATTERNS.items():
-        if known.partition(".")[0] in (name, "fields"):
-            tree = _parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE)
-            texts.update(text[: SIZE - 60] for text in pumped(tree))
+    for pattern in {*PATTERNS[name], *PATTERNS[SHARED]}:
+        tree = _parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE)
+        texts.update(text[: SIZE - 60] for text in pumped(tree))
     for rule in rules:
         anchors = [anchor.decode() for anchor in rule.anchors]
         for text in sorted(texts):

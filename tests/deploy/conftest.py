@@ -5,101 +5,32 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
-import socket
-import subprocess
 import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 import yaml
 
 from tests.e2e.conftest import start  # noqa: F401 - the fixture that starts the daemon
 from tests.e2e.test_daemon import training  # noqa: F401 - the fixture that writes a log
+from tests.programs import Prometheus, prometheus, running
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules"
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def get(url: str, timeout: float = 5.0) -> str:
-    """The body of a page."""
-    with urllib.request.urlopen(url, timeout=timeout) as answer:
-        return str(answer.read().decode())
-
-
-def answers(url: str) -> bool:
-    """Whether a page is served."""
-    try:
-        get(url, timeout=1.0)
-    except (OSError, urllib.error.URLError):
-        return False
-    return True
-
-
-def wait(condition: Callable[[], bool], timeout: float, what: str) -> float:
-    """Seconds until the condition held; fails the test after `timeout`."""
-    began = time.monotonic()  # noqa: TID251 - real programs run on the real clock
-    while not condition():
-        assert time.monotonic() - began < timeout, f"not within {timeout} s: {what}"  # noqa: TID251
-        select.select([], [], [], 0.05)
-    return time.monotonic() - began  # noqa: TID251
-
-
-Launch = Callable[..., subprocess.Popen[bytes]]
+Launch = Callable[..., str]
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Start a program with `launch(*command, ready=URL)`; what it says goes to a file below tmp_path."""
-    running: list[subprocess.Popen[bytes]] = []
-
-    def begin(*command: str | Path, ready: str) -> subprocess.Popen[bytes]:
-        log = tmp_path / f"{Path(command[0]).name}-{len(running)}.log"
-        with log.open("wb") as stream:
-            process = subprocess.Popen([str(part) for part in command], stdout=stream, stderr=stream, cwd=tmp_path)
-        running.append(process)
-        wait(lambda: answers(ready) or process.poll() is not None, 30.0, f"{command[0]}: {log.read_text()[-2000:]}")
-        assert process.poll() is None, log.read_text()[-4000:]
-        return process
-
-    yield begin
-    for process in reversed(running):
-        process.kill()
-        process.wait(timeout=10)
-
-
-class Prometheus:
-    """A Prometheus that answers queries."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    def api(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of its API."""
-        return json.loads(get(f"http://{self.address}/api/v1/{path}?{urlencode(parameters)}"))["data"]
-
-    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """An instant query: labels and value of each sample."""
-        result = self.api("query", query=expression)["result"]
-        return [(sample["metric"], float(sample["value"][1])) for sample in result]
-
-    def firing(self) -> set[str]:
-        """Names of the alerts that fire."""
-        return {alert["labels"]["alertname"] for alert in self.api("alerts")["alerts"] if alert["state"] == "firing"}
+    """Start a program with `launch(*command, listen=OPTION, ready=PATH)`; gives its address."""
+    with ExitStack() as stack:
+        yield lambda *command, **options: stack.enter_context(running(tmp_path, *command, **options))
 
 
 def hastened(directory: Path, **waits: str) -> list[str]:
@@ -120,20 +51,10 @@ StartPrometheus = Callable[[dict[str, Any]], Prometheus]
 
 
 @pytest.fixture
-def start_prometheus(launch: Launch, tmp_path: Path) -> StartPrometheus:
+def start_prometheus(tmp_path: Path) -> Iterator[StartPrometheus]:
     """Start Prometheus on a configuration."""
-
-    def begin(config: dict[str, Any]) -> Prometheus:
-        file = tmp_path / "prometheus.yml"
-        file.write_text(yaml.safe_dump(config, sort_keys=False))
-        address = f"127.0.0.1:{free_port()}"
-        launch(
-            "prometheus", f"--config.file={file}", f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address={address}", ready=f"http://{address}/-/ready",
-        )  # fmt: skip
-        return Prometheus(address)
-
-    return begin
+    with ExitStack() as stack:
+        yield lambda config: stack.enter_context(prometheus(tmp_path, yaml.safe_dump(config, sort_keys=False)))
 
 
 def with_example(text: str, name: str) -> str:
@@ -206,12 +127,10 @@ def start_alertmanager(launch: Launch, tmp_path: Path, receiver: Receiver) -> St
         webhook[0]["url"] = receiver.url
         file = tmp_path / "alertmanager.yml"
         file.write_text(yaml.safe_dump(config, sort_keys=False))
-        address = f"127.0.0.1:{free_port()}"
-        launch(
+        return launch(
             "prometheus-alertmanager", f"--config.file={file}", f"--storage.path={tmp_path / 'alertmanager'}",
-            f"--web.listen-address={address}", "--cluster.listen-address=", ready=f"http://{address}/-/ready",
+            "--cluster.listen-address=", listen="--web.listen-address", ready="/-/ready",
         )  # fmt: skip
-        return address
 
     return begin
 

@@ -15,16 +15,14 @@ import yaml
 from tests.deploy.conftest import (
     DEPLOY,
     Launch,
-    Prometheus,
     Receiver,
     StartAlertmanager,
     StartPrometheus,
-    free_port,
     hastened,
-    wait,
 )
 from tests.e2e.conftest import RunningDaemon, Start
 from tests.e2e.test_daemon import Writer, line
+from tests.programs import Prometheus, free_port, slack, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
 
@@ -58,7 +56,7 @@ def watched(prometheus: Prometheus, daemon: RunningDaemon, training: Writer) -> 
     """Wait until the run is judged by its own pace, and Prometheus holds its deadline."""
     daemon.wait(lambda: training.number >= 12 and (daemon.metric("megatron_iteration") or 0) >= 12)
     held = "run:megatron_hang_deadline_timestamp_seconds:held"
-    wait(lambda: bool(prometheus.query(held)), 20.0, "the recorded deadline")
+    wait(lambda: bool(prometheus.instant(held)), 20.0, "the recorded deadline")
 
 
 def test_a_hang_reaches_a_person_and_so_does_its_end(
@@ -100,12 +98,14 @@ def test_the_deadline_is_told_when_the_daemon_is_dead(
     watched(prometheus, daemon, training)
     daemon.kill()
     training.stop()
-    ((_, deadline),) = prometheus.query("run:megatron_hang_deadline_timestamp_seconds:held")
+    deadline = prometheus.value("run:megatron_hang_deadline_timestamp_seconds:held")
+    assert deadline is not None
     left = deadline - time.time()  # noqa: TID251
-    assert 0 < left <= 6.5
+    assert 0 < left <= slack(6.5)
     down = received(receiver, "MegatronMonitorDown", "firing", SCRAPE + EVALUATION + FOR + GROUP_WAIT + SLACK)
     assert down["labels"]["instance"] == listen
-    assert not receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing"), "told before the deadline"
+    early = receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")
+    assert not early or time.time() > deadline  # noqa: TID251
     until = deadline - time.time() + EVALUATION + FOR + GROUP_WAIT + GROUP_INTERVAL + SLACK  # noqa: TID251
     alert = received(receiver, "MegatronHangDeadlinePassedWhileDown", "firing", until)
     assert alert["labels"]["run"] == "train"
@@ -138,7 +138,7 @@ def test_a_run_that_ended_leaves_no_deadline(
         stream.write(f"[exiting program at iteration {training.number}] datetime: 2026-01-01 00:00:00 \n")
     daemon.wait(lambda: daemon.metric("megatron_run_state", state="finished") == 1.0)
     held = "run:megatron_hang_deadline_timestamp_seconds:held"
-    wait(lambda: not prometheus.query(held), SCRAPE + EVALUATION + SLACK, "the deadline is dropped")
+    wait(lambda: not prometheus.instant(held), SCRAPE + EVALUATION + SLACK, "the deadline is dropped")
     assert daemon.terminate() == 0
     received(receiver, "MegatronMonitorDown", "firing", SCRAPE + EVALUATION + FOR + GROUP_WAIT + SLACK)
     wait_for_deadline = threading.Event()
@@ -155,8 +155,7 @@ def test_the_deadline_in_a_dead_push_is_told(
     receiver: Receiver, training: Writer, tmp_path: Path,
 ) -> None:  # fmt: skip
     """A Pushgateway keeps what a killed daemon pushed last: its deadline passes there, and that is told."""
-    gateway = f"127.0.0.1:{free_port()}"
-    launch("prometheus-pushgateway", f"--web.listen-address={gateway}", ready=f"http://{gateway}/-/ready")
+    gateway = launch("prometheus-pushgateway", listen="--web.listen-address", ready="/-/ready")
     alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
     pushed = f"outputs.0={{type: pushgateway, name: p, url: 'http://{gateway}', interval: 300ms}}"
     daemon = start("--set", pushed, "--set", "detectors.hang.minimum=4s", str(training.path))

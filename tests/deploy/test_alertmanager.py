@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.conftest import DEPLOY, StartAlertmanager, get, wait, with_example
+from tests.deploy.conftest import DEPLOY, StartAlertmanager, with_example
 from tests.deploy.test_rules import ALERTS
+from tests.programs import get, wait
 
 FILE = DEPLOY / "alertmanager" / "alertmanager.yml"
 EXAMPLES = ("slack", "mail", "webhook", "pagerduty")

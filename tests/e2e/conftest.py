@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.programs import slack, wait
 
 
 class RunningDaemon:
@@ -27,13 +28,13 @@ class RunningDaemon:
 
     def get(self, path: str) -> str:
         """The body of a page."""
-        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
             return str(answer.read().decode())
 
     def status(self, path: str) -> int:
         """The status of a page."""
         try:
-            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -47,14 +48,13 @@ class RunningDaemon:
         return None
 
     def wait(self, condition: Callable[[], bool], timeout: float = 10.0) -> float:
-        """Seconds until the condition held; fails the test after `timeout`."""
-        began = time.monotonic()  # noqa: TID251 - the real daemon runs on the real clock
-        while not condition():
-            waited = time.monotonic() - began  # noqa: TID251
-            assert waited < timeout, f"not within {timeout} s"
+        """Seconds until the condition held; fails the test after `slack(timeout)`, or when the daemon has ended."""
+
+        def held() -> bool:
             assert self.process.poll() is None, "the daemon has ended"
-            select.select([], [], [], 0.02)
-        return time.monotonic() - began  # noqa: TID251
+            return condition()
+
+        return wait(held, timeout, "the daemon's condition")
 
     def kill(self) -> None:
         """Kill -9: nothing is saved on the way out."""
@@ -64,39 +64,45 @@ class RunningDaemon:
     def terminate(self) -> int:
         """SIGTERM, and the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=slack(10))
 
 
 Start = Callable[..., RunningDaemon]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start daemons with `start(*arguments)`; state below tmp_path, a free port each."""
+@contextmanager
+def daemons(directory: Path) -> Iterator[Start]:
+    """Start daemons with `start(*arguments)`; state below `directory`, a free port each; they are killed at the end."""
     running: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str, listen: str = "127.0.0.1:0") -> RunningDaemon:
         command = [sys.executable, "-m", "monitor", "run", "--listen", listen, *arguments]
-        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1"}
-        log = tmp_path / f"daemon-{len(running)}.log"
+        environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), "PYTHONUNBUFFERED": "1"}
+        log = directory / f"daemon-{len(running)}.log"
         with log.open("w") as stream:
             process = subprocess.Popen(command, stderr=stream, stdout=stream, text=True, env=environment)
         running.append(process)
         return RunningDaemon(process, _address(process, log))
 
-    yield begin
-    for process in running:
-        if process.poll() is None:
+    try:
+        yield begin
+    finally:
+        for process in running:
             process.kill()
             process.wait(timeout=5)
 
 
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Daemons of one test."""
+    with daemons(tmp_path) as begin:
+        yield begin
+
+
 def _address(process: subprocess.Popen[str], log: Path) -> str:
-    until = time.monotonic() + 20.0  # noqa: TID251
-    while time.monotonic() < until:  # noqa: TID251
-        match = re.search(r"listening on http://([^/\s]+)/", log.read_text())
-        if match:
-            return match[1]
+    def listens() -> bool:
         assert process.poll() is None, log.read_text()
-        select.select([], [], [], 0.02)
-    raise AssertionError(f"the daemon does not listen: {log.read_text()}")
+        return "listening on http://" in log.read_text()
+
+    wait(listens, 20.0, log.read_text)
+    return re.findall(r"listening on http://([^/\s]+)/", log.read_text())[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import RunningDaemon, Start
+from tests.programs import free_port, slack
 
 pytestmark = pytest.mark.e2e
 
@@ -71,7 +71,7 @@ def test_a_run_that_stops_is_hung_in_time(start: Start, training: Writer) -> Non
     daemon.wait(lambda: training.number >= 12)
     training.stop()
     took = daemon.wait(lambda: run_state(daemon, "hung"))
-    assert 1.7 <= took <= 4.5
+    assert 1.7 <= took <= slack(4.5)
     assert daemon.metric("megatron_incident", incident="hang", severity="critical") == 1.0
     assert daemon.metric("megatron_iteration") == training.number
     (incident,) = json.loads(daemon.get("/api/v1/incidents"))["incidents"]
@@ -92,7 +92,7 @@ def test_a_line_is_shown_within_a_second_and_a_half(start: Start, tmp_path: Path
     for number in range(2, 6):
         with path.open("a") as stream:
             stream.write(line(number))
-        assert daemon.wait(lambda number=number: daemon.metric("megatron_iteration") == number) < 1.5  # type: ignore[misc]
+        assert daemon.wait(lambda number=number: daemon.metric("megatron_iteration") == number) < slack(1.5)  # type: ignore[misc]
 
 
 def test_each_line_counts_once_over_kill_and_rotation(start: Start, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_taken_port_is_one_clear_line(start: Start, training: Writer) -> None:
     daemon = start(str(training.path))
     done = subprocess.run(
         [sys.executable, "-m", "monitor", "run", "--listen", daemon.address, str(training.path)],
-        capture_output=True, text=True, timeout=20,
+        capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -181,7 +181,7 @@ def test_a_state_directory_has_one_daemon(start: Start, training: Writer, tmp_pa
     start("--set", f"state_dir={tmp_path}/mine", str(training.path))
     done = subprocess.run(
         [sys.executable, "-m", "monitor", "run", "--listen", "127.0.0.1:0", "--set", f"state_dir={tmp_path}/mine",
-         str(training.path)], capture_output=True, text=True, timeout=20,
+         str(training.path)], capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
     assert "in use" in done.stderr
@@ -200,10 +200,3 @@ def test_a_corrupt_state_file_is_rebuilt_from_the_log(start: Start, tmp_path: Pa
     daemon = start(*arguments)
     daemon.wait(lambda: daemon.metric("megatron_iterations_total") == 49)
     assert (daemon.metric("megatron_monitor_state_rebuilds_total") or 0) >= 1
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

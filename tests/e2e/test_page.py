@@ -18,7 +18,7 @@ import pytest
 from monitor.serve.formats import duration, instant, number, percent, plain, size
 from monitor.simulate import Fault, Scenario, write
 from tests.e2e.browser import Browser, Page
-from tests.e2e.conftest import RunningDaemon, Start
+from tests.e2e.conftest import RunningDaemon, Start, daemons
 from tests.e2e.test_daemon import line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chromium]
@@ -53,13 +53,19 @@ def rich_log(path: Path) -> None:
         write(scenario, stream)
 
 
-@pytest.fixture
-def hung(start: Start, tmp_path: Path) -> RunningDaemon:
-    """A daemon on a run that hangs, so that an incident is open, and on one that has restarted and finished."""
-    log = tmp_path / "train.log"
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon on a run that hangs, so that an incident is open, and on one that has restarted and finished.
+
+    One for all tests that only look.
+    """
+    folder = tmp_path_factory.mktemp("hung")
+    (folder / "logs").mkdir()
+    log = folder / "logs" / "train.log"
     log.write_text("".join(line(number) for number in range(1, 40)))
-    rich_log(tmp_path / "rich.log")
-    return hang(start("--set", "detectors.hang.minimum=1s", str(tmp_path / "*.log")), log, line(40))
+    rich_log(folder / "logs" / "rich.log")
+    with daemons(folder) as start:
+        yield hang(start("--set", "detectors.hang.minimum=1s", str(folder / "logs" / "*.log")), log, line(40))
 
 
 def hang(daemon: RunningDaemon, log: Path, last: str) -> RunningDaemon:

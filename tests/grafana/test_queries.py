@@ -36,9 +36,9 @@ def load(name: str) -> dict[str, Any]:
 def answers(prometheus: Prometheus, target: dict[str, Any], expression: str) -> bool:
     """Whether the query gives a series that is not NaN throughout; an error fails."""
     if target.get("instant"):
-        numbers = [float(series["value"][1]) for at in MOMENTS for series in prometheus.instant(expression, at)]
+        numbers = [float(series["value"][1]) for at in MOMENTS for series in prometheus.at(expression, at)]
     else:
-        numbers = [float(value) for series in prometheus.range(expression) for _, value in series["values"]]
+        numbers = [float(value) for series in prometheus.over(expression) for _, value in series["values"]]
     return any(not math.isnan(number) for number in numbers)
 
 
@@ -67,7 +67,7 @@ def test_every_variable_finds_its_values(prometheus: Prometheus, name: str) -> N
         query = fill(variable["query"]["query"], {**ALL, "job": ".*"})
         selector, label = lint.selector_of(query), query.rsplit(", ", 1)[1].rstrip(")")
         window = {"start": "1762913600", "end": "1763000000"}
-        values = prometheus.labels(label, {"match[]": str(selector), **window})
+        values = prometheus.api(f"label/{label}/values", **{"match[]": str(selector), **window})
         expected = {
             "cluster": [],
             "run": sorted(RUNS),
@@ -112,10 +112,10 @@ def test_the_fleet_names_a_crash_while_it_lasts(prometheus: Prometheus) -> None:
     where = "What needs a person now"
     table = {
         tuple(series["metric"].get(label) for label in ("run", "incident", "state")): float(series["value"][1])
-        for series in prometheus.instant(expression_of("fleet", where), CRASHED_AT)
+        for series in prometheus.at(expression_of("fleet", where), CRASHED_AT)
     }
     assert table[("moe-8x7b", "crash", "training")] == 3
-    (died,) = prometheus.instant(expression_of("fleet", where, 5), CRASHED_AT)
+    (died,) = prometheus.at(expression_of("fleet", where, 5), CRASHED_AT)
     assert died["metric"]["failure"] == "nccl"
 
 
@@ -136,7 +136,7 @@ def test_the_state_timeline_shows_each_state_as_its_number(prometheus: Prometheu
     assert states["gpt-70b-pretrain"] == code["hung"]
     assert states["gpt-3b-ablation-a"] == code["finished"]
     assert "gpt-3b-ablation-b" not in states
-    (moe,) = prometheus.range(expression_of("run", "State and incidents", run="moe-8x7b"), 4 * 3600, 60)
+    (moe,) = prometheus.over(expression_of("run", "State and incidents", run="moe-8x7b"), 4 * 3600, 60)
     seen = {int(value) for _, value in moe["values"]}
     assert {code["crashed"], code["starting"], code["training"]} <= seen
 
@@ -145,7 +145,7 @@ def test_the_run_that_hangs(prometheus: Prometheus) -> None:
     """Silence is 2.7 budgets, and no tokens flow although the gauge stands still."""
     run = "gpt-70b-pretrain"
     assert prometheus.one(expression_of("run", "Silence / limit", run=run)) == pytest.approx(2400 / 900, abs=0.15)
-    assert prometheus.instant(expression_of("run", "Tokens per second", run=run)) == []
+    assert prometheus.at(expression_of("run", "Tokens per second", run=run)) == []
     assert prometheus.one(f'megatron_tokens_per_second{{run="{run}"}}') > 0
 
 
@@ -162,13 +162,13 @@ def test_loss_by_iteration_pairs_each_loss_with_its_x(prometheus: Prometheus, pl
     """The trick with count_values: each point's x is the run's own value at that moment, and its y the loss."""
     asked = expression_of("compare", "Loss by $x", x=str(place))
     points = {}
-    for series in prometheus.range(asked, 3600, 600):
+    for series in prometheus.over(asked, 3600, 600):
         for at, loss in series["values"]:
             points[(series["metric"]["run"], float(at))] = (float(series["metric"]["x"]), float(loss))
     assert len(points) >= 6 * 6
     for (run, at), (x, loss) in list(points.items())[::5]:
-        (true_x,) = prometheus.instant(f'max(megatron_{METRIC_OF_AXIS[axis]}{{run="{run}"}})', at)
-        (true_loss,) = prometheus.instant(f'max(megatron_lm_loss{{run="{run}"}})', at)
+        (true_x,) = prometheus.at(f'max(megatron_{METRIC_OF_AXIS[axis]}{{run="{run}"}})', at)
+        (true_loss,) = prometheus.at(f'max(megatron_lm_loss{{run="{run}"}})', at)
         assert x == pytest.approx(float(true_x["value"][1]), rel=1e-9)
         assert loss == pytest.approx(float(true_loss["value"][1]))
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.config import Watch, run_name
-
-LOGS = Path(__file__).parents[2] / ".." / "shared" / "logs"
+from tests.conftest import REAL_LOGS
 
 
 def named(path: str, *patterns: str) -> str:
@@ -143,9 +141,7 @@ def test_any_path_has_a_name(path: str, pattern: str) -> None:
 @pytest.mark.real_logs
 def test_names_of_real_logs() -> None:
     """Every real log has its own name under one pattern, and only 2340723.out and .err share one."""
-    if not LOGS.is_dir():
-        pytest.skip("no ../shared/logs")
-    paths = [str(path) for path in LOGS.glob("*/*") if path.suffix in (".out", ".err", ".log")]
-    names = [named(path, f"{LOGS}/*/*") for path in paths]
+    paths = [str(path) for path in REAL_LOGS.glob("*/*") if path.suffix in (".out", ".err", ".log")]
+    names = [named(path, f"{REAL_LOGS}/*/*") for path in paths]
     assert len(paths) - len(set(names)) == 1
     assert names.count("nvidia/2340723") == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from parsers.events import IterationLogged, Malformed, to_fields
 from parsers.reader import SourceReader
-
-LOGS = Path(__file__).parents[2] / ".." / "shared" / "logs"
+from tests.conftest import REAL_LOGS
 
 
 def read(text: str) -> list[IterationLogged]:
@@ -671,7 +669,7 @@ def compare(data: bytes) -> int:
 )
 def test_real_log(path: str, lines: int, dialect: str | None) -> None:
     """Every number of every iteration line of a real log is read, and none is invented."""
-    data = (LOGS / path).read_bytes()
+    data = (REAL_LOGS / path).read_bytes()
     assert compare(data) == lines
     assert {event.dialect for event in read(data.decode("utf-8", "replace"))} == ({dialect} if dialect else set())
 
@@ -679,6 +677,6 @@ def test_real_log(path: str, lines: int, dialect: str | None) -> None:
 @pytest.mark.real_logs
 def test_quoted_lines() -> None:
     """The lines that BigScience's chronicles quote, cut ones among them, are read as the naive reader reads them."""
-    rows = (LOGS / "bigscience/chronicle-quotes.tsv").read_bytes().splitlines()[1:]
+    rows = (REAL_LOGS / "bigscience/chronicle-quotes.tsv").read_bytes().splitlines()[1:]
     log = b"".join(row.partition(b"\t")[2] + b"\n" for row in rows)
     assert compare(log) == len(re.findall(rb"\biteration +[0-9]+/", log)) > 30

@@ -12,8 +12,10 @@ pytest.register_assert_rewrite(
     "tests.e2e.scenarios.harness", *(f"tests.e2e.scenarios.group_{letter}" for letter in "abcdef")
 )
 
+from tests.conftest import SUMMARY  # noqa: E402
 from tests.e2e.scenarios.harness import FAST, TOTALS, Daemon, Lab  # noqa: E402
 from tests.e2e.scenarios.registry import MODES, Case  # noqa: E402
+from tests.programs import now  # noqa: E402
 
 _AT_ONCE = 8  # they mostly wait
 
@@ -31,7 +33,10 @@ class Theatre:
         for stage in self.stages.values():
             stage.started()
         self._pool = ThreadPoolExecutor(_AT_ONCE)
-        self.results: dict[str, Future[None]] = {case.name: self._pool.submit(self._play, case) for case in cases}
+        self.seconds: dict[str, float] = {}
+        self.results: dict[str, Future[None]] = {}
+        for case in sorted(cases, key=lambda case: (not case.own, -case.number)):  # those that take longest first
+            self.results[case.name] = self._pool.submit(self._play, case)
 
     def root(self, mode: str) -> Path:
         """What the shared daemon of that mode follows."""
@@ -47,11 +52,28 @@ class Theatre:
 
     def _play(self, case: Case) -> None:
         own = self.directory / "own" / "daemons" / case.name
+        began = now()
         lab = Lab(self.root(case.mode), case.name, self.stages.get(case.mode), own, case.mode, case.writer)
         try:
             case.body(lab)
         finally:
             lab.close()
+            self.seconds[case.name] = now() - began
+
+    def summary(self) -> list[str]:
+        """A table for the end: what was played, and what became of every unit."""
+        rows = ["scenarios of the peers' list"]
+        names = {"A": "reading", "B": "rotation", "C": "network", "D": "state", "E": "scale", "F": "daemon"}
+        for group, name in names.items():
+            futures = [self.results[case.name] for case in self.cases if case.group == group]
+            passed = sum(one.done() and not one.cancelled() and one.exception() is None for one in futures)
+            rows.append(f"{group} {name:10} {len(futures):4} played, {passed:4} as they should be")
+        rows.append(
+            f"faults injected {TOTALS['faults']}, units written {TOTALS['written']}, counted {TOTALS['counted']}, "
+            f"lost {TOTALS['lost']}, doubled {TOTALS['doubled']}"
+        )
+        slowest = sorted(self.seconds.items(), key=lambda one: -one[1])[:8]
+        return [*rows, "slowest: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in slowest)]
 
     def close(self) -> None:
         """End everything."""
@@ -71,29 +93,4 @@ def theatre(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     theatre = Theatre(tmp_path_factory.mktemp("scenarios"), cases)
     yield theatre
     theatre.close()
-    request.config.stash[PLAYED] = theatre
-
-
-PLAYED: pytest.StashKey[Theatre] = pytest.StashKey()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One table at the end: what was played, and what became of every unit."""
-    theatre = config.stash.get(PLAYED, None)
-    if theatre is None:
-        return
-    rows: dict[str, list[int]] = {}
-    for case in theatre.cases:
-        row = rows.setdefault(case.group, [0, 0])
-        future = theatre.results[case.name]
-        row[0] += 1
-        row[1] += future.done() and not future.cancelled() and future.exception() is None
-    say = terminalreporter.write_line
-    terminalreporter.section("scenarios of the peers' list")
-    names = {"A": "reading", "B": "rotation", "C": "network", "D": "state", "E": "scale", "F": "daemon"}
-    for group, (played, passed) in sorted(rows.items()):
-        say(f"{group} {names[group]:10} {played:4} played, {passed:4} as they should be")
-    say(
-        f"faults injected {TOTALS['faults']}, units written {TOTALS['written']}, counted {TOTALS['counted']}, "
-        f"lost {TOTALS['lost']}, doubled {TOTALS['doubled']}"
-    )
+    request.config.stash[SUMMARY] += theatre.summary()

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.programs import now, slack
+
 LAUNCHER = Path(__file__).with_name("launcher.py")
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
 # The follower's patience, shortened alike so that the suite is: the order of what it waits for stays.
@@ -30,12 +32,6 @@ PATIENCE = {
 }  # fmt: skip
 TOTALS: Counter[str] = Counter()
 """written, counted, lost, doubled, faults, inputs: for the table."""
-now = time.monotonic  # noqa: TID251 - the real daemon runs on the real clock
-
-
-def slack(seconds: float) -> float:
-    """So many seconds on a machine of its own; more on one that is shared, where a second of CPU takes several."""
-    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def line(number: int, total: int = 100_000) -> str:

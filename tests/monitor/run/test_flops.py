@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from monitor.run import flops
 from monitor.run.flops import FORMULAS, computed_tflops, explain_printed, parameters, prints_as
 from monitor.run.topology import Topology
+from tests.conftest import SHARED
 
-SHARED = Path(__file__).parents[3] / ".." / "shared"
 BLOOM = Topology(
     world_size=384,
     tensor_parallel_size=4,

@@ -5,7 +5,6 @@ rows in which nothing is wrong wake nobody. A row becomes arguments and three it
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,9 @@ from monitor.run.audit import Finding, audit
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import ArgumentsDumped, Event, IterationLogged, LogEvent, ModelSettingLogged
+from tests.conftest import SHARED
 
-ROWS = Path(__file__).parents[5] / "shared" / "data" / "seed-benchmarks.json"
+ROWS = SHARED / "data" / "seed-benchmarks.json"
 pytestmark = pytest.mark.real_logs
 
 EXPECTED: dict[str, tuple[str, ...]] = {
