@@ -15,6 +15,7 @@ from monitor.config import Config, ConfigError, Watch, load
 from monitor.follow.discovery import Walk, plan
 from monitor.follow.mounts import read_mounts
 from monitor.follow.os_layer import OsLayer
+from monitor.follow.patterns import Watch as Pattern
 from monitor.follow.patterns import has_magic
 from monitor.run.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
 
