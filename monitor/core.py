@@ -376,7 +376,7 @@ class Core:
                     continue
             source.drives = source.drives or event.proves_training
             before = state.progress_at
-            told = self._judge.take(run, entry, source.name, at, source.caught_up)
+            told = self._judge.take(run, [entry], source.name, at, source.caught_up)
             if told:
                 self._told.extend(told)
             if run.history and source.caught_up and state.progress_at != before:
@@ -395,7 +395,7 @@ class Core:
         for entry, source, at in run.deferred:
             logged = log_clock(entry.event.logged_at)
             if last is None or logged is None or logged >= last:
-                self._judge.take(run, entry, source, at, False)
+                self._judge.take(run, [entry], source, at, False)
         run.deferred.clear()
         self._stir(run)
 

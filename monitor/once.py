@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from monitor.clock import Clock, SystemClock
@@ -44,11 +44,13 @@ class Watched(Judge):
         super().__init__(config)
         self._onlooker = onlooker
 
-    def take(self, run: Judged, entry: LogEvent, source: str, at: float, live: bool) -> list[Transition]:
+    def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
         """Fold, judge, then show."""
-        told = super().take(run, entry, source, at, live)
-        self._onlooker(run.state, entry, at)
-        return told
+        transitions: list[Transition] = []
+        for entry in entries:
+            transitions += super().take(run, [entry], source, at, live)
+            self._onlooker(run.state, entry, at)
+        return transitions
 
 
 def read_all(

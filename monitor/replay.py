@@ -108,7 +108,7 @@ class Replay:
         self.now = at
         state = self.run.state
         before, timed = state.iterations_total, state.step_seconds is not None
-        yield from self._judge.take(self.run, entry, source, at, True)
+        yield from self._judge.take(self.run, [entry], source, at, True)
         if state.iterations_total != before or not timed:  # DeepSpeed tells a step's time on the line behind it
             self._sample(state)
 

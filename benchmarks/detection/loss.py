@@ -44,7 +44,7 @@ def judged(it: Course) -> tuple[int, list[Transition]]:
     for told in texts(it):
         for entry in reader.feed(told.text.encode()):
             at += 1.0
-            said += judge.take(run, entry, "log", at, True)
+            said += judge.take(run, [entry], "log", at, True)
     said += judge.judge(run, at)
     return run.state.iterations_total, [item for item in said if item.incident in KINDS]
 

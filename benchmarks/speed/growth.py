@@ -58,7 +58,7 @@ def judged(texts: Iterator[str]) -> tuple[float, int]:
         buffered, size = [], 0
         began = time.process_time()
         for entry in reader.feed(data):
-            judge.take(run, entry, "source", 1e9, False)
+            judge.take(run, [entry], "source", 1e9, False)
         seconds += time.process_time() - began
         lines += data.count(b"\n")
     run.state.history.settle()  # as for a save

@@ -15,14 +15,19 @@ from msgspec import Meta, Struct
 
 from monitor.config import scalars
 from monitor.config.scalars import FilePath, Name
-from monitor.detectors import DETECTOR_SETTINGS
-from monitor.detectors.verdict import IncidentKind, Severity
+from monitor.detectors import DETECTORS
+from monitor.detectors.base import Severity
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
 _Problems = Iterator[tuple[str, str]]
 
+
+if TYPE_CHECKING:
+    IncidentKind = str
+else:
+    IncidentKind = Literal[tuple(DETECTORS)]
 
 _OWN_LABELS = {"run", *(label for row in CATALOGUE for label in row.labels)}
 _OWN_LABELS |= {label for own in MONITOR_CATALOGUE for label in own.labels}
@@ -240,7 +245,7 @@ class Web(Struct, frozen=True, kw_only=True):
 # One attribute a detector, of its settings class: a detector is one row in monitor/detectors, not two.
 _DETECTORS = msgspec.defstruct(
     "Detectors",
-    [(name, settings, msgspec.field(default_factory=settings)) for name, settings in DETECTOR_SETTINGS.items()],
+    [(name, row.settings, msgspec.field(default_factory=row.settings)) for name, row in DETECTORS.items()],
     frozen=True,
     kw_only=True,
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol, get_args
 
-from monitor.detectors.verdict import Severity
+from monitor.detectors.base import Severity
 from monitor.incidents import Transition
 
 PAYLOAD_VERSION: Final = "1"

@@ -9,12 +9,21 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
+from msgspec import Struct
+
 _ENDINGS: Final = ("_at", "_since", "_until")
 
 
 def shift(value: Any, seconds: float) -> None:
     """Move every instant below a dataclass, a dict or a list of them by `seconds`."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct) and not value.__struct_config__.frozen:  # a detector's memory
+        for name in value.__struct_fields__:
+            item = getattr(value, name)
+            if _is_instant(name, item):
+                setattr(value, name, item + seconds)
+            else:
+                shift(item, seconds)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         frozen = value.__dataclass_params__.frozen  # type: ignore[attr-defined]
         for field in dataclasses.fields(value):
             item = getattr(value, field.name)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from monitor.run import causes, derived
 from monitor.run.audit.finding import Finding, Severity
 from monitor.run.flops import FORMULAS, formulas_of, passes, prints_as
-from monitor.run.median import median
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
+from monitor.statistics.median import median
 
 _NEAR = 0.004  # of a ratio: print precision of time and figure together
 _RATIOS: tuple[tuple[float, Severity, str], ...] = (
