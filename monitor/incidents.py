@@ -14,16 +14,11 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal
 
-from monitor.detectors.verdict import Severity, Verdict
+from monitor.detectors import DETECTORS
+from monitor.detectors.base import RANK, Severity, Verdict
 from monitor.run.state import RunState
 
-_RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
-INHIBITED_BY: dict[str, tuple[str, ...]] = {
-    "hang": ("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed
-    "loss_spike": ("nan_loss", "divergence"),  # the worse word for the same loss
-    "divergence": ("nan_loss",),
-    "checkpoint_overdue": ("checkpoint_failed",),  # none is whole because they fail
-}
+_INHIBITED_BY: dict[str, tuple[str, ...]] = {name: row.inhibited_by for name, row in DETECTORS.items()}
 _HISTORY = 100
 _NO_HOLD: Mapping[str, float] = MappingProxyType({})
 
@@ -119,7 +114,7 @@ def judge(
             book.counts[kind] = book.counts.get(kind, 0) + (not verdict.quiet)
             out.append(_transition(state, "firing", book.open[kind], now))
             continue
-        worse = _RANK[verdict.severity] > _RANK[known.severity]
+        worse = RANK[verdict.severity] > RANK[known.severity]
         again = now - known.told_at >= repeat_interval and not verdict.quiet
         if worse and known.quiet and not verdict.quiet:
             book.counts[kind] = book.counts.get(kind, 0) + 1
@@ -139,7 +134,7 @@ def judge(
 
 def _superseded(kind: str, firing: Mapping[str, Verdict], book: IncidentBook) -> str | None:
     """What makes an incident of this kind needless to tell; None if nothing does."""
-    return next((other for other in INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)
+    return next((other for other in _INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)
 
 
 def _ended(incident: Incident, by: str | None = None) -> Incident:

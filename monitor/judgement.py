@@ -1,26 +1,50 @@
 """One run under judgement: events in, transitions out. The daemon and `replay` drive the same object.
 
-Time is an argument. A detector that sees each step says itself when its verdict may have changed, so that a million
+Time is an argument. A detector that sees each step returns whether its verdict may have changed, so that a million
 healthy iterations cost a million small updates and hardly a judgement.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.config import Config
-from monitor.detectors import DETECTORS, Detector, crash
-from monitor.detectors.verdict import Verdict
+from monitor.detectors import DETECTORS, crash
+from monitor.detectors.base import Detector, Verdict, recall
 from monitor.incidents import IncidentBook, Transition, judge
 from monitor.run.ends import believe, settle
 from monitor.run.fold import fold
 from monitor.run.state import RunState
-from parsers.events import Event, LogEvent
+from monitor.run.step import STEP_EVENTS, Step, step_of
+from parsers.events import (
+    CustomProgressLogged,
+    CustomValueLogged,
+    EngineStepLogged,
+    EvaluationProgressed,
+    Event,
+    IterationLogged,
+    LineDiscarded,
+    LogEvent,
+    Malformed,
+    StragglerReported,
+    ThroughputReported,
+    TimersReported,
+    TrainerLogged,
+    TrainerProgressed,
+    ValidationLogged,
+)
 
-_OF_ARCHIVED = ("source_lost",)  # an archived run raises nothing else
+_KEEP_BUFFER: frozenset[type[Event]] = frozenset(
+    {
+        IterationLogged, EngineStepLogged, TrainerLogged, TrainerProgressed, TimersReported, ThroughputReported,
+        StragglerReported, EvaluationProgressed, ValidationLogged, CustomValueLogged, CustomProgressLogged, Malformed,
+        LineDiscarded,
+    }
+)  # fmt: skip
+"""Events that change nothing of what `Detector.update` may take as constant, but for a restart (`_may_restart`)."""
 
 
 @dataclass(slots=True)
@@ -41,45 +65,68 @@ class Judge:
         self._crash: crash.CrashSettings = config.detectors.crash
         self._soonest: float = config.detectors.hang.minimum / 2
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
-        self._detectors: list[tuple[str, Detector, Any]] = [
-            (name, detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
+        self._detectors: list[tuple[Detector, Any]] = [
+            (detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
         ]
-        self._on_step = [(d.on_step, settings) for _, d, settings in self._detectors if d.on_step is not None]
-        self._deadlines = [(d.deadline, settings) for _, d, settings in self._detectors if d.deadline is not None]
-        self._timed = frozenset(name for name, d, _ in self._detectors if d.deadline is not None)
-        self._listeners: dict[type[Event], list[tuple[Any, Any]]] = {}
-        for _, detector, settings in self._detectors:
+        self._updates: list[tuple[str, Any, Callable[[RunState, Any, Sequence[Step], Any], bool], Any]] = [
+            (d.name, d.memory, d.update, settings) for d, settings in self._detectors if d.update is not None
+        ]
+        self._deadlines = [(d.deadline, settings) for d, settings in self._detectors if d.deadline is not None]
+        self._timed = frozenset(d.name for d, _ in self._detectors if d.deadline is not None)
+        self._listeners: dict[type[Event], list[tuple[Detector, Any]]] = {}
+        for detector, settings in self._detectors:
             for kind in detector.listens:
-                self._listeners.setdefault(kind, []).append((detector.on_event, settings))
+                self._listeners.setdefault(kind, []).append((detector, settings))
 
     def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
-        """The events of one delivery, in their order."""
-        return [item for entry in entries for item in self._take(run, entry, source, at, live)]
+        """Fold events in their order and let the detectors see them.
 
-    def _take(self, run: Judged, entry: LogEvent, source: str, at: float, live: bool) -> list[Transition]:
-        """Fold one event and let the detectors see it. Judged at once where a verdict may have changed, so that what
-        begins and ends within one reading is told too; not while a backlog is read.
+        While a log is followed, the run is judged at once where a verdict may have changed, so that what begins and
+        ends within one reading is notified too. In a backlog steps are collected: the detectors see many at a time.
         """
         state = run.state
-        before = state.iterations_total
-        fold(state, entry, source, at, live)
-        stepped = state.iterations_total != before
-        attention = False
-        if stepped:
-            for on_step, settings in self._on_step:
-                if on_step(state, settings):
-                    attention = True
-            if run.book.open and not self._timed.isdisjoint(run.book.open):
-                attention = True
-        for on_event, settings in self._listeners.get(type(entry.event), ()):
-            if on_event(state, entry.event, settings):
-                attention = True
-        if attention and live and state.live and not run.archived:
-            return self.judge(run, at)
-        return []
+        transitions: list[Transition] = []
+        steps: list[Step] = []
+        for entry in entries:
+            event = entry.event
+            kind = type(event)
+            if steps and (kind not in _KEEP_BUFFER or _may_restart(state, event)):
+                self._update(state, steps)
+                steps = []
+            iterations, skipped, step_source = state.iterations_total, state.skipped_iterations_total, state.driver
+            fold(state, entry, source, at, live)
+            if kind in STEP_EVENTS:
+                step = step_of(state, event, iterations, skipped, step_source)
+                if step is not None:
+                    steps.append(step)
+            changed = False
+            for detector, settings in self._listeners.get(kind, ()):
+                memory = recall(state, detector.name, detector.memory) if detector.memory else None
+                if detector.on_event is not None and detector.on_event(state, memory, event, settings):
+                    changed = True
+            if live and state.live and not run.archived:
+                if steps:
+                    changed = self._update(state, steps) or changed
+                    # a hang that stands ends with the next step
+                    if run.book.open and steps[-1].counted and not self._timed.isdisjoint(run.book.open):
+                        changed = True
+                    steps = []
+                if changed:
+                    transitions += self.judge(run, at)
+        if steps:
+            self._update(state, steps)
+        return transitions
+
+    def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
+        """Let every detector see the steps. Whether a verdict may have changed."""
+        changed = False
+        for name, kind, update, settings in self._updates:
+            if update(state, recall(state, name, kind), steps, settings):
+                changed = True
+        return changed
 
     def judge(self, run: Judged, now: float) -> list[Transition]:
-        """Ask every detector, bring the book up to date, and say what changed."""
+        """Ask every detector, bring the book up to date, and return what changed."""
         settle(run.state, now, self._exiting)
         if run.state.attempt.doubtful:
             due = crash.due(run.state, self._crash)
@@ -108,11 +155,23 @@ class Judge:
         return min((at for at in instants if at is not None), default=None)
 
     def _verdicts(self, run: Judged, now: float) -> list[Verdict]:
+        state = run.state
         return [
-            detector.check(run.state, now, settings)
-            for name, detector, settings in self._detectors
-            if not run.archived or name in _OF_ARCHIVED
+            d.check(state, recall(state, d.name, d.memory) if d.memory else None, now, settings)
+            for d, settings in self._detectors
+            if d.archived or not run.archived
         ]
+
+
+def _may_restart(state: RunState, event: Event) -> bool:
+    """Whether a report of a step may begin another launch, or may come from another step source than the last one."""
+    if type(event) is IterationLogged:
+        last = state.attempt.last_iteration
+        return state.driver != "iteration" or (last is not None and event.iteration <= last)
+    if type(event) is EngineStepLogged:
+        last = state.attempt.last_iteration
+        return state.driver == "engine" and last is not None and event.step < last
+    return False
 
 
 def _remember_fired(state: RunState, transitions: Iterable[Transition]) -> None:

@@ -42,8 +42,9 @@ class Watched(Judge):
 
     def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
         """Fold, judge, then show."""
-        transitions = super().take(run, entries, source, at, live)
+        transitions: list[Transition] = []
         for entry in entries:
+            transitions += super().take(run, [entry], source, at, live)
             self._onlooker(run.state, entry, at)
         return transitions
 

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from monitor.cli import COMMANDS, command
-from monitor.detectors.verdict import INCIDENTS
+from monitor.detectors import DETECTORS
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.audit import CHECKS, IGNORABLE
 from monitor.run.flops import FORMULAS
@@ -118,7 +118,7 @@ def test_links_point_at_what_exists(page: Path) -> None:
 def test_the_interface_lists_every_name() -> None:
     """docs/interface.md has every kind of incident, failure, phase and state."""
     text = (ROOT / "docs" / "interface.md").read_text()
-    named = (*INCIDENTS, *get_args(Failure), *get_args(Phase), *RUN_STATES)
+    named = (*DETECTORS, *get_args(Failure), *get_args(Phase), *RUN_STATES)
     assert [name for name in named if f"`{name}`" not in text] == []
 
 

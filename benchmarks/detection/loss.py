@@ -44,7 +44,7 @@ def judged(it: Course) -> tuple[int, list[Transition]]:
     for text in texts(it):
         for entry in reader.feed(text.encode()):
             at += 1.0
-            transitions += judge.take(run, entry, "log", at, True)
+            transitions += judge.take(run, [entry], "log", at, True)
     transitions += judge.judge(run, at)
     return run.state.iterations_total, [item for item in transitions if item.incident in KINDS]
 

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from monitor import scalars
-from monitor.detectors import DETECTOR_SETTINGS
-from monitor.detectors.verdict import IncidentKind
+from monitor.detectors import DETECTORS, IncidentKind
 from monitor.run.units import PositiveSeconds, Seconds
 from monitor.scalars import FilePath, Name
 from parsers.events import Failure
@@ -126,7 +125,7 @@ class Web(Struct, frozen=True, kw_only=True):
 # One attribute a detector, of its settings class: a detector is one row in monitor/detectors, not two.
 _DETECTORS = msgspec.defstruct(
     "Detectors",
-    [(name, settings, msgspec.field(default_factory=settings)) for name, settings in DETECTOR_SETTINGS.items()],
+    [(name, row.settings, msgspec.field(default_factory=row.settings)) for name, row in DETECTORS.items()],
     frozen=True,
     kw_only=True,
 )

@@ -8,14 +8,14 @@ to tell it, is not suspected. Resolved by the next save that is whole.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from monitor.detectors.memory import recall
-from monitor.detectors.verdict import Severity, Verdict
+from monitor.detectors.base import Detector, Severity, Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from monitor.run.units import Factor, Seconds
 from parsers.dialects import dialect_of
 from parsers.events import (
@@ -28,7 +28,8 @@ from parsers.events import (
     TracebackSeen,
 )
 
-LISTENS = (
+_NAME = "checkpoint_failed"
+_LISTENS = (
     CheckpointSaveStarted, CheckpointSaveScheduled, CheckpointSaved, CheckpointFileWritten, FailureSeen, TracebackSeen,
 )  # fmt: skip
 _OF_THE_SAVE = frozenset({"disk_full", "python_exception", "unknown"})
@@ -47,8 +48,7 @@ class CheckpointFailedSettings(Struct, frozen=True):
     """Over the longest asynchronous save seen, in iterations: it shares the file system with everybody."""
 
 
-@dataclass(slots=True)
-class Save:
+class Save(Struct):
     """A save under way."""
 
     iteration: int | None
@@ -58,8 +58,7 @@ class Save:
     scheduled: bool = False
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """Saves under way, and the last one that failed."""
 
     pending: list[Save] = field(default_factory=list)
@@ -74,9 +73,8 @@ class Memory:
     exception: bool = False
 
 
-def on_event(state: RunState, event: Event, settings: CheckpointFailedSettings) -> bool:  # noqa: ARG001
+def on_event(state: RunState, memory: Memory, event: Event, _settings: CheckpointFailedSettings) -> bool:
     """Saves begin, are handed over, end, or meet an exception."""
-    memory = recall(state, "checkpoint_failed", Memory)
     if isinstance(event, CheckpointSaveStarted):
         if not any(
             save.iteration == event.iteration and save.attempt == state.attempt.number for save in memory.pending
@@ -136,36 +134,43 @@ def _broken(state: RunState, memory: Memory, message: str, disk: bool) -> bool:
     if save is not None:
         memory.pending.remove(save)
     iteration = save.iteration if save is not None else state.latest.iteration
-    _fail(state, memory, iteration, message.strip()[:300])
+    _fail(memory, iteration, message.strip()[:300], state.updated_at)
     memory.exception = True
     return True
 
 
-def _fail(state: RunState, memory: Memory, iteration: int | None, reason: str) -> None:
+def _fail(memory: Memory, iteration: int | None, reason: str, at: float) -> None:
     if memory.failed is None:
-        memory.failed_at = state.updated_at
+        memory.failed_at = at
     memory.failed, memory.reason = iteration or 0, reason
     memory.in_a_row += 1
 
 
-def on_step(state: RunState, settings: CheckpointFailedSettings) -> bool:
-    """The loop goes on: what was being saved must be whole by and by."""
-    memory = recall(state, "checkpoint_failed", Memory)
-    if not memory.pending:
-        return False
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: CheckpointFailedSettings) -> bool:
+    """The loop goes on: what was being saved must be complete within a while."""
     changed = False
-    seconds = (state.latest.seconds_per_iteration or 0.0) * (state.log_interval or 1)
+    for step in steps:
+        if not memory.pending:
+            break  # no step begins a save
+        if step.counted:
+            changed = _wait(state, memory, step, settings) or changed
+    return changed
+
+
+def _wait(state: RunState, memory: Memory, step: Step, settings: CheckpointFailedSettings) -> bool:
+    changed = False
+    seconds = (step.printed_seconds or 0.0) * step.interval
     for save in list(memory.pending):
         if save.attempt != state.attempt.number:
             memory.pending.remove(save)
-            _fail(state, memory, save.iteration, "the launch ended while it was being saved: it may be partial")
+            _fail(memory, save.iteration, "the launch ended while it was being saved: it may be partial", step.at)
             changed = True
             continue
         save.lines += 1
         save.seconds += seconds
         if _overdue(state, memory, save, settings):
             memory.pending.remove(save)
-            _fail(state, memory, save.iteration, f"no success was told, {save.lines} lines of training later")
+            _fail(memory, save.iteration, f"no success was told, {save.lines} lines of training later", step.at)
             changed = True
     return changed
 
@@ -184,22 +189,21 @@ def _patience(state: RunState, memory: Memory, save: Save, settings: CheckpointF
     return settings.iterations if tells else math.inf
 
 
-def check(state: RunState, now: float, settings: CheckpointFailedSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFailedSettings) -> Verdict:
     """Fires until a later save is whole. An end inside a save is seen as soon as the run is known to have ended."""
-    memory = recall(state, "checkpoint_failed", Memory)
     failed, reason, in_a_row = memory.failed, memory.reason, memory.in_a_row
     if state.phase in ENDED and failed is None:
         open_saves = [save for save in memory.pending if save.attempt == state.attempt.number]
         if state.phase == "crashed" and open_saves and not all(_late(save, memory) for save in open_saves):
             failed, reason, in_a_row = open_saves[-1].iteration or 0, "the run ended inside: it may be partial", 1
     if failed is None:
-        return Verdict("checkpoint_failed")
+        return Verdict(_NAME)
     whole = state.checkpoints.last_iteration
     severity: Severity = "critical" if memory.exception or in_a_row > 1 else "warning"
     risk = f", {state.seconds_since_checkpoint:.0f} s of training at risk" if state.seconds_since_checkpoint else ""
     last = f"the last whole one is iteration {whole}" if whole is not None else "none was saved whole before"
     return Verdict(
-        "checkpoint_failed",
+        _NAME,
         "firing",
         severity=severity,
         summary=f"the checkpoint of iteration {failed or '?'} failed: {reason}; {last}{risk}",
@@ -218,3 +222,6 @@ def check(state: RunState, now: float, settings: CheckpointFailedSettings) -> Ve
 def _late(save: Save, memory: Memory) -> bool:
     """A program that never told of success: its saves stay open for ever."""
     return save.lines > 0 and memory.completed == 0
+
+
+DETECTOR = Detector(_NAME, CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS)

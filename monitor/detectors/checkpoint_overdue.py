@@ -7,21 +7,21 @@ run that never saved is not known to want to: that is shown at most.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from monitor.detectors.memory import recall
-from monitor.detectors.verdict import Verdict
-from monitor.run.median import median_high
+from monitor.detectors.base import Detector, Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from monitor.run.units import Factor
+from monitor.statistics.median import median_high
 from parsers.dialects import dialect_of
-from parsers.events import CheckpointSaved, Event
+from parsers.events import CheckpointSaved
 
-LISTENS = (CheckpointSaved,)
+_NAME = "checkpoint_overdue"
 _KEPT = 8  # spans between saves
 _REGULAR = 1.1  # the longest span over the shortest of a run that saves every so many iterations
 
@@ -37,8 +37,7 @@ class CheckpointOverdueSettings(Struct, frozen=True):
     """Over the longest span of training time, for a run without a fixed interval."""
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """When saves became whole, in iterations and in training time."""
 
     last: int | None = None
@@ -54,10 +53,9 @@ class Memory:
     """Iteration before which nothing can be overdue."""
 
 
-def on_event(state: RunState, event: Event, settings: CheckpointOverdueSettings) -> bool:  # noqa: ARG001
+def on_event(state: RunState, memory: Memory, event: CheckpointSaved, _settings: CheckpointOverdueSettings) -> bool:
     """A save is whole."""
-    memory = recall(state, "checkpoint_overdue", Memory)
-    iteration = event.iteration if isinstance(event, CheckpointSaved) else None
+    iteration = event.iteration
     if iteration is None:
         iteration = state.checkpoints.last_iteration
     if iteration is None or iteration == memory.last:
@@ -73,24 +71,29 @@ def on_event(state: RunState, event: Event, settings: CheckpointOverdueSettings)
     return was
 
 
-def on_step(state: RunState, settings: CheckpointOverdueSettings) -> bool:
-    """Count; say when the line is crossed."""
-    memory = recall(state, "checkpoint_overdue", Memory)
-    iteration = state.latest.iteration
-    if iteration is None:
-        return False
-    if memory.last is None or memory.attempt != state.attempt.number:
-        # a launch begins at a checkpoint: its clock begins anew, its first span is no example
-        if memory.last is None or not 0 <= iteration - memory.last <= (state.log_interval or 1):
-            memory.last = iteration
-        memory.attempt, memory.seconds = state.attempt.number, 0.0
-        memory.quiet_until = memory.last + (state.topology.save_interval or 0)
-    memory.seconds += (state.latest.seconds_per_iteration or 0.0) * (state.log_interval or 1)
-    if iteration < memory.quiet_until:
-        return False
-    was = memory.over
-    memory.over = _passed(state, memory, settings) is not None
-    return was != memory.over
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: CheckpointOverdueSettings) -> bool:
+    """Count; True where the line is crossed."""
+    changed, line = False, 0
+    limit: _Limit | None = None
+    for step in steps:
+        if not step.counted:
+            continue
+        iteration, interval = step.iteration, step.interval
+        if memory.last is None or memory.attempt != state.attempt.number:
+            # a launch begins at a checkpoint: its clock begins anew, its first span is no example
+            if memory.last is None or not 0 <= iteration - memory.last <= interval:
+                memory.last = iteration
+            memory.attempt, memory.seconds = state.attempt.number, 0.0
+            memory.quiet_until = memory.last + (state.topology.save_interval or 0)
+        memory.seconds += (step.printed_seconds or 0.0) * interval
+        if iteration < memory.quiet_until:
+            continue
+        if interval != line:
+            line, limit = interval, _limit(state, memory, interval, settings)
+        over = limit is not None and _passed(limit, memory, iteration)
+        if over != memory.over:
+            memory.over, changed = over, True
+    return changed
 
 
 class _Limit(NamedTuple):
@@ -103,9 +106,9 @@ class _Limit(NamedTuple):
     seconds: float = math.inf
 
 
-def _limit(state: RunState, memory: Memory, settings: CheckpointOverdueSettings) -> _Limit | None:
-    """The limit of this run, if anything lets one expect it to save."""
-    told, line = state.topology.save_interval, state.log_interval or 1
+def _limit(state: RunState, memory: Memory, line: int, settings: CheckpointOverdueSettings) -> _Limit | None:
+    """The limit of this run, with `line` iterations a line, if anything lets one expect it to save."""
+    told = state.topology.save_interval
     if not memory.saves:
         if not told or not state.topology.saves or not dialect_of(state.dialect).reports_saves:
             return None
@@ -121,14 +124,9 @@ def _limit(state: RunState, memory: Memory, settings: CheckpointOverdueSettings)
     return _Limit(True, words, seconds=settings.irregular_factor * longest)
 
 
-def _passed(state: RunState, memory: Memory, settings: CheckpointOverdueSettings) -> _Limit | None:
-    """The limit if the run is beyond it."""
-    if state.latest.iteration is None or memory.last is None:
-        return None
-    limit = _limit(state, memory, settings)
-    if limit is None:
-        return None
-    return limit if state.latest.iteration - memory.last > limit.iterations or memory.seconds > limit.seconds else None
+def _passed(limit: _Limit, memory: Memory, iteration: int) -> bool:
+    """Whether the run is beyond its limit."""
+    return iteration - (memory.last or 0) > limit.iterations or memory.seconds > limit.seconds
 
 
 def _usual(memory: Memory) -> int | None:
@@ -140,19 +138,20 @@ def _usual(memory: Memory) -> int | None:
     return max(whole) if len(whole) >= 2 and max(whole) <= _REGULAR * min(whole) else None
 
 
-def check(state: RunState, now: float, settings: CheckpointOverdueSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOverdueSettings) -> Verdict:
     """Fires until the next save is whole."""
-    memory = recall(state, "checkpoint_overdue", Memory)
     if state.phase == "saving":
-        return Verdict("checkpoint_overdue", "unknown")  # perhaps it ends now
-    limit = _passed(state, memory, settings) if state.phase not in ENDED else None
-    if limit is None or memory.last is None or state.latest.iteration is None:
-        return Verdict("checkpoint_overdue")
+        return Verdict(_NAME, "unknown")  # perhaps it ends now
+    limit, iteration = _limit(state, memory, state.log_interval or 1, settings), state.latest.iteration
+    if limit is None or memory.last is None or iteration is None or state.phase in ENDED:
+        return Verdict(_NAME)
+    if not _passed(limit, memory, iteration):
+        return Verdict(_NAME)
     told, words = limit.told, limit.words
-    since = state.latest.iteration - memory.last
+    since = iteration - memory.last
     saved = f"since iteration {memory.last}" if memory.saves else "at all"
     return Verdict(
-        "checkpoint_overdue",
+        _NAME,
         "firing",
         severity="warning" if told else "info",
         summary=f"no checkpoint {saved}: {since} iterations, {memory.seconds:.0f} s of training; {words}",
@@ -165,3 +164,9 @@ def check(state: RunState, now: float, settings: CheckpointOverdueSettings) -> V
         },
         quiet=not told,
     )
+
+
+DETECTOR = Detector(
+    _NAME, CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,),
+    inhibited_by=("checkpoint_failed",),  # none is complete because they fail
+)  # fmt: skip

@@ -7,16 +7,16 @@ an audit takes half a millisecond, a step in between two microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from monitor.detectors.memory import recall
-from monitor.detectors.verdict import Severity, Verdict
+from monitor.detectors.base import Detector, Severity, Verdict
 from monitor.run.audit import IGNORABLE, RANK, Finding, audit, not_ignorable
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
@@ -26,7 +26,8 @@ from parsers.events import (
     TopologyLogged,
 )
 
-LISTENS = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned, ParametersCounted)
+_NAME = "configuration"
+_LISTENS = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned, ParametersCounted)
 _AT_ONCE = (ArgumentsDumped, ModelSettingLogged, BatchSizeRampupPlanned)
 """Launchers tell a world size as each of them sees it: what they tell waits for the first iteration."""
 _FIRST = 3  # steps until the first audit of lines: the first one of a launch is an outlier
@@ -44,8 +45,7 @@ class ConfigurationSettings(Struct, frozen=True):
         yield from (("ignore", not_ignorable(code)) for code in self.ignore if code not in IGNORABLE)
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """The findings of the last audit, and when each was first made."""
 
     findings: list[dict[str, Any]] = field(default_factory=list)
@@ -58,17 +58,19 @@ class Memory:
     attempt: int = 0
 
 
-def on_event(state: RunState, event: Event, settings: ConfigurationSettings) -> bool:
+def on_event(state: RunState, memory: Memory, event: Event, settings: ConfigurationSettings) -> bool:
     """More is known. Arguments are judged at once: a wrong one may end the run before its first step."""
-    memory = recall(state, "configuration", Memory)
     memory.stale = True
     ready = state.attempt.iterations == 0 and "arguments" in state.attempt.boundaries
     return ready and isinstance(event, _AT_ONCE) and _audit(state, memory, settings)
 
 
-def on_step(state: RunState, settings: ConfigurationSettings) -> bool:
-    """Judge again at the third step, and then at twice as many each time."""
-    memory = recall(state, "configuration", Memory)
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: ConfigurationSettings) -> bool:
+    """Judge again at the third step, and then at twice as many each time; of many steps once, after the last one."""
+    if state.attempt.number == memory.attempt and state.iterations_total < memory.next_step and not memory.stale:
+        return False
+    if not any(step.counted for step in steps):
+        return False
     if state.attempt.number != memory.attempt:
         memory.attempt, memory.next_step = state.attempt.number, state.iterations_total + _FIRST - 1
     if state.iterations_total < memory.next_step:
@@ -99,23 +101,22 @@ def _audit(state: RunState, memory: Memory, settings: ConfigurationSettings) -> 
     return True
 
 
-def check(state: RunState, now: float, settings: ConfigurationSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, settings: ConfigurationSettings) -> Verdict:
     """Fires while an audit finds anything; quiet while it is nothing worse than worth knowing."""
-    known = recall(state, "configuration", Memory)
-    findings = [Finding(**found) for found in known.findings if found["check"] not in settings.ignore]
+    findings = [Finding(**found) for found in memory.findings if found["check"] not in settings.ignore]
     if not findings:
-        return Verdict("configuration")
+        return Verdict(_NAME)
     if state.phase == "finished":
-        return Verdict("configuration", "unknown")  # what stood stands, and is not told again
+        return Verdict(_NAME, "unknown")  # what stood stands, and is not told again
     worst: Severity = findings[0].severity
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return Verdict(
-        "configuration",
+        _NAME,
         "firing",
         severity=worst,
         summary=f"{findings[0].check}: {findings[0].message}{more}",
         onset_iteration=state.attempt.first_iteration,
-        since=known.news_at,
+        since=memory.news_at,
         evidence={"findings": [_shown(finding) for finding in findings]},
         quiet=worst == "info",
     )
@@ -124,3 +125,6 @@ def check(state: RunState, now: float, settings: ConfigurationSettings) -> Verdi
 def _shown(finding: Finding) -> dict[str, Any]:
     shown = {"check": finding.check, "severity": finding.severity, "message": finding.message}
     return {**shown, "evidence": finding.evidence} if finding.evidence else shown
+
+
+DETECTOR = Detector(_NAME, ConfigurationSettings, check, Memory, update, on_event, _LISTENS)

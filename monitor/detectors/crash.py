@@ -13,8 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.detectors.verdict import Severity, Verdict
-from monitor.detectors.words import spoken
+from monitor.detectors.base import Detector, Severity, Verdict, duration
 from monitor.run.attempts import PLANNED
 from monitor.run.derived import seconds_at_risk
 from monitor.run.state import FailureRecord, RunState
@@ -83,7 +82,7 @@ def next_change(state: RunState, now: float, settings: CrashSettings) -> float |
     return at if at is not None and at > now else None
 
 
-def check(state: RunState, now: float, settings: CrashSettings) -> Verdict:
+def check(state: RunState, _memory: None, now: float, settings: CrashSettings) -> Verdict:
     """Firing from the settled cause on, until another launch shows progress."""
     failure, at = told(state), due(state, settings)
     if failure is None or not state.live:
@@ -117,7 +116,7 @@ def _summary(state: RunState, failure: FailureRecord) -> str:
     ranks = len(state.watchdog_ranks)
     many = f" ({ranks} ranks' watchdogs gave up)" if failure.failure == "nccl" and ranks > 1 else ""
     risk = seconds_at_risk(state)
-    lost = f"; {spoken(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
+    lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = ADVICE.get(failure.failure, ADVICE["unknown"])
     return f"crashed{where}: {failure.failure}{place}{many}: {failure.message[:200]}{lost}; {advice}"
 
@@ -138,3 +137,6 @@ def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
         "last_line": state.last_line or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+DETECTOR = Detector(_NAME, CrashSettings, check, deadline=next_change)

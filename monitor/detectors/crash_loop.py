@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.detectors.verdict import Verdict
+from monitor.detectors.base import Detector, Verdict
 from monitor.run.nodes import nodes_of
 from monitor.run.state import AttemptEnd, RunState
 from monitor.run.units import Seconds
@@ -27,7 +27,7 @@ class CrashLoopSettings(Struct, frozen=True):
     """Between the first and the last: a crash a week is MTBF, not a loop."""
 
 
-def check(state: RunState, now: float, settings: CrashLoopSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettings) -> Verdict:
     """Firing while the last launches died in a row; resolved when one saves a checkpoint or gets further."""
     if not state.live or state.phase == "finished":
         return Verdict(_NAME)
@@ -103,3 +103,6 @@ def _got_further(state: RunState) -> bool:
     reached = max((end.last_iteration or 0) for end in state.ends[-3:])
     saved = state.checkpoints.last_iteration != last.checkpoint
     return saved or (state.attempt.last_iteration or 0) > reached
+
+
+DETECTOR = Detector(_NAME, CrashLoopSettings, check)

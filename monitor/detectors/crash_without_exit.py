@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.detectors.verdict import Verdict
+from monitor.detectors.base import Detector, Verdict
 from monitor.run.state import RunState
 from monitor.run.units import Factor, Seconds
 
@@ -43,7 +43,7 @@ def next_change(state: RunState, now: float, settings: CrashWithoutExitSettings)
     return due if due is not None and due > now else None
 
 
-def check(state: RunState, now: float, settings: CrashWithoutExitSettings) -> Verdict:
+def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExitSettings) -> Verdict:
     """Firing until an end is seen, or the run goes on."""
     due = _due(state, settings)
     if due is None or not state.live or now < due or state.failure is None:
@@ -67,3 +67,6 @@ def check(state: RunState, now: float, settings: CrashWithoutExitSettings) -> Ve
             "silence_seconds": round(now - failure.at, 1),
         },
     )
+
+
+DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadline=next_change)

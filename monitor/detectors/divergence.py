@@ -8,19 +8,18 @@ run's own blocks differ, so that a slow wander of the data is none.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from monitor.detectors.memory import recall
-from monitor.detectors.signals import advice, of_event, percent, rollback
-from monitor.detectors.verdict import Verdict
-from monitor.detectors.window import median, spread
+from monitor.detectors.base import Detector, Verdict, advice, percent, rollback
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from monitor.run.units import Factor, Ratio
-from parsers.events import Event
+from monitor.statistics.median import median_high, spread
 
+_NAME = "divergence"
 _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
 _STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
 _STEP_NOISE = 4.0  # times that noise: a larger change between two blocks is a step
@@ -42,8 +41,7 @@ class DivergenceSettings(Struct, frozen=True):
     """A rise of this much does not come back by itself in any run on record."""
 
 
-@dataclass(slots=True)
-class Rise:
+class Rise(Struct):
     """An open divergence."""
 
     onset: int
@@ -54,8 +52,7 @@ class Rise:
     checkpoint: int | None = None
 
 
-@dataclass(slots=True)
-class DivergenceMemory:
+class Memory(Struct):
     """The block that is being filled, and the medians of those that are full."""
 
     attempt: int = 0
@@ -66,58 +63,39 @@ class DivergenceMemory:
     rise: Rise | None = None
 
 
-def on_step(state: RunState, settings: DivergenceSettings) -> bool:
-    """See the training loop's own line."""
-    return state.driver == "iteration" and _observe(state, state.latest.lm_loss, settings)
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: DivergenceSettings) -> bool:
+    """Collect the losses of the step source in blocks; every node of HF Trainer or an engine may print the same one."""
+    lines, changed, infinite = state.driver == "iteration", False, math.inf
+    current, size = memory.current, settings.block
+    for step in steps:
+        loss = step.loss
+        if lines:
+            if not step.counted:
+                continue
+        else:
+            if not step.reported or loss is None or (step.iteration, loss) == memory.seen:
+                continue
+            memory.seen = (step.iteration, loss)
+        if memory.attempt != state.attempt.number:
+            # what the new launch computes again is forgotten; the block that was being filled was of the old one
+            changed = changed or memory.rise is not None
+            memory.attempt, memory.current, memory.rise = state.attempt.number, [], None
+            memory.blocks = [block for block in memory.blocks if block[0] < step.iteration]
+            current = memory.current
+        if loss is None or not 0 < loss < infinite:
+            continue
+        current.append(loss)
+        if len(current) >= size:
+            level = math.log(median_high(current))
+            current.clear()
+            memory.blocks.append((step.iteration, level, step.samples, state.checkpoints.last_iteration))
+            del memory.blocks[: -settings.blocks]
+            changed = _judge(memory, step.at, settings) or changed
+    return changed
 
 
-def on_event(state: RunState, event: Event, settings: DivergenceSettings) -> bool:
-    """See a report of HF Trainer or of a lone engine; every node may print the same one."""
-    signal = of_event(state, event)
-    if signal is None or signal.loss is None:
-        return False
-    memory = recall(state, "divergence", DivergenceMemory)
-    key = (state.latest.iteration or 0, signal.loss)
-    if key == memory.seen:
-        return False
-    memory.seen = key
-    return _observe(state, signal.loss, settings)
-
-
-def _observe(state: RunState, loss: float | None, settings: DivergenceSettings) -> bool:
-    memory = recall(state, "divergence", DivergenceMemory)
-    changed = False
-    if memory.attempt != state.attempt.number:
-        # what the new launch computes again is forgotten; the block that was being filled was of the old one
-        iteration = state.latest.iteration or 0
-        changed = memory.rise is not None
-        memory.attempt, memory.current, memory.rise = state.attempt.number, [], None
-        memory.blocks = [block for block in memory.blocks if block[0] < iteration]
-    if loss is None or not 0 < loss < math.inf:
-        return changed
-    memory.current.append(loss)
-    if len(memory.current) < settings.block:
-        return changed
-    full, memory.current = memory.current, []
-    latest = state.latest
-    return _fill(memory, state, full, latest.iteration or 0, latest.consumed_samples, settings) or changed
-
-
-def _fill(
-    memory: DivergenceMemory,
-    state: RunState,
-    full: list[float],
-    iteration: int,
-    samples: int | None,
-    settings: DivergenceSettings,
-) -> bool:
-    """A block is full with the line of this iteration. Whether that changes anything."""
-    memory.blocks.append((iteration, math.log(median(full)), samples, state.checkpoints.last_iteration))
-    del memory.blocks[: -settings.blocks]
-    return _judge(memory, state, settings)
-
-
-def _judge(memory: DivergenceMemory, state: RunState, settings: DivergenceSettings) -> bool:
+def _judge(memory: Memory, at: float, settings: DivergenceSettings) -> bool:
+    """A block is full. Whether that changes anything."""
     if memory.rise is not None:
         levels = [block[1] for block in memory.blocks]
         risen = levels[-1] - memory.rise.base
@@ -143,7 +121,6 @@ def _judge(memory: DivergenceMemory, state: RunState, settings: DivergenceSettin
     if levels[-1] - levels[lowest] - step < bar:
         return False
     onset, base, samples, checkpoint = memory.blocks[lowest]
-    at = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
     memory.rise = Rise(onset, at, base, bar, samples, checkpoint)
     return True
 
@@ -152,21 +129,20 @@ def _differences(values: list[float]) -> list[float]:
     return [later - earlier for later, earlier in zip(values[1:], values, strict=False)]
 
 
-def check(state: RunState, now: float, settings: DivergenceSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSettings) -> Verdict:
     """A warning while the loss is a little above its lowest and rose three times; critical when it is far above."""
     if state.lost:
-        return Verdict("divergence", "unknown")
-    memory = recall(state, "divergence", DivergenceMemory)
+        return Verdict(_NAME, "unknown")
     rise = memory.rise
     if rise is None or memory.attempt != state.attempt.number:
-        return Verdict("divergence")
+        return Verdict(_NAME)
     if state.phase in ENDED:
-        return Verdict("divergence", "unknown")
+        return Verdict(_NAME, "unknown")
     level = memory.blocks[-1][1]
     facts = rollback(state, rise.onset, rise.samples_before, rise.checkpoint)
     risen = level - rise.base
     return Verdict(
-        "divergence",
+        _NAME,
         "firing",
         severity="critical" if risen > math.log1p(settings.critical) else "warning",
         summary=f"loss rising since iteration {rise.onset}: median lm loss {math.exp(level):.4g}, lowest before "
@@ -181,3 +157,6 @@ def check(state: RunState, now: float, settings: DivergenceSettings) -> Verdict:
             **facts,
         },
     )
+
+
+DETECTOR = Detector(_NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",))

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.detectors.verdict import Verdict
+from monitor.detectors.base import Detector, Verdict
 from monitor.run.flops import computed_tflops
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -212,7 +212,7 @@ def next_change(state: RunState, now: float, settings: HangSettings) -> float | 
     return None
 
 
-def check(state: RunState, now: float, settings: HangSettings) -> Verdict:
+def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
     """Late after half the budget (quiet warning), hung after it (critical)."""
     if state.lost:
         return Verdict("hang", "unknown")
@@ -290,3 +290,12 @@ def _advice(state: RunState, blocking: str | None) -> str:
             "data loader workers that copied a held lock hang evaluations: try one worker, or a barrier before it"
         )
     return "; ".join(steps)
+
+
+DETECTOR = Detector(
+    "hang",
+    HangSettings,
+    check,
+    deadline=next_change,
+    inhibited_by=("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed
+)

@@ -9,16 +9,16 @@ configuration elsewhere.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from monitor.detectors import slowdown
-from monitor.detectors.memory import recall
-from monitor.detectors.verdict import Severity, Verdict
+from monitor.detectors.base import Detector, Severity, Verdict, recall
 from monitor.run.reference import expected_seconds
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from monitor.run.units import Ratio
 
 _NAME = "launch_blocking"
@@ -36,8 +36,7 @@ class LaunchBlockingSettings(Struct, frozen=True):
     """Slower than the same configuration elsewhere: clusters differ by several percent, not by this much."""
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """The last comparison, made when a launch has shown its level."""
 
     attempt: int = -1
@@ -53,26 +52,21 @@ def is_on(value: str | None) -> bool | None:
     return None if value is None else value in _ON
 
 
-def on_step(state: RunState, settings: LaunchBlockingSettings) -> bool:  # noqa: ARG001
+def update(state: RunState, memory: Memory, steps: Sequence[Step], _settings: LaunchBlockingSettings) -> bool:
     """True when the launch has just shown its level: then there is something to compare."""
-    known = state.memory_of.get(_NAME)
-    if type(known) is Memory and known.attempt == state.attempt.number:
+    if memory.attempt == state.attempt.number or not steps[-1].counted:
         return False  # this launch has been compared
     segments = recall(state, slowdown.NAME, slowdown.Memory).segments
     if not segments or segments[-1].attempt != state.attempt.number:
         return False
-    memory = recall(state, _NAME, Memory)
-    if memory.attempt == state.attempt.number:
-        return False
-    memory.attempt, memory.at = state.attempt.number, state.last_iteration_at or 0.0
+    memory.attempt, memory.at = state.attempt.number, steps[-1].at
     row = expected_seconds(state)
     memory.reference, memory.gpu = (row.seconds, row.gpu) if row else (None, "")
     return True
 
 
-def check(state: RunState, now: float, settings: LaunchBlockingSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, settings: LaunchBlockingSettings) -> Verdict:
     """Compare the present launch with those of the other setting, and with the same configuration elsewhere."""
-    memory = recall(state, _NAME, Memory)
     if memory.attempt != state.attempt.number:
         return Verdict(_NAME, "unknown")
     segments = recall(state, slowdown.NAME, slowdown.Memory).segments
@@ -155,3 +149,6 @@ def _firing(
         since=memory.at,
         evidence={name: value for name, value in evidence.items() if value is not None},
     )
+
+
+DETECTOR = Detector(_NAME, LaunchBlockingSettings, check, Memory, update)

@@ -8,19 +8,19 @@ static one is constant) is no evidence; -1 is no scale.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from monitor.detectors.memory import recall
-from monitor.detectors.scaler import Search
-from monitor.detectors.verdict import Severity, Verdict
-from monitor.detectors.window import median
+from monitor.detectors.base import Detector, Severity, Verdict, renew
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from parsers.events import Event, LossScaleExhausted, OverflowSkipped
+from monitor.run.step import Step
+from monitor.statistics.median import median_high
+from monitor.statistics.scale_search import ScaleSearch
+from parsers.events import LossScaleExhausted, OverflowSkipped
 
-LISTENS: tuple[type[Event], ...] = (OverflowSkipped, LossScaleExhausted)
+_NAME = "loss_scale_collapse"
 _BLOCKS = 16  # blocks of the slow decline that are remembered
 _DYNAMIC = 16.0  # a launch that never had this scale was never far from the minimum: it did not fall there
 _SHORT, _LONG = 10, 50  # iterations within which halvings are counted
@@ -46,12 +46,11 @@ class LossScaleCollapseSettings(Struct, frozen=True):
     """Halvings between such medians: a 104B run sank 8-fold over 2,300 iterations before it broke."""
 
 
-@dataclass(slots=True)
-class ScaleMemory:
+class Memory(Struct):
     """Falls of the last iterations, and medians of the past. Scales as logarithms to base 2."""
 
     attempt: int = 0
-    search: Search = field(default_factory=Search)
+    search: ScaleSearch = field(default_factory=ScaleSearch)
     line_scale: float | None = None
     told: float = 0.0
     """Halvings that overflow lines told since the last iteration line."""
@@ -70,83 +69,94 @@ class ScaleMemory:
     last_fall: int = 0
 
 
-def on_step(state: RunState, settings: LossScaleCollapseSettings) -> bool:
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossScaleCollapseSettings) -> bool:
     """See the scale of each step."""
-    scale = state.latest.loss_scale
-    if scale is None or scale <= 0:
-        return False
-    memory = _memory(state)
-    if scale == 1.0 and not memory.line_scale:
-        return False  # bf16: there is nothing to scale
-    level = math.log2(scale)
-    iteration = state.latest.iteration or 0
-    known = memory.line_scale
-    fall = 0.0
-    if known is not None and state.driver == "iteration":
-        fall = max(0.0, known - level - memory.told)
-        if level > known:
-            memory.pair = None
-    memory.line_scale, memory.told = level, 0.0
-    searching = memory.search.on(state, fall > 0)
-    memory.highest = level if searching else max(memory.highest, level)
-    # the minimum is told once, and again where the scale has moved
-    news = level != known or not _worse(memory, "minimum")
-    changed = news and _at_minimum(memory, level, settings) and _open(memory, state, "minimum", iteration)
-    if searching:
-        memory.block_from = iteration
-        return changed
-    changed = _slow(memory, state, iteration, level, settings) or changed
-    if fall > 0:
-        changed = _fallen(memory, state, iteration, fall, settings) or changed
-    if memory.reason:
-        return _calmed(memory, iteration, level, settings) or changed
+    _begin(memory, state.attempt.number)
+    lines, first, changed = state.driver == "iteration", state.attempt.first_iteration, False
+    low, block = math.log2(2 * settings.minimum), settings.block
+    scale_before, level = 0.0, 0.0
+    for step in steps:
+        scale = step.loss_scale
+        if scale is None or scale <= 0 or not step.counted or (scale == 1.0 and not memory.line_scale):
+            continue  # bf16 prints none or 1.0: there is nothing to scale
+        if scale != scale_before:
+            scale_before, level = scale, math.log2(scale)
+        known, iteration = memory.line_scale, step.iteration
+        calm = level == known and level > low and memory.search.over and not memory.told and not memory.reason
+        if calm and iteration - memory.block_from < block:
+            memory.block.append(level)  # all but a few steps of a healthy run end here
+            if level > memory.highest:
+                memory.highest = level
+            continue
+        fall = 0.0
+        if known is not None and lines:
+            fall = max(0.0, known - level - memory.told)
+            if level > known:
+                memory.pair = None
+        memory.line_scale, memory.told = level, 0.0
+        searching = memory.search.going_on(step.finished, first == iteration, fall > 0)
+        memory.highest = level if searching else max(memory.highest, level)
+        # the minimum is reported once, and again where the scale has moved
+        news = level != known or not _worse(memory, "minimum")
+        if news and _at_minimum(memory, level, settings):
+            changed = _open(memory, step.at, "minimum", iteration) or changed
+        if searching:
+            memory.block_from = iteration
+            continue
+        changed = _slow(memory, step, level, settings) or changed
+        if fall > 0:
+            changed = _fallen(memory, step.at, iteration, step.interval, fall, settings) or changed
+        if memory.reason:
+            changed = _calmed(memory, iteration, level, settings) or changed
     return changed
 
 
-def on_event(state: RunState, event: Event, settings: LossScaleCollapseSettings) -> bool:
-    """See each overflow when it is told, before the step's own line."""
-    memory = _memory(state)
+def on_event(
+    state: RunState, memory: Memory, event: OverflowSkipped | LossScaleExhausted, settings: LossScaleCollapseSettings
+) -> bool:
+    """See each overflow when it is reported, before the step's own line."""
+    _begin(memory, state.attempt.number)
     iteration = state.latest.iteration or 0
+    at = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
     if isinstance(event, LossScaleExhausted):
-        return _open(memory, state, "exhausted", iteration)
-    if not isinstance(event, OverflowSkipped) or not event.loss_scale or not event.new_loss_scale:
+        return _open(memory, at, "exhausted", iteration)
+    if not event.loss_scale or not event.new_loss_scale:
         return False
     pair = (event.loss_scale, event.new_loss_scale)
     if pair == memory.pair or min(pair) <= 0:
-        return False  # the same reduction told twice, or another engine's copy
+        return False  # the same reduction reported twice, or another engine's copy
     memory.pair = pair
     fall = math.log2(event.loss_scale) - math.log2(event.new_loss_scale)
     memory.told += max(0.0, fall)
-    if memory.search.on(state, True) or fall <= 0:
+    attempt = state.attempt
+    first_line = attempt.first_iteration == attempt.last_iteration
+    if memory.search.going_on(attempt.iterations, first_line, True) or fall <= 0:
         return False
-    return _fallen(memory, state, iteration, fall, settings)
+    return _fallen(memory, at, iteration, state.log_interval or 1, fall, settings)
 
 
-def _memory(state: RunState) -> ScaleMemory:
-    memory = recall(state, "loss_scale_collapse", ScaleMemory)
-    if memory.attempt != state.attempt.number:  # the scaler starts anew; what the scale used to be is remembered
-        memory = ScaleMemory(attempt=state.attempt.number, blocks=memory.blocks)
-        state.memory_of["loss_scale_collapse"] = memory
-    return memory
+def _begin(memory: Memory, attempt: int) -> None:
+    """In a new launch the scaler starts anew; what the scale used to be is remembered."""
+    if memory.attempt != attempt:
+        renew(memory, Memory(attempt=attempt, blocks=memory.blocks))
 
 
 def _fallen(
-    memory: ScaleMemory, state: RunState, iteration: int, fall: float, settings: LossScaleCollapseSettings
+    memory: Memory, at: float, iteration: int, every: int, fall: float, settings: LossScaleCollapseSettings
 ) -> bool:
     memory.falls.append((iteration, fall))
     memory.falls = [item for item in memory.falls if item[0] > iteration - _LONG]
     memory.last_fall = iteration
-    every = state.log_interval or 1
-    recent = sum(halvings for at, halvings in memory.falls if at > iteration - max(_SHORT, every))
+    recent = sum(halvings for when, halvings in memory.falls if when > iteration - max(_SHORT, every))
     lately = sum(halvings for _, halvings in memory.falls)
     # one line of many iterations tells the net fall of all of them
     needed = settings.halvings + (every > _SHORT) + (every > _LONG)
     if recent >= needed or lately >= settings.halvings_slow + (every > _LONG):
-        return _open(memory, state, "falling", memory.falls[0][0])
+        return _open(memory, at, "falling", memory.falls[0][0])
     return bool(memory.reason)
 
 
-def _at_minimum(memory: ScaleMemory, level: float, settings: LossScaleCollapseSettings) -> bool:
+def _at_minimum(memory: Memory, level: float, settings: LossScaleCollapseSettings) -> bool:
     return _floor(level, settings) and max(memory.highest, level) >= math.log2(_DYNAMIC)
 
 
@@ -154,21 +164,20 @@ def _floor(level: float, settings: LossScaleCollapseSettings) -> bool:
     return level <= math.log2(2 * settings.minimum)
 
 
-def _slow(
-    memory: ScaleMemory, state: RunState, iteration: int, level: float, settings: LossScaleCollapseSettings
-) -> bool:
+def _slow(memory: Memory, step: Step, level: float, settings: LossScaleCollapseSettings) -> bool:
     """The level of whole blocks."""
+    iteration = step.iteration
     memory.block.append(level)
     if iteration - memory.block_from < settings.block:
         return False
-    present, memory.block, memory.block_from = median(memory.block), [], iteration
+    present, memory.block, memory.block_from = median_high(memory.block), [], iteration
     past = memory.blocks
     declined = _declined(past, present, settings)
     past.append(present)
     del past[:-_BLOCKS]
     if declined:
         memory.before = max(memory.before, *past)
-        return _open(memory, state, "declining", iteration)
+        return _open(memory, step.at, "declining", iteration)
     if memory.reason == "declining":
         memory.reason = ""
         return True
@@ -179,23 +188,22 @@ def _declined(past: list[float], present: float, settings: LossScaleCollapseSett
     return bool(past) and max(past) - present >= settings.decline
 
 
-def _worse(memory: ScaleMemory, reason: str) -> bool:
+def _worse(memory: Memory, reason: str) -> bool:
     """Whether this or worse is told already."""
     return _ORDER.index(reason) <= _ORDER.index(memory.reason)
 
 
-def _open(memory: ScaleMemory, state: RunState, reason: str, onset: int) -> bool:
+def _open(memory: Memory, at: float, reason: str, onset: int) -> bool:
     if _worse(memory, reason):
         return True
     if not memory.reason:
-        memory.onset = onset
-        memory.since = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
+        memory.onset, memory.since = onset, at
         memory.before = max(memory.before, memory.highest)
     memory.reason = reason
     return True
 
 
-def _calmed(memory: ScaleMemory, iteration: int, level: float, settings: LossScaleCollapseSettings) -> bool:
+def _calmed(memory: Memory, iteration: int, level: float, settings: LossScaleCollapseSettings) -> bool:
     """Whether the incident has ended with this step."""
     if memory.reason == "declining" or iteration - memory.last_fall < settings.calm:
         return False
@@ -207,15 +215,14 @@ def _calmed(memory: ScaleMemory, iteration: int, level: float, settings: LossSca
     return True
 
 
-def check(state: RunState, now: float, settings: LossScaleCollapseSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleCollapseSettings) -> Verdict:
     """A warning while the scale falls, critical where it can fall no further."""
     if state.lost:
-        return Verdict("loss_scale_collapse", "unknown")
-    memory = recall(state, "loss_scale_collapse", ScaleMemory)
+        return Verdict(_NAME, "unknown")
     if not memory.reason or memory.attempt != state.attempt.number:
-        return Verdict("loss_scale_collapse")
+        return Verdict(_NAME)
     if state.phase in ENDED and memory.reason != "exhausted":
-        return Verdict("loss_scale_collapse", "unknown")
+        return Verdict(_NAME, "unknown")
     scale = state.latest.loss_scale or 0.0
     before = 2.0**memory.before if memory.before else None
     was = f" from {before:.0f}" if before is not None and before > scale else ""
@@ -241,7 +248,7 @@ def check(state: RunState, now: float, settings: LossScaleCollapseSettings) -> V
     if state.checkpoints.last_iteration is not None:
         evidence["last_checkpoint_iteration"] = state.checkpoints.last_iteration
     return Verdict(
-        "loss_scale_collapse",
+        _NAME,
         "firing",
         severity=severity,
         summary=f"loss scale {words[memory.reason]}",
@@ -249,3 +256,8 @@ def check(state: RunState, now: float, settings: LossScaleCollapseSettings) -> V
         since=memory.since,
         evidence=evidence,
     )
+
+
+DETECTOR = Detector(
+    _NAME, LossScaleCollapseSettings, check, Memory, update, on_event, (OverflowSkipped, LossScaleExhausted)
+)

@@ -7,24 +7,23 @@ warms up and settles is no leak. Time is training time, so that a pause does not
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from monitor.detectors.memory import recall
-from monitor.detectors.verdict import Severity, Verdict
+from monitor.detectors.base import RANK, Detector, Severity, Verdict, renew
 from monitor.run import gpus
-from monitor.run.series import Series
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from monitor.run.units import Ratio, Seconds
-from parsers.events import EngineStepLogged, Event, FailureSeen, MemoryReported, TrainerLogged
+from monitor.statistics.series import Series
+from parsers.events import FailureSeen, MemoryReported
 
-LISTENS = (MemoryReported, EngineStepLogged, TrainerLogged, FailureSeen)
+_NAME = "memory_pressure"
 _GIB = 2**30
 _CLEAR = 5.0  # of the reports' spread around the line that must have been gained
 _SHARE = 4.0  # a leak is watched for a quarter of the time that it leaves, so that what settles has time to
-_RANK = {"info": 0, "warning": 1, "critical": 2}
 
 
 class MemoryPressureSettings(Struct, frozen=True):
@@ -50,8 +49,7 @@ class MemoryPressureSettings(Struct, frozen=True):
     """Of the host that must have been gained: DeepSpeed prints tenths of a percent, other programs share the host."""
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """Reports over training time."""
 
     attempt: int = -1
@@ -60,55 +58,71 @@ class Memory:
     device: Series = field(default_factory=Series)
     host: Series = field(default_factory=Series)
     fresh: bool = False
+    """Something was reported since the last step that counted."""
+    used: int | None = None
+    """Bytes of the device as last reported,"""
+    peak: int | None = None
+    """and the most that was ever in use."""
     device_bytes: int | None = None
     """From an out-of-memory line."""
     near: bool = False
     leaks: list[dict[str, Any]] = field(default_factory=list)
 
 
-def on_event(state: RunState, event: Event, settings: MemoryPressureSettings) -> bool:  # noqa: ARG001
+def on_event(
+    state: RunState, memory: Memory, event: MemoryReported | FailureSeen, _settings: MemoryPressureSettings
+) -> bool:
     """A report came; its figures are in the state, largest over the ranks."""
-    memory = recall(state, "memory_pressure", Memory)
     if isinstance(event, FailureSeen):
-        if event.device_bytes:
-            memory.device_bytes = event.device_bytes
-    elif isinstance(event, MemoryReported) or _carries(event):
-        memory.fresh = True
+        memory.device_bytes = event.device_bytes or memory.device_bytes
+        return False
+    _begin(memory, state.attempt.number)
+    reported = state.memory
+    memory.used = reported.allocated or reported.reserved or reported.max_allocated or reported.max_reserved
+    memory.peak, memory.fresh = _peak(state), True
     return False
 
 
-def _carries(event: Event) -> bool:
-    if isinstance(event, EngineStepLogged):
-        return event.allocated_bytes is not None or event.max_allocated_bytes is not None
-    return isinstance(event, TrainerLogged) and event.memory_bytes is not None
-
-
-def on_step(state: RunState, settings: MemoryPressureSettings) -> bool:
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: MemoryPressureSettings) -> bool:
     """Take the last report in once the step that it belongs to is over."""
-    memory = recall(state, "memory_pressure", Memory)
-    latest = state.latest
-    if memory.attempt != state.attempt.number or memory.sequence_length != latest.sequence_length:
-        memory.attempt, memory.sequence_length = state.attempt.number, latest.sequence_length
-        memory.device, memory.host, memory.leaks, memory.seconds = Series(), Series(), [], 0.0
-    memory.seconds += (latest.seconds_per_iteration or 0.0) * (state.log_interval or 1)
-    if not memory.fresh:
+    _begin(memory, state.attempt.number)
+    changed, looked = False, False
+    for step in steps:
+        if step.memory_bytes is not None:
+            memory.used, memory.peak = step.memory_bytes, step.memory_peak_bytes
+        if step.counted:
+            if memory.sequence_length != step.sequence_length:
+                memory.sequence_length = step.sequence_length
+                memory.device, memory.host, memory.leaks, memory.seconds = Series(), Series(), [], 0.0
+            memory.seconds += (step.printed_seconds or 0.0) * step.interval
+            if memory.fresh:
+                memory.fresh, looked = False, True
+                changed = _take(state, memory, settings) or changed
+        if step.memory_bytes is not None:
+            memory.fresh = True
+    if looked:
+        near = bool(_near(state, memory, settings))
+        changed, memory.near = changed or near != memory.near, near
+    return changed
+
+
+def _begin(memory: Memory, attempt: int) -> None:
+    """A new launch begins with empty memory."""
+    if memory.attempt != attempt:
+        renew(memory, Memory(attempt=attempt, device_bytes=memory.device_bytes, near=memory.near))
+
+
+def _take(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> bool:
+    """One more report. Whether the leaks that are seen have changed."""
+    due, ratio = False, state.memory.host_used_ratio
+    if memory.used:
+        due = memory.device.add(memory.seconds, float(memory.used))
+    if ratio is not None:
+        due = memory.host.add(memory.seconds, ratio) or due
+    if not due:
         return False
-    memory.fresh = False
-    told = state.memory
-    used = told.allocated or told.reserved or told.max_allocated or told.max_reserved
-    due = False
-    if used:
-        due = memory.device.add(memory.seconds, float(used))
-    if told.host_used_ratio is not None:
-        due = memory.host.add(memory.seconds, told.host_used_ratio) or due
-    changed = False
-    if due:
-        found = _leaks(state, memory, settings)
-        changed = found != memory.leaks
-        memory.leaks = found
-    near = bool(_near(state, memory, settings))
-    changed = changed or near != memory.near
-    memory.near = near
+    found = _leaks(state, memory, settings)
+    changed, memory.leaks = found != memory.leaks, found
     return changed
 
 
@@ -141,7 +155,7 @@ def _near(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> 
 
 def _leaks(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    size, peak = _size(state, memory), _peak(state) or memory.device.last
+    size, peak = _size(state, memory), memory.peak or memory.device.last
     if peak is not None:
         room = max(0.0, size - peak) if size is not None else None
         leak = _leak(memory.device, settings.growth * (size or peak), room, settings)
@@ -169,11 +183,10 @@ def _leak(series: Series, least: float, room: float | None, settings: MemoryPres
     return {"slope": slope, "full_in": full_in, "reports": series.count}
 
 
-def check(state: RunState, now: float, settings: MemoryPressureSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressureSettings) -> Verdict:
     """Fires near the limit, and while a leak is seen: urgent by the time that is left."""
-    memory = recall(state, "memory_pressure", Memory)
     if state.phase == "finished":
-        return Verdict("memory_pressure")
+        return Verdict(_NAME)
     near = _near(state, memory, settings) if state.attempt.iterations else []
     severities: list[Severity] = ["warning"] * len(near)
     texts = [text for _, text, _ in near]
@@ -189,10 +202,10 @@ def check(state: RunState, now: float, settings: MemoryPressureSettings) -> Verd
             shown["full_in_seconds"] = round(leak["full_in"])
         evidence[f"{leak['kind']}_leak"] = shown
     if not texts:
-        return Verdict("memory_pressure")
-    worst = max(severities, key=lambda name: _RANK[name])
+        return Verdict(_NAME)
+    worst = max(severities, key=lambda name: RANK[name])
     return Verdict(
-        "memory_pressure",
+        _NAME,
         "firing",
         severity=worst,
         summary="; ".join(texts),
@@ -222,3 +235,6 @@ def _told(leak: dict[str, Any]) -> str:
     if leak["kind"] == "host":
         return f"the host's memory grows by {per_day:.1%} a day{when}"
     return f"GPU memory grows by {per_day / _GIB:.2f} GiB a day{when}"
+
+
+DETECTOR = Detector(_NAME, MemoryPressureSettings, check, Memory, update, on_event, (MemoryReported, FailureSeen))

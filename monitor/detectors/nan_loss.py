@@ -8,18 +8,16 @@ interval in which every step was skipped there is no loss to print: that is the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from monitor.detectors.memory import recall
-from monitor.detectors.signals import advice, rollback
-from monitor.detectors.verdict import Verdict
+from monitor.detectors.base import Detector, Verdict, advice, renew, rollback
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged
+from monitor.run.step import Step
 
-LISTENS: tuple[type[Event], ...] = (IterationLogged, TrainerLogged, EngineStepLogged)
+_NAME = "nan_loss"
 _WORDS = {
     "gone": "the loss is no longer printed, which Megatron does when it is NaN",
     "nan": "the loss is NaN",
@@ -42,19 +40,17 @@ class NanLossSettings(Struct, frozen=True):
     """A loss that was this small before may have become 0, which is not printed either."""
 
 
-@dataclass(slots=True)
-class NanMemory:
+class Memory(Struct):
     """What was printed up to now."""
 
     attempt: int = 0
-    iteration: int = -1
     printed: int = 0
     """Lines with a loss in a row before the present trouble."""
     last_loss: float = 0.0
     last_iteration: int | None = None
     samples: int | None = None
-    skipped_intervals: int = 0
-    """Lines in a row without a loss because every step was skipped."""
+    checkpoint: int | None = None
+    """The last checkpoint as of the last good line."""
     form: str = ""
     lines: int = 0
     norm_lines: int = 0
@@ -62,52 +58,60 @@ class NanMemory:
     since: float = 0.0
     engine: str = ""
     """What the engine's own line printed beside a loss that is gone."""
-    checkpoint: int | None = None
 
 
-def on_event(state: RunState, event: Event, settings: NanLossSettings) -> bool:
-    """See each report of a loss, copies included: they say the same."""
-    memory = recall(state, "nan_loss", NanMemory)
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: NanLossSettings) -> bool:
+    """See each report of a loss."""
+    changed = False
     if memory.attempt != state.attempt.number:
-        fresh = NanMemory(attempt=state.attempt.number, printed=memory.printed, last_loss=memory.last_loss)
-        was, memory = memory.form, fresh
-        state.memory_of["nan_loss"] = memory
-        _see(memory, state, event, settings)
-        return bool(was or memory.form)
-    return _see(memory, state, event, settings)
+        changed = bool(memory.form)
+        renew(memory, Memory(attempt=state.attempt.number, printed=memory.printed, last_loss=memory.last_loss))
+    source, checkpoint = state.driver, state.checkpoints.last_iteration
+    lines = source == "iteration"
+    finite = math.isfinite
+    good: Step | None = None
+    count = 0
+    for step in steps:
+        loss, norm = step.loss, step.grad_norm
+        if not step.reported:
+            if loss is not None:
+                memory.engine = _form(loss)
+        elif lines:
+            if loss is not None and finite(loss) and not step.nans and (norm is None or finite(norm)):
+                good, count = step, count + 1  # a healthy line
+                if memory.form or memory.norm_lines:
+                    memory.form, memory.lines, memory.norm_lines, changed = "", 0, 0, changed or bool(memory.form)
+                continue
+            if good is not None:
+                _remember(memory, good, count, checkpoint)
+                good, count = None, 0
+            form = _form_of_line(memory, step, checkpoint, settings)
+            changed = _enter(memory, step, form) or changed
+        elif loss is not None:
+            if source == "trainer":
+                zero = loss == 0.0 and norm is not None and not finite(norm)
+                form = "grad_norm" if zero else _form(loss) or _norm(memory, norm, settings)
+                memory.last_loss = loss if not form else memory.last_loss
+            else:
+                form = memory.engine = _form(loss)
+            changed = _enter(memory, step, form) or changed
+    if good is not None:
+        _remember(memory, good, count, checkpoint)
+    return changed
 
 
-def _see(memory: NanMemory, state: RunState, event: Event, settings: NanLossSettings) -> bool:
-    if type(event) is IterationLogged:
-        if state.driver != "iteration" or event.iteration != state.latest.iteration:
-            return False  # another source that lags behind
-        if event.iteration == memory.iteration:
-            return False
-        memory.iteration = event.iteration
-        form = _form_of_line(memory, state, event, settings)
-        if not form and not memory.form and not memory.lines:
-            return False
-    elif type(event) is TrainerLogged:
-        if state.driver != "trainer" or event.loss is None:
-            return False
-        zero = event.loss == 0.0 and event.grad_norm is not None and not math.isfinite(event.grad_norm)
-        form = "grad_norm" if zero else _form(event.loss) or _norm(memory, event.grad_norm, settings)
-        memory.last_loss = event.loss if not form else memory.last_loss
-    elif isinstance(event, EngineStepLogged) and event.loss is not None:
-        memory.engine = _form(event.loss)
-        if state.driver != "engine":
-            return False
-        form = memory.engine
-    else:
-        return False
-    return _enter(memory, state, form)
+def _remember(memory: Memory, step: Step, count: int, checkpoint: int | None) -> None:
+    """The last of `count` lines in a row whose loss is a number."""
+    memory.printed += count
+    memory.last_loss, memory.last_iteration = step.loss or 0.0, step.iteration
+    memory.samples, memory.checkpoint = step.samples, checkpoint
 
 
 def _form(loss: float) -> str:
     return "nan" if math.isnan(loss) else "inf" if math.isinf(loss) else ""
 
 
-def _norm(memory: NanMemory, norm: float | None, settings: NanLossSettings) -> str:
+def _norm(memory: Memory, norm: float | None, settings: NanLossSettings) -> str:
     if norm is None or math.isfinite(norm):
         memory.norm_lines = 0
         return ""
@@ -115,59 +119,51 @@ def _norm(memory: NanMemory, norm: float | None, settings: NanLossSettings) -> s
     return "grad_norm" if memory.norm_lines >= settings.grad_norm_lines else ""
 
 
-def _form_of_line(memory: NanMemory, state: RunState, event: IterationLogged, settings: NanLossSettings) -> str:
+def _form_of_line(memory: Memory, step: Step, checkpoint: int | None, settings: NanLossSettings) -> str:
     """How the loss of this line is no number; empty where it is one, or where nothing can be said."""
-    skipped, counted = event.skipped_iterations, event.nan_iterations
-    if event.lm_loss is not None:
-        form = _form(event.lm_loss)
+    skipped, counted, norm = step.skipped, step.nans, step.grad_norm
+    if step.loss is not None:
+        form = _form(step.loss)
         if not form:
-            memory.printed += 1
-            memory.skipped_intervals = 0
-            memory.last_loss, memory.last_iteration = event.lm_loss, event.iteration
-            memory.samples, memory.checkpoint = event.consumed_samples, state.checkpoints.last_iteration
-            return "counted" if counted else _norm(memory, event.grad_norm, settings)
+            _remember(memory, step, 1, checkpoint)
+            return "counted" if counted else _norm(memory, norm, settings)
         return form
-    memory.skipped_intervals = 0
-    if skipped is not None and skipped >= (state.log_interval or 1) and not counted:
-        memory.skipped_intervals = 1
+    if skipped is not None and skipped >= step.interval and not counted:
         return ""
     if counted:
         return "nan"
     if memory.form:
         return memory.form  # still gone
-    if skipped is None and counted is None and event.grad_norm is None:
+    if skipped is None and counted is None and norm is None:
         return ""  # torn before the place where the loss would stand, or of a program that ends its line there
     printed, memory.printed = memory.printed, 0
     if printed >= settings.printed_before and memory.last_loss > settings.smallest:
         return "gone"
-    norm = event.grad_norm
-    unprotected = (state.latest.loss_scale or 1.0) <= 1.0
+    unprotected = (step.loss_scale or 1.0) <= 1.0
     return "grad_norm" if norm is not None and not math.isfinite(norm) and unprotected else ""
 
 
-def _enter(memory: NanMemory, state: RunState, form: str) -> bool:
+def _enter(memory: Memory, step: Step, form: str) -> bool:
     """The loss is now of this form. Whether anything changed."""
     before = memory.form
     if not form:
         memory.form, memory.lines = "", 0
         return bool(before)
     if not before:
-        memory.onset = state.latest.iteration or 0
-        memory.since = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
+        memory.onset, memory.since = step.iteration, step.at
     memory.form = form
     memory.lines += 1
     return True
 
 
-def check(state: RunState, now: float, settings: NanLossSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, settings: NanLossSettings) -> Verdict:
     """Critical at the first line; with a loss scale that skips such steps a warning first."""
     if state.lost:
-        return Verdict("nan_loss", "unknown")
-    memory = recall(state, "nan_loss", NanMemory)
+        return Verdict(_NAME, "unknown")
     if not memory.form or memory.attempt != state.attempt.number:
-        return Verdict("nan_loss")
+        return Verdict(_NAME)
     if state.phase in ENDED:
-        return Verdict("nan_loss", "unknown")
+        return Verdict(_NAME, "unknown")
     scale = state.latest.loss_scale
     protected = memory.form == "counted" or (scale is not None and scale > 1.0)
     mild = protected and memory.lines < settings.protected_lines
@@ -182,7 +178,7 @@ def check(state: RunState, now: float, settings: NanLossSettings) -> Verdict:  #
     last = f"; last {memory.last_loss:.4g} at iteration {memory.last_iteration}" if memory.last_iteration else ""
     then = "the loss scale may skip it: look at the next lines" if mild else f"stop the run and {advice(facts)}"
     return Verdict(
-        "nan_loss",
+        _NAME,
         "firing",
         severity="warning" if mild else "critical",
         summary=f"{_WORDS[memory.form]} since iteration {memory.onset} ({memory.lines} lines){last}; {then}",
@@ -190,3 +186,6 @@ def check(state: RunState, now: float, settings: NanLossSettings) -> Verdict:  #
         since=memory.since,
         evidence=evidence,
     )
+
+
+DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update)

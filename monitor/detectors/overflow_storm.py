@@ -7,19 +7,19 @@ Health skips one or two steps (hysteresis) each time the scale is tried again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from monitor.detectors.memory import recall
-from monitor.detectors.scaler import Search
-from monitor.detectors.verdict import Verdict
+from monitor.detectors.base import Detector, Verdict, renew
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from monitor.run.units import Ratio
-from parsers.events import Event, OverflowSkipped
+from monitor.statistics.scale_search import ScaleSearch
+from parsers.events import OverflowSkipped
 
-LISTENS: tuple[type[Event], ...] = (OverflowSkipped,)
+_NAME = "overflow_storm"
 _SPAN = 10  # iterations within which skipped steps are counted
 _DIGITS = 1000.0  # a norm printed with seven digits is not equal to the one before by chance; 0.139 is, often
 
@@ -37,17 +37,17 @@ class OverflowStormSettings(Struct, frozen=True):
     """Iterations without a skipped step that end the storm."""
 
 
-@dataclass(slots=True)
-class StormMemory:
+class Memory(Struct):
     """Skipped steps of the last iterations."""
 
     attempt: int = 0
-    search: Search = field(default_factory=Search)
-    told: list[int] = field(default_factory=list)
+    search: ScaleSearch = field(default_factory=ScaleSearch)
+    overflows: list[int] = field(default_factory=list)
     """Iterations after which an overflow line came, one entry each."""
     skips: list[tuple[int, int]] = field(default_factory=list)
     """(iteration, skipped steps that its line tells)."""
-    skipped_total: int = 0
+    skipped: int = 0
+    """Skipped steps that were reported since the last step that counted."""
     overflow_since_line: bool = False
     scale: float | None = None
     norm: float | None = None
@@ -63,58 +63,59 @@ class StormMemory:
     last_bad: int = 0
 
 
-def on_step(state: RunState, settings: OverflowStormSettings) -> bool:
-    """See each step: what it says of skipped ones, and its grad norm."""
-    memory = _memory(state)
-    latest = state.latest
-    scale = latest.loss_scale
-    skipped = state.skipped_iterations_total - memory.skipped_total
-    if (scale is None or scale <= 1.0) and not (skipped or memory.firing or memory.overflow_since_line):
-        return False  # without a loss scale no step is skipped
-    memory.skipped_total = state.skipped_iterations_total
-    iteration = latest.iteration or 0
-    fell = memory.scale is not None and scale is not None and scale < memory.scale
-    memory.scale = scale
-    explained = fell or memory.overflow_since_line
-    repeated = state.driver == "iteration" and _norm(memory, latest.grad_norm, explained)
-    bad = skipped > 0 or explained
-    memory.overflow_since_line = False
-    searching = memory.search.on(state, bad)
-    if not (bad or repeated or memory.firing):
-        return False
-    if skipped > 0:
-        memory.skips.append((iteration, skipped))
-    if skipped > 0 or fell or repeated:
-        memory.last_bad = iteration
-    if searching:
-        memory.told, memory.skips = [], []
-        return False
-    return _weigh(memory, state, iteration, settings)
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: OverflowStormSettings) -> bool:
+    """See each step: skipped ones, and its grad norm."""
+    _begin(memory, state.attempt.number)
+    lines, first, changed = state.driver == "iteration", state.attempt.first_iteration, False
+    for step in steps:
+        memory.skipped += step.new_skipped
+        if not step.counted:
+            continue
+        scale, skipped = step.loss_scale, memory.skipped
+        if (scale is None or scale <= 1.0) and not (skipped or memory.firing or memory.overflow_since_line):
+            continue  # without a loss scale no step is skipped
+        memory.skipped = 0
+        iteration = step.iteration
+        fell = memory.scale is not None and scale is not None and scale < memory.scale
+        memory.scale = scale
+        explained = fell or memory.overflow_since_line
+        repeated = lines and _norm(memory, step.grad_norm, explained)
+        bad = skipped > 0 or explained
+        memory.overflow_since_line = False
+        searching = memory.search.going_on(step.finished, first == iteration, bad)
+        if not (bad or repeated or memory.firing):
+            continue
+        if skipped > 0:
+            memory.skips.append((iteration, skipped))
+        if skipped > 0 or fell or repeated:
+            memory.last_bad = iteration
+        if searching:
+            memory.overflows, memory.skips = [], []
+            continue
+        changed = _weigh(memory, step.at, iteration, step.interval, settings) or changed
+    return changed
 
 
-def on_event(state: RunState, event: Event, settings: OverflowStormSettings) -> bool:
-    """See each overflow when it is told."""
-    if not isinstance(event, OverflowSkipped):
-        return False
-    memory = _memory(state)
+def on_event(state: RunState, memory: Memory, _event: OverflowSkipped, settings: OverflowStormSettings) -> bool:
+    """See each overflow when it is reported."""
+    attempt = state.attempt
+    _begin(memory, attempt.number)
     memory.overflow_since_line = True
     iteration = state.latest.iteration or 0
     memory.last_bad = iteration
-    if memory.search.on(state, True):
+    if memory.search.going_on(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
         return False
-    memory.told.append(iteration)
-    return _weigh(memory, state, iteration, settings)
+    memory.overflows.append(iteration)
+    at = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
+    return _weigh(memory, at, iteration, state.log_interval or 1, settings)
 
 
-def _memory(state: RunState) -> StormMemory:
-    memory = recall(state, "overflow_storm", StormMemory)
-    if memory.attempt != state.attempt.number:
-        memory = StormMemory(attempt=state.attempt.number, skipped_total=memory.skipped_total)
-        state.memory_of["overflow_storm"] = memory
-    return memory
+def _begin(memory: Memory, attempt: int) -> None:
+    if memory.attempt != attempt:
+        renew(memory, Memory(attempt=attempt, skipped=memory.skipped))
 
 
-def _norm(memory: StormMemory, norm: float | None, explained: bool) -> bool:
+def _norm(memory: Memory, norm: float | None, explained: bool) -> bool:
     """Whether the norm is frozen: repeated more often than one halving with its hysteresis explains.
 
     `explained`: the scale fell or an overflow was told, so that a repeat is what a skipped step prints.
@@ -138,24 +139,23 @@ def _norm(memory: StormMemory, norm: float | None, explained: bool) -> bool:
     return True
 
 
-def _weigh(memory: StormMemory, state: RunState, iteration: int, settings: OverflowStormSettings) -> bool:
+def _weigh(memory: Memory, at: float, iteration: int, every: int, settings: OverflowStormSettings) -> bool:
     """Count the witnesses of the last iterations. Whether the verdict may have changed."""
-    every = state.log_interval or 1
     span = max(_SPAN, every)
-    memory.told = [at for at in memory.told if at > iteration - span]
+    memory.overflows = [after for after in memory.overflows if after > iteration - span]
     memory.skips = [item for item in memory.skips if item[0] > iteration - span]
-    told, counted = len(memory.told), sum(skipped for _, skipped in memory.skips)
+    reported, counted = len(memory.overflows), sum(skipped for _, skipped in memory.skips)
     needed = settings.skipped if every <= _SPAN else max(settings.skipped, settings.share * every)
-    most = max(told, counted, memory.repeats if memory.frozen else 0)
-    storm = max(told, counted) >= needed or memory.frozen
+    most = max(reported, counted, memory.repeats if memory.frozen else 0)
+    storm = max(reported, counted) >= needed or memory.frozen
     if storm:
         memory.worst = max(memory.worst, most / span)
-        named = "overflow lines" if told >= counted and told >= needed else "skipped iterations"
-        memory.witness = named if max(told, counted) >= needed else "frozen grad norm"
+        named = "overflow lines" if reported >= counted and reported >= needed else "skipped iterations"
+        memory.witness = named if max(reported, counted) >= needed else "frozen grad norm"
         if not memory.firing:
             memory.firing = True
-            memory.onset = min([*memory.told, *(at for at, _ in memory.skips), iteration])
-            memory.since = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
+            memory.onset = min([*memory.overflows, *(after for after, _ in memory.skips), iteration])
+            memory.since = at
         return True
     if memory.firing and iteration - memory.last_bad >= settings.calm:
         memory.firing, memory.worst = False, 0.0
@@ -163,25 +163,24 @@ def _weigh(memory: StormMemory, state: RunState, iteration: int, settings: Overf
     return False
 
 
-def check(state: RunState, now: float, settings: OverflowStormSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormSettings) -> Verdict:
     """A warning from the third skipped step, critical when hardly any step succeeds."""
     if state.lost:
-        return Verdict("overflow_storm", "unknown")
-    memory = recall(state, "overflow_storm", StormMemory)
+        return Verdict(_NAME, "unknown")
     if not memory.firing or memory.attempt != state.attempt.number:
-        return Verdict("overflow_storm")
+        return Verdict(_NAME)
     if state.phase in ENDED:
-        return Verdict("overflow_storm", "unknown")
-    told, counted = len(memory.told), sum(skipped for _, skipped in memory.skips)
+        return Verdict(_NAME, "unknown")
+    reported, counted = len(memory.overflows), sum(skipped for _, skipped in memory.skips)
     span = max(_SPAN, state.log_interval or 1)
     scale = state.latest.loss_scale
     if memory.witness == "frozen grad norm":
         figure = f"grad norm {memory.norm} repeated bit for bit on {memory.repeats + 1} lines, steps are being skipped"
     else:
-        figure = f"{max(told, counted)} of the last {span} steps skipped, normal is 2 at most"
+        figure = f"{max(reported, counted)} of the last {span} steps skipped, normal is 2 at most"
     evidence: dict[str, object] = {
         "witness": memory.witness,
-        "overflow_lines": told,
+        "overflow_lines": reported,
         "skipped_iterations": counted,
         "repeated_grad_norms": memory.repeats,
         "worst_share": round(min(1.0, memory.worst), 3),
@@ -192,7 +191,7 @@ def check(state: RunState, now: float, settings: OverflowStormSettings) -> Verdi
     if state.checkpoints.last_iteration is not None:
         evidence["last_checkpoint_iteration"] = state.checkpoints.last_iteration
     return Verdict(
-        "overflow_storm",
+        _NAME,
         "firing",
         severity="critical" if memory.worst >= settings.critical else "warning",
         summary=f"overflow storm since iteration {memory.onset}: {figure}"
@@ -202,3 +201,6 @@ def check(state: RunState, now: float, settings: OverflowStormSettings) -> Verdi
         since=memory.since,
         evidence=evidence,
     )
+
+
+DETECTOR = Detector(_NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,))

@@ -7,22 +7,20 @@ repeats its past exactly. What a person changed on purpose (other arguments for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from monitor.detectors.memory import recall
-from monitor.detectors.verdict import Severity, Verdict
-from monitor.run.past import Past
+from monitor.detectors.base import RANK, Detector, Severity, Verdict
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from monitor.run.units import Ratio, Seconds
-from parsers.events import EngineStepLogged, Event, IterationsSkipped, TrainerLogged
+from monitor.statistics.past import Past
+from parsers.events import IterationsSkipped
 
-LISTENS = (IterationsSkipped, EngineStepLogged, TrainerLogged)
+_NAME = "resume_discontinuity"
 _SLOPES = 3.0  # schedule steps that skipped (overflowed) iterations may shift the learning rate by
-_RANK = {"info": 0, "warning": 1, "critical": 2}
 
 
 class ResumeSettings(Struct, frozen=True):
@@ -40,8 +38,7 @@ _Found = tuple[str, Severity, str, dict[str, Any]]
 """What does not go on: (what, severity, text, evidence)."""
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """The run's past, and what the last restart showed."""
 
     past: Past = field(default_factory=Past)
@@ -58,77 +55,79 @@ class Memory:
     """Of the first line after the restart, while the second may still put it right."""
     deliberate: bool = False
     """The last restart came with another plan."""
+    rate: float | None = None
+    """The last learning rate that was printed."""
     rate_awaited: bool = False
     """The launch has begun, its first learning rate has not been printed."""
 
 
-def on_event(state: RunState, event: Event, settings: ResumeSettings) -> bool:
-    """A range that is skipped on purpose makes a jump legal. DeepSpeed and the Trainer print the learning rate in
-    a line of its own, and not at every step.
-    """
-    memory, latest = recall(state, "resume_discontinuity", Memory), state.latest
-    if isinstance(event, IterationsSkipped):
-        memory.skipped_to = max(event.last, memory.skipped_to or 0)
-        return False
-    rate = event.learning_rate if isinstance(event, EngineStepLogged | TrainerLogged) else None
-    if rate is None or latest.iteration is None or state.driver == "iteration":
-        return False
-    changed = False
-    if memory.rate_awaited and memory.attempt == state.attempt.number:
-        memory.rate_awaited = False
-        past = memory.older or memory.past
-        jump = latest.iteration - past.iterations[-1] if past.iterations else 0
-        if past.iterations and jump <= 2 * past.interval:
-            found = list(_rate(state, past, latest.iteration, max(past.interval, jump), settings))
-            changed = _take(state, memory, found)
-            if changed:
-                memory.older, memory.past = past, Past()
-    memory.past.add(latest.iteration, rate, latest.global_batch_size, latest.consumed_samples)
+def on_event(_state: RunState, memory: Memory, event: IterationsSkipped, _settings: ResumeSettings) -> bool:
+    """A range that is skipped on purpose makes a jump legal."""
+    memory.skipped_to = max(event.last, memory.skipped_to or 0)
+    return False
+
+
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: ResumeSettings) -> bool:
+    """Remember the lines; the first ones after a restart are compared."""
+    lines, attempt, changed = state.driver == "iteration", state.attempt.number, False
+    for step in steps:
+        rate, iteration = step.learning_rate, step.iteration
+        if rate is not None:
+            memory.rate = rate
+        if step.counted:
+            if memory.attempt != attempt:
+                changed = _resumed(state, memory, step, settings) or changed
+            elif memory.found:
+                changed = _later(memory, step, rate if lines else memory.rate, settings) or changed
+            if lines:
+                memory.past.add(iteration, rate, step.batch_size, step.samples)
+            if memory.schedule is None:
+                memory.schedule, memory.total = state.topology.schedule, state.train_iterations
+        if rate is not None and iteration and not lines:
+            if memory.rate_awaited and memory.attempt == attempt:
+                memory.rate_awaited = False
+                changed = _first_rate(memory, step, settings) or changed
+            memory.past.add(iteration, rate, step.batch_size, step.samples)
     return changed
 
 
-def on_step(state: RunState, settings: ResumeSettings) -> bool:
-    """Remember the line; the first ones after a restart are compared."""
-    memory, latest = recall(state, "resume_discontinuity", Memory), state.latest
-    iteration = latest.iteration
-    if iteration is None:
+def _first_rate(memory: Memory, step: Step, settings: ResumeSettings) -> bool:
+    """DeepSpeed and the Trainer print the learning rate in a line of its own, and not at every step."""
+    past = memory.older or memory.past
+    jump = step.iteration - past.iterations[-1] if past.iterations else 0
+    if not past.iterations or jump > 2 * past.interval:
         return False
-    changed = False
-    if memory.attempt != state.attempt.number:
-        changed = _resumed(state, memory, iteration, settings)
-    elif memory.found:
-        changed = _later(state, memory, settings)
-    if state.driver == "iteration":
-        memory.past.add(iteration, latest.learning_rate, latest.global_batch_size, latest.consumed_samples)
-    if memory.schedule is None:
-        memory.schedule, memory.total = state.topology.schedule, state.train_iterations
-    return changed
+    found = list(_rate(past, step, max(past.interval, jump), settings))
+    if found:
+        _take(memory, step, found)
+        memory.older, memory.past = past, Past()
+    return bool(found)
 
 
-def _later(state: RunState, memory: Memory, settings: ResumeSettings) -> bool:
+def _later(memory: Memory, step: Step, rate: float | None, settings: ResumeSettings) -> bool:
     """The second line may put the first right: one that was skipped prints what rate it likes. Old trouble ends."""
-    expected, memory.expected_rate, rate = memory.expected_rate, None, state.latest.learning_rate
+    expected, memory.expected_rate = memory.expected_rate, None
     if expected is not None and rate is not None and abs(rate - expected) <= 2 * settings.learning_rate * expected:
         memory.found = [item for item in memory.found if item["what"] != "learning rate"]
         return True
-    if memory.found_at is None or state.updated_at - memory.found_at < settings.stands:
+    if memory.found_at is None or step.at - memory.found_at < settings.stands:
         return False
     memory.found = []  # `check` is silent from now on
     return True
 
 
-def _resumed(state: RunState, memory: Memory, iteration: int, settings: ResumeSettings) -> bool:
+def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettings) -> bool:
     had = bool(memory.found)
     memory.attempt, memory.expected_rate = state.attempt.number, None
     pasts = [past for past in (memory.past, memory.older) if past is not None and past.iterations]
-    compared = [(_compare(state, memory, past, iteration, settings), past) for past in pasts]
+    compared = [(_compare(state, memory, past, step, settings), past) for past in pasts]
     found, past = min(compared, key=lambda pair: len(pair[0]), default=([], memory.past))
     memory.deliberate = memory.schedule != state.topology.schedule or memory.total != state.train_iterations
     memory.found, memory.rate_awaited = [], state.driver != "iteration"
-    _take(state, memory, found)
+    _take(memory, step, found)
     if found:
         memory.older, memory.past = past, Past()
-    elif past.iterations and iteration <= past.iterations[0]:
+    elif past.iterations and step.iteration <= past.iterations[0]:
         memory.older, memory.past = None, Past()
     else:
         memory.older, memory.past = None, past
@@ -137,22 +136,22 @@ def _resumed(state: RunState, memory: Memory, iteration: int, settings: ResumeSe
     return had or bool(found)
 
 
-def _take(state: RunState, memory: Memory, found: list[_Found]) -> bool:
+def _take(memory: Memory, step: Step, found: list[_Found]) -> None:
     for what, severity, text, evidence in found:
         level = "info" if memory.deliberate else severity
         memory.found.append({"what": what, "severity": level, "text": text, **evidence})
-        memory.found_at, memory.found_iteration = state.updated_at, state.latest.iteration
+        memory.found_at, memory.found_iteration = step.at, step.iteration
         if what == "learning rate":
             memory.expected_rate = float(evidence["expected_learning_rate"])
-    return bool(found)
 
 
-def _compare(state: RunState, memory: Memory, past: Past, iteration: int, settings: ResumeSettings) -> list[_Found]:
+def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: ResumeSettings) -> list[_Found]:
     """All that does not go on from this past."""
+    iteration, batch, samples = step.iteration, step.batch_size, step.samples
     last, every, jump = past.iterations[-1], past.interval, iteration - past.iterations[-1]
     if jump > 2 * every:
         # Lines were lost, or iterations: what the schedule should be now is not known.
-        if memory.skipped_to is not None or not _ahead(state, past, jump, settings):
+        if memory.skipped_to is not None or not _ahead(past, step, jump, settings):
             return []
         text = f"went on at iteration {iteration}, the last one seen was {last}, and the samples do not tell of more"
         return [("iteration", "warning", text, {"iteration": iteration, "last_iteration": last})]
@@ -162,13 +161,13 @@ def _compare(state: RunState, memory: Memory, past: Past, iteration: int, settin
         text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
         found.append(("iteration", "warning", text, {"iteration": iteration, "last_checkpoint": saved}))
     if state.driver == "iteration":
-        found += _rate(state, past, iteration, max(every, jump), settings)
-    batch, before = state.latest.global_batch_size, past.batches_at(iteration)
+        found += _rate(past, step, max(every, jump), settings)
+    before = past.batches_at(iteration)
     grows = state.topology.rampup is not None and before is not None and (batch or 0) > before[1]
     if batch and before and not before[0] <= batch <= before[1] and not grows:
         text = f"batch size {batch} where it was {before[1]}"
         found.append(("batch size", "warning", text, {"global_batch_size": batch, "expected_batch_size": before[1]}))
-    samples, expected = state.latest.consumed_samples, past.samples_at(iteration)
+    expected = past.samples_at(iteration)
     if samples is not None and expected is not None:
         room = settings.samples * expected + 2 * every * max(batch or 0, before[1] if before else 0)
         if abs(samples - expected) > room:
@@ -178,8 +177,8 @@ def _compare(state: RunState, memory: Memory, past: Past, iteration: int, settin
     return found
 
 
-def _rate(state: RunState, past: Past, iteration: int, steps: int, settings: ResumeSettings) -> Iterator[_Found]:
-    expected, rate = past.rate_at(iteration), state.latest.learning_rate
+def _rate(past: Past, step: Step, steps: int, settings: ResumeSettings) -> Iterator[_Found]:
+    expected, rate = past.rate_at(step.iteration), step.learning_rate
     if expected is None or rate is None or expected[0] <= 0:
         return
     value, slope = expected
@@ -188,25 +187,24 @@ def _rate(state: RunState, past: Past, iteration: int, steps: int, settings: Res
         yield "learning rate", "critical", text, {"learning_rate": rate, "expected_learning_rate": value}
 
 
-def _ahead(state: RunState, past: Past, jump: int, settings: ResumeSettings) -> bool:
+def _ahead(past: Past, step: Step, jump: int, settings: ResumeSettings) -> bool:
     """A jump forward that the counter of samples does not tell of."""
-    samples, known, batch = state.latest.consumed_samples, past.samples[-1], state.latest.global_batch_size
+    samples, known, batch = step.samples, past.samples[-1], step.batch_size
     if samples is None or known is None or not batch:
         return False
     smallest = min(batch, past.batches[-1] or batch)
     return samples - known < (1 - settings.samples) * smallest * jump - 2 * batch
 
 
-def check(state: RunState, now: float, settings: ResumeSettings) -> Verdict:
+def check(state: RunState, memory: Memory, now: float, settings: ResumeSettings) -> Verdict:
     """Fires from the first line after the restart on."""
-    memory = recall(state, "resume_discontinuity", Memory)
     if not memory.found or memory.found_at is None or now - memory.found_at >= settings.stands:
-        return Verdict("resume_discontinuity")
-    worst: Severity = max((item["severity"] for item in memory.found), key=lambda name: _RANK[name])
+        return Verdict(_NAME)
+    worst: Severity = max((item["severity"] for item in memory.found), key=lambda name: RANK[name])
     texts = "; ".join(item["text"] for item in memory.found)
     meant = " (other arguments: meant)" if worst == "info" else ""
     return Verdict(
-        "resume_discontinuity",
+        _NAME,
         "firing",
         severity=worst,
         summary=f"after the restart at iteration {memory.found_iteration}: {texts}{meant}",
@@ -215,3 +213,6 @@ def check(state: RunState, now: float, settings: ResumeSettings) -> Verdict:
         evidence={"restart": state.attempt.number, "found": memory.found},
         quiet=worst == "info",
     )
+
+
+DETECTOR = Detector(_NAME, ResumeSettings, check, Memory, update, on_event, (IterationsSkipped,))

@@ -10,21 +10,20 @@ with those before.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from monitor.detectors import levels
-from monitor.detectors.levels import Level, level_of
-from monitor.detectors.memory import recall
-from monitor.detectors.verdict import Verdict
-from monitor.detectors.words import spoken
-from monitor.run.derived import batch_size, sequence_length
+from monitor.detectors.base import Detector, Verdict, duration
+from monitor.run.derived import batch_size
 from monitor.run.nodes import nodes_of
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from monitor.run.units import Ratio
-from parsers.events import Event
+from monitor.statistics import levels
+from monitor.statistics.levels import Level, level_of
+from monitor.statistics.median import deviation, median_high
 
 NAME = "slowdown"
 _ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
@@ -55,8 +54,7 @@ class SlowdownSettings(Struct, frozen=True):
     """From here on a quarter of the machine is wasted: somebody should look now."""
 
 
-@dataclass(slots=True)
-class Shift:
+class Shift(Struct):
     """A change of level that stands. `base` and `level` are logarithms of seconds per iteration."""
 
     onset: int
@@ -69,8 +67,7 @@ class Shift:
     """A new launch has not shown its level yet."""
 
 
-@dataclass(slots=True)
-class Segment:
+class Segment(Struct):
     """One launch at one batch size: what it took, on which nodes."""
 
     key: str
@@ -81,8 +78,7 @@ class Segment:
     launch_blocking: str | None = None
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """What is remembered of a run."""
 
     attempt: int = 0
@@ -96,71 +92,67 @@ class Memory:
     """The iteration that came without a time; DeepSpeed's engine tells it on the step's next line."""
 
 
-def layout_of(state: RunState) -> str:
-    """What must be equal for two times to be compared: the layout over the GPUs, batch size and sequence length."""
+def _layout_of(state: RunState, step: Step) -> str:
+    """What must be equal for two launches to be compared: the layout over the GPUs, batch size and sequence length."""
     top = state.topology
     sizes = (
         top.world_size, top.tensor_parallel_size, top.pipeline_parallel_size, top.micro_batch_size,
-        batch_size(state), sequence_length(state),
+        step.batch_size or top.global_batch_size, step.sequence_length or top.sequence_length,
     )  # fmt: skip
     return "/".join("?" if size is None else str(size) for size in sizes)
 
 
-def key_of(state: RunState) -> str:
-    """What must be equal for two times of a launch to be compared: batch size and sequence length."""
-    latest, topology = state.latest, state.topology
-    return (
-        f"{latest.global_batch_size or topology.global_batch_size}/{latest.sequence_length or topology.sequence_length}"
-    )
-
-
-def on_step(state: RunState, settings: SlowdownSettings) -> bool:
-    """Take the step's pure time; True if the verdict may have changed."""
-    memory = recall(state, NAME, Memory)
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
+    """Take the steps' pure times; True if the verdict may have changed."""
     if memory.attempt != state.attempt.number:
+        if not any(step.counted for step in steps):
+            return False
         memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
         memory.faster = None
         if memory.shift is not None:
             memory.shift.unsure = True
-    memory.steps += 1
-    if state.step_seconds is None:
-        memory.untimed = state.latest.iteration
-    return _take(state, memory, settings)
-
-
-def on_event(state: RunState, _event: Event, settings: SlowdownSettings) -> bool:
-    """The time of a step that has been counted; True if the verdict may have changed."""
-    memory = recall(state, NAME, Memory)
-    late = state.driver == "engine" and memory.attempt == state.attempt.number
-    if not late or state.step_seconds is None or memory.untimed is None or memory.untimed != state.latest.iteration:
-        return False
-    memory.untimed = None
-    return _take(state, memory, settings)
-
-
-def _take(state: RunState, memory: Memory, settings: SlowdownSettings) -> bool:
-    """Compare the step's time with the level, if it has one."""
+    batch_usual, length_usual = state.topology.global_batch_size, state.topology.sequence_length
+    batch: int | None = -1
+    length: int | None = -1
     changed = False
-    seconds, iteration = state.step_seconds, state.latest.iteration
-    if seconds is None or seconds <= 0 or iteration is None or memory.steps <= settings.warm_up:
-        return False
-    key = key_of(state)
-    if key != memory.key:
-        changed = _change_key(memory, key)
-    track = memory.tracks.get(key)
+    for step in steps:
+        seconds = step.seconds
+        if step.counted:
+            memory.steps += 1
+            if seconds is None:
+                memory.untimed = step.iteration
+                continue
+        elif seconds is None or memory.untimed is None or memory.untimed != step.iteration:
+            continue
+        else:
+            memory.untimed = None
+        if seconds <= 0 or memory.steps <= settings.warm_up:
+            continue
+        if step.batch_size != batch or step.sequence_length != length:
+            batch, length = step.batch_size, step.sequence_length
+            key = f"{batch or batch_usual}/{length or length_usual}"
+            if key != memory.key:
+                changed = _change_key(memory, key) or changed
+        changed = _take(state, memory, step, seconds, settings) or changed
+    return changed
+
+
+def _take(state: RunState, memory: Memory, step: Step, seconds: float, settings: SlowdownSettings) -> bool:
+    """Compare the step's time with the level, if it has one."""
+    track = memory.tracks.get(memory.key)
     if track is None:
-        track = memory.tracks[key] = Level()
+        track = memory.tracks[memory.key] = Level()
         while len(memory.tracks) > _TRACKS:
             del memory.tracks[next(iter(memory.tracks))]
     known = track.learned
-    track.add(math.log(seconds), iteration, FULL * settings.sum_limit)
+    track.add(math.log(seconds), step.iteration, FULL * settings.sum_limit)
     if not track.learned:
-        return changed
+        return False
     if not known:
-        return _begin_segment(state, memory, track, iteration, settings) or changed
+        return _begin_segment(state, memory, track, step, settings)
     if track.seen % 64 == 0:
         _renew_segment(memory, track)
-    return _watch(memory, track, iteration, state.last_iteration_at or 0.0, settings) or changed
+    return _watch(memory, track, step.iteration, step.at, settings)
 
 
 def _change_key(memory: Memory, key: str) -> bool:
@@ -181,9 +173,9 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
     count = needed(track.scale, settings.threshold)
     if shift is not None and not shift.unsure and shift.reason != "drift":
         recent = track.tail(max(BACK, count))
-        middle = sorted(recent)[len(recent) // 2]
+        middle = median_high(recent)
         if iteration - shift.told_at >= len(recent) >= BACK and middle - shift.base < (shift.level - shift.base) / 2:
-            _settle(memory, track, shift.base)
+            _return(memory, track, shift.base)
             return True
     if memory.faster is not None and iteration - memory.faster.onset > 50:
         memory.faster = None
@@ -269,7 +261,7 @@ def _take_shift(memory: Memory, track: Level, iteration: int, at: float, size: f
     memory.tracks[memory.key] = level_of(track.tail(since), track.scale)
 
 
-def _settle(memory: Memory, track: Level, base: float) -> None:
+def _return(memory: Memory, track: Level, base: float) -> None:
     """Back at the old level."""
     memory.shift = None
     fresh = level_of(track.tail(4), track.scale)
@@ -280,10 +272,10 @@ def _settle(memory: Memory, track: Level, base: float) -> None:
 # --- launches -------------------------------------------------------------------------------------------------------
 
 
-def _begin_segment(state: RunState, memory: Memory, track: Level, iteration: int, settings: SlowdownSettings) -> bool:
+def _begin_segment(state: RunState, memory: Memory, track: Level, step: Step, settings: SlowdownSettings) -> bool:
     """The launch's level is known: compare it with the launches before it."""
     assert track.value is not None
-    key, at = layout_of(state), state.last_iteration_at or 0.0
+    key, at, iteration = _layout_of(state, step), step.at, step.iteration
     earlier = [segment for segment in memory.segments if segment.key == key and segment.attempt != memory.attempt]
     segment = Segment(
         key, memory.attempt, state.attempt.first_iteration or iteration, track.value,
@@ -301,11 +293,9 @@ def _begin_segment(state: RunState, memory: Memory, track: Level, iteration: int
         return True
     if not earlier:
         return False
-    known = sorted(segment.level for segment in earlier)
-    usual = known[len(known) // 2]
-    spread = 0.0
-    if len(known) >= 3:
-        spread = 1.4826 * sorted(abs(level - usual) for level in known)[len(known) // 2]
+    known = [segment.level for segment in earlier]
+    usual = median_high(known)
+    spread = deviation(known, usual) if len(known) >= 3 else 0.0
     limit = max(math.log1p(settings.between_launches), 3 * spread, 2 * track.scale)
     if track.value - usual > limit:
         memory.shift = Shift(segment.first_iteration, at, usual, track.value, "launch", iteration)
@@ -323,9 +313,8 @@ def _renew_segment(memory: Memory, track: Level) -> None:
 # --- the verdict ----------------------------------------------------------------------------------------------------
 
 
-def check(state: RunState, now: float, settings: SlowdownSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettings) -> Verdict:
     """Firing while a slower level stands; information when the run became faster."""
-    memory = recall(state, NAME, Memory)
     if memory.shift is not None:
         if memory.shift.unsure:
             return Verdict(NAME, "unknown")
@@ -359,7 +348,7 @@ def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSet
     if last is not None and total is not None and total > last:
         longer = (total - last) * (level - base)
         evidence["hours_added"] = round(longer / 3600, 2)
-        parts.append(f"{spoken(longer)} more until iteration {total}")
+        parts.append(f"{duration(longer)} more until iteration {total}")
     if shift.reason == "launch":
         parts.append(_nodes_of(memory))
     parts.append("look for one slow GPU or node (clocks, ECC, network); exclude it at the next restart")
@@ -408,3 +397,6 @@ def _faster(state: RunState, shift: Shift) -> Verdict:
         },
         quiet=True,
     )
+
+
+DETECTOR = Detector(NAME, SlowdownSettings, check, Memory, update)

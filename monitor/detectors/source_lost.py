@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.detectors.verdict import Verdict
+from monitor.detectors.base import Detector, Verdict
 from monitor.run.state import RunState
 
 
@@ -12,7 +12,7 @@ class SourceLostSettings(Struct, frozen=True):
     """Nothing to set yet: the follower decides after how many failed reads a source is unreadable."""
 
 
-def check(state: RunState, now: float, settings: SourceLostSettings) -> Verdict:  # noqa: ARG001
+def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSettings) -> Verdict:
     """Fires while any source of the run is unreadable, and names each with its error."""
     if not state.unreadable:
         return Verdict("source_lost")
@@ -25,3 +25,6 @@ def check(state: RunState, now: float, settings: SourceLostSettings) -> Verdict:
         onset_iteration=state.latest.iteration,
         evidence={"sources": dict(state.unreadable)},
     )
+
+
+DETECTOR = Detector("source_lost", SourceLostSettings, check, archived=True)

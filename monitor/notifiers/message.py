@@ -15,7 +15,8 @@ from typing import Any, Final, get_args
 
 from msgspec import Struct
 
-from monitor.detectors.verdict import IncidentKind, Severity
+from monitor.detectors import IncidentKind
+from monitor.detectors.base import Severity
 from monitor.incidents import Transition
 from monitor.scalars import Name
 

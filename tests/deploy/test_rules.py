@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from monitor.detectors.verdict import INCIDENTS
+from monitor.detectors import DETECTORS
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.phases import RUN_STATES
 from tests.deploy.conftest import DEPLOY, RULES
@@ -112,7 +112,7 @@ def test_every_incident_kind_is_relayed() -> None:
         match = re.fullmatch(r'run:megatron_incident:held\{incident="(\w+)".*\} == 1', rule["expr"])
         if match:
             relays[match[1]] = rule
-    assert set(relays) == set(INCIDENTS)
+    assert set(relays) == set(DETECTORS)
     for kind, rule in relays.items():
         assert rule["alert"] == "Megatron" + kind.replace("_", " ").title().replace(" ", "")
         assert rule["labels"]["severity"] == "{{ $labels.severity }}"
@@ -120,7 +120,7 @@ def test_every_incident_kind_is_relayed() -> None:
     (rest,) = [rule for rule in ALERTS if rule["alert"] == "MegatronIncident"]
     left_out = re.search(r'incident!~"([\w|]+)"', rest["expr"])
     assert left_out
-    assert set(left_out[1].split("|")) == set(INCIDENTS)
+    assert set(left_out[1].split("|")) == set(DETECTORS)
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=[rule["alert"] for rule in ALERTS])

@@ -9,9 +9,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.detectors.levels import Level
 from monitor.run.log_clock import log_clock
 from monitor.run.pace import HISTOGRAM_BUCKETS, Pace
+from monitor.statistics.levels import Level
 
 seconds = st.one_of(st.sampled_from([0.1, 2.5, 2.5, 5.0]), st.floats(0.001, 2000.0))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.detectors.verdict import Verdict
+from monitor.detectors.base import Verdict
 from monitor.incidents import IncidentBook, Transition, judge
 from monitor.run.state import RunState
 

@@ -50,7 +50,7 @@ def _digest(text: bytes) -> str:
         said.append(transition.to_json() if transition is not None else player.summary())
     read = Judged(RunState(name="run"))
     for entry in _events([text]):
-        judge.take(read, (entry,), "a.log", 1000.0, False)
+        judge.take(read, [entry], "a.log", 1000.0, False)
     read.state.live = True
     said += [transition.to_json() for transition in judge.judge(read, 1001.0)]
     return hashlib.sha256(json.dumps(_rounded(said), sort_keys=True).encode()).hexdigest()[:16]
@@ -101,7 +101,7 @@ def test_no_deadline_comes_in_a_calm(kind: str) -> None:
     texts = [emission.text.encode() for emission in timeline(_struck(Scenario(eval_interval=50), kind))]
     calm = 0
     for at, entry in enumerate(_events(texts)):
-        judge.take(run, (entry,), "a.log", float(at), True)
+        judge.take(run, [entry], "a.log", float(at), True)
         deadline = judge.deadline(run, float(at))
         assert deadline is None or deadline >= judge.calm_until(run)
         calm += judge.calm_until(run) > at

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from monitor.run import causes, derived
 from monitor.run.audit.checks import Finding, Severity
 from monitor.run.flops import FORMULAS, formulas_of, passes, prints_as
-from monitor.run.median import median
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
+from monitor.statistics.median import median
 
 _Pairs = list[tuple[float, float]]
 """(recomputed, printed) TFLOP/s per GPU, one pair a line."""

@@ -30,7 +30,7 @@ class Replaying:
         self.at += after
         before = len(self.told)
         for entry in self.reader.feed(text.encode()):
-            self.told += self.judge.take(self.run, (entry,), "a.log", self.at, True)
+            self.told += self.judge.take(self.run, [entry], "a.log", self.at, True)
         self.told += self.judge.judge(self.run, self.at)
         return self.told[before:]
 

@@ -66,7 +66,7 @@ def test_any_events(events: list[Event]) -> None:
     run = Replaying("gpt-104B")
     for event in events:
         run.at += 10.0
-        run.told += run.judge.take(run.run, (LogEvent(1, "test", event, "the line"),), "a", run.at, True)
+        run.told += run.judge.take(run.run, [LogEvent(1, "test", event, "the line")], "a", run.at, True)
         run.told += run.judge.judge(run.run, run.at)
     for finding in audit(run.run.state):
         assert finding.message

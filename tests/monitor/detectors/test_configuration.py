@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from monitor.detectors import configuration
+from monitor.detectors.base import recall
 from monitor.detectors.configuration import ConfigurationSettings, Memory
 from monitor.run.audit import Finding, audit
 from monitor.simulate import Fault, Scenario
@@ -364,8 +365,9 @@ def test_a_new_launch_is_not_judged_by_halves() -> None:
 def test_ignored_checks() -> None:
     """A site may leave some out."""
     run = started(data_parallel_size=16)
-    assert configuration.check(run.run.state, run.at, ConfigurationSettings()).status == "firing"
-    assert configuration.check(run.run.state, run.at, ConfigurationSettings(ignore=("K02", "K27"))).status == "clear"
+    state, memory = run.run.state, recall(run.run.state, "configuration", Memory)
+    assert configuration.check(state, memory, run.at, ConfigurationSettings()).status == "firing"
+    assert configuration.check(state, memory, run.at, ConfigurationSettings(ignore=("K02", "K27"))).status == "clear"
 
 
 def test_its_memory_survives_as_json() -> None:

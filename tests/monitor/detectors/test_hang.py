@@ -52,7 +52,7 @@ def trained(seconds: float = 10.0, count: int = 20, every: int = 1, total: int =
 def verdict(state: RunState, silence: float, settings: HangSettings = SETTINGS) -> tuple[str, str]:
     """(status, severity) after so many seconds without progress."""
     assert state.progress_at is not None
-    answer = hang.check(state, state.progress_at + silence, settings)
+    answer = hang.check(state, None, state.progress_at + silence, settings)
     return answer.status, answer.severity if answer.status == "firing" else ""
 
 
@@ -67,7 +67,7 @@ def test_late_then_hung() -> None:
     assert verdict(state, 209.0) == ("clear", "")
     assert verdict(state, 211.0) == ("firing", "warning")
     assert verdict(state, 316.0) == ("firing", "critical")
-    late = hang.check(state, state.progress_at + 211.0, SETTINGS)  # type: ignore[operator]
+    late = hang.check(state, None, state.progress_at + 211.0, SETTINGS)  # type: ignore[operator]
     assert late.quiet
 
 
@@ -98,7 +98,7 @@ def test_growing_log_without_progress_is_a_hang() -> None:
     for hour in range(1, 4):
         feed(state, SoftwareSeen(name="torch", version="2"), last + 3600.0 * hour)
     assert state.progress_at == last
-    assert hang.check(state, last + 3600.0 * 3, SETTINGS).severity == "critical"
+    assert hang.check(state, None, last + 3600.0 * 3, SETTINGS).severity == "critical"
 
 
 def test_evaluation_hang_by_its_own_past() -> None:
@@ -115,7 +115,7 @@ def test_evaluation_hang_by_its_own_past() -> None:
     assert state.phase == "evaluating"
     assert verdict(state, 74.0)[1] != "critical"
     assert verdict(state, 90.0) == ("firing", "critical")
-    assert hang.check(state, now + 230, SETTINGS).evidence["phase"] == "evaluating"
+    assert hang.check(state, None, now + 230, SETTINGS).evidence["phase"] == "evaluating"
 
 
 def test_save_hang_by_its_own_past() -> None:
@@ -154,7 +154,7 @@ def test_first_iteration_has_its_own_default() -> None:
     state = RunState(name="run")
     feed(state, MilestoneReached(milestone="before_training_step"), 0.0)
     feed(state, MemoryReported(allocated_bytes=1), 1.0)
-    assert hang.check(state, 1900.0, SETTINGS).evidence["phase"] == "first_iteration"
+    assert hang.check(state, None, 1900.0, SETTINGS).evidence["phase"] == "first_iteration"
 
 
 def test_after_one_iteration_only() -> None:
@@ -251,10 +251,10 @@ def test_finished_runs_are_silent() -> None:
     for end in (ProgramExited(reason="iterations"), FailureSeen(failure="cuda_oom", message="CUDA out of memory")):
         state = trained()
         feed(state, end, 300.0)
-        assert hang.check(state, 1e9, SETTINGS).status == "clear"
+        assert hang.check(state, None, 1e9, SETTINGS).status == "clear"
     done = trained(count=20, total=20)
     assert done.phase == "exiting"
-    assert hang.check(done, 1e9, SETTINGS).status == "clear"
+    assert hang.check(done, None, 1e9, SETTINGS).status == "clear"
 
 
 def test_processes_that_do_not_end_hang_while_exiting() -> None:
@@ -262,7 +262,7 @@ def test_processes_that_do_not_end_hang_while_exiting() -> None:
     state = trained(count=20, total=20)
     state.topology.world_size = 8
     feed(state, ProcessExited(exit_code=0), 210.0)
-    answer = hang.check(state, 210.0 + 601.0, SETTINGS)
+    answer = hang.check(state, None, 210.0 + 601.0, SETTINGS)
     assert (answer.severity, answer.evidence["phase"]) == ("critical", "exiting")
 
 
@@ -270,7 +270,7 @@ def test_history_is_silent() -> None:
     """A log that was dead when first seen raises nothing."""
     state = RunState(name="run")
     feed(state, IterationLogged(iteration=1, seconds_per_iteration=1.0), 0.0, live=False)
-    assert hang.check(state, 1e9, SETTINGS).status == "clear"
+    assert hang.check(state, None, 1e9, SETTINGS).status == "clear"
     assert hang.deadline(state, SETTINGS) is None
 
 
@@ -278,7 +278,7 @@ def test_a_lost_source_makes_it_unknown() -> None:
     """What cannot be observed is neither hung nor healthy."""
     state = trained()
     state.lost = True
-    assert hang.check(state, 1e9, SETTINGS).status == "unknown"
+    assert hang.check(state, None, 1e9, SETTINGS).status == "unknown"
 
 
 def test_hiccups_that_were_always_there_are_no_hang() -> None:

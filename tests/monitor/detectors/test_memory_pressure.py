@@ -11,9 +11,10 @@ import pytest
 
 from monitor.detectors import memory_pressure
 from monitor.detectors.memory_pressure import Memory, MemoryPressureSettings
-from monitor.run.series import Series
 from monitor.run.state import RunState
+from monitor.run.step import Step
 from monitor.simulate import Fault, Scenario
+from monitor.statistics.series import Series
 from parsers.events import MemoryReported
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
@@ -67,14 +68,14 @@ def driven(used: Callable[[float], float], seconds: float, hours: float) -> floa
     state = RunState(name="run")
     state.topology.gpu_name = "NVIDIA A100-SXM4-80GB"
     state.attempt.iterations = 1
-    settings = MemoryPressureSettings()
+    settings, memory = MemoryPressureSettings(), Memory()
     for iteration in range(1, int(hours * 3600 / seconds)):
         elapsed = iteration * seconds / 3600
         state.latest.iteration, state.latest.seconds_per_iteration = iteration, seconds
         state.memory.allocated = state.memory.max_allocated = int(used(elapsed) * 2**20)
-        memory_pressure.on_event(state, MemoryReported(allocated_bytes=state.memory.allocated), settings)
-        memory_pressure.on_step(state, settings)
-        verdict = memory_pressure.check(state, 0.0, settings)
+        memory_pressure.on_event(state, memory, MemoryReported(allocated_bytes=state.memory.allocated), settings)
+        memory_pressure.update(state, memory, [Step(iteration, 0.0, counted=True, printed_seconds=seconds)], settings)
+        verdict = memory_pressure.check(state, memory, 0.0, settings)
         if verdict.status == "firing" and not verdict.quiet:
             return elapsed
     return None

@@ -136,7 +136,7 @@ def test_a_copy_without_the_loss_is_not_the_line() -> None:
     for text in (bloom(24, 2.5), bloom(29, None)):
         for entry in SourceReader().feed(text.encode()):
             log.run.state.copies.moved("rank0.log", entry.event.iteration - 1, 0)  # it is behind, not restarted
-            log.said += log.judge.take(log.run, (entry,), "rank0.log", log.at, True)
+            log.said += log.judge.take(log.run, [entry], "rank0.log", log.at, True)
     assert log.incidents == set()
 
 

@@ -42,7 +42,7 @@ def fed(path: Path) -> tuple[Judged, list[Transition]]:
         for entry in reader.feed(block):
             if isinstance(entry.event, IterationLogged):
                 at += entry.event.seconds_per_iteration or 0.0
-            told += judge.take(run, (entry,), str(path), at, True)
+            told += judge.take(run, [entry], str(path), at, True)
     return run, [*told, *judge.judge(run, at)]
 
 

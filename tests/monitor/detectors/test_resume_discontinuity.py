@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from monitor.detectors.resume_discontinuity import Memory
-from monitor.run.past import Past
 from monitor.simulate import Fault, Scenario
+from monitor.statistics.past import Past
 from tests.monitor.detectors.replaying import Replaying, arguments, line
 
 KIND = "resume_discontinuity"

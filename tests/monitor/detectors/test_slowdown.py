@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.detectors.levels import Level
 from monitor.simulate import DIALECTS, Fault, Scenario, timeline
+from monitor.statistics.levels import Level
 from tests.monitor.playing import fault, healthy, play
 
 BIGSCIENCE = (

@@ -31,7 +31,7 @@ class TrainingLog:
         before = len(self.said)
         for entry in self.reader.feed(text.encode()):
             self.at += 1.0
-            self.said += self.judge.take(self.run, (entry,), "main.log", self.at, True)
+            self.said += self.judge.take(self.run, [entry], "main.log", self.at, True)
         return self.said[before:]
 
     def restarted_daemon(self) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 _KEPT = 1024  # lines; the older half is thinned when they are more, for a schedule is smooth
 
 
-@dataclass(slots=True)
-class Past:
+class Past(Struct):
     """Lists of equal length, by rising iteration. Everything here can be written as JSON."""
 
     iterations: list[int] = field(default_factory=list)

@@ -8,9 +8,10 @@ against Page-Hinkley, Bayesian change points and the 3-sigma rule).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, field
 
-from monitor.run.median import median
+from msgspec import Struct, field
+
+from monitor.statistics.median import NORMAL_DEVIATIONS, median
 
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
 RECENT = 16  # residuals kept for the median check
@@ -22,8 +23,7 @@ SLACK = 1.5  # k of the CUSUM, in scales: a step of two scales is found, autocor
 FLOOR = 0.0035  # no scale is smaller: steady runs show 0.35 to 0.4 %, and milliseconds are rounded
 
 
-@dataclass(slots=True)
-class Level:
+class Level(Struct):
     """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation."""
 
     values: list[float] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Level:
     def _renew(self) -> None:
         old = self.value
         self.value = value = self.ordered[len(self.ordered) // 2]
-        self.scale = max(FLOOR, 1.4826 * _median_deviation(self.ordered, value))
+        self.scale = max(FLOOR, NORMAL_DEVIATIONS * _median_deviation(self.ordered, value))
         if old is not None:
             moved = value - old
             self.recent = [residual - moved for residual in self.recent]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from random import Random
 
-from monitor.run.median import median, median_high
+from monitor.statistics.median import median, median_high
 
 
 def test_the_middle_is_the_standard_librarys() -> None:

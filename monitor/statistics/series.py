@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
-from monitor.run.median import median
+from monitor.statistics.median import deviation, median
 
 _MOST = 256  # points kept; neighbours are averaged two by two when there are more
 _EVERY = 16  # points between two looks: the slope takes about a millisecond
 
 
-@dataclass(slots=True)
-class Series:
+class Series(Struct):
     """Points (time, value), each the mean of `stride` readings."""
 
     times: list[float] = field(default_factory=list)
@@ -58,5 +57,4 @@ class Series:
         """How far points lie from the line, as a robust standard deviation."""
         slope = self.slope()
         rest = [value - slope * time for time, value in zip(self.times, self.values, strict=True)]
-        middle = median(rest)
-        return 1.4826 * median(abs(value - middle) for value in rest)
+        return deviation(rest, median(rest))

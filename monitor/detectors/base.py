@@ -1,0 +1,120 @@
+"""What every detector is made of: its verdict, its row in the registry, its memory, and words for its summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from monitor.run.state import RunState
+from monitor.run.step import Step
+from parsers.events import Event
+
+T = TypeVar("T")
+Severity = Literal["info", "warning", "critical"]
+RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}
+
+
+class Verdict(Struct, frozen=True):
+    """`status` clear: nothing is wrong; firing: something is; unknown: it cannot be observed now, an open incident
+    stays open.
+    """
+
+    incident: str
+    status: Literal["clear", "firing", "unknown"] = "clear"
+    severity: Severity = "warning"
+    summary: str = ""
+    onset_iteration: int | None = None
+    since: float | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+    quiet: bool = False
+    """Shown on the page and in the metrics, never notified."""
+
+
+class Detector(Struct, frozen=True):
+    """One kind of incident. A detector changes nothing but its own memory, which is None where it needs none."""
+
+    name: str
+    """The incident's kind, and the detector's key in the configuration."""
+    settings: type
+    check: Callable[[RunState, Any, float, Any], Verdict]
+    """check(state, memory, now, settings): the verdict at this instant."""
+    memory: type | None = None
+    update: Callable[[RunState, Any, Sequence[Step], Any], bool] | None = None
+    """update(state, memory, steps, settings): reports of steps in their order, one or thousands. Within one call the
+    launch, the step source, topology, checkpoints, environment and nodes do not change; all else that differs from step
+    to step is read from the Step. Returns whether `check` may now answer differently.
+    """
+    on_event: Callable[[RunState, Any, Any, Any], bool] | None = None
+    """on_event(state, memory, event, settings), for events of the types in `listens`; returns as `update` does."""
+    listens: tuple[type[Event], ...] = ()
+    deadline: Callable[[RunState, float, Any], float | None] | None = None
+    """deadline(state, now, settings): the next instant after `now` at which time alone may change the verdict."""
+    inhibited_by: tuple[str, ...] = ()
+    """Kinds that explain this one: while one of them is firing or open, this one does not fire."""
+    archived: bool = False
+    """Also for logs that had ended when they were opened."""
+
+
+def recall(state: RunState, name: str, kind: type[T]) -> T:
+    """The memory of the detector `name`. Empty where there is none, or where an older version saved what does not
+    fit: then it is learned from the log again.
+    """
+    known = state.memory_of.get(name)
+    if type(known) is kind:
+        return known
+    fresh: T
+    try:
+        fresh = kind() if known is None else msgspec.convert(known, kind)
+    except msgspec.ValidationError:
+        fresh = kind()
+    state.memory_of[name] = fresh
+    return fresh
+
+
+def renew(memory: Struct, fresh: Struct) -> None:
+    """Give the memory the values of another of its type: a new launch begins."""
+    for name in memory.__struct_fields__:
+        setattr(memory, name, getattr(fresh, name))
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def duration(seconds: float) -> str:
+    """A duration in one unit: `38 s`, `12 min`, `2.9 h`, `3.4 days`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.1f} days"
+
+
+def percent(log_ratio: float) -> str:
+    """A difference of logarithms as `+4.2 %`, from three times on as `3.5 x`."""
+    ratio = 2.718281828459045**log_ratio
+    return f"{ratio:.1f} x" if ratio >= 3 else f"{100 * (ratio - 1):+.1f} %"
+
+
+def rollback(state: RunState, onset: int, samples_before: int | None, checkpoint: int | None) -> dict[str, Any]:
+    """What a person who goes back needs: the last checkpoint before the onset, the samples to skip."""
+    facts: dict[str, Any] = {}
+    if checkpoint is not None and checkpoint <= onset:
+        facts["rollback_iteration"] = checkpoint
+    if samples_before is not None:
+        facts["samples_from"] = samples_before
+        if state.latest.consumed_samples is not None:
+            facts["samples_to"] = state.latest.consumed_samples
+    return facts
+
+
+def advice(facts: dict[str, Any]) -> str:
+    """The facts of `rollback` as a sentence."""
+    checkpoint, first, last = (facts.get(key) for key in ("rollback_iteration", "samples_from", "samples_to"))
+    where = "a checkpoint from before" if checkpoint is None else f"the checkpoint of iteration {checkpoint}"
+    words = f"go back to {where}"
+    if first is not None and last is not None:
+        words += f" and skip samples {first} to {last}"
+    return words

@@ -1,0 +1,48 @@
+"""The judge gives its detectors steps one by one while a log is followed, and many at a time in a backlog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from monitor.config import default_config
+from monitor.judgement import Judge, Judged
+from monitor.run.state import RunState
+from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline
+from parsers.events import LogEvent
+from parsers.reader import SourceReader
+
+_AT_THE_END = {"configuration", "launch_blocking"}
+"""They look at the run once for all the steps of a batch: at what they find, not at when they found it."""
+
+
+def events(scenario: Scenario) -> list[LogEvent]:
+    """Of a simulated log."""
+    reader = SourceReader()
+    text = b"".join(emission.text.encode() for emission in timeline(scenario))
+    return [*reader.feed(text), *reader.flush()]
+
+
+def memories(entries: list[LogEvent], size: int) -> dict[str, Any]:
+    """What the detectors remember of a backlog that is read `size` events at a time."""
+    judge, run = Judge(default_config()), Judged(RunState(name="run"))
+    for begin in range(0, len(entries), size):
+        judge.take(run, entries[begin : begin + size], "a.log", 1000.0, False)
+    return {name: msgspec.to_builtins(kept) for name, kept in run.state.memory_of.items() if name not in _AT_THE_END}
+
+
+@pytest.mark.parametrize(("seed", "kind"), list(enumerate(sorted(FAULTS))))
+def test_a_batch_of_any_size_gives_the_same(seed: int, kind: str) -> None:
+    """Restarts, spikes, saves and overflows between the steps of a batch."""
+    dialects = sorted(DIALECTS)
+    scenario = Scenario(
+        dialect=dialects[seed % len(dialects)], fp16=bool(seed % 2), seed=seed, iterations=250, save_interval=60,
+        eval_interval=70, faults=(Fault(kind, 150, factor=1.1),),
+    )  # fmt: skip
+    entries = events(scenario)
+    expected = memories(entries, 1)
+    for size in (7, len(entries)):
+        found = memories(entries, size)
+        assert {name for name in expected if found[name] != expected[name]} == set()
