@@ -25,6 +25,6 @@ each event, and one more for each directory: with 50 files that get a line a sec
 directory and 1.8 % (53 threads) in 50, inotify_simple read every 0.4 s takes 0.05 % (watchdog 7.1, inotify_simple
 2.0.1, Python 3.11, 20 s each, processor time of the watching process).
 
-`python -m benchmarks.speed.steady idle live latency`, two shared cores: 10,000 idle files 0.7 % of a core, polled 1.0 %;
-50 live runs 0.6 % (the whole daemon), 57 MiB; a line is visible after 36 ms (p50), polled after 0.26 s.
+`python -m benchmarks.speed.steady idle live latency` on two shared cores: 10,000 idle files 0.7 % of a core, 1.0 %
+polled; 50 live runs 0.6 % (the whole daemon), 57 MiB; a line is visible after 36 ms (p50), polled after 0.26 s.
 """
