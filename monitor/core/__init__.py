@@ -243,7 +243,7 @@ class Core:
         self.scanned.add(message.mount)
         for name in message.forgotten:
             self._drop_source(name)
-        self.counts.add("stats_total", by=message.stats)
+        self.counts.add("stat_calls_total", by=message.stats)
         for name, count in message.errors.items():
             self.counts.add("io_errors_total", name, by=count)
 
@@ -389,7 +389,7 @@ class Core:
         return saved
 
     def _saved_run(self, run: Run) -> Judged:
-        run.state.history.settle()
+        run.state.history.flush()
         if not run.deferred:
             return Judged(run.state, run.book, run.archived)
         # Their lines lie before the saved offsets: in what is saved they count now or never.

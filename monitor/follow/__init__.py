@@ -23,6 +23,8 @@ twice. What is lost: text that was cut or overwritten before it was read, and a 
 inotify is read through inotify_simple, in the reader's own thread. watchdog's Observer needs three threads that wake on
 each event, and one more for each directory: with 50 files that get a line a second each it takes 1.5 % of a core in one
 directory and 1.8 % (53 threads) in 50, inotify_simple read every 0.4 s takes 0.05 % (watchdog 7.1, inotify_simple
-2.0.1, Python 3.11, 20 s each, processor time of the watching process). The whole daemon takes 0.7 %:
-`python -m benchmarks.speed.steady idle live latency`.
+2.0.1, Python 3.11, 20 s each, processor time of the watching process).
+
+`python -m benchmarks.speed.steady idle live latency` on two shared cores: 10,000 idle files 0.7 % of a core, 1.0 %
+polled; 50 live runs 0.6 % (the whole daemon), 57 MiB; a line is visible after 36 ms (p50), polled after 0.26 s.
 """

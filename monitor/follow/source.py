@@ -87,11 +87,9 @@ class Source:
         seen: os.stat_result | OSError
         try:
             seen = self._context.stat(self.path)
-            if self._rest_stamp is not None:  # most files at most times
-                found = () if _stamp(seen) == self._rest_stamp else self._appended(seen, now, at)
-                if found is not None:
-                    self.due_at = now + self._pause(now)
-                    return found
+            if self._rest_stamp is not None and _stamp(seen) == self._rest_stamp:  # most files at most times
+                self.due_at = now + self._pause(now)
+                return ()
         except OSError as error:
             seen = error
         return self._look(seen, now, at)
@@ -101,26 +99,6 @@ class Source:
         self._context.descriptors.close(self)
         if self._content is not None:
             self._context.registry.release(self._content.identity, self.source)
-
-    def _appended(self, seen: os.stat_result, now: float, at: float) -> tuple[Data] | None:
-        """A file at rest has grown by a little text, and what stands before is what was read. None: look closely."""
-        content, descriptor, rest = self._content, self._context.descriptors.get(self), self._rest_stamp
-        if content is None or descriptor is None or rest is None or not (self._announced and self._caught_up):
-            return None
-        offset, tail = content.offset, content.tail
-        count = seen.st_size - offset
-        most = min(self._settings.least_read, self._settings.read_bytes)
-        if rest[:3] != (seen.st_dev, seen.st_ino, offset) or not 0 < count <= most:
-            return None
-        block = self._context.os_layer.pread(descriptor, len(tail) + count, offset - len(tail))
-        data = block[len(tail) :]
-        if len(data) != count or not block.startswith(tail) or b"\0" in data:
-            return None
-        content.take(offset, data)
-        content.compared_at = now
-        self._changed(seen, now, at)
-        self._remember_stamp(seen)
-        return (Data(self.source, offset, data, seen.st_mtime, at, 0),)
 
     def _look(self, seen: os.stat_result | OSError, now: float, at: float) -> Messages:
         self.more = self._soon = False

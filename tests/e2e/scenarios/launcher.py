@@ -173,7 +173,8 @@ def main() -> None:
         follower.Follower.__init__.__kwdefaults__["mounts"] = _mounts
     daemon.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
     if CONTROL.get("deaf"):
-        inotify_simple.INotify.read = lambda self, timeout: self._readall() and []  # type: ignore[method-assign]
+        read = inotify_simple.INotify.read
+        inotify_simple.INotify.read = lambda self, timeout: list(read(self, timeout)) and []  # type: ignore[method-assign]
     if CONTROL.get("no_inotify"):
 
         def refuse(*_: Any) -> None:

@@ -7,7 +7,10 @@ import socket
 
 import pytest
 
+from monitor.follow.discovery import Walk, plan
 from monitor.follow.messages import Opened, Scanned, source_id
+from monitor.follow.mounts import Mounts
+from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Pattern, Watch, absolute
 
 
@@ -384,3 +387,17 @@ def test_directory_that_went_away_is_listed_when_it_is_back(quiet_tree, tmp_path
     away.rename(tmp_path / "a")
     walk()
     assert sources(rig) == ["1.log", "2.log", "6.log"]
+
+
+def test_a_tree_deeper_than_the_stack():
+    """Depth costs time, no failure: everything else is found as before."""
+
+    class Deep(OsLayer):
+        def scandir(self, path):
+            yield Entry("a.log", "file", 1)
+            if path.count("/") < 2000:
+                yield Entry("d", "directory", 1)
+
+    (jobs,) = plan([Watch("/logs/**/*.log")], Mounts([]), lambda path: path).values()
+    walk = Walk(Deep(), jobs, frozenset())
+    assert sum(step is not None for step in walk.run()) == 2000

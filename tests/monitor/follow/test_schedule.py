@@ -1,11 +1,12 @@
-"""What a pass touches: the files that are due, each once, in the order in which they became due."""
+"""What a pass touches: the files that are due, each once, in that order; and how a file's pauses grow."""
 
 from __future__ import annotations
 
 import pytest
 
 from monitor.follow.follower import ReaderThread
-from monitor.follow.schedule import Schedule
+from monitor.follow.schedule import Backoff, Schedule
+from monitor.follow.settings import FollowSettings
 
 
 class Due:
@@ -98,3 +99,61 @@ def test_passes_are_paced(make_rig, append, tmp_path):
     list(rig.reader.poll(rig.clock, {str(tmp_path / "7.log")}))
     assert thread.pause(began) == 0.0
     thread.waker.close()
+
+
+@pytest.mark.parametrize(("quiet", "pause"), [(0, 0.5), (10, 0.5), (100, 5.0), (200, 10.0), (1e6, 10.0)])
+def test_pause_grows_with_silence(quiet, pause):
+    """A silent file is looked at every twentieth of its silence, every ten seconds at the least."""
+    backoff = Backoff(FollowSettings())
+    assert backoff.pause(1e7, quiet_since=1e7 - quiet, soon=False, spread_seconds=0.0) == pytest.approx(pause)
+    assert backoff.pause(1e7, quiet_since=1e7 - quiet, soon=True, spread_seconds=99.0) == 0.5
+
+
+def test_failures_double_the_pause():
+    """Tries at what cannot be read become rare, and stay bounded however long it lasts."""
+    backoff = Backoff(FollowSettings())
+    assert [backoff.after_failure(n) for n in (1, 2, 3, 7, 10**9)] == [0.5, 1.0, 2.0, 30.0, 30.0]
+
+
+def test_idle_files_stay_within_the_budget(make_rig, tmp_path):
+    """1,000 files silent for an hour cost no more looks than the budget, while an active one is looked at in time."""
+    for number in range(1000):
+        (tmp_path / f"{number}.log").write_text("x\n")
+    active = tmp_path / "0.log"
+    rig = make_rig(tmp_path / "*.log", stats_per_second=20.0)
+    rig.clock.set_wall(active.stat().st_mtime + 3600)
+    rig.poll()
+    rig.settle(2)
+    for _ in range(300):
+        rig.poll(0.5, all_files=False)
+    rig.os.calls.clear()
+    for step in range(200):
+        if step % 20 == 0:
+            with active.open("a") as file:
+                file.write("y\n")
+        rig.poll(0.5, all_files=False)
+    assert rig.os.calls["stat"] <= 20 * 100 * 1.3 + 200
+    assert rig.text(active) == b"x\n" + b"y\n" * 10
+
+
+def test_files_that_never_grew_stay_within_the_budget(make_rig, tmp_path):
+    """1,000 files written just before the start are no more watched than idle ones, until one of them grows."""
+    for number in range(1000):
+        (tmp_path / f"{number}.log").write_text("x\n")
+    rig = make_rig(tmp_path / "*.log", stats_per_second=20.0)
+    rig.clock.set_wall(tmp_path.stat().st_mtime + 1.0)
+    rig.poll()
+    rig.os.calls.clear()
+    for _ in range(200):
+        rig.poll(0.5, all_files=False)
+    assert rig.os.calls["stat"] <= 20 * 100 * 1.1
+    one = tmp_path / "0.log"
+    late = []
+    for _ in range(3):
+        with one.open("a") as file:
+            file.write("y\n")
+        late.append(0.0)
+        while not rig.poll(0.5, all_files=False):
+            late[-1] += 0.5
+    assert late[0] <= 55.0
+    assert late[1:] == [0.0, 0.0]
