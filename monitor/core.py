@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from monitor import __version__
-from monitor.config import Config, run_name
+from monitor.config import Config
 from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
 from monitor.follow.marker import Marker
@@ -33,6 +33,7 @@ from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.known import Run, Saved, SavedRun, SavedSource, Source, forgotten
 from monitor.metrics import MonitorCounts, RunSnapshot, Snapshot
+from monitor.naming import run_name
 from monitor.run import derived
 from monitor.run.history import History
 from monitor.run.jump import shift

@@ -13,8 +13,9 @@ import click
 import msgspec
 
 from monitor.commands.arguments import config_option, configured, files_of, set_option
-from monitor.config import Config, run_name
+from monitor.config import Config
 from monitor.follow.patterns import absolute
+from monitor.naming import run_name
 from monitor.rules import custom_rules
 from parsers.events import IterationLogged, LogEvent, to_fields
 from parsers.reader import SourceReader

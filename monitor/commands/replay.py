@@ -12,10 +12,11 @@ import click
 
 from monitor.commands.arguments import DURATION, config_option, configured, files_of, set_option
 from monitor.commands.parse import events_of
-from monitor.config import Config, run_name
+from monitor.config import Config
 from monitor.follow.patterns import absolute
 from monitor.incidents import Transition
 from monitor.judgement import Judge
+from monitor.naming import run_name
 from monitor.replay import Replay, replay
 from parsers.events import LogEvent
 

@@ -15,7 +15,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from monitor.config import load, run_name
+from monitor.config import load
+from monitor.naming import run_name
 from tests.deploy.conftest import DEPLOY, Launch, Prometheus, answers, environment, free_port, get, wait
 from tests.deploy.test_rules import tool
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import Watch, run_name
+from monitor.config import Watch
+from monitor.naming import run_name
 
 LOGS = Path(__file__).parents[2] / ".." / "shared" / "logs"
 
