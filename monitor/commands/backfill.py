@@ -16,9 +16,10 @@ import click
 from monitor.backfill import Moment, Reading, UndatedError, history
 from monitor.commands.arguments import POSITIVE_DURATION, config_option, configured, files_of, set_option
 from monitor.commands.reading import spooled
-from monitor.config import Config, run_name
+from monitor.config import Config
 from monitor.follow.patterns import absolute
 from monitor.judgement import Judge
+from monitor.naming import run_name
 from monitor.reading import judged_events
 from monitor.reports.openmetrics import Spool
 from parsers.events import LogEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -21,31 +21,31 @@ from monitor.run.topology import Topology
 @click.group(invoke_without_command=True)
 @click.option("--log", "source", metavar="PATH", help="Take what is not given here from this log.")
 @click.option("--layers", type=POSITIVE, help="Transformer layers.")
-@click.option("--hidden", type=POSITIVE, help="Hidden size.")
-@click.option("--ffn", type=POSITIVE, help="Width of the MLP; 4 x hidden if not given.")
-@click.option("--heads", type=POSITIVE, help="Attention heads.")
+@click.option("--hidden", "hidden_size", type=POSITIVE, help="Hidden size.")
+@click.option("--ffn", "ffn_hidden_size", type=POSITIVE, help="Width of the MLP; 4 x hidden if not given.")
+@click.option("--heads", "attention_heads", type=POSITIVE, help="Attention heads.")
 @click.option("--query-groups", type=POSITIVE, help="Key and value heads, where fewer than heads.")
 @click.option("--kv-channels", type=POSITIVE, help="Width of a head; hidden / heads if not given.")
 @click.option("--vocab", type=POSITIVE, help="Vocabulary; padded to a multiple of --divisible-by x TP.")
-@click.option("--padded-vocab", type=POSITIVE, help="Vocabulary as padded.")
+@click.option("--padded-vocab", "padded_vocab_size", type=POSITIVE, help="Vocabulary as padded.")
 @click.option("--divisible-by", type=POSITIVE, default=128, show_default=True, help="Megatron's padding.")
-@click.option("--seq", "sequence", type=POSITIVE, help="Tokens per sample.")
-@click.option("--gbs", "batch", type=POSITIVE, help="Global batch size, samples.")
-@click.option("--mbs", type=POSITIVE, help="Micro batch size, samples.")
+@click.option("--seq", "sequence_length", type=POSITIVE, help="Tokens per sample.")
+@click.option("--gbs", "global_batch_size", type=POSITIVE, help="Global batch size, samples.")
+@click.option("--mbs", "micro_batch_size", type=POSITIVE, help="Micro batch size, samples.")
 @click.option("--seconds", type=ABOVE_ZERO, help="Seconds per iteration.")
-@click.option("--gpus", "world", type=POSITIVE, help="GPUs; TP x PP x DP if not given.")
-@click.option("--tp", type=POSITIVE, help="Tensor parallel size.")
-@click.option("--pp", type=POSITIVE, help="Pipeline parallel size.")
-@click.option("--dp", type=POSITIVE, help="Data parallel size.")
-@click.option("--checkpointing", type=click.Choice(["full", "selective", "none"]),
+@click.option("--gpus", "world_size", type=POSITIVE, help="GPUs; TP x PP x DP if not given.")
+@click.option("--tp", "tensor_parallel_size", type=POSITIVE, help="Tensor parallel size.")
+@click.option("--pp", "pipeline_parallel_size", type=POSITIVE, help="Pipeline parallel size.")
+@click.option("--dp", "data_parallel_size", type=POSITIVE, help="Data parallel size.")
+@click.option("--checkpointing", "activation_checkpointing", type=click.Choice(["full", "selective", "none"]),
               help="Activations computed again; full if it is neither given nor in the log.")  # fmt: skip
 @click.option("--glu", is_flag=True, help="SwiGLU or another gated MLP.")
 @click.option("--experts", type=POSITIVE, help="Experts of a layer.")
-@click.option("--top-k", type=POSITIVE, help="Experts that a token passes.")
-@click.option("--expert-ffn", type=POSITIVE, help="Width of an expert's MLP.")
+@click.option("--top-k", "moe_top_k", type=POSITIVE, help="Experts that a token passes.")
+@click.option("--expert-ffn", "moe_ffn_hidden_size", type=POSITIVE, help="Width of an expert's MLP.")
 @click.option("--mtp-layers", type=POSITIVE, help="Multi-token prediction layers.")
-@click.option("--size", type=COUNT, help="Parameters, e.g. 104B: the seed formula's.")
-@click.option("--gpu", help="GPU by name, e.g. 'A100-SXM4-80GB': its peak gives MFU.")
+@click.option("--size", "parameters", type=COUNT, help="Parameters, e.g. 104B: the seed formula's.")
+@click.option("--gpu", "gpu_name", help="GPU by name, e.g. 'A100-SXM4-80GB': its peak gives MFU.")
 @click.option("--dtype", type=click.Choice(["fp16", "bf16"]), help="Which of the GPU's peaks.")
 @click.option("--peak", type=ABOVE_ZERO, help="Peak of one GPU in TFLOP/s, instead of --gpu.")
 @click.option("--printed", type=ABOVE_ZERO, help="A figure that a log or table prints: which formula is it?")
@@ -83,32 +83,23 @@ def _question(given: dict[str, Any]) -> Question:
         state, row = only_run(given["source"], None, ())
         base, seconds, batch = state.topology, row.seconds_per_iteration, row.global_batch_size
         sequence, printed = row.sequence_length, row.tflops if row.tflops_source == "log" else None
-    named = {name: given[option] for name, option in _OF_TOPOLOGY.items() if given[option] not in (None, False)}
+    named = {item.name: given[item.name] for item in fields(Topology) if given.get(item.name) not in (None, False)}
     if named.keys() & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:
         named.setdefault("data_parallel_size", None)  # the log's belongs to the log's own layout
     if "data_parallel_size" in named and named["data_parallel_size"] and "world_size" not in named:
         named["world_size"] = None
     topology = _completed(replace(base, **named), given)
     name, dtype = topology.gpu_name, topology.dtype
-    if given["gpu"] and given["peak"] is None and gpus.peak_tflops(given["gpu"], dtype) is None:
+    if given["gpu_name"] and given["peak"] is None and gpus.peak_tflops(given["gpu_name"], dtype) is None:
         raise click.BadParameter(
             f"no peak is known for {name!r}{' in ' + dtype if dtype else ''}; give --peak", param_hint="--gpu"
         )
     changed = bool(named.keys() - {"gpu_name", "dtype"}) or given["seconds"] is not None
     return Question(
-        topology, given["seconds"] or seconds, given["batch"] or batch, given["sequence"] or sequence, given["peak"],
+        topology, given["seconds"] or seconds, given["global_batch_size"] or batch,
+        given["sequence_length"] or sequence, given["peak"],
         given["printed"] or (None if changed else printed), given["iterations"], given["tokens"],
     )  # fmt: skip
-
-
-_OF_TOPOLOGY = {
-    "world_size": "world", "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
-    "micro_batch_size": "mbs", "global_batch_size": "batch", "layers": "layers", "hidden_size": "hidden",
-    "ffn_hidden_size": "ffn", "attention_heads": "heads", "query_groups": "query_groups", "kv_channels": "kv_channels",
-    "sequence_length": "sequence", "padded_vocab_size": "padded_vocab", "activation_checkpointing": "checkpointing",
-    "glu": "glu", "experts": "experts", "moe_top_k": "top_k", "moe_ffn_hidden_size": "expert_ffn",
-    "mtp_layers": "mtp_layers", "parameters": "size", "gpu_name": "gpu", "dtype": "dtype",
-}  # fmt: skip
 
 
 def _completed(topology: Topology, given: dict[str, Any]) -> Topology:
@@ -120,7 +111,7 @@ def _completed(topology: Topology, given: dict[str, Any]) -> Topology:
         world = replica * data
     elif data is None and world is not None and world % replica == 0:
         data = world // replica
-    if given["padded_vocab"] is None and given["vocab"]:
+    if given["padded_vocab_size"] is None and given["vocab"]:
         multiple = given["divisible_by"] * (topology.tensor_parallel_size or 1)
         padded = -(-given["vocab"] // multiple) * multiple
     return replace(

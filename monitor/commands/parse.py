@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from monitor.commands.arguments import config_option, configured, files_of, set_option
-from monitor.config import run_name
 from monitor.follow.patterns import absolute
+from monitor.naming import run_name
 from monitor.reading import chunks_of, custom_rules
 from parsers.events import IterationLogged, LogEvent, to_fields
 from parsers.reader import SourceReader

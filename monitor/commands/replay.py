@@ -11,10 +11,11 @@ from typing import Any
 import click
 
 from monitor.commands.arguments import DURATION, config_option, configured, files_of, set_option
-from monitor.config import Config, run_name
+from monitor.config import Config
 from monitor.follow.patterns import absolute
 from monitor.incidents import Transition
 from monitor.judgement import Judge
+from monitor.naming import run_name
 from monitor.reading import judged_events
 from monitor.replay import Replay, replay
 from parsers.events import LogEvent

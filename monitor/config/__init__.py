@@ -1,6 +1,6 @@
 """The configuration: text and `--set` in, one frozen `Config` out, or a `ConfigError` with everything that is wrong.
 
-The keys stand in schema.py, their spelling in yaml_text.py and monitor/scalars.py, the names of runs in naming.py.
+The keys stand in schema.py, how they are written in yaml_text.py and monitor/scalars.py.
 Law: a `Config` is valid, and its paths are absolute. Only `load` opens a file, and only the one it is given.
 """
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 from monitor.config.decode import decode
 from monitor.config.document import ConfigError, ConfigProblem, Document
-from monitor.config.naming import run_name
 from monitor.config.schema import Config, Follow, Pattern, TlsServer, Watch, Web
 from monitor.scalars import compiled, host_and_port
 
@@ -28,7 +27,6 @@ __all__ = [
     "default_config",
     "host_and_port",
     "load",
-    "run_name",
 ]
 
 

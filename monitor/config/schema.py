@@ -32,7 +32,7 @@ def _outputs() -> tuple[type[Struct], ...]:
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """What to follow, and how the runs found there are named (naming.py)."""
+    """What to follow, and how the runs found there are named (monitor/naming.py)."""
 
     paths: Annotated[tuple[FilePath, ...], Meta(min_length=1)]
     """Files, directories or globs; `**` crosses directories."""

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from monitor import __version__
-from monitor.config import Config, run_name
+from monitor.config import Config
 from monitor.core.counters import Counters
 from monitor.core.runs import Run, Runs
 from monitor.core.saved import Saved, SavedSource
@@ -47,6 +47,7 @@ from monitor.follow.messages import (
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.metrics import MonitorCounts, Snapshot
+from monitor.naming import run_name
 from monitor.reading import custom_rules
 from monitor.run import derived
 from monitor.run.log_clock import log_clock
@@ -389,7 +390,7 @@ class Core:
         return saved
 
     def _saved_run(self, run: Run) -> Judged:
-        run.state.history.flush()
+        run.state.history.settle()
         if not run.deferred:
             return Judged(run.state, run.book, run.archived)
         # Their lines lie before the saved offsets: in what is saved they count now or never.

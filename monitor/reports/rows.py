@@ -19,6 +19,10 @@ from monitor.run.state import RunState
 from monitor.run.steady import AtSize
 from monitor.run.topology import Topology
 
+_OF_TOPOLOGY = (
+    "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "micro_batch_size",
+    "layers", "hidden_size", "attention_heads", "dtype", "zero_stage", "activation_checkpointing",
+)  # fmt: skip
 _ENDS_APART = 0.02  # the first and last stage are shown apart where they differ this much from the others
 
 
@@ -155,18 +159,11 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
 
 def _configuration(row: Row, state: RunState, options: Options) -> None:
     topology = state.topology
+    for name in _OF_TOPOLOGY:
+        setattr(row, name, getattr(topology, name))
     row.gpus = topology.world_size
-    row.data_parallel_size = topology.data_parallel_size
-    row.tensor_parallel_size = topology.tensor_parallel_size
-    row.pipeline_parallel_size = topology.pipeline_parallel_size
-    row.context_parallel_size = topology.context_parallel_size
-    row.micro_batch_size = topology.micro_batch_size
     row.global_batch_size = derived.batch_size(state)
     row.sequence_length = derived.sequence_length(state)
-    row.layers, row.hidden_size = topology.layers, topology.hidden_size
-    row.attention_heads = topology.attention_heads
-    row.dtype, row.zero_stage = topology.dtype, topology.zero_stage
-    row.activation_checkpointing = topology.activation_checkpointing
     row.gpu, row.dialect = topology.gpu_name, state.dialect
     counted = parameters(topology)
     row.parameters = topology.parameters or (counted[0] if counted else None)

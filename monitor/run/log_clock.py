@@ -14,12 +14,10 @@ def log_clock(text: str | None) -> float | None:
         return None
     if len(text) == 26 and text[19] == ".":  # most lines share their minute with the one before
         minute = _minute(text[:17])
-        try:
-            second = float(text[17:])
-        except ValueError:
-            return _moment(text)
-        if minute is not None and 0.0 <= second < 60.0 and text[18] != ".":
-            return minute + second
+        seconds = text[17:]
+        if minute is not None and seconds.isascii() and seconds[:2].isdigit() and seconds[3:].isdigit():
+            second = float(seconds)
+            return minute + second if second < 60.0 else None
     return _moment(text)
 
 

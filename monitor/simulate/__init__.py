@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from monitor.simulate.play import write
 from monitor.simulate.scenario import DIALECTS, FAULTS, Fault, Scenario
-from monitor.simulate.timeline import Emission, timeline
+from monitor.simulate.timeline import Emission, timeline, write
 
 __all__ = ["DIALECTS", "FAULTS", "Emission", "Fault", "Scenario", "timeline", "write"]

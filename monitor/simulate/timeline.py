@@ -1,4 +1,4 @@
-"""The scenario as a sequence of texts and instants, deterministic from its seed.
+"""The scenario as a sequence of texts and instants, deterministic from its seed; `write` plays it, at once or in time.
 
 Noise is autocorrelated and heavy-tailed: AR(1) of 0.5, and 1 % outliers of 8 % in the mean. `truth` on an iteration
 holds what was printed; on the first line of a fault its kind.
@@ -10,8 +10,9 @@ import math
 import random
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
+from monitor.clock import Clock
 from monitor.simulate import lines
 from monitor.simulate.lines import Step
 from monitor.simulate.scenario import Fault, Scenario
@@ -337,3 +338,24 @@ def _finish(scenario: Scenario, run: _Run) -> Iterator[Emission]:
         done = f"[after training is done] datetime: {time} \n"
         text = f"{done}[exiting program at iteration {run.iteration}] datetime: {time} \n"
     yield Emission(run.at, text)
+
+
+def write(scenario: Scenario, stream: IO[bytes], speed: float | None = None, clock: Clock | None = None) -> None:
+    """Write the log to `stream`. With `speed`, each text at its time divided by it, flushed; else at once.
+
+    A `buffered` fault holds texts back and lets them go in bursts, as a launcher's buffer does.
+    """
+    burst = next((fault for fault in scenario.faults if fault.kind == "buffered"), None)
+    released = 0.0
+    began = clock.monotonic() if clock is not None else 0.0
+    for emission in timeline(scenario):
+        due = emission.at
+        if burst is not None and emission.truth is not None and emission.truth.get("iteration", 0) >= burst.at:
+            released = max(released, due - due % burst.seconds + burst.seconds)
+        due = max(due, released)
+        if speed is not None and clock is not None:
+            clock.sleep(began + due / speed - clock.monotonic())
+        stream.write(emission.text.encode())
+        if speed is not None:
+            stream.flush()
+    stream.flush()

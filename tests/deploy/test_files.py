@@ -15,7 +15,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from monitor.config import load, run_name
+from monitor.config import load
+from monitor.naming import run_name
 from tests.deploy.conftest import DEPLOY, StartPrometheus, environment
 from tests.deploy.test_rules import tool
 from tests.programs import answers, free_port, get, slack, wait

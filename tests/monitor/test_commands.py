@@ -155,7 +155,7 @@ def test_help_keeps_its_examples_on_their_lines() -> None:
 
 
 def test_paths_by_hand_keep_their_runs() -> None:
-    """Whoever names a log wants to see it however long ago it ended, unless told otherwise."""
+    """Whoever names a log wants to see it however long ago it ended, unless configured otherwise."""
     from monitor.commands.arguments import load_config
     from monitor.run.units import LONGEST_SECONDS
 

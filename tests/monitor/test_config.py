@@ -1,4 +1,4 @@
-"""The configuration: config.yaml is the defaults, every mistake is told with its place, `--set` has the same rules."""
+"""The configuration: config.yaml is the defaults, every mistake is reported with its place, also in `--set`."""
 
 from __future__ import annotations
 
@@ -143,14 +143,14 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def test_file_that_is_no_text(tmp_path: Path) -> None:
-    """Bytes that are not UTF-8 are told with their place."""
+    """Bytes that are not UTF-8 are reported with their place."""
     (tmp_path / "c.yaml").write_bytes(b"listen: \xff\n")
     with pytest.raises(ConfigError, match="not UTF-8 text, from byte 8"):
         load(tmp_path / "c.yaml")
 
 
 def test_control_character() -> None:
-    """A character that YAML forbids is told with line and column."""
+    """A character that YAML forbids is reported with line and column."""
     assert problems("log_level: info\nlisten: a\x00b\n") == ["line 2, column 10: a character that YAML does not allow"]
 
 
@@ -373,7 +373,7 @@ def test_override_by_dots_and_indices() -> None:
     ],
 )
 def test_bad_override(setting: str, problem: str) -> None:
-    """A mistake in `--set` is told like one in the file, without a line."""
+    """A mistake in `--set` is reported like one in the file, without a line."""
     with pytest.raises(ConfigError) as caught:
         load("listen: 127.0.0.1:9843\nruns: [{paths: [a.out]}]\n", [setting])
     (found,) = caught.value.errors

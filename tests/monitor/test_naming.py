@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import Watch, run_name
+from monitor.config import Watch
+from monitor.naming import run_name
 from tests.conftest import REAL_LOGS
 
 
@@ -72,7 +73,7 @@ def test_equal_stems_in_different_directories() -> None:
 
 
 def test_as_many_directories_as_needed() -> None:
-    """Directories whose last parts are equal are told apart by more of them."""
+    """Directories whose last parts are equal are distinguished by more of them."""
     paths = ("/x/a/logs/main.log", "/x/b/logs/main.log", "main.log")
     watches = [Watch(paths=paths)]
     assert [run_name(path, path, watches) for path in paths] == ["a/logs/main", "b/logs/main", "main"]

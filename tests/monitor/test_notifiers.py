@@ -55,7 +55,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Receiver(http.server.ThreadingHTTPServer):
-    """A receiver on loopback that keeps what it was sent and answers as told; 0 is: not until the test ends."""
+    """A receiver on loopback that keeps what it was sent and answers as scripted; 0 is: not until the test ends."""
 
     daemon_threads = True
     block_on_close = False
@@ -244,7 +244,7 @@ def test_answer_that_is_no_http(receiver: Receiver) -> None:
 
 
 def test_no_tls_at_the_port(receiver: Receiver) -> None:
-    """A receiver that speaks no TLS is told apart from a message that was taken."""
+    """A receiver that speaks no TLS is distinguished from a message that was taken."""
     message, permanent = failure(webhook(f"url: '{receiver.url.replace('http', 'https')}'"))
     assert message.startswith("no connection: ")
     assert not permanent
@@ -325,7 +325,7 @@ def test_filter(minimum: Any, runs: tuple[str, ...], changes: dict[str, Any], wa
 
 
 class Recorder:
-    """A receiver in memory: keeps what it is given, fails as told, and can be held up."""
+    """A receiver in memory: keeps what it is given, fails as scripted, and can be held up."""
 
     def __init__(self, name: str, failures: list[Exception] | None = None) -> None:
         self.name = name
@@ -340,7 +340,7 @@ class Recorder:
         return not message.quiet
 
     def send(self, message: Transition) -> None:
-        """Takes the message, or fails as often as told."""
+        """Takes the message, or fails as often as scripted."""
         self.entered.release()
         assert self.free.wait(PATIENCE)
         if self.failures:
@@ -695,10 +695,10 @@ def test_a_program_is_given_the_object_and_the_facts(tmp_path: Path) -> None:
     notifier = built(f"type: command, command: [{sys.executable}, -c, {json.dumps(code)}, '$(touch x)']")
     assert isinstance(notifier, Command)
     notifier.send(HANG)
-    told = json.loads(out.read_text())
-    assert told["in"]["evidence"]["silence_seconds"] == 321.5
-    assert told["argv"] == ["$(touch x)"]
-    assert told["env"] == {
+    sent = json.loads(out.read_text())
+    assert sent["in"]["evidence"]["silence_seconds"] == 321.5
+    assert sent["argv"] == ["$(touch x)"]
+    assert sent["env"] == {
         "MEGATRON_RUN": "tr11-176B", "MEGATRON_INCIDENT": "hang", "MEGATRON_STATUS": "firing",
         "MEGATRON_SEVERITY": "critical", "MEGATRON_ITERATION": "4100",
     }  # fmt: skip
@@ -733,11 +733,11 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
 
 
 class _Library(types.ModuleType):
-    """What of Apprise is used, and what it was told."""
+    """What of Apprise is used, and what it was sent."""
 
     def __init__(self, answer: bool) -> None:
         super().__init__("apprise")
-        self.told: list[dict[str, str]] = []
+        self.sent: list[dict[str, str]] = []
         self.addresses: list[str] = []
         library = self
 
@@ -747,7 +747,7 @@ class _Library(types.ModuleType):
                 return "://" in address
 
             def notify(self, **fields: str) -> bool:
-                library.told.append(fields)
+                library.sent.append(fields)
                 return answer
 
         self.Apprise = Service
@@ -768,11 +768,11 @@ def test_apprise_is_told_in_words(
     assert isinstance(notifier, Apprise)
     notifier.send(dataclasses.replace(HANG, status=status))
     assert library.addresses == ["slack://token", "mailto://x"]
-    (told,) = library.told
-    assert (told["title"], told["notify_type"]) == (title, kind)
-    assert told["body"].splitlines()[0] == HANG.summary
-    assert "since iteration: 4099" in told["body"]
-    assert "silence seconds: 321.5" in told["body"]
+    (sent,) = library.sent
+    assert (sent["title"], sent["notify_type"]) == (title, kind)
+    assert sent["body"].splitlines()[0] == HANG.summary
+    assert "since iteration: 4099" in sent["body"]
+    assert "silence seconds: 321.5" in sent["body"]
 
 
 def test_apprise_fails_in_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:

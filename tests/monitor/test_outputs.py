@@ -1,4 +1,4 @@
-"""Outputs: written at an interval, failures told once, taken away at the end, no thread in another's way."""
+"""Outputs: written at an interval, failures logged once, removed at the end, no thread in another's way."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Ticks:
 
 
 class Recorder:
-    """An output that fails when told to."""
+    """An output that fails as scripted."""
 
     name, interval = "recorder", 15.0
 
@@ -55,7 +55,7 @@ class Recorder:
         self.failures, self.did = list(failures), []  # type: ignore[var-annotated]
 
     def write(self, collector: Collector, instance: str) -> None:
-        """Fails as told."""
+        """Fails as scripted."""
         self.did.append("write")
         failure = self.failures.pop(0) if self.failures else None
         if failure is not None:
@@ -88,8 +88,8 @@ def test_a_failure_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
     refused, full = ConnectionRefusedError("refused"), OSError("full")
     timer = played(Recorder(refused, refused, refused, full, None, RuntimeError("bug"), None), 7)
     assert timer.counts() == {"written": 2, "failed": 5}
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
+    reported = [record.getMessage() for record in caplog.records]
+    assert reported == [
         "output=recorder outcome=failed error='refused'",
         "output=recorder outcome=failed error='full'",
         "output=recorder outcome=written again",

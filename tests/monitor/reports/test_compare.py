@@ -76,7 +76,7 @@ def test_a_changed_batch_size_is_judged_by_the_pipelines_filling(tmp_path: Path,
 
 
 def test_few_iterations_and_none(tmp_path: Path) -> None:
-    """No interval is invented: of five iterations nothing is sure, of a crash at the start nothing is told."""
+    """No interval is invented: of five iterations nothing is sure, of a crash at the start nothing is known."""
     a = log(tmp_path / "a.log")
     short = compare(a, log(tmp_path / "b.log", iterations=5))
     assert short["pace"] is None

@@ -108,7 +108,7 @@ def test_a_layout_is_valid_exactly_where_every_batch_size_divides(
 
 
 def test_layouts_keep_to_the_gpus_at_hand() -> None:
-    """Most GPUs first; what is left over is told."""
+    """Most GPUs first; what is left over is shown."""
     found = layouts(Ramp(2048, 32, 32, 1000), 8, 12, 8, gpus=400)
     assert (found[0].data_parallel, found[0].micro_batch, found[0].gpus, found[0].idle_gpus) == (4, 8, 384, 16)
     assert all(layout.gpus <= 400 for layout in found)

@@ -109,7 +109,7 @@ def test_outcomes(tmp_path: Path, kind: str, word: str, note: str) -> None:
 
 
 def test_a_time_limit_after_long_silence_was_a_hang(tmp_path: Path) -> None:
-    """The log's own clock tells: an hour without a line before Slurm ended the job."""
+    """The log's own clock shows it: an hour without a line before Slurm ended the job."""
     log(tmp_path / "a.log", dialect="megatron-lm", iterations=60)
     text = (tmp_path / "a.log").read_text()
     lines = [
@@ -162,7 +162,7 @@ def test_baseline_days_and_idle_gpus(tmp_path: Path) -> None:
 
 
 def test_one_formula_for_all(tmp_path: Path) -> None:
-    """Runs of two programs are told apart, and compare once they are recomputed."""
+    """Runs of two programs are distinguished, and compare once they are recomputed."""
     log(tmp_path / "a.log", noise=0.0)
     log(tmp_path / "b.log", noise=0.0, dialect="megatron-lm")
     result = json.loads(invoke(str(tmp_path), "--format", "json").stdout)

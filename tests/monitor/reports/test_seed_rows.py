@@ -35,7 +35,7 @@ def number(text: str) -> float:
 
 
 def scenario_of(row: dict[str, str], **more: Any) -> Scenario:
-    """The row's configuration, told as the row tells it, wrong cells included."""
+    """The row's configuration, printed as in the row, wrong cells included."""
     values = {name: int(number(row[name])) for name in ("world", "layers", "hidden", "heads", "vocab", "gbs")}
     tp, pp, mbs = (int(number(row[name])) or 1 for name in ("tp", "pp", "mbs"))
     seconds, gib = number(row["seconds"]) or 100.0, number(row["memory_gib"])
@@ -170,8 +170,8 @@ def test_layouts_that_do_not_fill_the_world_are_noted(
 def test_layouts_are_noted_only_where_they_are_wrong(table: dict[str, dict[str, Any]]) -> None:
     """All other measured rows fill their world."""
     wrong = {name for name, row in table.items() if any("world size" in note for note in row.get("notes", ()))}
-    told = {name for name in wrong if ROWS[name]["dp"]}
-    assert {name for name in told if ROWS[name]["seed"] in ("002", "004")} == {
+    reported = {name for name in wrong if ROWS[name]["dp"]}
+    assert {name for name in reported if ROWS[name]["seed"] in ("002", "004")} == {
         "s002-L74", "s002-L75", "s002-L76", "s002-L80", "s002-L81", "s002-L96", "s004-L319",
     }  # fmt: skip
 
@@ -193,29 +193,29 @@ def test_repeats_that_contradict_each_other_are_told(report: dict[str, Any]) -> 
     """E1: the row whose columns were exchanged. E36, E18, E25 and the like: one configuration, times far apart; the
     notes themselves explain four of them (another clock, another MLP, E27's change of the machine).
     """
-    told = report["warnings"]
-    assert [text for text in told if "exchanged" in text] == [
+    reported = report["warnings"]
+    assert [text for text in reported if "exchanged" in text] == [
         "seconds and TFLOPs look exchanged between s004-L340 and s004-L279, of the same configuration"
     ]
-    apart = {tuple(re.findall(r"s\d{3}-L\d+|\d+%", text)) for text in told if "longer than" in text}
+    apart = {tuple(re.findall(r"s\d{3}-L\d+|\d+%", text)) for text in reported if "longer than" in text}
     assert apart == {
         ("s002-L89", "74%", "s002-L90"), ("s003-L51", "13%", "s003-L27"), ("s004-L329", "9%", "s004-L330"),
         ("s002-L227", "18%", "s002-L229"), ("s003-L40", "11%", "s003-L41"), ("s001-L85", "20%", "s001-L33"),
         ("s004-L357", "6%", "s004-L451"), ("s004-L288", "6%", "s004-L448"),
     }  # fmt: skip
-    assert any(text.startswith("TFLOPs are by different formulas: seed (") for text in told)
+    assert any(text.startswith("TFLOPs are by different formulas: seed (") for text in reported)
 
 
 @pytest.mark.real_logs
 def test_the_numbers_are_the_seeds(tmp_path: Path) -> None:
     """Each figure of the CSV stands in the transcription of the notes."""
-    told = {
+    reported = {
         (row["source"][:3], str(row["line"])): row
         for row in json.loads(SHARED.read_text())
         if row["kind"] == "table_row"
     }
     for row in ROWS.values():
-        source = told[row["seed"], row["line"]]
+        source = reported[row["seed"], row["line"]]
         corrected = source.get("interpretation") or {}
         assert number(row["seconds"]) in (source["sec_per_it"], corrected.get("sec_per_it"), 0.0)
         assert number(row["tflops"]) in (source["tflops"], corrected.get("tflops"), 0.0)

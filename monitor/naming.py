@@ -13,7 +13,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
-from monitor.config.schema import Watch
+from monitor.config import Watch
+from monitor.follow.patterns import Pattern
 from monitor.scalars import compiled
 
 MAX_NAME: Final = 200
@@ -90,7 +91,7 @@ def _below(path: str, pattern: str) -> str | None:
     fixed, rest = _split(pattern)
     if rest is None and path.startswith(pattern) and _ROTATED.fullmatch(path, len(pattern)):
         return ""
-    if rest is not None and not _glob(pattern).fullmatch(path):
+    if rest is not None and not _tree(pattern).matches(path):
         return None
     base = fixed if fixed.endswith("/") or not fixed else f"{fixed}/"
     return path[len(base) :] or None if path.startswith(base) else None
@@ -126,33 +127,9 @@ def _distinguished(directory: str, directories: set[str], name: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _glob(pattern: str) -> re.Pattern[str]:
-    """The glob as a regular expression: `*`, `?` and `[...]` within one part, `**` as a part crosses directories; all
-    that lies below a directory that it fits is fit too.
-    """
-    out: list[str] = []
-    at = 0
-    while at < len(pattern):
-        if pattern.startswith("**/", at) and (at == 0 or pattern[at - 1] == "/"):
-            out.append("(?:[^/]+/)*")
-            at += 3
-            continue
-        if pattern[at:] == "**" and (at == 0 or pattern[at - 1] == "/"):
-            out.append(".*")
-            break
-        close = pattern.find("]", at + 2) if pattern[at] == "[" else -1
-        if close > 0:
-            inside = pattern[at + 1 : close].replace("\\", "\\\\").replace("[", "\\[")
-            inside = "^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^")
-            out.append(f"(?!/)[{inside}]")
-            at = close + 1
-            continue
-        out.append({"*": "[^/]*", "?": "[^/]"}.get(pattern[at]) or re.escape(pattern[at]))
-        at += 1
-    try:
-        return re.compile("".join(out) + "(?:/.*)?", re.DOTALL)
-    except re.error:  # [z-a]: a set that nothing is in
-        return re.compile(re.escape(pattern))
+def _tree(pattern: str) -> Pattern:
+    """Everything that the pattern finds, and what lies below a directory that it finds."""
+    return Pattern(tuple(part for part in pattern.split("/") if part)).tree()
 
 
 def _clean(name: str) -> str:
