@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+TETHERED = ("setpriv", "--pdeathsig", "KILL")
+"""Before a command: it is killed when the test's process dies, however that ends (util-linux)."""
 now = time.monotonic  # noqa: TID251 - real programs run on the real clock
 
 
@@ -77,7 +79,7 @@ def running(directory: Path, *command: str | Path, listen: str, ready: str) -> I
     log = directory / f"{program}-{len(list(directory.glob(f'{program}-*.log')))}.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [*map(str, command), f"{listen}=127.0.0.1:0"], stdout=stream, stderr=stream, cwd=directory
+            [*TETHERED, *map(str, command), f"{listen}=127.0.0.1:0"], stdout=stream, stderr=stream, cwd=directory
         )
     try:
         wait(lambda: process.poll() is not None or bool(listening(process.pid)), 30.0, log.read_text)

@@ -21,7 +21,8 @@ from tests.deploy.conftest import (
     hastened,
 )
 from tests.e2e.conftest import RunningDaemon, Start
-from tests.e2e.test_daemon import Writer, line
+from tests.e2e.test_daemon import Writer
+from tests.lines import line
 from tests.programs import Prometheus, free_port, slack, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]

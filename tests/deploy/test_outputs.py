@@ -11,7 +11,8 @@ import yaml
 
 from tests.deploy.conftest import DEPLOY, Launch, Receiver, StartAlertmanager, hastened
 from tests.e2e.conftest import Start
-from tests.e2e.test_daemon import Writer, line
+from tests.e2e.test_daemon import Writer
+from tests.lines import line
 from tests.programs import free_port, get, slack, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.outputs]

@@ -13,19 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import RunningDaemon, Start
+from tests.lines import line
 from tests.programs import free_port, slack
 
 pytestmark = pytest.mark.e2e
-
-
-def line(number: int, total: int = 1000, seconds: float = 0.25) -> str:
-    """An iteration line of Megatron-LM."""
-    return (
-        f" iteration {number:8d}/{total:8d} | consumed samples: {number * 8:12d} | elapsed time per iteration (ms): "
-        f"{seconds * 1000:.1f} | learning rate: 1.500E-04 | global batch size: {8:5d} | lm loss: "
-        f"{3 - number / 1000:.6E} | loss scale: 1.0 | grad norm: {1 + number / 7:.3f} | "
-        "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
-    )
 
 
 class Writer:

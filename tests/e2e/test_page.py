@@ -19,7 +19,7 @@ from monitor.serve.formats import duration, instant, number, percent, plain, siz
 from monitor.simulate import Fault, Scenario, write
 from tests.e2e.browser import Browser, Page
 from tests.e2e.conftest import RunningDaemon, Start, daemons
-from tests.e2e.test_daemon import line
+from tests.lines import line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chromium]
 AXE = Path(__file__).parent / "axe-core" / "axe.min.js.gz"

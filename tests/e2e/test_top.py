@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.test_daemon import line
+from tests.lines import line
 
 pytestmark = pytest.mark.e2e
 

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 
-from tests.e2e.scenarios.harness import Lab, line
+from tests.e2e.scenarios.harness import Lab, iteration_line
 from tests.e2e.scenarios.registry import WRITERS, scenario
 
 NOISE = b"[rank3]: loading shard 17 of 256 " + "über alles läuft Größe 训练日志 ".encode() * 3 + b"\n"
@@ -39,7 +39,7 @@ def split_at_every_byte(lab: Lab) -> None:
 
 @scenario(4)
 def partial_last_line(lab: Lab) -> None:
-    lab.write(lab.units(3) + line(99).encode()[:-1])
+    lab.write(lab.units(3) + iteration_line(99).encode()[:-1])
     lab.expect(hold=1.0)
 
 
@@ -260,6 +260,6 @@ def lab_line() -> bytes:
     """A line that would count if it were read."""
     return (
         b"\n"
-        + line(7).encode()
+        + iteration_line(7).encode()
         + b"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing to 1\n"
     )

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.programs import now, slack
+from tests.lines import line
+from tests.programs import TETHERED, now, slack
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
@@ -34,19 +35,14 @@ TOTALS: Counter[str] = Counter()
 """written, counted, lost, doubled, faults, inputs: for the table."""
 
 
-def line(number: int, total: int = 100_000) -> str:
-    """An iteration line of Megatron-LM."""
-    return (
-        f" iteration {number:8d}/{total:8d} | consumed samples: {number * 8:12d} | elapsed time per iteration (ms): "
-        f"250.0 | learning rate: 1.500E-04 | global batch size: {8:5d} | lm loss: {3 + number / 7:.6E} | "
-        f"loss scale: 1.0 | grad norm: {1 + number / 7:.3f} | number of skipped iterations:   0 | "
-        "number of nan iterations:   0 |\n"
-    )
+def iteration_line(number: int) -> str:
+    """That of a unit."""
+    return line(number, 100_000, loss=3 + number / 7)
 
 
 def units(count: int, first: int = 1) -> bytes:
     """So many units, iterations from `first` on."""
-    return "".join(line(number) + OVERFLOW for number in range(first, first + count)).encode()
+    return "".join(iteration_line(number) + OVERFLOW for number in range(first, first + count)).encode()
 
 
 class Daemon:
@@ -61,7 +57,7 @@ class Daemon:
         options = self.control.pop("options", {})
         self._write_control()
         self.log = directory / f"daemon-{len(list(directory.glob('daemon-*.log')))}.log"
-        command = [sys.executable, str(LAUNCHER), str(self.control_file), "run", *arguments]
+        command = [*TETHERED, sys.executable, str(LAUNCHER), str(self.control_file), "run", *arguments]
         environment = {
             **os.environ, "XDG_STATE_HOME": str(directory / "state"), "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": str(Path(__file__).parents[3]), **options.pop("env", {}),
