@@ -16,7 +16,7 @@ from monitor.judgement import Judge, Judged
 from monitor.metrics import Snapshot
 from monitor.rules import custom_rules
 from monitor.run.state import RunState
-from monitor.serve.text import page_text
+from monitor.serve.text import TextFormat
 from parsers.events import LogEvent
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
@@ -87,4 +87,4 @@ def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[
     core, problems = read_all(config, clock, past=False)
     snapshot = core.snapshot(clock.wall())
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
-    return page_text(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor)), problems
+    return TextFormat().page(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor)), problems

@@ -6,14 +6,15 @@ To add a kind: its keys in monitor/config/schema.py, a file here, a row in `OUTP
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from monitor.config import OutputConfig, PushgatewaySettings, TextfileSettings
 from monitor.metrics import Snapshot
 from monitor.outputs.pushgateway import Pushgateway
-from monitor.outputs.registry import output_registry
 from monitor.outputs.textfile import Textfile
 from monitor.outputs.timer import OUTCOMES, Outcome, Output, OutputTimer
+from monitor.serve.text import TextFormat
 
 __all__ = ["OUTCOMES", "OUTPUTS", "Outcome", "Output", "OutputTimer", "Outputs", "Pushgateway", "Textfile"]
 
@@ -30,7 +31,9 @@ class Outputs:
         """`instance` names this daemon where an output needs a name for it: host:port."""
         self._timers = [
             OutputTimer(
-                OUTPUTS[type(one)](one, instance), output_registry(snapshot, getattr(one, "labels", {})), one.interval
+                OUTPUTS[type(one)](one, instance),
+                partial(_page, TextFormat(labels=getattr(one, "labels", None)), snapshot),
+                one.interval,
             )
             for one in settings
         ]
@@ -50,3 +53,8 @@ class Outputs:
     def counts(self) -> dict[tuple[str, Outcome], int]:
         """(output, outcome) -> how many so far, zeros included: `megatron_monitor_output_writes_total`."""
         return {(timer.name, outcome): count for timer in self._timers for outcome, count in timer.counts().items()}
+
+
+def _page(text: TextFormat, snapshot: Callable[[], Snapshot]) -> bytes:
+    """Our own families; those of the process are left out: node_exporter has process_* of its own."""
+    return text.page(snapshot()).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,9 @@ from prometheus_client.exposition import (
 )
 
 from monitor.config import PushgatewaySettings
+
+_EMPTY = CollectorRegistry()
+"""prometheus_client makes the request; the page is ours."""
 
 
 class Pushgateway:
@@ -28,10 +32,11 @@ class Pushgateway:
         """The name in the configuration."""
         return self._settings.name
 
-    def write(self, registry: CollectorRegistry) -> None:
+    def write(self, page: bytes) -> None:
         """PUT: a run that has gone from the figures goes from the gateway too. Raises OSError or HTTPException."""
+        handler = partial(self._handler, page=page)
         where = self._settings
-        push_to_gateway(where.url, where.job, registry, self._group, timeout=where.timeout, handler=self._handler)
+        push_to_gateway(where.url, where.job, _EMPTY, self._group, timeout=where.timeout, handler=handler)
 
     def remove(self) -> None:
         """Delete the group: a gateway shows the last push for ever. Raises OSError or HTTPException."""
@@ -39,10 +44,16 @@ class Pushgateway:
         delete_from_gateway(where.url, where.job, self._group, timeout=where.timeout, handler=self._handler)
 
     def _handler(
-        self, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
+        self,
+        url: str,
+        method: str,
+        timeout: float | None,
+        headers: list[tuple[str, str]],
+        data: bytes,
+        page: bytes = b"",
     ) -> Callable[[], None]:
-        where = self._settings
+        body, where = data or page, self._settings
         if where.username is None or where.password_file is None:
-            return default_handler(url, method, timeout, headers, data)
+            return default_handler(url, method, timeout, headers, body)
         password = Path(where.password_file).read_text("utf-8").strip("\r\n")
-        return basic_auth_handler(url, method, timeout, headers, data, where.username, password)
+        return basic_auth_handler(url, method, timeout, headers, body, where.username, password)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-
-from prometheus_client import CollectorRegistry, write_to_textfile
 
 from monitor.config import TextfileSettings
 
@@ -20,9 +19,15 @@ class Textfile:
         """The name in the configuration."""
         return self._settings.name
 
-    def write(self, registry: CollectorRegistry) -> None:
+    def write(self, page: bytes) -> None:
         """Write beside it and rename. Raises OSError."""
-        write_to_textfile(self._settings.path, registry)
+        beside = Path(f"{self._settings.path}.{os.getpid()}")  # node_exporter reads names that end in .prom alone
+        try:
+            beside.write_bytes(page)
+            beside.replace(self._settings.path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
 
     def remove(self) -> None:
         """Node_exporter would show it for ever. Raises OSError."""

@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import Final, Literal, Protocol
 
-from prometheus_client import CollectorRegistry
-
 Outcome = Literal["written", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("written", "failed")
 _FAILURES = (OSError, http.client.HTTPException, ValueError)
@@ -29,8 +27,8 @@ class Output(Protocol):
         """The name in the configuration, and the label `output`."""
         ...
 
-    def write(self, registry: CollectorRegistry) -> None:
-        """Put the present figures in the place of the last ones."""
+    def write(self, page: bytes) -> None:
+        """Put the present figures, as Prometheus text, in the place of the last ones."""
         ...
 
     def remove(self) -> None:
@@ -43,18 +41,18 @@ def _wait(stop: threading.Event, seconds: float) -> bool:
 
 
 class OutputTimer:
-    """Writes `registry` to `output` every `interval` seconds."""
+    """Writes `page()` to `output` every `interval` seconds."""
 
     def __init__(
         self,
         output: Output,
-        registry: CollectorRegistry,
+        page: Callable[[], bytes],
         interval: float,
         wait: Callable[[threading.Event, float], bool] = _wait,
     ) -> None:
         """`wait` waits, and returns true once the event is set."""
         self._output = output
-        self._registry = registry
+        self._page = page
         self._interval = interval
         self._wait = wait
         self._stopping = threading.Event()
@@ -88,7 +86,7 @@ class OutputTimer:
 
     def _run(self) -> None:
         while not self._wait(self._stopping, self._interval):
-            self._count(self._try(lambda: self._output.write(self._registry)))
+            self._count(self._try(lambda: self._output.write(self._page())))
         self._try(self._output.remove)
 
     def _try(self, act: Callable[[], None]) -> Outcome:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.config import ConfigError, PushgatewaySettings, TextfileSettings, load
 from monitor.metrics import RunSnapshot, Sample, Snapshot
 from monitor.outputs import Outputs, OutputTimer, Pushgateway, Textfile
-from monitor.outputs.registry import output_registry
+from monitor.serve.text import TextFormat
 
 
 def snapshot(iteration: float) -> Snapshot:
@@ -45,7 +44,7 @@ class Recorder:
     def __init__(self, *failures: Exception | None) -> None:
         self.failures, self.did = list(failures), []  # type: ignore[var-annotated]
 
-    def write(self, registry: CollectorRegistry) -> None:
+    def write(self, page: bytes) -> None:
         """Fails as told."""
         self.did.append("write")
         failure = self.failures.pop(0) if self.failures else None
@@ -59,7 +58,7 @@ class Recorder:
 
 def played(output: Any, ticks: int) -> OutputTimer:
     """A timer that has run its intervals and ended."""
-    timer = OutputTimer(output, CollectorRegistry(), 15.0, wait=Ticks(ticks))
+    timer = OutputTimer(output, lambda: b"", 15.0, wait=Ticks(ticks))
     timer.start()
     timer.join(10.0)
     return timer
@@ -119,13 +118,13 @@ def test_a_textfile_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
     """A reader beside the writer never sees half a page; nothing is left beside the file."""
     path = tmp_path / "m.prom"
     textfile = Textfile(TextfileSettings(name="textfile", path=str(path)))
-    registry = output_registry(lambda: snapshot(7), {})
-    textfile.write(registry)
+    page = TextFormat().page(snapshot(7)).encode()
+    textfile.write(page)
     stop = threading.Event()
 
     def rewrite() -> None:
         while not stop.is_set():
-            textfile.write(registry)
+            textfile.write(page)
 
     writer = threading.Thread(target=rewrite)
     writer.start()
@@ -142,8 +141,8 @@ def test_a_textfile_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
 
 def test_constant_labels_stand_on_every_sample() -> None:
     """Also on the daemon's own series, which two daemons on one node would share."""
-    registry = output_registry(lambda: snapshot(7), {"slurm_job": "12\n3"})
-    families = {family.name: family for family in registry.collect()}
+    text = TextFormat(labels={"slurm_job": "12\n3"}).page(snapshot(7))
+    families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["megatron_iteration"].samples[0].labels == {"run": "tr11", "slurm_job": "12�3"}
     assert families["megatron_monitor_runs"].samples[0].labels == {"slurm_job": "12�3"}
     assert set(families) == {"megatron_iteration", "megatron_monitor_runs"}  # nothing of the process's own
@@ -165,7 +164,7 @@ def test_a_missing_password_is_a_failure(tmp_path: Path) -> None:
 
 def test_the_page_is_valid_text() -> None:
     """The parser of the client library reads it back."""
-    text = generate_latest(output_registry(lambda: snapshot(7), {"a": 'q"\\'})).decode()
+    text = TextFormat(labels={"a": 'q"\\'}).page(snapshot(7))
     (sample,) = next(f for f in text_string_to_metric_families(text) if f.name == "megatron_iteration").samples
     assert sample.labels["a"] == 'q"\\'
 
