@@ -56,7 +56,7 @@ class Limits:
     threads: int = 4
     """That render. Python runs one at a time in any case."""
     certificates: float = 1.0
-    """Between two looks at the certificate's files."""
+    """Between two looks at the certificate's files, which a new connection triggers."""
 
 
 class Request(NamedTuple):
@@ -92,17 +92,17 @@ class HttpServer:
         self._limits = limits or Limits()
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = max(8, min(self._limits.connections, soft // 4 if soft > 0 else self._limits.connections))
-        self._tls: Tls | None = None
+        self.tls: Tls | None = None
+        """May be set while it serves: new connections follow it."""
         self.auth: BasicAuth | None = None
-        """May be set while it serves: new connections follow it. So may `tls`."""
+        """As `tls`; it holds from the next request."""
+        self._look_at = 0.0  # in the loop's own time: when the certificate's files are to be looked at again
         self._listener = _listen(host, port)
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections without a whole request, oldest first
         self._answering: dict[asyncio.Task[None], float] = {}  # since when, in the loop's own time
-        self._fresh: dict[asyncio.Task[None], socket.socket] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], socket.socket | None] = {}  # the socket until its task has begun
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        self._secured: asyncio.Event | None = None
         self._running = threading.Event()
         self._executor = ThreadPoolExecutor(self._limits.threads, thread_name_prefix="http")
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
@@ -112,18 +112,6 @@ class HttpServer:
         """Where it listens; the port is the real one if 0 was asked for."""
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
-
-    @property
-    def tls(self) -> Tls | None:
-        """What new connections are secured with."""
-        return self._tls
-
-    @tls.setter
-    def tls(self, tls: Tls | None) -> None:
-        self._tls = tls
-        if tls is not None and self._loop is not None and self._secured is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._secured.set)
 
     @property
     def connections(self) -> int:
@@ -150,17 +138,17 @@ class HttpServer:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        self._loop, self._stop, self._secured = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(lambda _loop, context: _log.debug("http: %s", context.get("message")))
-        tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._watch_certificates())]
+        accepting = asyncio.create_task(self._accept())
         self._running.set()
         await self._stop.wait()
         self._loop.remove_reader(self._listener.fileno())
         for _ in range(3):  # what was accepted in this very turn gets its task, which closes it
             await asyncio.sleep(0)
-        for task in [*tasks, *self._tasks]:
+        for task in (accepting, *self._tasks):
             task.cancel()
-        await asyncio.wait([*tasks, *self._tasks], timeout=1.0)
+        await asyncio.wait([accepting, *self._tasks], timeout=1.0)
         await asyncio.sleep(0)  # the transports close in the loop's next turn
 
     async def _accept(self) -> None:
@@ -177,9 +165,8 @@ class HttpServer:
             if len(self._tasks) >= self._most:
                 self._drop_oldest()
             task = asyncio.create_task(self._connection(connection, str(peer[0])))
-            self._tasks.add(task)
+            self._tasks[task] = connection
             self._waiting[task] = None
-            self._fresh[task] = connection
             task.add_done_callback(self._forget)
             await asyncio.sleep(0)
 
@@ -190,39 +177,32 @@ class HttpServer:
             return
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        if (never_begun := self._tasks.pop(task)) is not None:
+            never_begun.close()
         self._waiting.pop(task, None)
         self._answering.pop(task, None)
-        if (never_begun := self._fresh.pop(task, None)) is not None:
-            never_begun.close()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("http: a connection failed", exc_info=error)
-
-    async def _watch_certificates(self) -> None:
-        assert self._loop is not None
-        assert self._secured is not None
-        while True:
-            if self._tls is None:  # most serve without: no reason to wake every second
-                self._secured.clear()
-                await self._secured.wait()
-            await asyncio.sleep(self._limits.certificates)
-            if self._tls is not None:
-                await self._loop.run_in_executor(self._executor, self._tls.refresh)
 
     # --- one connection ---------------------------------------------------------------------------------------------
 
     async def _connection(self, accepted: socket.socket, peer: str) -> None:
         assert self._loop is not None
-        self._fresh.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # from now on it closes its socket itself
+        self._tasks[asyncio.current_task()] = None  # type: ignore[index]  # from now on it closes its socket itself
         tls, limits = self.tls, self._limits
         reader = asyncio.StreamReader(limit=_PIECE)
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            secure: dict[str, Any] = {"ssl": tls.context, "ssl_handshake_timeout": limits.handshake} if tls else {}
-            if tls:
-                secure["ssl_shutdown_timeout"] = 1.0
+            secure: dict[str, Any] = {}
+            if tls is not None:
+                if self._loop.time() >= self._look_at:
+                    self._look_at = self._loop.time() + limits.certificates
+                    await self._loop.run_in_executor(self._executor, tls.refresh)
+                secure = {
+                    "ssl": tls.context, "ssl_handshake_timeout": limits.handshake, "ssl_shutdown_timeout": 1.0
+                }  # fmt: skip
             transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, **secure)
         except OSError as error:  # no handshake in time, or none that we speak
             _log.debug("http: %s: %s", peer, error)

@@ -84,7 +84,7 @@ class Family:
         self._sum = _writer(f"{row.name}_sum", labels, constant)
 
     def text(self, first: tuple[str, ...], samples: Iterable[Sample] | Histogram | None, stamp: str = "") -> str:
-        """The lines of these samples; `first`: escaped values of the labels before their own; `stamp`: after a value."""
+        """Lines of these samples; `first`: escaped values of the labels before their own; `stamp`: after a value."""
         if not samples:
             return ""
         try:
