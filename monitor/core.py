@@ -497,7 +497,7 @@ class Core:
             if not run.state.proven:
                 continue
             state = run.state
-            state.history.settle()
+            state.history.flush()
             if run.deferred:  # their lines lie before the saved offsets: they count now or never
                 state = copy.deepcopy(state)
                 self._fold_deferred(Run(state, copy.deepcopy(run.book), run.history, deferred=list(run.deferred)))

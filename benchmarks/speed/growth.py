@@ -61,7 +61,7 @@ def judged(texts: Iterator[str]) -> tuple[float, int]:
             judge.take(run, entry, "source", 1e9, False)
         seconds += time.process_time() - began
         lines += data.count(b"\n")
-    run.state.history.settle()  # as for a save
+    run.state.history.flush()  # as for a save
     return 1e6 * seconds / lines, len(encode(run.state))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monitor.run.history import SERIES, Track, columns
+from monitor.run.history import SERIES, Track
+from monitor.serve.past import columns
 
 Point = tuple[int, float, float]
 """(first iteration of a bucket, lowest value, highest value)."""

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from monitor.metrics import RunSnapshot, Snapshot
-from monitor.run.history import history_json
 from monitor.serve.page import render_index, render_run
+from monitor.serve.past import history_json
 from monitor.serve.server import Reply, Request
 
 _HTML = "text/html; charset=utf-8"
