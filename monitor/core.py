@@ -251,7 +251,7 @@ class Core:
         self.scanned.add(message.mount)
         for name in message.forgotten:
             self._let_go(name)
-        self.counts.add("stats_total", by=message.stats)
+        self.counts.add("stat_calls_total", by=message.stats)
         for name, count in message.errors.items():
             self.counts.add("io_errors_total", name, by=count)
 

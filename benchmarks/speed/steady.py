@@ -129,9 +129,9 @@ def idle(seconds: float) -> list[Row]:
         with daemon(str(folder / "**" / "*.out"), polled=mode == "polled") as one:
             one.until_ready(0)  # files without a training log are looked at and not followed
             one.rate(20.0)
-            stats = one.value("megatron_monitor_stats_total")
+            stats = one.value("megatron_monitor_stat_calls_total")
             shares = [one.rate(seconds / 3) for _ in range(3)]
-            asked = one.value("megatron_monitor_stats_total")
+            asked = one.value("megatron_monitor_stat_calls_total")
         used = [100 * share for share, _ in shares]
         looks = f"; {(asked - stats) / seconds:.0f} stats a second" if asked is not None and stats is not None else ""
         rows.append(

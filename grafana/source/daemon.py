@@ -176,7 +176,7 @@ def _process() -> Section:
         Line(7, [
             (6, chart("Calls of stat", "Per second on log files: the load that polling puts on a shared file system. "
                       "Hundreds are much for a parallel file system.", "short",
-                      Query(f"sum by (instance) (rate(megatron_monitor_stats_total{{{OWN}}}[$__rate_interval]))",
+                      Query(f"sum by (instance) (rate(megatron_monitor_stat_calls_total{{{OWN}}}[$__rate_interval]))",
                             "{{instance}}"), minimum=0, empty=NO_DAEMON)),
             (6, chart("Duration of a scrape", "As Prometheus measures it. Near the scrape timeout (10 s) gaps follow.",
                       "s", Query(each("scrape_duration_seconds"), "{{instance}}"), minimum=0, empty=NO_DAEMON)),

@@ -152,7 +152,7 @@ def _table() -> object:
             Query(q.value("megatron_tflops_per_gpu", RUN)),
             of("megatron_mfu_ratio"),
             of("megatron_effective_training_time_ratio"),
-            of("megatron_seconds_at_risk"),
+            of("megatron_at_risk_seconds"),
             Query(q.increase("megatron_restarts_total", RUN, over="24h")),
             of("megatron_iteration"),
         ],

@@ -71,7 +71,7 @@ def _headline() -> list[Line]:
                         steps=MFU_STEPS, decimals=1, empty="unknown")),
             (3, _figure("At risk", "Training time that a crash now would lose: iterations since the last whole "
                         "checkpoint. Over an hour is much, over three is bad: save more often, or saving fails.",
-                        "s", of("megatron_seconds_at_risk"), steps=RISK_STEPS, decimals=1)),
+                        "s", of("megatron_at_risk_seconds"), steps=RISK_STEPS, decimals=1)),
         ]),
         Line(7, [(14, _timeline()), (10, _incidents())]),
     ]  # fmt: skip
@@ -240,7 +240,7 @@ def _reliability() -> list[Line]:
                       Query(of("megatron_last_checkpoint_iteration"), "checkpoint"))),
             (8, chart("Training time at risk", "Seconds that a crash would lose at each moment: a saw whose teeth are "
                       "the save interval. Teeth that grow are saves that fail.", "s",
-                      Query(of("megatron_seconds_at_risk"), "at risk"), colour="orange", fill=20, minimum=0,
+                      Query(of("megatron_at_risk_seconds"), "at risk"), colour="orange", fill=20, minimum=0,
                       legend="hidden")),
             (8, bars("Failures, by cause", "Attempts that ended in a failure since the run began. Hardware causes that "
                      "repeat call for another node.", "none",

@@ -27,7 +27,7 @@ def _saving() -> Section:
         Line(4, [
             (8, number("Time between failures", "Productive time over unplanned ends since the run began. Hours on thousands of "
                        "GPUs, days on hundreds; a fall is a sick node.", "s",
-                       Query(q.value("megatron_mean_seconds_between_failures", RUN), instant=True), decimals=1,
+                       Query(q.value("megatron_mean_time_between_failures_seconds", RUN), instant=True), decimals=1,
                        empty="no failure yet")),
             (8, number("Advised between saves", "Young and Daly's optimum from the time of a save and the time between "
                        "failures. Much longer intervals lose work, much shorter ones waste saves.", "s",
@@ -35,7 +35,7 @@ def _saving() -> Section:
                        empty="no failure yet")),
             (8, number("At risk over advice", "Work at risk over the advised interval. Above 1 the next save is late by "
                        "that advice.", "percentunit",
-                       Query(f"{q.value('megatron_seconds_at_risk', RUN)} / {q.value('megatron_advised_save_interval_seconds', RUN)}",
+                       Query(f"{q.value('megatron_at_risk_seconds', RUN)} / {q.value('megatron_advised_save_interval_seconds', RUN)}",
                              instant=True), steps=((None, "green"), (1.0, "dark-yellow"), (2.0, "orange")), decimals=0,
                        empty="no failure yet")),
         ]),

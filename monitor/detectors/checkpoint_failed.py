@@ -211,7 +211,7 @@ def check(state: RunState, now: float, settings: CheckpointFailedSettings) -> Ve
             "reason": reason,
             "failed_in_a_row": in_a_row,
             "last_whole_iteration": whole,
-            "seconds_at_risk": round(state.seconds_since_checkpoint, 1),
+            "at_risk_seconds": round(state.seconds_since_checkpoint, 1),
         },
     )
 

@@ -110,8 +110,8 @@ def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:
         "global_batch_size": Figure(number(run.get("global_batch_size"))),
         "max_memory_bytes": Figure(size(run.get("max_memory_bytes"))),
         "progress_at": _silence(run, now),
-        "seconds_at_risk": Figure(
-            duration(run.get("seconds_at_risk")),
+        "at_risk_seconds": Figure(
+            duration(run.get("at_risk_seconds")),
             "no checkpoint yet"
             if run.get("last_checkpoint_iteration") is None
             else f"since checkpoint {number(run['last_checkpoint_iteration'])}",
@@ -140,12 +140,12 @@ LABELS = {
     "global_batch_size": "Batch size",
     "max_memory_bytes": "GPU memory",
     "progress_at": "Last progress",
-    "seconds_at_risk": "Work at risk",
+    "at_risk_seconds": "Work at risk",
     "restarts": "Restarts",
     "effective_training_time_ratio": "Effective time",
     "consumed_tokens": "Tokens consumed",
 }
-FLEET = ("iteration", "eta", "seconds_per_iteration", "tflops", "lm_loss", "progress_at", "seconds_at_risk")
+FLEET = ("iteration", "eta", "seconds_per_iteration", "tflops", "lm_loss", "progress_at", "at_risk_seconds")
 """The columns of the fleet's table, after name and state."""
 
 

@@ -87,8 +87,8 @@ export function figures(run, now) {
     global_batch_size: [number(run.global_batch_size)],
     max_memory_bytes: [size(run.max_memory_bytes)],
     progress_at: silence(run, now),
-    seconds_at_risk: [
-      duration(run.seconds_at_risk),
+    at_risk_seconds: [
+      duration(run.at_risk_seconds),
       known(run.last_checkpoint_iteration) ? `since checkpoint ${number(run.last_checkpoint_iteration)}` : "no checkpoint yet",
     ],
     restarts: [number(run.restarts), run.lost_iterations ? `${number(run.lost_iterations)} iterations lost` : ""],
