@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from monitor.metrics import RunSnapshot, Snapshot
-from monitor.serve.page import render_index, render_run
+from monitor.serve.page import live_run, render_index, render_run, summary
 from monitor.serve.past import history_json
 from monitor.serve.server import Reply, Request
 
@@ -64,7 +64,8 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
         run = _find(snapshot, path.removeprefix("/runs/"), request)
         return _html(render_run(run, now, _root(request))) if run else None
     if path == "/api/v1/runs":
-        return _json({"at": now, "ready": snapshot.ready, "runs": [run.page for run in snapshot.runs]})
+        runs = [live_run(run.page, now) for run in snapshot.runs]
+        return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
     if path == "/api/v1/incidents":
         return _json({"at": now, "incidents": list(snapshot.incidents)})
     if path.startswith("/api/v1/runs/") and path.endswith("/history"):
@@ -92,7 +93,9 @@ def _first(request: Request, name: str) -> str:
 def _history(run: RunSnapshot, request: Request, now: float) -> Reply:
     width, start = _whole(_first(request, "width")), _whole(_first(request, "from"))
     past = history_json(run.history, width, start, _first(request, "key"))
-    return _json({"at": now, "run": run.page, **past, "incidents": [item.to_json() for item in run.transitions]})
+    return _json(
+        {"at": now, "run": live_run(run.page, now), **past, "incidents": [item.to_json() for item in run.transitions]}
+    )
 
 
 def _whole(text: str) -> int:
