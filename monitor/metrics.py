@@ -1,7 +1,7 @@
 """The catalogue: one row a metric, and the immutable Snapshot that HTTP reads.
 
 Law: every metric is named here once; README's table is generated from these rows. A row reads a `View` and gives
-samples; no sample where the log told nothing. Event times are timestamps, never ages; ratios, never percent.
+samples; no sample where the log printed nothing. Event times are timestamps, never ages; ratios, never percent.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_gpu_memory_bytes", "gauge", "GPU memory, largest over the ranks that print it (log: `memory (MB)`, `MA`, `MemAllocated`)", ("kind",), _memory),
     Metric("megatron_last_progress_timestamp_seconds", "gauge", "When the last line that proves progress was written", (),
            lambda v: _one(v.state.progress_at)),
-    Metric("megatron_hang_deadline_timestamp_seconds", "gauge", "When silence becomes a hang; holds even if the monitor has died", (),
+    Metric("megatron_hang_deadline_timestamp_seconds", "gauge", "When silence becomes a hang; alert rules can compare it with time() even if the monitor has died", (),
            lambda v: _one(v.hang_deadline)),
     Metric("megatron_baseline_iteration_seconds", "gauge", "Learned normal time per iteration at the current batch size", (),
            lambda v: _one(v.state.pace.baseline)),
@@ -197,7 +197,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_advised_save_interval_seconds", "gauge", "Time between saves that loses least (Young and Daly), from the save's time and the failures", (),
            lambda v: _one(goodput.advised_save_interval(v.state))),
     Metric("megatron_eta_timestamp_seconds", "gauge", "Expected end at the run's real efficiency", (), lambda v: _one(derived.eta(v.state))),
-    Metric("megatron_cuda_launch_blocking", "gauge", "CUDA_LAUNCH_BLOCKING where the log tells it; absent where it does not", (), _launch_blocking),
+    Metric("megatron_cuda_launch_blocking", "gauge", "CUDA_LAUNCH_BLOCKING where the log prints it; absent where it does not", (), _launch_blocking),
 )  # fmt: skip
 
 
@@ -257,7 +257,7 @@ class MonitorCounts:
         self.values.setdefault(f"megatron_monitor_{name}", {})[labels] = value
 
     def clear(self, name: str) -> None:
-        """Forget the series of a gauge that are set anew."""
+        """Remove the series of a gauge before they are set again."""
         self.values.pop(f"megatron_monitor_{name}", None)
 
     def frozen(self) -> dict[str, tuple[Sample, ...]]:

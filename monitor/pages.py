@@ -11,7 +11,7 @@ from monitor.run import derived, goodput
 
 
 def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
-    """The figures of one run; a value is None where the log told nothing. Instants are Unix seconds."""
+    """The figures of one run; a value is None where the log printed nothing. Instants are Unix seconds."""
     state = view.state
     latest = state.latest
     computed = derived.computed_tflops(state)

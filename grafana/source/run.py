@@ -99,7 +99,7 @@ def _incidents() -> Any:
     )
     return rows(
         "Incidents that fire now",
-        "What the monitor judges to be wrong now, the worst first. Empty is good. The runbook of the alert rules says "
+        "What the monitor judges to be wrong now, the worst first. Empty is good. The runbook of the alert rules lists "
         "what to do for each kind.",
         [
             Query(q.incidents_with_phase(RUN)),
@@ -171,7 +171,7 @@ def _speed() -> list[Line]:
                       Query(q.while_alive(of("megatron_tokens_per_second"), RUN), "tokens/s"), colour="blue",
                       minimum=0, legend="hidden")),
             (8, coloured(chart("TFLOP/s per GPU", "As the log prints it, and by the same formula from the topology. Two "
-                      "lines apart mean that the program counts otherwise than its formula says.", "none",
+                      "lines apart mean that the program counts differently from its formula.", "none",
                       Query(q.while_alive(of("megatron_tflops_per_gpu", "source"), RUN), "{{source}}"),
                       minimum=0, decimals=1), log="blue", computed="#8e8e8e")),
             (8, coloured(chart("MFU and HFU", "Model (no recomputation) and hardware FLOPs utilisation. The gap is "

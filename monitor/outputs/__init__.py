@@ -44,7 +44,7 @@ class Outputs:
             timer.start()
 
     def stop(self, timeout: float) -> None:
-        """Take away what was written, for `timeout` seconds at most."""
+        """Remove what was written; waits `timeout` seconds at most."""
         for timer in self._timers:
             timer.begin_stop()
         for timer in self._timers:

@@ -33,13 +33,13 @@ class Pushgateway:
         return self._settings.name
 
     def write(self, page: bytes) -> None:
-        """PUT: a run that has gone from the figures goes from the gateway too. Raises OSError or HTTPException."""
+        """PUT: a run that is no longer exported disappears from the gateway too. Raises OSError or HTTPException."""
         handler = partial(self._handler, page=page)
         where = self._settings
         push_to_gateway(where.url, where.job, _EMPTY, self._group, timeout=where.timeout, handler=handler)
 
     def remove(self) -> None:
-        """Delete the group: a gateway shows the last push for ever. Raises OSError or HTTPException."""
+        """Delete the group: a gateway keeps the last push. Raises OSError or HTTPException."""
         where = self._settings
         delete_from_gateway(where.url, where.job, self._group, timeout=where.timeout, handler=self._handler)
 

@@ -30,5 +30,5 @@ class Textfile:
             raise
 
     def remove(self) -> None:
-        """Node_exporter would show it for ever. Raises OSError."""
+        """Delete the file: node_exporter would go on exporting it. Raises OSError."""
         Path(self._settings.path).unlink(missing_ok=True)

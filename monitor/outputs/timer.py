@@ -1,7 +1,7 @@
-"""One output on a thread of its own: written at an interval, taken away at the end.
+"""One output on a thread of its own: written at an interval, removed at the end.
 
-Law: the loop never waits for an output, nor one output for another. A failure is counted, told once, and tried again
-at the next interval: what is written is always the present, so nothing queues up.
+Law: the loop never waits for an output, nor one output for another. A failure is counted, logged once, and tried again
+at the next interval: each write holds the present values, so nothing queues up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Output(Protocol):
         ...
 
     def remove(self) -> None:
-        """Take them away: this daemon ends, nobody renews them."""
+        """Remove them: this daemon ends, nobody updates them."""
         ...
 
 
@@ -71,7 +71,7 @@ class OutputTimer:
         self._thread.start()
 
     def begin_stop(self) -> None:
-        """End after what is being done now; the output is taken away."""
+        """End after the present write; the output is removed."""
         self._stopping.set()
 
     def join(self, timeout: float) -> None:
@@ -93,15 +93,15 @@ class OutputTimer:
         try:
             act()
         except _FAILURES as error:
-            self._tell(str(error) or type(error).__name__)
+            self._report(str(error) or type(error).__name__)
             return "failed"
         except Exception:  # noqa: BLE001 - a bug in one output must not silence it, nor anything else
             _log.exception("output=%s outcome=bug", self.name)
             return "failed"
-        self._tell("")
+        self._report("")
         return "written"
 
-    def _tell(self, failing: str) -> None:
+    def _report(self, failing: str) -> None:
         """Once when it begins to fail or fails in another way, once when it works again."""
         if failing != self._failing:
             if failing:

@@ -157,7 +157,7 @@ class HttpServer:
         while not self._stop.is_set():
             try:
                 connection, peer = await self._loop.sock_accept(self._listener)
-            except OSError as error:  # no descriptor left, or the client went away
+            except OSError as error:  # no descriptor left, or the client has closed
                 _log.debug("http: accept: %s", error)
                 self._drop_oldest()
                 await asyncio.sleep(0.05)
@@ -204,7 +204,7 @@ class HttpServer:
                     "ssl": tls.context, "ssl_handshake_timeout": limits.handshake, "ssl_shutdown_timeout": 1.0
                 }  # fmt: skip
             transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, **secure)
-        except OSError as error:  # no handshake in time, or none that we speak
+        except OSError as error:  # no handshake in time, or no common protocol
             _log.debug("http: %s: %s", peer, error)
             accepted.close()
             return
@@ -255,7 +255,7 @@ class HttpServer:
             http.start_next_cycle()
 
     async def _read(self, http: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-        """The next request's head; None when the client has gone. TimeoutError, h11.RemoteProtocolError."""
+        """The next request's head; None when the client has closed. TimeoutError, h11.RemoteProtocolError."""
         if not http.trailing_data[0]:
             async with asyncio.timeout(self._limits.idle):
                 http.receive_data(await reader.read(_READ))
@@ -296,7 +296,7 @@ class HttpServer:
             return self._app(request)
         except Exception:  # noqa: BLE001 - a page that cannot be rendered costs that page
             _log.exception("http: %s could not be rendered", request.path[:200])
-            return text_reply(500, "this page could not be made; the log says why\n")
+            return text_reply(500, "this page could not be made; see the monitor's log\n")
 
     async def _send(
         self, http: h11.Connection, writer: asyncio.StreamWriter, reply: Reply, *, close: bool, body: bool = True

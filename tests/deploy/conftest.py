@@ -64,7 +64,7 @@ Launch = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Start a program with `launch(*command, ready=URL)`; what it says goes to a file below tmp_path."""
+    """Start a program with `launch(*command, ready=URL)`; its output goes to a file below tmp_path."""
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(*command: str | Path, ready: str) -> subprocess.Popen[bytes]:

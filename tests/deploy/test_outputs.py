@@ -25,7 +25,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Path, tmp_path: Path) -> None:
-    """Two daemons on one node, each with its label; gone when they end; node_exporter's own figures unharmed."""
+    """Two daemons on one node, each with its label; removed when they end; node_exporter's own figures unharmed."""
     directory = tmp_path / "textfiles"
     directory.mkdir()
     address = f"127.0.0.1:{free_port()}"
@@ -55,7 +55,7 @@ def test_node_exporter_shows_the_textfile(start: Start, launch: Launch, log: Pat
     assert daemons[0].terminate() == 0
     assert [path.name for path in directory.iterdir()] == ["18.prom"]
     daemons[1].kill()
-    assert "18.prom" in [path.name for path in directory.iterdir()], "MegatronMonitorStuck tells this one"
+    assert "18.prom" in [path.name for path in directory.iterdir()], "MegatronMonitorStuck reports this one"
 
 
 def test_the_pushgateway_holds_the_group_as_long_as_the_daemon_lives(start: Start, launch: Launch, log: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_rules_run_at_victoria_metrics(
     start: Start, launch: Launch, training: Writer, tmp_path: Path, receiver: Receiver,
     start_alertmanager: StartAlertmanager,
 ) -> None:  # fmt: skip
-    """Agent, VictoriaMetrics, vmalert with the shipped rules: a deadline that a dead daemon left is told."""
+    """Agent, VictoriaMetrics, vmalert with the shipped rules: a dead daemon's deadline raises an alert."""
     target, agent, vmalert = (f"127.0.0.1:{free_port()}" for _ in range(3))
     alertmanager = start_alertmanager(group_wait="1s", group_interval="1s")
     launch(

@@ -58,7 +58,7 @@ function article(incident) {
 const RANK = { critical: 0, warning: 1, info: 2 };
 let known = null; // keys of the incidents shown last
 
-// The list of open incidents; an article is replaced only when what it says has changed. New ones are announced.
+// The list of open incidents; an article is replaced only when it has changed. New ones are announced.
 export function showIncidents(incidents) {
   const box = document.getElementById("incidents");
   const sorted = [...incidents].sort((a, b) => (RANK[a.severity] ?? 3) - (RANK[b.severity] ?? 3) || a.since - b.since);

@@ -1,4 +1,4 @@
-"""Outputs: written at an interval, failures told once, taken away at the end, no thread in another's way."""
+"""Outputs: written at an interval, failures logged once, removed at the end, no thread blocks another."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ticks:
 
 
 class Recorder:
-    """An output that fails when told to."""
+    """An output that fails on demand."""
 
     name = "recorder"
 
@@ -45,7 +45,7 @@ class Recorder:
         self.failures, self.did = list(failures), []  # type: ignore[var-annotated]
 
     def write(self, page: bytes) -> None:
-        """Fails as told."""
+        """Fails as set up."""
         self.did.append("write")
         failure = self.failures.pop(0) if self.failures else None
         if failure is not None:
@@ -72,14 +72,14 @@ def test_written_at_each_interval_and_removed_once() -> None:
     assert timer.counts() == {"written": 3, "failed": 0}
 
 
-def test_a_failure_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     """The same failure three times is one line; another, and the recovery, one each. A bug ends nothing."""
     caplog.set_level(logging.INFO)
     refused, full = ConnectionRefusedError("refused"), OSError("full")
     timer = played(Recorder(refused, refused, refused, full, None, RuntimeError("bug"), None), 7)
     assert timer.counts() == {"written": 2, "failed": 5}
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == [
         "output=recorder outcome=failed error='refused'",
         "output=recorder outcome=failed error='full'",
         "output=recorder outcome=written again",
@@ -192,7 +192,7 @@ def test_the_page_is_valid_text() -> None:
         ("outputs: [{type: statsd, name: a}]", "type"),
     ],
 )
-def test_a_wrong_output_is_told(text: str, problem: str) -> None:
+def test_a_wrong_output_is_refused(text: str, problem: str) -> None:
     """By its key."""
     with pytest.raises(ConfigError, match=problem):
         load(text)

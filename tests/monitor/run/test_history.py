@@ -215,7 +215,7 @@ def test_times_are_the_logs_own_and_its_zone_is_found_while_it_comes_live() -> N
 
 
 def test_a_step_reported_twice_is_one_row() -> None:
-    """DeepSpeed says a step in two lines: the second adds to the row of the first."""
+    """DeepSpeed prints a step in two lines: the second adds to the row of the first."""
     history = History()
     row = (1, None, 0, *([None] * len(SERIES)))
     history.add_step(row)
@@ -251,7 +251,7 @@ def test_every_dialect_has_its_charts(dialect: str) -> None:
 
 
 def test_tflops_of_a_log_that_prints_none_are_those_of_the_figures() -> None:
-    """Worked out once, then divided by each iteration's time: the same as computing each anew."""
+    """Worked out once, then divided by each iteration's time: the same as computing each again."""
     stream = io.BytesIO()
     write(Scenario(dialect="megatron-lm-2021", iterations=40, save_interval=0, seed=2), stream)
     state = RunState(name="run")

@@ -188,9 +188,9 @@ def test_names_choose_samples(names: tuple[str, ...], accept: str) -> None:
     query = "&".join(f"name%5B%5D={name}" for name in names)
     whole, chosen = (fetch(app, accept, query=some)[1].decode() for some in ("", query))
     wanted = [row for row in whole.splitlines() if row.replace("{", " ").split(" ")[0] in names]
-    told = chosen.splitlines()
-    assert sorted(row for row in told if not row.startswith("#")) == sorted(wanted)
+    lines = chosen.splitlines()
+    assert sorted(row for row in lines if not row.startswith("#")) == sorted(wanted)
     assert bool(wanted) == (names != ("no_such_thing",))
-    families = [row.split(" ")[2] for row in told if row.startswith("# TYPE ")]
+    families = [row.split(" ")[2] for row in lines if row.startswith("# TYPE ")]
     assert all(any(name.startswith(family) for name in names) for family in families)
     assert len(families) == len(set(families))

@@ -46,7 +46,7 @@ def raw(server: HttpServer, data: bytes) -> bytes:
 
 
 def many(server: HttpServer, count: int, stack: ExitStack) -> list[socket.socket]:
-    """So many connections that say nothing."""
+    """So many silent connections."""
     return [stack.enter_context(socket.create_connection(server.address, timeout=10)) for _ in range(count)]
 
 
@@ -161,7 +161,7 @@ def test_connections_stay_below_the_limit_of_descriptors(monkeypatch: pytest.Mon
 
 
 def test_stop_ends_connections_and_threads(serve: Serve) -> None:
-    """After stop nothing listens and every client is told."""
+    """After stop nothing listens and every connection is closed."""
     server = serve()
     address = server.address
     with ExitStack() as stack:
