@@ -127,11 +127,11 @@ def test_the_page_is_what_the_library_would_write(accept: str) -> None:
 def test_an_unchanged_run_is_not_formatted_again() -> None:
     """The lines of the same RunSnapshot are kept."""
     samples: dict[str, Any] = {"megatron_iteration": (Sample((), 1.0),)}
-    runs = [RunSnapshot(name, samples, {}) for name in "ab"]
+    runs = [RunSnapshot("a", samples, {}), RunSnapshot("b", dict(samples), {})]
     text = TextFormat()
     text.page(Snapshot(at=0.0, runs=tuple(runs)))
     samples["megatron_iteration"] = (Sample((), 2.0),)  # a snapshot never changes: so it shows what was formatted
-    runs[1] = RunSnapshot("b", samples, {})
+    runs[1] = RunSnapshot("b", dict(samples), {})
     page = text.page(Snapshot(at=0.0, runs=tuple(runs)))
     assert 'megatron_iteration{run="a"} 1.0\nmegatron_iteration{run="b"} 2.0\n' in page
 

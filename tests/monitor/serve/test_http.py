@@ -1,4 +1,4 @@
-"""The WSGI application: routes, escaping, health, and one bad family that costs nothing."""
+"""The application: routes, escaping, health, and one bad family that costs nothing."""
 
 from __future__ import annotations
 
