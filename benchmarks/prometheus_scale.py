@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 MOVING = re.compile(
     r"^megatron_(iteration|iterations_total|consumed_\w+|iteration_seconds|samples_per_second|tokens_per_second|"
     r"tflops_per_gpu|lm_loss|grad_norm|learning_rate|last_progress_timestamp_seconds|hang_deadline_timestamp_seconds|"
-    r"slowdown_ratio|seconds_at_risk|eta_timestamp_seconds|iteration_duration_seconds_(sum|count|bucket))[{ ]"
+    r"slowdown_ratio|at_risk_seconds|eta_timestamp_seconds|iteration_duration_seconds_(sum|count|bucket))[{ ]"
 )
 
 

@@ -1,7 +1,7 @@
 """The catalogue: one row a metric, and the immutable Snapshot that HTTP reads.
 
 Law: every metric is named here once; README's table is generated from these rows. A row reads a `View` and gives
-samples; no sample where the log told nothing. Event times are timestamps, never ages; ratios, never percent.
+samples; no sample where the log printed nothing. Event times are timestamps, never ages; ratios, never percent.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_gpu_memory_bytes", "gauge", "GPU memory, largest over the ranks that print it (log: `memory (MB)`, `MA`, `MemAllocated`)", ("kind",), _memory),
     Metric("megatron_last_progress_timestamp_seconds", "gauge", "When the last line that proves progress was written", (),
            lambda v: _one(v.state.unix(v.state.progress_at))),
-    Metric("megatron_hang_deadline_timestamp_seconds", "gauge", "When silence becomes a hang; holds even if the monitor has died", (),
+    Metric("megatron_hang_deadline_timestamp_seconds", "gauge", "When silence becomes a hang; alert rules can compare it with time() even if the monitor has died", (),
            lambda v: _one(v.hang_deadline)),
     Metric("megatron_baseline_iteration_seconds", "gauge", "Learned normal time per iteration at the current batch size", (),
            lambda v: _one(v.state.pace.baseline)),
@@ -188,17 +188,17 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_last_checkpoint_iteration", "gauge", "Iteration of the last checkpoint that was saved whole", (),
            lambda v: _one(v.state.checkpoints.last_iteration)),
     Metric("megatron_checkpoint_save_seconds", "gauge", "Time that the last save took", (), lambda v: _one(v.state.checkpoints.save_seconds)),
-    Metric("megatron_seconds_at_risk", "gauge", "Training time that a crash now would lose", (), lambda v: _one(derived.seconds_at_risk(v.state))),
+    Metric("megatron_at_risk_seconds", "gauge", "Training time that a crash now would lose", (), lambda v: _one(derived.at_risk_seconds(v.state))),
     Metric("megatron_lost_iterations_total", "counter", "Iterations computed again after restarts", (), lambda v: _one(v.state.lost_iterations_total)),
     Metric("megatron_lost_seconds_total", "counter", "Training time lost to restarts, by cause", ("cause",), lambda v: _named(v.state.lost_seconds_total)),
     Metric("megatron_effective_training_time_ratio", "gauge", "Productive time over wall time since the run's first line", (),
            lambda v: _one(derived.effective_ratio(v.state))),
-    Metric("megatron_mean_seconds_between_failures", "gauge", "Productive time over unplanned ends; absent before the first", (),
-           lambda v: _one(goodput.mean_seconds_between_failures(v.state))),
+    Metric("megatron_mean_time_between_failures_seconds", "gauge", "Productive time over unplanned ends; absent before the first", (),
+           lambda v: _one(goodput.mean_time_between_failures_seconds(v.state))),
     Metric("megatron_advised_save_interval_seconds", "gauge", "Time between saves that loses least (Young and Daly), from the save's time and the failures", (),
            lambda v: _one(goodput.advised_save_interval(v.state))),
     Metric("megatron_eta_timestamp_seconds", "gauge", "Expected end at the run's real efficiency", (), lambda v: _one(derived.eta(v.state))),
-    Metric("megatron_cuda_launch_blocking", "gauge", "CUDA_LAUNCH_BLOCKING where the log tells it; absent where it does not", (), _launch_blocking),
+    Metric("megatron_cuda_launch_blocking", "gauge", "CUDA_LAUNCH_BLOCKING where the log prints it; absent where it does not", (), _launch_blocking),
 )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_io_errors_total", "counter", "System calls on logs and their directories that failed, by error", ("errno",)),
     MonitorMetric("megatron_monitor_malformed_lines_total", "counter", "Lines that begin like a known one and do not parse, by rule", ("rule",)),
     MonitorMetric("megatron_monitor_pattern_timeouts_total", "counter", "Configured patterns that took too long on a line", ("pattern",)),
-    MonitorMetric("megatron_monitor_stats_total", "counter", "stat calls made on log files: the polling budget", ()),
+    MonitorMetric("megatron_monitor_stat_calls_total", "counter", "stat calls made on log files: the polling budget", ()),
     MonitorMetric("megatron_monitor_notifications_total", "counter", "Notifications by what became of them", ("notifier", "outcome")),
     MonitorMetric("megatron_monitor_output_writes_total", "counter", "Writes of textfiles and pushes by what became of them", ("output", "outcome")),
     MonitorMetric("megatron_monitor_state_save_failures_total", "counter", "State files that could not be written", ()),
@@ -258,7 +258,7 @@ class MonitorCounts:
         self.values.setdefault(f"megatron_monitor_{name}", {})[labels] = value
 
     def clear(self, name: str) -> None:
-        """Forget the series of a gauge that are set anew."""
+        """Remove the series of a gauge before they are set again."""
         self.values.pop(f"megatron_monitor_{name}", None)
 
     def frozen(self) -> dict[str, tuple[Sample, ...]]:

@@ -14,8 +14,8 @@ from monitor.follow.readers import read_once
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.metrics import Snapshot
+from monitor.prometheus_text import TextFormat
 from monitor.run.state import RunState
-from monitor.serve.text import page_text
 from parsers.events import LogEvent
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.
@@ -85,4 +85,4 @@ def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[
     core, problems = read_all(config, clock, charts=False)
     snapshot = core.snapshot(clock.wall())
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
-    return page_text(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor)), problems
+    return TextFormat().page(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor)), problems

@@ -11,7 +11,7 @@ from monitor.run import derived, goodput
 
 
 def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
-    """The figures of one run; a value is None where the log told nothing. Instants are Unix seconds."""
+    """The figures of one run; a value is None where the log printed nothing. Instants are Unix seconds."""
     state = view.state
     latest = state.latest
     computed = derived.computed_tflops(state)
@@ -47,12 +47,12 @@ def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
         "eta": derived.eta(state),
         "last_checkpoint_iteration": state.checkpoints.last_iteration,
         "checkpoint_save_seconds": state.checkpoints.save_seconds,
-        "seconds_at_risk": derived.seconds_at_risk(state),
+        "at_risk_seconds": derived.at_risk_seconds(state),
         "restarts": state.restarts,
         "lost_iterations": state.lost_iterations_total,
         "lost_seconds": sum(state.lost_seconds_total.values()),
         "unplanned_restarts": state.unplanned_ends,
-        "mean_seconds_between_failures": goodput.mean_seconds_between_failures(state),
+        "mean_time_between_failures_seconds": goodput.mean_time_between_failures_seconds(state),
         "advised_save_interval_seconds": goodput.advised_save_interval(state),
         "effective_training_time_ratio": derived.effective_ratio(state),
         "skipped_iterations": state.skipped_iterations_total,

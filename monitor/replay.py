@@ -157,7 +157,7 @@ class Replay:
             "effective_training_time_ratio": _rounded(derived.effective_ratio(state)),
             "lost_iterations": state.lost_iterations_total,
             "lost_seconds": {cause: round(value, 1) for cause, value in sorted(state.lost_seconds_total.items())},
-            "seconds_at_risk": _rounded(derived.seconds_at_risk(state)),
+            "at_risk_seconds": _rounded(derived.at_risk_seconds(state)),
             "restarts": state.restarts,
             "failures": dict(sorted(state.failures_total.items())),
             "incidents": dict(sorted(self.run.book.counts.items())),

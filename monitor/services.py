@@ -17,7 +17,6 @@ from monitor.metrics import MonitorCounts
 from monitor.notifiers import NotificationQueue
 from monitor.outputs import Outputs
 from monitor.serve.auth import BasicAuth
-from monitor.serve.collector import SnapshotCollector
 from monitor.serve.http import App
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer
@@ -122,7 +121,7 @@ class Services:
 
     def _made_outputs(self) -> Outputs:
         instance = f"{socket.gethostname()}:{self._server.address[1]}"
-        return Outputs(self._config.outputs, SnapshotCollector(self._latest.figures), instance)
+        return Outputs(self._config.outputs, self._latest.figures, instance)
 
 
 def _secured(config: Config) -> tuple[Tls | None, BasicAuth | None]:

@@ -24,6 +24,7 @@ from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Restarted, Unr
 from monitor.incidents import Transition
 from monitor.notifiers.message import payload
 from monitor.serve.http import App
+from monitor.serve.server import Request
 from monitor.store import decode, encode
 from parsers.reader import SourceReader
 from parsers.registry import RULES
@@ -86,19 +87,12 @@ def pages(core: Core, now: float) -> dict[str, bytes]:
     app = App(lambda: snapshot, ManualClock(now))
     found = {}
     paths = ["/", "/metrics", "/api/v1/runs", "/api/v1/incidents"]
-    paths += [f"/runs/{run.run}".encode("utf-8", "replace").decode("latin-1") for run in snapshot.runs]
+    paths += [f"/runs/{run.run}".encode("utf-8", "replace").decode() for run in snapshot.runs]
     for path in paths:
-        told: list[str] = []
-        environ = {"PATH_INFO": path, "REQUEST_METHOD": "GET", "QUERY_STRING": ""}
-        found[path] = b"".join(app(environ, lambda status, _headers, told=told: told.append(status)))  # type: ignore[misc]
-        assert told == ["200 OK"], path
-    environ = {
-        "PATH_INFO": "/metrics",
-        "REQUEST_METHOD": "GET",
-        "QUERY_STRING": "",
-        "HTTP_ACCEPT": "application/openmetrics-text",
-    }
-    found["openmetrics"] = b"".join(app(environ, lambda *_: None))
+        reply = app(Request(path=path))
+        assert reply.status == 200, path
+        found[path] = reply.body
+    found["openmetrics"] = app(Request(path="/metrics", headers={"accept": "application/openmetrics-text"})).body
     return found
 
 

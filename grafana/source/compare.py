@@ -139,7 +139,7 @@ def _loss_by_x() -> Any:
         "Training loss over the x axis chosen above, not over time: runs that started at different times lie on one "
         "another. The lower curve learns faster for the same work. The 12 longest runs; few points: show a longer range.",
         by_x(few, x),
-        "No run tells this x axis: choose another",
+        "No run has this x axis: choose another",
         x="${x:text}",
         y="loss",
         lines=True,
@@ -175,7 +175,7 @@ def _lines() -> list[Line]:
             (8, _plot("Scaling: TFLOP/s per GPU by GPUs", "One point a run. A line that falls to the right is the price "
                       "of scale; a point below its neighbours is a layout to improve.",
                       by_x(tflops, last("megatron_world_size"))._replace(instant=True),
-                      "No run tells GPUs and TFLOP/s", x="GPUs", y="TFLOP/s", lines=False)),
+                      "No run has GPUs and TFLOP/s", x="GPUs", y="TFLOP/s", lines=False)),
             (8, chart("Tokens per second and GPU", "While the runs are alive. Compare levels between runs of one model; a step down is a slowdown or another batch size.", "short",
                       Query(q.while_alive(q.largest(
                           f"{q.value('megatron_tokens_per_second', RUN)} / {q.value('megatron_world_size', RUN)}",

@@ -49,7 +49,7 @@ def _now() -> list[Line]:
                         "or a daemon that cannot keep up.", "bytes", total("megatron_monitor_bytes_behind"),
                         steps=((None, "green"), (16e6, "dark-yellow"), (256e6, "orange")))),
             (3, _figure("Loop ran", "Time since the slowest daemon last looked at its logs. Over 30 s it "
-                        "is stuck: a hang would be told late.", "s",
+                        "is stuck: a hang would be reported late.", "s",
                         f"max(time() - megatron_monitor_loop_timestamp_seconds{{{OWN}}})",
                         steps=((None, "green"), (30.0, "dark-yellow"), (120.0, "red")))),
             (3, _figure("Last read", "Time since any daemon last read anything. Long while runs train: the logs do "
@@ -99,11 +99,11 @@ def _daemons() -> Any:
 def _reading() -> list[Line]:
     return [
         Line(8, [
-            (8, coloured(chart("Lines read", "Per second, by what became of them. Matched ones told something; too_long "
+            (8, coloured(chart("Lines read", "Per second, by what became of them. Matched ones gave an event; too_long "
                        "ones were cut and not read. None at all while runs train is bad.", "short",
                        Query(q.rate("megatron_monitor_lines_total", OWN, "outcome"), "{{outcome}}"), stacked=True,
                        minimum=0, empty=NO_DAEMON), matched="green", other="#8e8e8e", too_long="orange")),
-            (8, chart("Events, the 10 most frequent kinds", "What the lines told, per second. Iterations should be "
+            (8, chart("Events, the 10 most frequent kinds", "Events read from the lines, per second. Iterations should be "
                       "there; a kind that floods is a log worth looking at.", "short",
                       Query(f"topk(10, {q.rate('megatron_monitor_events_total', OWN, 'event')})", "{{event}}"),
                       minimum=0, empty=NO_DAEMON)),
@@ -139,7 +139,7 @@ def _judging() -> list[Line]:
                       Query(f"{q.rate('megatron_monitor_malformed_lines_total', OWN, 'rule')} > 0", "{{rule}}"),
                       bars=True, minimum=0, empty="Every known line parsed")),
             (7, chart("Notifications and outputs", "Per second, by notifier or output and outcome. Anything but sent and "
-                      "written is a person who was not told, or a textfile or push that is old.", "short",
+                      "written is a lost notification, or a textfile or push that is out of date.", "short",
                       Query(f"{q.rate('megatron_monitor_notifications_total', OWN, 'notifier', 'outcome')} > 0",
                             "{{notifier}}: {{outcome}}"),
                       Query(f"{q.rate('megatron_monitor_output_writes_total', OWN, 'output', 'outcome')} > 0",
@@ -169,14 +169,14 @@ def _process() -> Section:
                       "LimitNOFILE.", "percentunit",
                       Query(f"{each('process_open_fds')} / {each('process_max_fds')}", "{{instance}}"), percent=True,
                       empty=NO_DAEMON)),
-            (6, chart("Turn of the loop", "Time that the last turn took, each daemon. Seconds mean that a hang is told "
+            (6, chart("Turn of the loop", "Time that the last turn took, each daemon. Seconds mean that a hang is reported "
                       "late.", "s", Query(each("megatron_monitor_loop_duration_seconds"), "{{instance}}"), minimum=0,
                       empty=NO_DAEMON)),
         ]),
         Line(7, [
             (6, chart("Calls of stat", "Per second on log files: the load that polling puts on a shared file system. "
                       "Hundreds are much for a parallel file system.", "short",
-                      Query(f"sum by (instance) (rate(megatron_monitor_stats_total{{{OWN}}}[$__rate_interval]))",
+                      Query(f"sum by (instance) (rate(megatron_monitor_stat_calls_total{{{OWN}}}[$__rate_interval]))",
                             "{{instance}}"), minimum=0, empty=NO_DAEMON)),
             (6, chart("Duration of a scrape", "As Prometheus measures it. Near the scrape timeout (10 s) gaps follow.",
                       "s", Query(each("scrape_duration_seconds"), "{{instance}}"), minimum=0, empty=NO_DAEMON)),
@@ -233,7 +233,7 @@ def _limits() -> Section:
 def monitor() -> build.Dashboard:
     """The daemons."""
     dashboard = (
-        new("megatron-monitor", "The monitor itself: is it up, does it read, is it told what it needs, what it costs.")
+        new("megatron-monitor", "The monitor itself: is it up, does it read its logs, do notifications arrive, what does it cost.")
         .with_variable(variable("job", "Job", "label_values(megatron_monitor_build_info, job)"))
         .with_variable(variable("instance", "Daemon",
                                 'label_values(megatron_monitor_build_info{job=~"$job"}, instance)'))

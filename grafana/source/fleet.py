@@ -52,11 +52,11 @@ def _now() -> list[Line]:
                        "dashboard monitor.", "none", Query(f"({_count('lost')}) + (count({GONE}) or vector(0))", instant=True),
                        steps=((None, "green"), (1.0, "dark-yellow")), background=True)),
             (3, number("Critical", "Incidents of severity critical that fire now. Above 0 somebody should be "
-                       "working on it: the table on the right says what and where.", "none",
+                       "working on it: the table on the right shows what and where.", "none",
                        Query(f"count({q.open_incidents(RUN, 'incident')} == 3) or vector(0)", instant=True),
                        steps=CALM, background=True)),
             (3, number("Idle GPUs", "GPUs of runs that are hung or crashed now, from the world size in their "
-                       "logs. This is the money that burns: start with the largest.", "none",
+                       "logs. They cost and do nothing: start with the largest.", "none",
                        Query(f"sum({q.value('megatron_world_size', RUN)} and on (cluster, run) "
                              f"{q.in_state(RUN, 'hung|crashed')}) or vector(0)", instant=True), steps=CALM)),
             (3, number("Tokens/s", "Tokens per second of all runs that are alive. A step down is a run that "
@@ -64,7 +64,7 @@ def _now() -> list[Line]:
                        Query(f"sum({q.while_alive(q.value('megatron_tokens_per_second', RUN), RUN)})", instant=True),
                        decimals=1)),
             (3, number("Effective time", "Productive time over wall time since each run's first line, weighted "
-                       "by GPUs where logs tell them. Below 95 % restarts, hangs and evaluation eat the budget: see "
+                       "by GPUs where logs print them. Below 95 % restarts, hangs and evaluation take too much time: see "
                        "Lost time.", "percentunit",
                        Query(f"sum({q.value('megatron_effective_training_time_ratio', RUN)} * on (cluster, run) "
                              f"{q.value('megatron_world_size', RUN)}) / sum({q.value('megatron_world_size', RUN)} and "
@@ -140,7 +140,7 @@ def _table() -> object:
     return rows(
         "Runs",
         "One row a run. Bad: a state in orange, red or yellow; a time over normal above 1.02; little effective time; "
-        "hours at risk (no checkpoint). An empty cell is a value that this run's log does not tell. Click the run.",
+        "hours at risk (no checkpoint). An empty cell is a value that this run's log does not print. Click the run.",
         [
             Query(q.state_code(RUN)),
             of("megatron_world_size"),
@@ -152,7 +152,7 @@ def _table() -> object:
             Query(q.value("megatron_tflops_per_gpu", RUN)),
             of("megatron_mfu_ratio"),
             of("megatron_effective_training_time_ratio"),
-            of("megatron_seconds_at_risk"),
+            of("megatron_at_risk_seconds"),
             Query(q.increase("megatron_restarts_total", RUN, over="24h")),
             of("megatron_iteration"),
         ],
@@ -186,7 +186,7 @@ def _throughput() -> list[Line]:
             (12, chart("Tokens per second, the 12 largest runs", "Stacked tokens per second of runs that are alive. A "
                        "layer that ends is a run that stopped; a sagging one is slow.", "short",
                        Query(q.largest(tokens, "megatron_tokens_per_second", RUN), "{{run}}"), stacked=True,
-                       minimum=0, empty="No run tells tokens per second").data_links(_links())),
+                       minimum=0, empty="No run has tokens per second").data_links(_links())),
             (12, chart("Time per iteration over normal, the 12 worst runs", "Time of the last iteration over what the "
                        "run learned as normal. 1 is normal; above the dashed lines (2 %, 10 %) a node, a link or the "
                        "file system got slower: open the run, look at Speed.", "none",

@@ -15,9 +15,9 @@ from grafana_foundation_sdk.models import prometheus as query_shape
 from grafana.source.layout import DATASOURCE
 from grafana.source.queries import SEVERITIES, STATES
 
-NOT_TOLD = "This log does not tell it"
+NOT_PRINTED = "Not printed by this log"
 UNKNOWN = "unknown"
-"""What a figure says without a value; longer words do not fit."""
+"""The text of a figure without a value; longer words do not fit."""
 GREY = "#8e8e8e"
 QUIET = "text"
 
@@ -131,7 +131,7 @@ def severity_mapping(above: int = 0) -> list[model.ValueMapping]:
 
 
 def run_link(field: str) -> list[dict[str, Any]]:
-    """A link to the run's dashboard; `field` tells where the run's name stands."""
+    """A link to the run's dashboard; `field` holds the run's name."""
     return [
         {
             "title": "Open the run",
@@ -173,7 +173,7 @@ def number(
     panel.color_mode(shape.BigValueColorMode.BACKGROUND_SOLID if background else shape.BigValueColorMode.VALUE)
     panel.text_mode(shape.BigValueTextMode(text)).text(common.VizTextDisplayOptions().value_size(28))
     panel.reduce_options(common.ReduceDataOptions().calcs([calculation]).values(False))
-    # Without a value the colour of the lowest threshold would say something that nobody knows.
+    # Without a value the colour of the lowest threshold would state something unknown.
     panel.mappings([*(mappings or ()), *nothing(empty)])
     if decimals is not None:
         panel.decimals(decimals)
@@ -193,7 +193,7 @@ def chart(
     percent: bool = False,
     steps_line: bool = False,
     fill: int = 0,
-    empty: str = NOT_TOLD,
+    empty: str = NOT_PRINTED,
     interval: str = "",
     legend: str = "list",
     values: Sequence[str] = (),
@@ -244,7 +244,7 @@ def bars(
     unit: str,
     *queries: Query,
     steps: Steps = ((None, "blue"),),
-    empty: str = NOT_TOLD,
+    empty: str = NOT_PRINTED,
     maximum: float | None = None,
     decimals: int | None = None,
 ) -> Any:
@@ -285,7 +285,7 @@ def timeline(
     return panel
 
 
-def buckets(title: str, description: str, unit: str, query: Query, interval: str = "", empty: str = NOT_TOLD) -> Any:
+def buckets(title: str, description: str, unit: str, query: Query, interval: str = "", empty: str = NOT_PRINTED) -> Any:
     """A heatmap of a Prometheus histogram: darker is more."""
     panel = _common(heatmap.Panel(), title, description, unit, [query], empty)
     panel.calculate(False).cell_gap(1)

@@ -121,6 +121,6 @@ def last_failure(select: str, over: str = "12h:2m") -> str:
 
 
 def last_phase(select: str, states: str = ALIVE, over: str = "12h:2m") -> str:
-    """What a run last did before it hung or crashed: the series of the state that was on last, its label says which."""
+    """What a run last did before it hung or crashed: the series of the state that was on last, its label names it."""
     when = f'max_over_time(timestamp(megatron_run_state{{{select}, state=~"{states}"}} == 1)[{over}])'
     return f"topk by (cluster, run) (1, max by (cluster, run, state) ({when}))"

@@ -71,7 +71,7 @@ def _headline() -> list[Line]:
                         steps=MFU_STEPS, decimals=1, empty="unknown")),
             (3, _figure("At risk", "Training time that a crash now would lose: iterations since the last whole "
                         "checkpoint. Over an hour is much, over three is bad: save more often, or saving fails.",
-                        "s", of("megatron_seconds_at_risk"), steps=RISK_STEPS, decimals=1)),
+                        "s", of("megatron_at_risk_seconds"), steps=RISK_STEPS, decimals=1)),
         ]),
         Line(7, [(14, _timeline()), (10, _incidents())]),
     ]  # fmt: skip
@@ -99,7 +99,7 @@ def _incidents() -> Any:
     )
     return rows(
         "Incidents that fire now",
-        "What the monitor judges to be wrong now, the worst first. Empty is good. The runbook of the alert rules says "
+        "What the monitor judges to be wrong now, the worst first. Empty is good. The runbook of the alert rules lists "
         "what to do for each kind.",
         [
             Query(q.incidents_with_phase(RUN)),
@@ -171,7 +171,7 @@ def _speed() -> list[Line]:
                       Query(q.while_alive(of("megatron_tokens_per_second"), RUN), "tokens/s"), colour="blue",
                       minimum=0, legend="hidden")),
             (8, coloured(chart("TFLOP/s per GPU", "As the log prints it, and by the same formula from the topology. Two "
-                      "lines apart mean that the program counts otherwise than its formula says.", "none",
+                      "lines apart mean that the program counts differently from its formula.", "none",
                       Query(q.while_alive(of("megatron_tflops_per_gpu", "source"), RUN), "{{source}}"),
                       minimum=0, decimals=1), log="blue", computed="#8e8e8e")),
             (8, coloured(chart("MFU and HFU", "Model (no recomputation) and hardware FLOPs utilisation. The gap is "
@@ -240,7 +240,7 @@ def _reliability() -> list[Line]:
                       Query(of("megatron_last_checkpoint_iteration"), "checkpoint"))),
             (8, chart("Training time at risk", "Seconds that a crash would lose at each moment: a saw whose teeth are "
                       "the save interval. Teeth that grow are saves that fail.", "s",
-                      Query(of("megatron_seconds_at_risk"), "at risk"), colour="orange", fill=20, minimum=0,
+                      Query(of("megatron_at_risk_seconds"), "at risk"), colour="orange", fill=20, minimum=0,
                       legend="hidden")),
             (8, bars("Failures, by cause", "Attempts that ended in a failure since the run began. Hardware causes that "
                      "repeat call for another node.", "none",

@@ -1,4 +1,4 @@
-"""The collapsed rows of *run*: memory, configuration, data, and whatever else the log tells."""
+"""The collapsed rows of *run*: memory, configuration, data, and the rest that the log prints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _saving() -> Section:
         Line(4, [
             (8, number("Time between failures", "Productive time over unplanned ends since the run began. Hours on thousands of "
                        "GPUs, days on hundreds; a fall is a sick node.", "s",
-                       Query(q.value("megatron_mean_seconds_between_failures", RUN), instant=True), decimals=1,
+                       Query(q.value("megatron_mean_time_between_failures_seconds", RUN), instant=True), decimals=1,
                        empty="no failure yet")),
             (8, number("Advised between saves", "Young and Daly's optimum from the time of a save and the time between "
                        "failures. Much longer intervals lose work, much shorter ones waste saves.", "s",
@@ -35,7 +35,7 @@ def _saving() -> Section:
                        empty="no failure yet")),
             (8, number("At risk over advice", "Work at risk over the advised interval. Above 1 the next save is late by "
                        "that advice.", "percentunit",
-                       Query(f"{q.value('megatron_seconds_at_risk', RUN)} / {q.value('megatron_advised_save_interval_seconds', RUN)}",
+                       Query(f"{q.value('megatron_at_risk_seconds', RUN)} / {q.value('megatron_advised_save_interval_seconds', RUN)}",
                              instant=True), steps=((None, "green"), (1.0, "dark-yellow"), (2.0, "orange")), decimals=0,
                        empty="no failure yet")),
         ]),
@@ -56,7 +56,7 @@ def _configuration() -> Section:
             (4, number("Launch blocking", "CUDA_LAUNCH_BLOCKING. On makes every kernel wait: right for debugging, slow in production.",
                        "none", Query(q.value("megatron_cuda_launch_blocking", RUN), instant=True),
                        mappings=numbers(BLOCKING))),
-            (3, number("GPUs", "World size as the log tells it. Not what you asked for? Then nodes are missing: see the launcher.", "none",
+            (3, number("GPUs", "World size as the log prints it. Not what you asked for? Then nodes are missing: see the launcher.", "none",
                        Query(q.value("megatron_world_size", RUN), instant=True))),
         ]),
     ], collapsed=True)  # fmt: skip
@@ -65,9 +65,9 @@ def _configuration() -> Section:
 def _data() -> Section:
     return Section("Data and progress", [
         Line(7, [
-            (6, chart("Samples consumed", "As the log says. It should climb straight; a fall is a restart.", "short",
+            (6, chart("Samples consumed", "As the log prints it. It should climb in a straight line; a fall is a restart.", "short",
                       Query(q.value("megatron_consumed_samples", RUN), "samples"), colour="blue", legend="hidden")),
-            (6, chart("Tokens consumed", "As the log says; many programs do not print it. It should climb straight; a fall is a restart.", "short",
+            (6, chart("Tokens consumed", "As the log prints it; many programs do not. It should climb in a straight line; a fall is a restart.", "short",
                       Query(q.value("megatron_consumed_tokens", RUN), "tokens"), colour="blue", legend="hidden")),
             (6, chart("Global batch size", "Samples per iteration. A staircase is a ramp-up: the time per iteration "
                       "rises with it and is no slowdown.", "none",
@@ -80,7 +80,7 @@ def _data() -> Section:
         ]),
         Line(7, [
             (12, chart("Iterations finished per minute", "From the counter, repeated iterations included: 0 is no "
-                       "progress, whatever the state says.", "none",
+                       "progress, whatever the state is.", "none",
                        Query(f"60 * max by (cluster, run) (rate(megatron_iterations_total{{{RUN}}}[$__rate_interval]))",
                              "iterations/min"), colour="blue", legend="hidden", minimum=0, interval="5m")),
             (12, chart("Silence and its budget", "Time since the last progress, and how long it may be before it is a "

@@ -91,7 +91,7 @@ def rows(
         )
     )
     for column in columns:
-        # A table's no-value text stands in every empty cell, so only the whole table may say why it is empty.
+        # A table's no-value text stands in every empty cell, so only the whole table may explain why it is empty.
         properties = {"noValue": "–", **column.look}
         if column.unit:
             properties["unit"] = column.unit

@@ -97,7 +97,7 @@ def _cells(run: dict[str, Any], now: float, wide: bool) -> list[Text]:
         Text(silence.text.removesuffix(" ago"), style=_STYLES[silence.tone]),
         Text(shown["eta"].text),
     ]
-    return [*cells, Text(shown["seconds_at_risk"].text)] if wide else cells
+    return [*cells, Text(shown["at_risk_seconds"].text)] if wide else cells
 
 
 def _incident(incident: dict[str, Any], now: float) -> Text:
@@ -127,7 +127,7 @@ def _plain_row(run: dict[str, Any], now: float) -> tuple[str, ...]:
         run["run"], run["state"], run.get("iteration"), run.get("train_iterations"), run.get("seconds_per_iteration"),
         run.get("baseline_seconds"), run.get("tflops"), run.get("mfu"), run.get("lm_loss"),
         None if progress is None else round(max(0.0, now - progress), 1), run.get("budget_seconds"),
-        None if eta is None else round(eta - now), run.get("seconds_at_risk"),
+        None if eta is None else round(eta - now), run.get("at_risk_seconds"),
         ",".join(f"{item['incident']}:{item['severity']}" for item in run["incidents"]) or None,
     )  # fmt: skip
     return tuple(_plain_cell(value) for value in values)

@@ -390,7 +390,7 @@ class Core:
         return saved
 
     def _saved_run(self, run: Run) -> Judged:
-        run.state.history.settle()
+        run.state.history.flush()
         if not run.deferred:
             return Judged(run.state, run.book, run.archived)
         # Their lines lie before the saved offsets: in what is saved they count now or never.

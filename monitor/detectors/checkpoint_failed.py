@@ -214,7 +214,7 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
             "reason": reason,
             "failed_in_a_row": in_a_row,
             "last_whole_iteration": whole,
-            "seconds_at_risk": round(state.seconds_since_checkpoint, 1),
+            "at_risk_seconds": round(state.seconds_since_checkpoint, 1),
         },
     )
 

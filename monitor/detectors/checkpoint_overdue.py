@@ -158,7 +158,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
         onset_iteration=memory.last,
         evidence={
             "iterations": since,
-            "seconds_at_risk": round(memory.seconds, 1),
+            "at_risk_seconds": round(memory.seconds, 1),
             "last_whole_iteration": memory.last if memory.saves else None,
             "limit": words,
         },

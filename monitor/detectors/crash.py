@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from monitor.detectors.base import Detector, Severity, Verdict, duration
 from monitor.run.attempts import PLANNED
-from monitor.run.derived import seconds_at_risk
+from monitor.run.derived import at_risk_seconds
 from monitor.run.state import FailureRecord, RunState
 from monitor.run.units import Factor, Seconds
 
@@ -115,7 +115,7 @@ def _summary(state: RunState, failure: FailureRecord) -> str:
     place += f" on {failure.node}" if failure.node else ""
     ranks = len(state.watchdog_ranks)
     many = f" ({ranks} ranks' watchdogs gave up)" if failure.failure == "nccl" and ranks > 1 else ""
-    risk = seconds_at_risk(state)
+    risk = at_risk_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = ADVICE.get(failure.failure, ADVICE["unknown"])
     return f"crashed{where}: {failure.failure}{place}{many}: {failure.message[:200]}{lost}; {advice}"
@@ -133,7 +133,7 @@ def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
         "watchdog_ranks": state.watchdog_ranks[:64] or None,
         "watchdog_nodes": state.watchdog_nodes[:64] or None,
         "last_checkpoint_iteration": state.checkpoints.last_iteration,
-        "lost_seconds": seconds_at_risk(state),
+        "lost_seconds": at_risk_seconds(state),
         "last_line": state.last_line or None,
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -5,10 +5,9 @@ An output is one file: a struct of its keys with `write` and `remove`, and a row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from prometheus_client.registry import Collector
-
+from monitor.metrics import Snapshot
 from monitor.outputs.output import OUTCOMES, Outcome, Output, OutputTimer
 from monitor.outputs.pushgateway import Pushgateway
 from monitor.outputs.textfile import Textfile
@@ -22,9 +21,9 @@ OUTPUTS: tuple[type[Output], ...] = (Textfile, Pushgateway)
 class Outputs:
     """Every output of a configuration, each on a thread of its own."""
 
-    def __init__(self, outputs: Sequence[Output], collector: Collector, instance: str) -> None:
-        """`collector` gives the figures of the last snapshot; `instance` names this daemon: host:port."""
-        self._timers = [OutputTimer(output, collector, instance) for output in outputs]
+    def __init__(self, outputs: Sequence[Output], snapshot: Callable[[], Snapshot], instance: str) -> None:
+        """`snapshot` gives the last one; `instance` names this daemon: host:port."""
+        self._timers = [OutputTimer(output, snapshot, instance) for output in outputs]
 
     def start(self) -> None:
         """Begin; each output is first written after its interval, when the logs have been read."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import http.client
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
-from prometheus_client import CollectorRegistry
-from prometheus_client.registry import Collector
 
+from monitor.metrics import Snapshot
+from monitor.prometheus_text import TextFormat
 from monitor.run.units import PositiveSeconds
 from monitor.scalars import Name
 
@@ -38,8 +38,13 @@ class Output(Struct, frozen=True, kw_only=True):
     interval: PositiveSeconds = 15.0
     """Between two writes: as often as Prometheus scrapes."""
 
-    def write(self, collector: Collector, instance: str) -> None:
-        """Put the present figures in the place of the last ones."""
+    @property
+    def constant_labels(self) -> Mapping[str, str]:
+        """Put on every sample."""
+        return {}
+
+    def write(self, page: bytes, instance: str) -> None:
+        """Put the present figures, as Prometheus text, in the place of the last ones."""
         raise NotImplementedError
 
     def remove(self, instance: str) -> None:
@@ -47,31 +52,27 @@ class Output(Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
-def registry_of(collector: Collector) -> CollectorRegistry:
-    """A registry over one collector, without the families of the process: node_exporter has its own process_*."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    return registry
-
-
 def _wait(stop: threading.Event, seconds: float) -> bool:
     return stop.wait(seconds)
 
 
 class OutputTimer:
-    """Writes what `collector` gives to `output` every `output.interval` seconds."""
+    """Writes the last snapshot to `output` every `output.interval` seconds: the families of the runs and the monitor's
+    own; those of the process are left out, node_exporter has its own process_*.
+    """
 
     def __init__(
         self,
         output: Output,
-        collector: Collector,
+        snapshot: Callable[[], Snapshot],
         instance: str,
         wait: Callable[[threading.Event, float], bool] = _wait,
     ) -> None:
         """`wait` waits, and returns true once the event is set."""
         self.name = output.name
         self._output = output
-        self._collector = collector
+        self._snapshot = snapshot
+        self._text = TextFormat(labels=output.constant_labels)
         self._instance = instance
         self._wait = wait
         self._stopping = threading.Event()
@@ -100,8 +101,11 @@ class OutputTimer:
 
     def _run(self) -> None:
         while not self._wait(self._stopping, self._output.interval):
-            self._count(self._try(lambda: self._output.write(self._collector, self._instance)))
+            self._count(self._try(self._write))
         self._try(lambda: self._output.remove(self._instance))
+
+    def _write(self) -> None:
+        self._output.write(self._text.page(self._snapshot()).encode(), self._instance)
 
     def _try(self, act: Callable[[], None]) -> Outcome:
         try:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import basic_auth_handler, default_handler, delete_from_gateway, push_to_gateway
-from prometheus_client.registry import Collector
 
 from monitor import scalars
-from monitor.outputs.output import Output, registry_of
+from monitor.outputs.output import Output
 from monitor.run.units import PositiveSeconds
 from monitor.scalars import FilePath, Name
+
+_EMPTY = CollectorRegistry()
+"""prometheus_client makes the request; the page is ours."""
 
 
 class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="pushgateway"):
@@ -33,10 +37,10 @@ class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="push
         if (self.username is None) != (self.password_file is None):
             yield "", "username and password_file belong together"
 
-    def write(self, collector: Collector, instance: str) -> None:
+    def write(self, page: bytes, instance: str) -> None:
         """PUT: a run that is no longer exported leaves the gateway too. Raises OSError or HTTPException."""
         group = {"instance": self.instance or instance}
-        push_to_gateway(self.url, self.job, registry_of(collector), group, self.timeout, self._handler)
+        push_to_gateway(self.url, self.job, _EMPTY, group, self.timeout, partial(self._handler, page=page))
 
     def remove(self, instance: str) -> None:
         """Delete the group: a gateway shows the last push for ever. Raises OSError or HTTPException."""
@@ -44,8 +48,15 @@ class Pushgateway(Output, frozen=True, kw_only=True, tag_field="type", tag="push
         delete_from_gateway(self.url, self.job, group, self.timeout, self._handler)
 
     def _handler(
-        self, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
+        self,
+        url: str,
+        method: str,
+        timeout: float | None,
+        headers: list[tuple[str, str]],
+        data: bytes,
+        page: bytes = b"",
     ) -> Callable[[], None]:
+        data = data or page
         if self.username is None or self.password_file is None:
             return default_handler(url, method, timeout, headers, data)
         password = Path(self.password_file).read_text("utf-8").strip("\r\n")

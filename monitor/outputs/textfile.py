@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from prometheus_client import write_to_textfile
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from monitor import scalars
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, clean_label
-from monitor.outputs.output import Output, registry_of
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
+from monitor.outputs.output import Output
 from monitor.scalars import FilePath
 
 _OWN_LABELS = {"run", *(label for row in CATALOGUE for label in row.labels)}
@@ -35,23 +33,21 @@ class Textfile(Output, frozen=True, kw_only=True, tag_field="type", tag="textfil
             if label in _OWN_LABELS or label.startswith("__"):
                 yield "labels", f"{label} is a label of the metrics themselves"
 
-    def write(self, collector: Collector, instance: str) -> None:  # noqa: ARG002 - the file is of this host
+    @property
+    def constant_labels(self) -> Mapping[str, str]:
+        """As configured."""
+        return self.labels
+
+    def write(self, page: bytes, instance: str) -> None:  # noqa: ARG002 - the file is of this host
         """Write beside it and rename. Raises OSError."""
-        write_to_textfile(self.path, registry_of(_Labelled(collector, self.labels)))
+        beside = Path(f"{self.path}.{os.getpid()}")  # node_exporter reads names that end in .prom alone
+        try:
+            beside.write_bytes(page)
+            beside.replace(self.path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
 
     def remove(self, instance: str) -> None:  # noqa: ARG002
-        """Node_exporter would show it for ever. Raises OSError."""
+        """Delete the file: node_exporter would go on exporting it. Raises OSError."""
         Path(self.path).unlink(missing_ok=True)
-
-
-class _Labelled(Collector):
-    """Adds constant labels to every sample; the families are made anew at each collection."""
-
-    def __init__(self, inner: Collector, labels: Mapping[str, str]) -> None:
-        self._inner = inner
-        self._labels = {name: clean_label(value) for name, value in labels.items()}
-
-    def collect(self) -> Iterator[Metric]:
-        for family in self._inner.collect():
-            family.samples = [sample._replace(labels={**self._labels, **sample.labels}) for sample in family.samples]
-            yield family

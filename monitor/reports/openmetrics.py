@@ -6,16 +6,16 @@ each, and memory does not grow with the log.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
 from monitor.metrics import CATALOGUE, Histogram, Sample, clean_label
+from monitor.prometheus_text import Family, escaped
 
 _BUFFERED = 512  # points of one label set kept in memory
 
-_Labels = tuple[tuple[str, str], ...]
+_Values = tuple[str, ...]
 
 
 class Spool:
@@ -23,8 +23,9 @@ class Spool:
 
     def __init__(self, directory: Path, extra: Mapping[str, str] | None = None) -> None:
         self._directory = directory
-        self._extra: _Labels = tuple((name, clean_label(value)) for name, value in (extra or {}).items())
-        self._groups: dict[str, dict[_Labels, _Lines]] = {}
+        constant = {name: clean_label(value) for name, value in (extra or {}).items()}
+        self._families = [Family(row, ("run", *row.labels), openmetrics=True, constant=constant) for row in CATALOGUE]
+        self._groups: dict[str, dict[_Values, _Lines]] = {}
         self.points = 0
         self.first: float | None = None
         self.last: float | None = None
@@ -33,21 +34,18 @@ class Spool:
         """Everything that one run shows at one instant (Unix seconds), as metrics.samples_of gives it."""
         self.first = at if self.first is None else min(self.first, at)
         self.last = at if self.last is None else max(self.last, at)
-        for metric in CATALOGUE:
-            found = samples.get(metric.name)
-            if found is None:
-                continue
-            before: _Labels = (*self._extra, ("run", clean_label(run)))
-            if isinstance(found, Histogram):
-                self._lines(metric.name, before).add(_histogram(metric.name, before, found, at))
+        first, stamp = (escaped(clean_label(run)),), f" {at:.3f}"
+        for family in self._families:
+            found = samples.get(family.name)
+            if isinstance(found, Histogram):  # its buckets of one instant stand together
+                self._lines(family.name, first).add(family.text(first, found, stamp))
                 self.points += len(found.buckets) + 2
                 continue
-            for sample in found:
-                labels = (*before, *zip(metric.labels, sample.labels, strict=True))
-                self._lines(metric.name, labels).add(_line(metric.name, labels, sample.value, at))
+            for sample in found or ():
+                self._lines(family.name, (*first, *sample.labels)).add(family.text(first, (sample,), stamp))
                 self.points += 1
 
-    def _lines(self, family: str, labels: _Labels) -> _Lines:
+    def _lines(self, family: str, labels: _Values) -> _Lines:
         groups = self._groups.setdefault(family, {})
         lines = groups.get(labels)
         if lines is None:
@@ -57,13 +55,11 @@ class Spool:
 
     def write(self, out: IO[str]) -> None:
         """The whole text, in the catalogue's order."""
-        for metric in CATALOGUE:
-            groups = self._groups.get(metric.name)
+        for family in self._families:
+            groups = self._groups.get(family.name)
             if not groups:
                 continue
-            # the family of a counter is named without _total, its samples with it
-            family = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
-            out.write(f"# HELP {family} {_escaped(metric.help)}\n# TYPE {family} {metric.kind}\n")
+            out.write(family.head)
             for lines in groups.values():
                 out.writelines(lines.all())
         out.write("# EOF\n")
@@ -88,29 +84,3 @@ class _Lines:
             with self._path.open(encoding="utf-8") as stream:
                 yield from stream
         yield from self._buffer
-
-
-def _histogram(name: str, labels: _Labels, found: Histogram, at: float) -> str:
-    """All lines of one point: a histogram's buckets of one instant stand together."""
-    return "".join(
-        [
-            *(_line(f"{name}_bucket", (*labels, ("le", bound)), count, at) for bound, count in found.buckets),
-            _line(f"{name}_count", labels, found.buckets[-1][1], at),
-            _line(f"{name}_sum", labels, found.sum, at),
-        ]
-    )
-
-
-def _line(name: str, labels: _Labels, value: float, at: float) -> str:
-    pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
-    return f"{name}{{{pairs}}} {_number(value)} {at:.3f}\n"
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return ("+Inf" if value > 0 else "-Inf") if math.isinf(value) else repr(float(value))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -13,11 +13,12 @@ from monitor.reports import formulas
 from monitor.reports.checks import Measured, explains, findings, noted
 from monitor.reports.outcome import Tally, outcome, remark
 from monitor.run import derived, flops
-from monitor.run.history import SERIES, Track, columns
+from monitor.run.history import SERIES, Track
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
 from monitor.run.steady import AtSize
 from monitor.run.topology import Topology
+from monitor.serve.past import columns
 
 _OF_TOPOLOGY = (
     "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "micro_batch_size",

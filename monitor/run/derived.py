@@ -102,7 +102,7 @@ def eta(state: RunState) -> float | None:
     return state.unix(state.progress_at + remaining)
 
 
-def seconds_at_risk(state: RunState) -> float | None:
+def at_risk_seconds(state: RunState) -> float | None:
     """Work that a crash now would lose: iteration time since the last whole checkpoint."""
     return state.seconds_since_checkpoint if state.attempt.iterations or state.iterations_total else None
 

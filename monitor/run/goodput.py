@@ -11,7 +11,7 @@ from typing import Any
 from monitor.run.state import RunState
 
 
-def mean_seconds_between_failures(state: RunState) -> float | None:
+def mean_time_between_failures_seconds(state: RunState) -> float | None:
     """Productive time over unplanned ends, the present one counted if it was one; None before the first."""
     failures = state.unplanned_ends + (state.phase == "crashed" and not _planned(state))
     return state.productive_seconds / failures if failures and state.productive_seconds > 0 else None
@@ -23,19 +23,19 @@ def _planned(state: RunState) -> bool:
 
 def advised_save_interval(state: RunState) -> float | None:
     """Seconds between saves that lose least: sqrt(2 x save time x MTBF), the first-order optimum of Young and Daly."""
-    between, save = mean_seconds_between_failures(state), state.checkpoints.save_seconds
+    between, save = mean_time_between_failures_seconds(state), state.checkpoints.save_seconds
     return math.sqrt(2 * save * between) if between is not None and save else None
 
 
 def figures(state: RunState, wall_seconds: float) -> dict[str, Any]:
     """Goodput for people and for `replay --json`; absent where the log does not tell."""
-    between, advised = mean_seconds_between_failures(state), advised_save_interval(state)
+    between, advised = mean_time_between_failures_seconds(state), advised_save_interval(state)
     baseline = state.pace.baseline
     out: dict[str, Any] = {
         "productive_seconds": round(state.productive_seconds, 1),
         "unplanned_restarts": state.unplanned_ends,
         "planned_restarts": max(0, state.restarts - state.unplanned_ends),
-        "mean_seconds_between_failures": round(between, 1) if between is not None else None,
+        "mean_time_between_failures_seconds": round(between, 1) if between is not None else None,
         "advised_save_interval_seconds": round(advised, 1) if advised is not None else None,
     }
     if advised is not None and baseline:

@@ -34,7 +34,7 @@ class BasicAuth:
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = {user.encode(): digest.encode() for user, digest in users.items()}
         some = next(iter(self._users.values()), b"$2b$10$")
-        # As dear as a real one: 22 characters of salt, 31 of hash.
+        # Costs as much to check as a real one: 22 characters of salt, 31 of hash.
         self._nobody = some[:7] + b"." * 53
         self._key = secrets.token_bytes(32)
         self._known: dict[bool, OrderedDict[bytes, None]] = {True: OrderedDict(), False: OrderedDict()}

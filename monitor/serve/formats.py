@@ -1,7 +1,12 @@
-"""Figures of a run as short texts for people. static/format.js says the same in the browser; a test compares them."""
+"""Figures of a run as short texts for people: on the pages, in what the API sends to them, in `top`.
+
+The browser shows the texts that it is sent. For the charts and phases, which it draws itself, static/format.js has
+`number`, `duration` and `instant` again: tests/e2e/test_page.py runs both over one table of cases.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -24,7 +29,7 @@ class Figure(NamedTuple):
 
 
 def number(value: Any) -> str:
-    """Four digits; thousands grouped; a dash where it is unknown. The API says nan and inf as text."""
+    """Four digits; thousands grouped; a dash where it is unknown. The API sends nan and inf as text."""
     if value is None or isinstance(value, str):
         return value or DASH
     if value != value or value in (float("inf"), float("-inf")):
@@ -50,7 +55,7 @@ def percent(ratio: Any) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """Seconds in the two largest units that say something."""
+    """Seconds in the two largest units that are not 0."""
     if not _known(seconds):
         return DASH
     seconds = max(0.0, seconds)
@@ -80,7 +85,7 @@ def size(count: Any) -> str:
 
 
 def plain(name: str, value: Any) -> str:
-    """A fact of an incident or a run whose kind only its name tells."""
+    """A fact of an incident or a run: its kind is known by its name alone."""
     if name.endswith("_at"):
         return instant(value)
     if isinstance(value, dict):
@@ -88,6 +93,11 @@ def plain(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(plain("", item) for item in value)
     return str(value).lower() if isinstance(value, bool) else number(value)
+
+
+def facts(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
+    """(name, value) in words."""
+    return [(name.replace("_", " "), plain(name, values[name])) for name in names]
 
 
 def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:
@@ -110,8 +120,8 @@ def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:
         "global_batch_size": Figure(number(run.get("global_batch_size"))),
         "max_memory_bytes": Figure(size(run.get("max_memory_bytes"))),
         "progress_at": _silence(run, now),
-        "seconds_at_risk": Figure(
-            duration(run.get("seconds_at_risk")),
+        "at_risk_seconds": Figure(
+            duration(run.get("at_risk_seconds")),
             "no checkpoint yet"
             if run.get("last_checkpoint_iteration") is None
             else f"since checkpoint {number(run['last_checkpoint_iteration'])}",
@@ -140,17 +150,17 @@ LABELS = {
     "global_batch_size": "Batch size",
     "max_memory_bytes": "GPU memory",
     "progress_at": "Last progress",
-    "seconds_at_risk": "Work at risk",
+    "at_risk_seconds": "Work at risk",
     "restarts": "Restarts",
     "effective_training_time_ratio": "Effective time",
     "consumed_tokens": "Tokens consumed",
 }
-FLEET = ("iteration", "eta", "seconds_per_iteration", "tflops", "lm_loss", "progress_at", "seconds_at_risk")
-"""The columns of the fleet's table, after name and state."""
+FLEET = ("iteration", "eta", "seconds_per_iteration", "tflops", "lm_loss", "progress_at", "at_risk_seconds")
+"""The columns of the table of all runs, after name and state."""
 
 
 def _state(run: dict[str, Any]) -> Figure:
-    """The state's symbol and word; beside it why it crashed, or the phase where that says more."""
+    """The state's symbol and word; beside it why it crashed, or the phase where it differs from the state."""
     state, phase = str(run.get("state", "")), str(run.get("phase") or "")
     note = str(run["failure"]).partition(":")[0] if run.get("failure") else phase if phase != state else ""
     return Figure(f"{SYMBOLS.get(state, '?')} {state}", note.replace("_", " "))

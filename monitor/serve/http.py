@@ -1,37 +1,35 @@
-"""HTTP: a small WSGI router around prometheus_client's app. server.py brings the requests.
+"""The application behind server.py: one table of paths, health, security headers, gzip.
 
-Law: a request reads one Snapshot and a clock, nothing else: no file, no state of the loop's. The loop makes the
-Snapshot when it is asked; who asks waits for a moment at most (latest.py).
+Law: a request reads one Snapshot and a clock, nothing else: no file of a log, no state of the loop's. The loop makes
+the Snapshot when it is asked; who asks waits for a moment at most (latest.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import gzip
+from collections.abc import Callable
 
 from monitor.clock import Clock
 from monitor.metrics import Snapshot
 from monitor.serve.exposition import Exposition
-from monitor.serve.views import reply_to
+from monitor.serve.server import Reply, Request, text_reply
+from monitor.serve.views import static_reply, view_of
 
-StartResponse = Callable[[str, list[tuple[str, str]]], Any]
-_HEALTHY_WITHIN = (
-    30.0  # seconds since the loop last turned; a turn takes milliseconds, a full disk or swap may stall it
-)
-_NOTHING = Snapshot(at=0.0)  # what a static file shows of the runs: nobody is asked for it
-_SECURITY = [
-    ("X-Content-Type-Options", "nosniff"),
+_HEALTHY_WITHIN = 30.0
+"""Seconds since the loop last turned: a turn takes milliseconds, a full disk or swap may stall it."""
+_WORTH_PACKING = 1000  # bytes
+_SECURITY = (
     (
         "Content-Security-Policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
     ("Referrer-Policy", "no-referrer"),
-]
+)
 
 
 class App:
-    """The WSGI application. Reads `snapshot()` once a request."""
+    """Answers requests. Reads `snapshot()` once a request."""
 
     def __init__(
         self,
@@ -49,50 +47,40 @@ class App:
         self._turned = turned
         self._metrics = Exposition(self._figures)
 
-    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+    def __call__(self, request: Request) -> Reply:
         """Route one request."""
-        path, method = environ.get("PATH_INFO", "/") or "/", environ.get("REQUEST_METHOD", "GET")
-        if method not in ("GET", "HEAD"):
-            return _text(start_response, "405 Method Not Allowed", "only GET and HEAD are served here\n", method)
-        if path == "/metrics":
-            body = self._metrics({**environ, "REQUEST_METHOD": "GET"}, start_response)
-            return [] if method == "HEAD" else body
-        if path == "/-/healthy":
-            return self._healthy(start_response, method)
-        if path == "/-/ready":
-            ready = self._figures().ready
-            status = "200 OK" if ready else "503 Service Unavailable"
-            return _text(start_response, status, "ready\n" if ready else "reading the backlog\n", method)
-        snapshot = _NOTHING if path.startswith("/static/") else self._snapshot()
-        reply = reply_to(path, environ, snapshot, self._clock.wall())
+        if request.method not in ("GET", "HEAD"):
+            return text_reply(405, "only GET and HEAD are served here\n")
+        if request.path == "/metrics":
+            return self._metrics.reply(request)
+        if request.path == "/-/healthy":
+            return self._healthy()
+        if request.path == "/-/ready":
+            return text_reply(200, "ready\n") if self._figures().ready else text_reply(503, "reading the backlog\n")
+        if request.path.startswith("/static/"):
+            reply = static_reply(request)
+        else:
+            reply = view_of(request, self._snapshot(), self._clock.wall())
         if reply is None:
-            return _text(start_response, "404 Not Found", "no such page; try / or /metrics\n", method)
-        return _answer(start_response, reply.status, reply.content_type, reply.body, method, reply.headers)
+            return text_reply(404, "no such page; try / or /metrics\n")
+        return _packed(reply, request)
 
-    def _healthy(self, start_response: StartResponse, method: str) -> Iterable[bytes]:
+    def _healthy(self) -> Reply:
         if self._turned is not None:  # the wall clock may jump; a stalled loop must not look alive for that
             idle = self._clock.monotonic() - self._turned()
         else:
             idle = self._clock.wall() - self._snapshot().loop_turned_at
         if idle < _HEALTHY_WITHIN:
-            return _text(start_response, "200 OK", "healthy\n", method)
-        return _text(start_response, "503 Service Unavailable", f"the loop has not turned for {idle:.0f} s\n", method)
+            return text_reply(200, "healthy\n")
+        return text_reply(503, f"the loop has not turned for {idle:.0f} s\n")
 
 
-def _answer(
-    start_response: StartResponse,
-    status: str,
-    content_type: str,
-    body: bytes,
-    method: str,
-    more: tuple[tuple[str, str], ...] = (),
-) -> Iterable[bytes]:
-    headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), *more]
-    if "Cache-Control" not in dict(more):
-        headers.append(("Cache-Control", "no-store"))
-    start_response(status, headers + _SECURITY)
-    return [] if method == "HEAD" else [body]
-
-
-def _text(start_response: StartResponse, status: str, text: str, method: str) -> Iterable[bytes]:
-    return _answer(start_response, status, "text/plain; charset=utf-8", text.encode(), method)
+def _packed(reply: Reply, request: Request) -> Reply:
+    """With the headers of every page, and compressed where the client accepts it and it helps."""
+    headers = (*reply.headers, *_SECURITY)
+    if "Cache-Control" not in dict(reply.headers):
+        headers += (("Cache-Control", "no-store"),)
+    if len(reply.body) < _WORTH_PACKING or "gzip" not in request.headers.get("accept-encoding", ""):
+        return reply._replace(headers=headers)
+    body = gzip.compress(reply.body, compresslevel=4, mtime=0)
+    return reply._replace(body=body, headers=(*headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")))

@@ -1,18 +1,19 @@
 """The pages for people: server-rendered HTML that static/*.js keeps up to date. Every text of a log is escaped.
 
 Law: all addresses are relative, so that the pages work through a tunnel and behind a path prefix; no style or script
-stands in the HTML, so that the Content-Security-Policy can forbid both; without script the pages still say everything
-but the charts, and load anew by themselves.
+stands in the HTML, so that the Content-Security-Policy can forbid both; without script the pages still show everything
+but the charts, and reload by themselves.
 """
 
 from __future__ import annotations
 
+import json
 from html import escape
 from typing import Any
 from urllib.parse import quote
 
 from monitor.metrics import RunSnapshot, Snapshot
-from monitor.serve.formats import FLEET, LABELS, SYMBOLS, Figure, duration, figures, instant, plain
+from monitor.serve.formats import FLEET, LABELS, SYMBOLS, Figure, duration, facts, figures, instant
 
 _RELOAD_SECONDS = 5  # without script
 _FACTS = ("topology", "software", "environment", "tflops_formula", "failure", "sources")
@@ -36,7 +37,7 @@ def run_path(name: str) -> str:
 def _document(title: str, root: str, script: str, body: str) -> str:
     root = escape(root)
     return (
-        f"<!doctype html><html lang=en data-root='{root}'><head><meta charset=utf-8>"
+        f"<!doctype html><html lang=en data-root='{root}' data-symbols='{escape(json.dumps(SYMBOLS))}'><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width,initial-scale=1'><meta name=color-scheme content='light dark'>"
         f"<noscript><meta http-equiv=refresh content={_RELOAD_SECONDS}></noscript><title>{escape(title)}</title>"
         f"<link rel=icon href='{root}static/icon.svg'>"
@@ -67,7 +68,7 @@ def render_index(snapshot: Snapshot, now: float) -> str:
         f"<tr><th scope=col>Run<th scope=col>State{heads}<th scope=col>Open incidents</tr></thead>"
         f"<tbody>{rows}</tbody></table></div><template id=row>{_row({'run': '', 'state': '', 'incidents': []}, now)}</template>"
         f"<p id=empty{empty}>No training run seen yet. Files are followed as they appear; a file without a training "
-        "line makes no run. <a href=metrics>metrics</a> tell what is read.</p>"
+        "line makes no run. <a href=metrics>metrics</a> show what is read.</p>"
         f"<section aria-labelledby=open><h2 id=open>Open incidents</h2><div id=incidents>"
         f"{''.join(_incident(item, now, '') for item in incidents)}</div>"
         f"<p id=none class=soft{' hidden' if incidents else ''}>None.</p></section></main>",
@@ -116,18 +117,44 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
         "aria-label='Table of what happened'><table class=past><thead><tr><th scope=col>Time<th scope=col>Incident"
         "<th scope=col>Iteration<th scope=col>Summary</tr></thead>"
         f"<tbody id=past>{past or _NOTHING}</tbody></table></div></section>"
-        f"<section aria-labelledby=known><h2 id=known>Known of this run</h2><dl class=facts>{_facts(page)}</dl></section>"
+        f"<section aria-labelledby=known><h2 id=known>Known of this run</h2><dl class=facts>{_list(_known(page))}</dl></section>"
         f"<section aria-labelledby=last{'' if page.get('last_line') else ' hidden'}><h2 id=last>Last iteration line</h2>"
         f"<pre data-k=last_line>{escape(page.get('last_line') or '')}</pre></section></main>",
     )
 
 
-def _facts(page: dict[str, Any]) -> str:
-    return "".join(
-        f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(plain(name, page[name]))}</dd>"
-        for name in _FACTS
-        if page.get(name)
-    )
+def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
+    """What the scripts are sent of a run: its data, and the texts of its page."""
+    return {
+        **page,
+        "path": run_path(page["run"]),
+        "figures": figures(page, now),
+        "facts": _known(page),
+        "incidents": [_live_incident(item, now) for item in page["incidents"]],
+    }
+
+
+def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
+    return {
+        **incident, "path": run_path(incident["run"]), "age": _age(incident, now), "facts": _evidence(incident)
+    }  # fmt: skip
+
+
+def _known(page: dict[str, Any]) -> list[tuple[str, str]]:
+    return facts(page, [name for name in _FACTS if page.get(name)])
+
+
+def _evidence(incident: dict[str, Any]) -> list[tuple[str, str]]:
+    evidence = incident.get("evidence", {})
+    return facts(evidence, [name for name in evidence if name != "last_line"])
+
+
+def _age(incident: dict[str, Any], now: float) -> str:
+    return f"{incident['severity']}, since {instant(incident['since'])}, {duration(now - incident['since'])}"
+
+
+def _list(pairs: list[tuple[str, str]]) -> str:
+    return "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
 
 
 def _state(page: dict[str, Any], figure: Figure) -> str:
@@ -175,18 +202,13 @@ def _badge(incident: dict[str, Any]) -> str:
 
 def _incident(incident: dict[str, Any], now: float, root: str) -> str:
     evidence = incident.get("evidence", {})
-    facts = "".join(
-        f"<dt>{escape(str(name).replace('_', ' '))}</dt><dd>{escape(plain(str(name), value))}</dd>"
-        for name, value in evidence.items()
-        if name != "last_line"
-    )
     line = f"<pre>{escape(str(evidence['last_line']))}</pre>" if evidence.get("last_line") else ""
     severity, name = incident["severity"], incident["run"]
     return (
         f"<article class='incident {escape(severity)}'><h3><a href='{escape(root)}runs/{escape(run_path(name))}'>"
-        f"{escape(name)}</a> {SYMBOLS.get(severity, '')} {escape(incident['incident'])} <small>{escape(severity)}, since "
-        f"{instant(incident['since'])}, {duration(now - incident['since'])}</small></h3>"
-        f"<p>{escape(incident['summary'])}</p><dl class=facts>{facts}</dl>{line}</article>"
+        f"{escape(name)}</a> {SYMBOLS.get(severity, '')} {escape(incident['incident'])} "
+        f"<small>{escape(_age(incident, now))}</small></h3>"
+        f"<p>{escape(incident['summary'])}</p><dl class=facts>{_list(_evidence(incident))}</dl>{line}</article>"
     )
 
 

@@ -1,26 +1,26 @@
 """The HTTP server: one asyncio thread that owns every connection, a few threads that render.
 
-Comes in: a WSGI application, perhaps TLS and users. A request costs a thread only once it has arrived whole, so silent
-and slow clients cost a descriptor and nothing else; when there are too many the one that has waited longest goes. The
-TLS handshake is the connection's own affair, never the listener's. No request body is ever read.
+Comes in: an application (Request -> Reply), perhaps TLS and users. A request costs a thread only once it has arrived
+whole, so silent and slow clients cost a descriptor and nothing else; when there are too many, the connection that has
+waited longest is closed. The TLS handshake runs in the connection's task, never in the listener's. No request body is
+read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import logging
 import resource
 import socket
-import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import h11
 
@@ -56,18 +56,32 @@ class Limits:
     threads: int = 4
     """That render. Python runs one at a time in any case."""
     certificates: float = 1.0
-    """Between two looks at the certificate's files."""
+    """Between two looks at the certificate's files, which a new connection triggers."""
 
 
-class Answer(NamedTuple):
-    """What goes back."""
+class Request(NamedTuple):
+    """A GET or HEAD without a body, or another method, which the application refuses."""
+
+    method: str = "GET"
+    path: str = "/"
+    """Unquoted once."""
+    query: str = ""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """By lower-case name."""
+    raw_path: str = ""
+    """As the client wrote it, still quoted."""
+
+
+class Reply(NamedTuple):
+    """What goes back; for HEAD the server leaves the body out."""
 
     status: int
-    headers: list[tuple[str, str]]
+    content_type: str
     body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
 
 
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Application = Callable[[Request], Reply]
 
 
 class HttpServer:
@@ -78,17 +92,17 @@ class HttpServer:
         self._limits = limits or Limits()
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = max(8, min(self._limits.connections, soft // 4 if soft > 0 else self._limits.connections))
-        self._tls: Tls | None = None
+        self.tls: Tls | None = None
+        """May be set while it serves: new connections follow it."""
         self.auth: BasicAuth | None = None
-        """May be set while it serves: new connections follow it. So may `tls`."""
+        """As `tls`; it holds from the next request."""
+        self._look_at = 0.0  # in the loop's own time: when the certificate's files are to be looked at again
         self._listener = _listen(host, port)
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections without a whole request, oldest first
         self._answering: dict[asyncio.Task[None], float] = {}  # since when, in the loop's own time
-        self._fresh: dict[asyncio.Task[None], socket.socket] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], socket.socket | None] = {}  # the socket until its task has begun
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        self._secured: asyncio.Event | None = None
         self._running = threading.Event()
         self._executor = ThreadPoolExecutor(self._limits.threads, thread_name_prefix="http")
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
@@ -98,18 +112,6 @@ class HttpServer:
         """Where it listens; the port is the real one if 0 was asked for."""
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
-
-    @property
-    def tls(self) -> Tls | None:
-        """What new connections are secured with."""
-        return self._tls
-
-    @tls.setter
-    def tls(self, tls: Tls | None) -> None:
-        self._tls = tls
-        if tls is not None and self._loop is not None and self._secured is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._secured.set)
 
     @property
     def connections(self) -> int:
@@ -136,17 +138,17 @@ class HttpServer:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        self._loop, self._stop, self._secured = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        self._loop.set_exception_handler(lambda _loop, told: _log.debug("http: %s", told.get("message")))
-        tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._watch_certificates())]
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(lambda _loop, context: _log.debug("http: %s", context.get("message")))
+        accepting = asyncio.create_task(self._accept())
         self._running.set()
         await self._stop.wait()
         self._loop.remove_reader(self._listener.fileno())
         for _ in range(3):  # what was accepted in this very turn gets its task, which closes it
             await asyncio.sleep(0)
-        for task in [*tasks, *self._tasks]:
+        for task in (accepting, *self._tasks):
             task.cancel()
-        await asyncio.wait([*tasks, *self._tasks], timeout=1.0)
+        await asyncio.wait([accepting, *self._tasks], timeout=1.0)
         await asyncio.sleep(0)  # the transports close in the loop's next turn
 
     async def _accept(self) -> None:
@@ -155,7 +157,7 @@ class HttpServer:
         while not self._stop.is_set():
             try:
                 connection, peer = await self._loop.sock_accept(self._listener)
-            except OSError as error:  # no descriptor left, or the client went away
+            except OSError as error:  # no descriptor left, or the client has closed
                 _log.debug("http: accept: %s", error)
                 self._drop_oldest()
                 await asyncio.sleep(0.05)
@@ -163,9 +165,8 @@ class HttpServer:
             if len(self._tasks) >= self._most:
                 self._drop_oldest()
             task = asyncio.create_task(self._connection(connection, str(peer[0])))
-            self._tasks.add(task)
+            self._tasks[task] = connection
             self._waiting[task] = None
-            self._fresh[task] = connection
             task.add_done_callback(self._forget)
             await asyncio.sleep(0)
 
@@ -176,41 +177,34 @@ class HttpServer:
             return
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        if (never_begun := self._tasks.pop(task)) is not None:
+            never_begun.close()
         self._waiting.pop(task, None)
         self._answering.pop(task, None)
-        if (never_begun := self._fresh.pop(task, None)) is not None:
-            never_begun.close()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("http: a connection failed", exc_info=error)
-
-    async def _watch_certificates(self) -> None:
-        assert self._loop is not None
-        assert self._secured is not None
-        while True:
-            if self._tls is None:  # most serve without: no reason to wake every second
-                self._secured.clear()
-                await self._secured.wait()
-            await asyncio.sleep(self._limits.certificates)
-            if self._tls is not None:
-                await self._loop.run_in_executor(self._executor, self._tls.refresh)
 
     # --- one connection ---------------------------------------------------------------------------------------------
 
     async def _connection(self, accepted: socket.socket, peer: str) -> None:
         assert self._loop is not None
-        self._fresh.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # from now on it closes its socket itself
+        self._tasks[asyncio.current_task()] = None  # type: ignore[index]  # from now on it closes its socket itself
         tls, limits = self.tls, self._limits
         reader = asyncio.StreamReader(limit=_PIECE)
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            secure: dict[str, Any] = {"ssl": tls.context, "ssl_handshake_timeout": limits.handshake} if tls else {}
-            if tls:
-                secure["ssl_shutdown_timeout"] = 1.0
+            secure: dict[str, Any] = {}
+            if tls is not None:
+                if self._loop.time() >= self._look_at:
+                    self._look_at = self._loop.time() + limits.certificates
+                    await self._loop.run_in_executor(self._executor, tls.refresh)
+                secure = {
+                    "ssl": tls.context, "ssl_handshake_timeout": limits.handshake, "ssl_shutdown_timeout": 1.0
+                }  # fmt: skip
             transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, **secure)
-        except OSError as error:  # no handshake in time, or none that we speak
+        except OSError as error:  # no handshake in time, or no common protocol
             _log.debug("http: %s: %s", peer, error)
             accepted.close()
             return
@@ -219,40 +213,41 @@ class HttpServer:
             raise
         writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
         try:
-            await self._requests(reader, writer, peer, secure=tls is not None)
+            await self._requests(reader, writer)
         except (OSError, TimeoutError, h11.LocalProtocolError) as error:
             _log.debug("http: %s: %s", peer, error)
         finally:
             transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
-    async def _requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str, *, secure: bool
-    ) -> None:
+    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        assert self._loop is not None
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
         while True:
             self._waiting[task] = None
             try:
-                request = await self._read(http, reader)
+                head = await self._read(http, reader)
             except h11.RemoteProtocolError as error:
-                await self._send(http, writer, _plain(error.error_status_hint, "not understood\n"), close=True)
+                await self._send(http, writer, text_reply(error.error_status_hint, "not understood\n"), close=True)
                 return
             except TimeoutError:
                 if http.our_state is h11.IDLE and http.trailing_data[0]:
-                    await self._send(http, writer, _plain(408, "the request took too long\n"), close=True)
+                    await self._send(http, writer, text_reply(408, "the request took too long\n"), close=True)
                 return
-            if request is None:
+            if head is None:
                 return
             whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
-            environ = _environ(request, peer, secure=secure)
-            refused = await self._refused(environ) if whole else _too_large(request)
+            request = _request(head)
+            refused = await self._refused(request) if whole else _too_large(request)
             self._waiting.pop(task, None)
             await self._take_turn(task)
             try:
                 async with asyncio.timeout(self._limits.answer):
-                    answer = refused or await self._rendered(environ)
-                    await self._send(http, writer, answer, close=not whole)
+                    reply = refused
+                    if reply is None:
+                        reply = await self._loop.run_in_executor(self._executor, self._render, request)
+                    await self._send(http, writer, reply, close=not whole, body=request.method != "HEAD")
             finally:
                 self._answering.pop(task, None)
             if http.our_state is not h11.DONE or not whole:
@@ -260,7 +255,7 @@ class HttpServer:
             http.start_next_cycle()
 
     async def _read(self, http: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-        """The next request's head; None when the client has gone. TimeoutError, h11.RemoteProtocolError."""
+        """The next request's head; None when the client has closed. TimeoutError, h11.RemoteProtocolError."""
         if not http.trailing_data[0]:
             async with asyncio.timeout(self._limits.idle):
                 http.receive_data(await reader.read(_READ))
@@ -284,97 +279,65 @@ class HttpServer:
                 await asyncio.sleep(0.02)
         self._answering[task] = self._loop.time()
 
-    async def _refused(self, environ: dict[str, Any]) -> Answer | None:
+    async def _refused(self, request: Request) -> Reply | None:
         """Why this client gets no page; None if it does. While its password is checked it counts as waiting."""
         if self.auth is None:
             return None
         try:
-            if await self.auth.allows(environ.get("HTTP_AUTHORIZATION")):
+            if await self.auth.allows(request.headers.get("authorization")):
                 return None
         except TooManyGuessesError:
-            return _plain(503, "too many passwords are being checked\n")
-        refused = _plain(401, "a user and a password are needed\n")
-        refused.headers.append(("WWW-Authenticate", 'Basic realm="megatron-monitor", charset="UTF-8"'))
-        return refused
+            return text_reply(503, "too many passwords are being checked\n")
+        ask = ("WWW-Authenticate", 'Basic realm="megatron-monitor", charset="UTF-8"')
+        return text_reply(401, "a user and a password are needed\n", ask)
 
-    async def _rendered(self, environ: dict[str, Any]) -> Answer:
-        assert self._loop is not None
-        return await self._loop.run_in_executor(self._executor, self._render, environ)
-
-    def _render(self, environ: dict[str, Any]) -> Answer:
-        told: list[tuple[int, list[tuple[str, str]]]] = []
-
-        def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
-            told.append((int(status.split(" ", 1)[0]), list(headers)))
-
+    def _render(self, request: Request) -> Reply:
         try:
-            body = b"".join(self._app(environ, start_response))
-            status, headers = told[-1]
+            return self._app(request)
         except Exception:  # noqa: BLE001 - a page that cannot be rendered costs that page
-            _log.exception("http: %s could not be rendered", environ["PATH_INFO"][:200])
-            return _plain(500, "this page could not be made; the log says why\n")
-        return Answer(status, headers, body)
+            _log.exception("http: %s could not be rendered", request.path[:200])
+            return text_reply(500, "this page could not be made; see the monitor's log\n")
 
-    async def _send(self, http: h11.Connection, writer: asyncio.StreamWriter, answer: Answer, *, close: bool) -> None:
-        head = http.their_state in (h11.DONE, h11.MUST_CLOSE) and _is_head(http)
-        headers = [(name, value) for name, value in answer.headers if name.lower() != "content-length"]
-        lengths = [value for name, value in answer.headers if name.lower() == "content-length"]
-        headers.append(("Content-Length", lengths[0] if head and lengths else str(len(answer.body))))
-        headers.append(("Server", "megatron-monitor"))
+    async def _send(
+        self, http: h11.Connection, writer: asyncio.StreamWriter, reply: Reply, *, close: bool, body: bool = True
+    ) -> None:
+        headers = [
+            ("Content-Type", reply.content_type), ("Content-Length", str(len(reply.body))),
+            ("Server", "megatron-monitor"), ("X-Content-Type-Options", "nosniff"), *reply.headers,
+        ]  # fmt: skip
         if close:
             headers.append(("Connection", "close"))
-        response = h11.Response(status_code=answer.status, headers=headers, reason=_reason(answer.status))
+        response = h11.Response(status_code=reply.status, headers=headers, reason=HTTPStatus(reply.status).phrase)
         writer.write(http.send(response) or b"")
-        if not head:
-            for start in range(0, len(answer.body), _PIECE):
-                writer.write(http.send(h11.Data(data=answer.body[start : start + _PIECE])) or b"")
-                await writer.drain()
+        for start in range(0, len(reply.body) if body else 0, _PIECE):
+            writer.write(http.send(h11.Data(data=reply.body[start : start + _PIECE])) or b"")
+            await writer.drain()
         writer.write(http.send(h11.EndOfMessage()) or b"")
         await writer.drain()
 
 
-def _is_head(http: h11.Connection) -> bool:
-    return bool(getattr(http, "_request_method", b"") == b"HEAD")
+def text_reply(status: int, text: str, *headers: tuple[str, str]) -> Reply:
+    """A short answer in words."""
+    return Reply(status, "text/plain; charset=utf-8", text.encode(), headers)
 
 
-def _reason(status: int) -> bytes:
-    try:
-        return HTTPStatus(status).phrase.encode()
-    except ValueError:
-        return b""
+def _too_large(request: Request) -> Reply:
+    if request.method in ("GET", "HEAD"):
+        return text_reply(413, "a request has no body here\n")
+    return text_reply(405, "only GET and HEAD are served here\n")
 
 
-def _plain(status: int, text: str) -> Answer:
-    return Answer(
-        status, [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")], text.encode()
-    )
-
-
-def _too_large(request: h11.Request) -> Answer:
-    if request.method in (b"GET", b"HEAD"):
-        return _plain(413, "a request has no body here\n")
-    return _plain(405, "only GET and HEAD are served here\n")
-
-
-def _environ(request: h11.Request, peer: str, *, secure: bool) -> dict[str, Any]:
-    """PEP 3333: texts are Latin-1 code points of the bytes."""
-    target = request.target.decode("latin-1")
+def _request(head: h11.Request) -> Request:
+    target = head.target.decode("latin-1")
     if not target.startswith("/"):  # absolute form, as to a proxy; anything else names no page
         parts = urlsplit(target) if target.startswith(("http://", "https://")) else None
         target = f"{parts.path or '/'}?{parts.query}" if parts else "/*"
     path, _, query = target.partition("?")
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": request.method.decode("latin-1"), "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(path).decode("latin-1"), "QUERY_STRING": query,
-        "SERVER_NAME": "megatron-monitor", "SERVER_PORT": "0", "REMOTE_ADDR": peer, "SERVER_PROTOCOL": "HTTP/1.1",
-        "wsgi.version": (1, 0), "wsgi.url_scheme": "https" if secure else "http", "wsgi.input": io.BytesIO(),
-        "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
-    }  # fmt: skip
-    for name, value in request.headers:
-        key = "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
-        text = value.decode("latin-1")
-        environ[key] = f"{environ[key]},{text}" if key in environ else text
-    return environ
+    headers: dict[str, str] = {}
+    for name, value in head.headers:  # h11 gives the names in lower case
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        headers[key] = f"{headers[key]},{text}" if key in headers else text
+    return Request(head.method.decode("latin-1"), unquote(path, errors="replace"), query, headers, path)
 
 
 def _listen(host: str, port: int) -> socket.socket:

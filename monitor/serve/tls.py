@@ -1,6 +1,6 @@
 """TLS 1.2 and later by the keys of Prometheus's web configuration file; certificates are read again when they change.
 
-A certificate that cannot be used leaves the old one in place and is told once.
+A certificate that cannot be used leaves the old one in place and is logged once.
 """
 
 from __future__ import annotations

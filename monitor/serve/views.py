@@ -5,18 +5,18 @@ Law: a view reads one Snapshot and gives a Reply; nothing here waits, and no log
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs
 
 from monitor.metrics import RunSnapshot, Snapshot
-from monitor.run.history import history_json
-from monitor.serve.page import render_index, render_run
+from monitor.serve.page import live_run, render_index, render_run, summary
+from monitor.serve.past import history_json
+from monitor.serve.server import Reply, Request
 
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
@@ -26,16 +26,6 @@ _TYPES = {
     "svg": "image/svg+xml",
     "LICENSE": "text/plain; charset=utf-8",
 }
-_WORTH_PACKING = 1000  # bytes
-
-
-class Reply(NamedTuple):
-    """An answer before it is sent."""
-
-    status: str
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 class StaticFile(NamedTuple):
@@ -65,88 +55,71 @@ def static_files() -> dict[str, StaticFile]:
     return found
 
 
-def reply_to(path: str, environ: dict[str, Any], snapshot: Snapshot, now: float) -> Reply | None:
-    """The answer to a path, None if there is nothing. `path` is PATH_INFO."""
-    reply = _reply(path, environ, snapshot, now)
-    if reply is None or len(reply.body) < _WORTH_PACKING or "gzip" not in environ.get("HTTP_ACCEPT_ENCODING", ""):
-        return reply
-    packed = gzip.compress(reply.body, compresslevel=4, mtime=0)
-    return reply._replace(
-        body=packed, headers=(*reply.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
-    )
-
-
-def _reply(path: str, environ: dict[str, Any], snapshot: Snapshot, now: float) -> Reply | None:
+def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
+    """The page or the JSON at this path, None if there is none."""
+    path = request.path
     if path == "/":
         return _html(render_index(snapshot, now))
-    if path.startswith("/static/"):
-        return _static(path[len("/static/") :], environ)
     if path.startswith("/runs/"):
-        run = _find(snapshot, path[len("/runs/") :], environ)
-        return _html(render_run(run, now, _root(path, environ))) if run else None
+        run = _find(snapshot, path.removeprefix("/runs/"), request)
+        return _html(render_run(run, now, _root(request))) if run else None
     if path == "/api/v1/runs":
-        return _json({"at": now, "ready": snapshot.ready, "runs": [run.page for run in snapshot.runs]})
+        runs = [live_run(run.page, now) for run in snapshot.runs]
+        return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
     if path == "/api/v1/incidents":
         return _json({"at": now, "incidents": list(snapshot.incidents)})
     if path.startswith("/api/v1/runs/") and path.endswith("/history"):
-        run = _find(snapshot, path[len("/api/v1/runs/") : -len("/history")], environ)
-        return _history(run, environ, now) if run else None
+        run = _find(snapshot, path[len("/api/v1/runs/") : -len("/history")], request)
+        return _history(run, request, now) if run else None
     return None
 
 
-def _find(snapshot: Snapshot, name: str, environ: dict[str, Any]) -> RunSnapshot | None:
+def _find(snapshot: Snapshot, name: str, request: Request) -> RunSnapshot | None:
     """The run of the path, or of `?name=` where the path holds none."""
-    # PEP 3333 hands the path over as Latin-1 code points of its bytes; the server leaves %2F as it is.
-    name = name.encode("latin-1", "replace").decode("utf-8", "replace").replace("%2F", "/").replace("%2f", "/")
-    if not name:
-        name = "".join(_query(environ).get("name", [""])[:1])
-    return next((run for run in snapshot.runs if _visible(run.run) == name), None)
+    name = name or _first(request, "name")
+    return next((run for run in snapshot.runs if run.run.encode("utf-8", "replace").decode() == name), None)
 
 
-def _visible(name: str) -> str:
-    return name.encode("utf-8", "replace").decode()
-
-
-def _root(path: str, environ: dict[str, Any]) -> str:
+def _root(request: Request) -> str:
     """The way from a run's page back to `/`, as the browser sees the path: a slash may be written %2F."""
-    asked = str(environ.get("REQUEST_URI") or path).split("?", 1)[0]
-    rest = asked.partition("/runs/")[2] if "/runs/" in asked else path[len("/runs/") :]
-    return "../" * (1 + rest.count("/"))
+    return "../" * (1 + request.raw_path.partition("/runs/")[2].count("/"))
 
 
-def _query(environ: dict[str, Any]) -> dict[str, list[str]]:
-    return parse_qs(str(environ.get("QUERY_STRING", ""))[:4000], errors="replace")
+def _first(request: Request, name: str) -> str:
+    """The first value of a parameter, "" if there is none."""
+    return parse_qs(request.query[:4000], errors="replace").get(name, [""])[0]
 
 
-def _history(run: RunSnapshot, environ: dict[str, Any], now: float) -> Reply:
-    query = _query(environ)
-    key = "".join(query.get("key", [""])[:1])
-    past = history_json(run.history, _whole(query, "width"), _whole(query, "from"), key)
-    return _json({"at": now, "run": run.page, **past, "incidents": [item.to_json() for item in run.transitions]})
+def _history(run: RunSnapshot, request: Request, now: float) -> Reply:
+    width, start = _whole(_first(request, "width")), _whole(_first(request, "from"))
+    past = history_json(run.history, width, start, _first(request, "key"))
+    return _json(
+        {"at": now, "run": live_run(run.page, now), **past, "incidents": [item.to_json() for item in run.transitions]}
+    )
 
 
-def _whole(query: dict[str, list[str]], name: str) -> int:
-    text = "".join(query.get(name, ["0"])[:1])
+def _whole(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _static(name: str, environ: dict[str, Any]) -> Reply | None:
-    file = static_files().get(unquote(name))
+def static_reply(request: Request) -> Reply | None:
+    """A file of the package, None if there is no such file; 304 for who has it already."""
+    file = static_files().get(request.path.removeprefix("/static/"))
     if file is None:
         return None
     headers = (("ETag", file.tag), ("Cache-Control", "no-cache"))
-    if environ.get("HTTP_IF_NONE_MATCH") == file.tag:
-        return Reply("304 Not Modified", file.content_type, b"", headers)
-    return Reply("200 OK", file.content_type, file.body, headers)
+    if request.headers.get("if-none-match") == file.tag:
+        return Reply(304, file.content_type, b"", headers)
+    return Reply(200, file.content_type, file.body, headers)
 
 
 def _html(text: str) -> Reply:
-    return Reply("200 OK", _HTML, text.encode("utf-8", "replace"))
+    return Reply(200, _HTML, text.encode("utf-8", "replace"))
 
 
 def _json(value: Any) -> Reply:
     # JSON knows no NaN: browsers refuse it. The log's nan and inf go out as text.
-    return Reply("200 OK", _JSON, json.dumps(_finite(value), ensure_ascii=False).encode("utf-8", "replace"))
+    return Reply(200, _JSON, json.dumps(_finite(value), ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _finite(value: Any) -> Any:

@@ -91,7 +91,7 @@ def test_the_deadline_is_told_when_the_daemon_is_dead(
     start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
     training: Writer, tmp_path: Path,
 ) -> None:  # fmt: skip
-    """Kill -9, then the training stops: the deadline left behind tells it. Back again, it is resolved."""
+    """Kill -9, then the training stops: its last deadline raises the alert. When it is back, the alert resolves."""
     alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
     listen = f"127.0.0.1:{free_port()}"
     daemon = start("--set", "detectors.hang.minimum=6s", str(training.path), listen=listen)
@@ -128,7 +128,7 @@ def test_a_run_that_ended_leaves_no_deadline(
     start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
     training: Writer, tmp_path: Path,
 ) -> None:  # fmt: skip
-    """It finishes, then its daemon ends with it: when the deadline would have passed, nobody is told."""
+    """It finishes, then its daemon ends with it: when the deadline would have passed, there is no alert."""
     alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{GROUP_INTERVAL:g}s")
     daemon = start("--set", "detectors.hang.minimum=4s", str(training.path))
     prometheus = start_prometheus(scraping(tmp_path, daemon.address, alertmanager))
@@ -164,7 +164,7 @@ def test_the_deadline_in_a_dead_push_is_told(
     config["scrape_configs"] = [
         {"job_name": "gateway", "honor_labels": True, "static_configs": [{"targets": [gateway]}]}
     ]
-    for path in map(Path, config["rule_files"]):  # the grace for a daemon that is about to tell it, and `for`
+    for path in map(Path, config["rule_files"]):  # the grace for a daemon that is about to report it, and `for`
         text = path.read_text().replace("timestamp_seconds:held > 30)", "timestamp_seconds:held > 1)")
         path.write_text(text.replace("for: 1m", "for: 1s"))
     prometheus = start_prometheus(config)
@@ -201,6 +201,6 @@ def test_a_simulated_crash_is_told_and_its_silence_is_not(
     assert alert["labels"]["run"] == "tr11"
     assert daemon.metric("megatron_failures_total", failure="cuda_oom") == 1.0
     threading.Event().wait(2.0 + SCRAPE + EVALUATION + GROUP_WAIT)  # the budget of a hang passes
-    told = {alert["labels"]["alertname"] for body in receiver.bodies for alert in body["alerts"]}
-    assert not {name for name in told if "Hang" in name}
+    alerted = {alert["labels"]["alertname"] for body in receiver.bodies for alert in body["alerts"]}
+    assert not {name for name in alerted if "Hang" in name}
     assert "MegatronHang" not in prometheus.firing()

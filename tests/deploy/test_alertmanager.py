@@ -22,7 +22,7 @@ pytestmark = pytest.mark.prometheus
 
 
 def amtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """What amtool says."""
+    """The output of amtool."""
     return subprocess.run(["amtool", *map(str, arguments)], capture_output=True, text=True, timeout=30)
 
 
@@ -79,7 +79,7 @@ def inhibited(address: str) -> dict[str, set[tuple[str, str]]]:
 
 
 def test_what_silences_what(start_alertmanager: StartAlertmanager) -> None:
-    """The cause is told, its consequences are not; another run's, and another cluster's, are."""
+    """The cause is notified, its consequences are not; another run's, and another cluster's, are."""
     address = start_alertmanager()
 
     def alert(name: str, run: str, severity: str = "critical", cluster: str = "one") -> dict[str, str]:

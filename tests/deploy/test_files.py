@@ -42,7 +42,7 @@ def unit(name: str, directory: Path) -> Path:
 @pytest.mark.systemd
 @pytest.mark.parametrize("name", ["megatron-monitor.service", "megatron-monitor.user.service"])
 def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
-    """`systemd-analyze verify` says nothing."""
+    """`systemd-analyze verify` has no complaint."""
     user = ["--user"] if ".user." in name else []
     done = subprocess.run(
         ["systemd-analyze", *user, "verify", "--man=no", str(unit(name, tmp_path))],

@@ -153,17 +153,17 @@ def test_the_links_lead_to_dashboards_that_exist() -> None:
 
 
 def test_each_section_of_the_runbook_says_four_things() -> None:
-    """What it means, what to do, a case; and what to look at, unless what to do says it."""
+    """What it means, what to do, a case; and what to look at, unless what to do covers it."""
     for section in re.split(r"^### ", (DEPLOY / "runbook.md").read_text(), flags=re.MULTILINE)[1:]:
         text = section.split("\n## ")[0]
         assert text.count("**Means**:") == text.count("**Do**:") == text.count("**Case**:") == 1, section
 
 
 def test_the_runbook_has_no_section_without_an_alert() -> None:
-    """What is not told needs no section."""
-    told = {rule["annotations"]["runbook_url"].partition("#")[2] for rule in ALERTS}
+    """What raises no alert needs no section."""
+    linked = {rule["annotations"]["runbook_url"].partition("#")[2] for rule in ALERTS}
     sections = re.findall(r"^### (.+)$", (DEPLOY / "runbook.md").read_text(), re.MULTILINE)
-    assert {section.lower().replace(" ", "-") for section in sections} == told
+    assert {section.lower().replace(" ", "-") for section in sections} == linked
 
 
 def test_the_rules_know_only_metrics_that_exist() -> None:

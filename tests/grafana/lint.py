@@ -113,7 +113,7 @@ def panel_words(dashboard: Dashboard) -> Iterator[str]:
         if not panel.get("title"):
             yield f"panel {panel['id']} has no title"
         if len(description) < 60 or not description.endswith("."):
-            yield f"{panel['title']}: the description says too little"
+            yield f"{panel['title']}: the description is too short"
         if not panel["fieldConfig"]["defaults"].get("noValue"):
             yield f"{panel['title']}: no word for the case that there is nothing"
 
@@ -184,7 +184,7 @@ def shared_settings(dashboard: Dashboard) -> Iterator[str]:
 
 
 def explicit_looks(dashboard: Dashboard) -> Iterator[str]:
-    """Charts say how legend and tooltip look; thresholds are no default of Grafana's (80 is red)."""
+    """Charts set legend and tooltip; thresholds are no default of Grafana's (80 is red)."""
     for panel in panels(dashboard):
         options = panel.get("options", {})
         if panel["type"] in ("timeseries", "state-timeline", "trend") and not (

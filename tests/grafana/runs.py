@@ -231,7 +231,7 @@ class Scene:
         put("restarts_total", self.restarts)
         put("last_checkpoint_iteration", math.floor(self.checkpoint))
         put("checkpoint_save_seconds", 141.0 + self.noise.gauss(0, 2))
-        put("seconds_at_risk", (self.iteration - self.checkpoint) * self.seconds)
+        put("at_risk_seconds", (self.iteration - self.checkpoint) * self.seconds)
         put("lost_iterations_total", math.floor(self.lost_iterations))
         for cause, seconds in self.lost_seconds.items():
             put("lost_seconds_total", seconds, cause=cause)
@@ -240,7 +240,7 @@ class Scene:
         put("effective_training_time_ratio", ratio)
         if self.failures:
             between = self.productive / sum(self.failures.values())
-            put("mean_seconds_between_failures", between)
+            put("mean_time_between_failures_seconds", between)
             put("advised_save_interval_seconds", math.sqrt(2 * 141.0 * between))
         if self.state not in ("finished", "crashed"):
             put("eta_timestamp_seconds", end + self.progress_at + (self.total - self.iteration) * self.seconds / ratio)

@@ -94,7 +94,7 @@ def test_every_state_has_one_colour_everywhere() -> None:
 
 
 def test_provisioning_leads_to_the_dashboards() -> None:
-    """The data source tells the scrape interval, so that $__rate_interval fits; the provider reads the folder."""
+    """The data source sets the scrape interval, so that $__rate_interval fits; the provider reads the folder."""
     source = yaml.safe_load((PROVISIONING / "datasources" / "prometheus.yaml").read_text())
     (prometheus,) = source["datasources"]
     assert source["apiVersion"] == 1

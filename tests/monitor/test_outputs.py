@@ -9,28 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from monitor.config import ConfigError, load
 from monitor.metrics import RunSnapshot, Sample, Snapshot
 from monitor.outputs import Outputs, OutputTimer
-from monitor.outputs.output import registry_of
 from monitor.outputs.pushgateway import Pushgateway
-from monitor.outputs.textfile import Textfile, _Labelled
-from monitor.serve.collector import SnapshotCollector
+from monitor.outputs.textfile import Textfile
+from monitor.prometheus_text import TextFormat
 
 
 def snapshot(iteration: float) -> Snapshot:
     """One run at an iteration."""
     run = RunSnapshot("tr11", {"megatron_iteration": (Sample((), iteration),)}, {})
     return Snapshot(at=0.0, runs=(run,), monitor={"megatron_monitor_runs": (Sample((), 1.0),)})
-
-
-def collector(iteration: float) -> SnapshotCollector:
-    """What the daemon gives the outputs."""
-    return SnapshotCollector(lambda: snapshot(iteration))
 
 
 class Ticks:
@@ -54,7 +46,7 @@ class Recorder:
     def __init__(self, *failures: Exception | None) -> None:
         self.failures, self.did = list(failures), []  # type: ignore[var-annotated]
 
-    def write(self, collector: Collector, instance: str) -> None:
+    def write(self, page: bytes, instance: str) -> None:
         """Fails as scripted."""
         self.did.append("write")
         failure = self.failures.pop(0) if self.failures else None
@@ -68,7 +60,7 @@ class Recorder:
 
 def played(output: Any, ticks: int) -> OutputTimer:
     """A timer that has run its intervals and ended."""
-    timer = OutputTimer(output, collector(1), "host:1", wait=Ticks(ticks))
+    timer = OutputTimer(output, lambda: snapshot(1), "host:1", wait=Ticks(ticks))
     timer.start()
     timer.join(10.0)
     return timer
@@ -82,7 +74,7 @@ def test_written_at_each_interval_and_removed_once() -> None:
     assert timer.counts() == {"written": 3, "failed": 0}
 
 
-def test_a_failure_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     """The same failure three times is one line; another, and the recovery, one each. A bug ends nothing."""
     caplog.set_level(logging.INFO)
     refused, full = ConnectionRefusedError("refused"), OSError("full")
@@ -110,7 +102,7 @@ def test_an_output_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
                 ),
                 Textfile(name="textfile", path=str(path), interval=0.01),
             ],
-            collector(1),
+            lambda: snapshot(1),
             "host:9843",
         )
         outputs.start()
@@ -128,12 +120,13 @@ def test_a_textfile_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
     """A reader beside the writer never sees half a page; nothing is left beside the file."""
     path = tmp_path / "m.prom"
     textfile = Textfile(name="textfile", path=str(path))
-    textfile.write(collector(7), "host:1")
+    page = TextFormat().page(snapshot(7)).encode()
+    textfile.write(page, "host:1")
     stop = threading.Event()
 
     def rewrite() -> None:
         while not stop.is_set():
-            textfile.write(collector(7), "host:1")
+            textfile.write(page, "host:1")
 
     writer = threading.Thread(target=rewrite)
     writer.start()
@@ -150,7 +143,8 @@ def test_a_textfile_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
 
 def test_constant_labels_stand_on_every_sample() -> None:
     """Also on the daemon's own series, which two daemons on one node would share."""
-    families = {family.name: family for family in _Labelled(collector(7), {"slurm_job": "12\n3"}).collect()}
+    text = TextFormat(labels={"slurm_job": "12\n3"}).page(snapshot(7))
+    families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["megatron_iteration"].samples[0].labels == {"run": "tr11", "slurm_job": "12�3"}
     assert families["megatron_monitor_runs"].samples[0].labels == {"slurm_job": "12�3"}
     assert set(families) == {"megatron_iteration", "megatron_monitor_runs"}  # nothing of the process's own
@@ -172,7 +166,7 @@ def test_a_missing_password_is_a_failure(tmp_path: Path) -> None:
 
 def test_the_page_is_valid_text() -> None:
     """The parser of the client library reads it back."""
-    text = generate_latest(registry_of(_Labelled(collector(7), {"a": 'q"\\'}))).decode()
+    text = TextFormat(labels={"a": 'q"\\'}).page(snapshot(7))
     (sample,) = next(f for f in text_string_to_metric_families(text) if f.name == "megatron_iteration").samples
     assert sample.labels["a"] == 'q"\\'
 
@@ -200,7 +194,7 @@ def test_the_page_is_valid_text() -> None:
         ("outputs: [{type: statsd, name: a}]", "type"),
     ],
 )
-def test_a_wrong_output_is_told(text: str, problem: str) -> None:
+def test_a_wrong_output_is_refused(text: str, problem: str) -> None:
     """By its key."""
     with pytest.raises(ConfigError, match=problem):
         load(text)

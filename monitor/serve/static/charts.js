@@ -1,6 +1,6 @@
 // Charts of a run's past with uPlot: one x axis for all, zoom by drag, buttons and keys, restarts and incidents marked.
-import { SYMBOLS, instant, known, number } from "./format.js";
-import { h, setText } from "./live.js";
+import { instant, known, number } from "./format.js";
+import { SYMBOLS, h, setText } from "./live.js";
 import { Past, ordered } from "./past.js";
 
 const CHARTS = [

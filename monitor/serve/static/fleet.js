@@ -1,13 +1,11 @@
 // The page of all runs.
-import { instant } from "./format.js";
-import { ROOT, badge, live, runPath, setText, showFigures, showIncidents } from "./live.js";
+import { ROOT, badge, live, setText, showFigures, showIncidents } from "./live.js";
 
 const table = document.getElementById("runs");
 const body = table.tBodies[0];
 const template = document.getElementById("row");
 const query = document.getElementById("query");
 let runs = [];
-let shownAt = 0;
 
 function rowOf(run) {
   for (const row of body.rows) if (row.dataset.run === run.run) return row;
@@ -15,18 +13,17 @@ function rowOf(run) {
   row.dataset.run = run.run;
   const link = row.querySelector("a");
   link.textContent = run.run;
-  link.href = `${ROOT}runs/${runPath(run.run)}`;
+  link.href = `${ROOT}runs/${run.path}`;
   return row;
 }
 
-function show(now) {
-  shownAt = now;
+function show() {
   const wanted = query.value.trim().toLowerCase();
   runs.forEach((run, place) => {
     const row = rowOf(run);
     if (body.rows[place] !== row) body.insertBefore(row, body.rows[place] || null);
     row.hidden = wanted !== "" && !run.run.toLowerCase().includes(wanted);
-    showFigures(row, run, now);
+    showFigures(row, run);
     const cell = row.querySelector("[data-k=incidents]");
     const badges = run.incidents.map(badge);
     const text = badges.map((node) => node.textContent).join(" ");
@@ -38,16 +35,11 @@ function show(now) {
   while (body.rows.length > runs.length) body.rows[body.rows.length - 1].remove();
 }
 
-function take(value, now) {
+function take(value) {
   runs = value.runs;
-  const states = {};
-  for (const run of runs) states[run.state] = (states[run.state] || 0) + 1;
-  const counts = Object.keys(states).sort().map((state) => `${states[state]} ${state}`).join(", ");
-  setText(document.getElementById("summary"),
-    `${runs.length} run${runs.length === 1 ? "" : "s"}${counts ? ": " : ""}${counts}` +
-    `${value.ready ? "" : "; reading the backlog"}; ${instant(value.at)}`);
+  setText(document.getElementById("summary"), value.summary);
   const incidents = runs.flatMap((run) => run.incidents);
-  showIncidents(incidents, now);
+  showIncidents(incidents);
   const jump = document.getElementById("jump");
   jump.hidden = incidents.length === 0;
   setText(jump, `${incidents.length} open incident${incidents.length === 1 ? "" : "s"}`);
@@ -57,14 +49,14 @@ function take(value, now) {
   table.classList.toggle("hidden", runs.length === 0);
   const critical = incidents.filter((incident) => incident.severity === "critical").length;
   document.title = critical ? `(${critical}) megatron-monitor` : "megatron-monitor";
-  show(now);
+  show();
 }
 
-query.addEventListener("input", () => show(shownAt));
+query.addEventListener("input", show);
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !/input|textarea/i.test(document.activeElement.tagName)) {
     event.preventDefault();
     query.focus();
   }
 });
-live(() => `${ROOT}api/v1/runs`, take, show);
+live(() => `${ROOT}api/v1/runs`, take);

@@ -1,10 +1,10 @@
 // What both pages share: asking the API again and again, and putting figures into the page. Texts of a log only ever
 // become text nodes and attributes, never markup.
-import { SYMBOLS, duration, figures, instant, plain } from "./format.js";
 
 export const ROOT = document.documentElement.dataset.root || "";
+export const SYMBOLS = JSON.parse(document.documentElement.dataset.symbols);
 const EVERY = 2000; // ms between two questions; a page that nobody sees asks nothing
-const PATIENCE = 10000;
+const TIMEOUT = 10000; // ms
 
 export function h(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -19,15 +19,8 @@ export function setText(node, text) {
   if (node && node.textContent !== text) node.textContent = text;
 }
 
-// As page.run_path.
-export function runPath(name) {
-  const segments = name.split("/");
-  const awkward = segments.some((segment) => ["", ".", ".."].includes(segment)) || /[%\\]/.test(name);
-  return awkward ? `?name=${encodeURIComponent(name)}` : segments.map(encodeURIComponent).join("/");
-}
-
-export function showFigures(scope, run, now) {
-  for (const [key, [text, note = "", tone = ""]] of Object.entries(figures(run, now))) {
+export function showFigures(scope, run) {
+  for (const [key, [text, note, tone]] of Object.entries(run.figures)) {
     const value = scope.querySelector(`[data-k="${key}"]`);
     if (!value) continue;
     setText(value, text);
@@ -49,72 +42,67 @@ export function badge(incident) {
     h("span", { class: "hidden" }, ` ${incident.severity}`));
 }
 
-function article(incident, now) {
-  const evidence = incident.evidence || {};
-  const facts = h("dl", { class: "facts" });
-  for (const [name, value] of Object.entries(evidence)) {
-    if (name !== "last_line") facts.append(h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, plain(name, value)));
-  }
+export function definitions(facts) {
+  return facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
+}
+
+function article(incident) {
+  const { last_line: line } = incident.evidence || {};
   return h("article", { class: `incident ${incident.severity}` },
-    h("h3", {}, h("a", { href: `${ROOT}runs/${runPath(incident.run)}` }, incident.run),
-      ` ${SYMBOLS[incident.severity] || ""} ${incident.incident} `,
-      h("small", {}, `${incident.severity}, since ${instant(incident.since)}, ${duration(now - incident.since)}`)),
-    h("p", {}, incident.summary), facts, evidence.last_line ? h("pre", {}, String(evidence.last_line)) : null);
+    h("h3", {}, h("a", { href: `${ROOT}runs/${incident.path}` }, incident.run),
+      ` ${SYMBOLS[incident.severity] || ""} ${incident.incident} `, h("small", {}, incident.age)),
+    h("p", {}, incident.summary), h("dl", { class: "facts" }, ...definitions(incident.facts)),
+    line ? h("pre", {}, String(line)) : null);
 }
 
 const RANK = { critical: 0, warning: 1, info: 2 };
-let told = null;
+let known = null; // keys of the incidents shown last
 
-// The list of open incidents; an article is replaced only when what it says has changed. New ones are announced.
-export function showIncidents(incidents, now) {
+// The list of open incidents; an article is replaced only when it has changed. New ones are announced.
+export function showIncidents(incidents) {
   const box = document.getElementById("incidents");
   const sorted = [...incidents].sort((a, b) => (RANK[a.severity] ?? 3) - (RANK[b.severity] ?? 3) || a.since - b.since);
   const keys = sorted.map((incident) => `${incident.run}\n${incident.incident}`);
   const old = new Map([...box.children].map((node) => [node.dataset.key, node]));
   const nodes = sorted.map((incident, place) => {
-    const fresh = article(incident, now), known = old.get(keys[place]);
+    const fresh = article(incident), there = old.get(keys[place]);
     fresh.dataset.key = keys[place];
-    if (!known || known.className !== fresh.className) return fresh;
+    if (!there || there.className !== fresh.className) return fresh;
     [...fresh.children].forEach((child, at) => {
-      const there = known.children[at];
-      if (!there) known.append(child.cloneNode(true));
-      else if (there.tagName === "H3") setText(there.querySelector("small"), child.querySelector("small").textContent);
-      else if (!there.isEqualNode(child)) there.replaceWith(child.cloneNode(true));
+      const old = there.children[at];
+      if (!old) there.append(child.cloneNode(true));
+      else if (old.tagName === "H3") setText(old.querySelector("small"), child.querySelector("small").textContent);
+      else if (!old.isEqualNode(child)) old.replaceWith(child.cloneNode(true));
     });
-    return known;
+    return there;
   });
   if (nodes.length !== box.children.length || nodes.some((node, at) => box.children[at] !== node)) {
     box.replaceChildren(...nodes);
   }
-  const fresh = told === null ? [] : sorted.filter((_, at) => !told.has(keys[at]));
+  const fresh = known === null ? [] : sorted.filter((_, at) => !known.has(keys[at]));
   if (fresh.length) {
     setText(document.getElementById("announce"), fresh.map((i) => `${i.run}: ${i.incident}, ${i.severity}`).join("; "));
   }
-  told = new Set(keys);
+  known = new Set(keys);
 }
 
-// Calls take(answer) after each answer and tick(now) each second. `now` is the server's clock: the browser's may be wrong.
-export function live(address, take, tick) {
-  let base = null, mark = 0, asking = false, failures = 0;
-  const now = () => base + (performance.now() - mark) / 1000;
+// Calls take(answer) after each answer. Times in it are of the server's clock: the browser's may be wrong.
+export function live(address, take) {
+  let asking = false;
   const connection = document.getElementById("connection");
   async function ask() {
     if (asking || document.hidden) return;
     asking = true;
     const control = new AbortController();
-    const timer = setTimeout(() => control.abort(), PATIENCE);
+    const timer = setTimeout(() => control.abort(), TIMEOUT);
     try {
       const answer = await fetch(address(), { signal: control.signal, cache: "no-store" });
       if (!answer.ok) throw new Error(`the monitor answers ${answer.status}`);
       const value = await answer.json();
-      base = value.at;
-      mark = performance.now();
-      failures = 0;
       connection.className = "";
       setText(connection, "· live");
-      take(value, now());
+      take(value);
     } catch (error) {
-      failures += 1;
       connection.className = "warning";
       setText(connection, `▲ not connected (${error.name === "AbortError" ? "no answer" : error.message}); figures are old`);
     } finally {
@@ -123,7 +111,6 @@ export function live(address, take, tick) {
     }
   }
   setInterval(ask, EVERY);
-  setInterval(() => base !== null && tick(now()), 1000);
   document.addEventListener("visibilitychange", ask);
   return ask();
 }

@@ -1,7 +1,7 @@
-// A run's past as the API tells it, and its rows in the order of an axis.
+// A run's past as the API sends it, and its rows in the order of an axis.
 const NO_ROW = -1;
 
-// What the API has told so far; each answer brings the buckets from `start` on.
+// What the API has sent so far; each answer brings the buckets from `start` on.
 export class Past {
   width = 0;
   closed = 0;
@@ -30,7 +30,7 @@ export class Past {
   }
 }
 
-// The rows in the order of the axis. By iteration, work that a restart computed again is told apart as lost.
+// The rows in the order of the axis. By iteration, work that a restart computed again is marked as lost.
 export function ordered(past, byTime) {
   const { iteration, first_iteration: first, time, attempt } = past.columns;
   if (byTime) {

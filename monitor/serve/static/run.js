@@ -1,27 +1,22 @@
 // The page of one run.
-import { SYMBOLS, instant, number, plain } from "./format.js";
+import { instant, number } from "./format.js";
 import { Charts } from "./charts.js";
 import { showPhases } from "./phases.js";
-import { ROOT, h, live, setText, showFigures, showIncidents } from "./live.js";
+import { ROOT, SYMBOLS, definitions, h, live, setText, showFigures, showIncidents } from "./live.js";
 
 const main = document.querySelector("main");
 const path = main.dataset.path;
 const charts = new Charts(document.getElementById("charts"), document.getElementById("controls"));
 const history = path.startsWith("?") ? `history${path}&` : `${path}/history?`;
-const FACTS = ["topology", "software", "environment", "tflops_formula", "failure", "sources"];
 let shown = null;
 
-function figuresAt(now) {
-  showFigures(document.body, shown.run, now);
-}
-
-function take(news, now) {
+function take(news) {
   const answer = { ...shown, ...news }; // validation, phases and restarts come only when they have changed
   shown = answer;
-  figuresAt(now);
-  document.title = `${SYMBOLS[answer.run.state] || "?"} ${answer.run.state} · ${answer.run.run}`;
+  showFigures(document.body, answer.run);
+  document.title = `${answer.run.figures.state[0]} · ${answer.run.run}`;
   setText(document.getElementById("summary"), `${answer.run.phase.replace("_", " ")}; ${instant(answer.at)}`);
-  showIncidents(answer.run.incidents, now);
+  showIncidents(answer.run.incidents);
   document.getElementById("open-section").hidden = answer.run.incidents.length === 0;
   setText(document.querySelector("[data-k=last_line]"), answer.run.last_line || "");
   document.querySelector("section[aria-labelledby=last]").hidden = !answer.run.last_line;
@@ -31,7 +26,7 @@ function take(news, now) {
   charts.take(answer);
   const times = charts.past.columns.time.filter((time) => time !== null);
   answer.lastTime = times.length ? times[times.length - 1] : null;
-  document.getElementById("phases-section").hidden = !showPhases(document.getElementById("phases"), answer, now);
+  document.getElementById("phases-section").hidden = !showPhases(document.getElementById("phases"), answer, answer.at);
 }
 
 function replaceIfNew(node, children) {
@@ -63,12 +58,7 @@ function showPast(answer) {
 }
 
 function showFacts(run) {
-  const list = document.querySelector("section[aria-labelledby=known] dl");
-  const facts = FACTS.filter((name) => {
-    const value = run[name];
-    return value && (typeof value !== "object" || Object.keys(value).length);
-  });
-  replaceIfNew(list, facts.flatMap((name) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, plain(name, run[name]))]));
+  replaceIfNew(document.querySelector("section[aria-labelledby=known] dl"), definitions(run.facts));
 }
 
-live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}&key=${shown ? shown.key : ""}`, take, figuresAt);
+live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}&key=${shown ? shown.key : ""}`, take);

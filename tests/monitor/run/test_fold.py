@@ -209,9 +209,9 @@ def test_phases_follow_the_log(state: RunState) -> None:
     assert state.phase == "saving"
     feed(state, CheckpointSaved(iteration=3))
     assert (state.phase, state.checkpoints.last_iteration, state.checkpoints.save_seconds) == ("training", 3, 10.0)
-    assert derived.seconds_at_risk(state) == 0.0
+    assert derived.at_risk_seconds(state) == 0.0
     feed(state, iteration(4))
-    assert derived.seconds_at_risk(state) == 10.0
+    assert derived.at_risk_seconds(state) == 10.0
 
 
 def test_evaluation_due_is_expected_silence(state: RunState) -> None:

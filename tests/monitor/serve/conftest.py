@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 import trustme
 
-from monitor.serve.server import HttpServer, Limits
+from monitor.serve.server import HttpServer, Limits, Reply, Request
 
 Serve = Callable[..., HttpServer]
 
 
-def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    """Says the path; `/large` is 8 MiB, `/bug` raises."""
-    if environ["PATH_INFO"] == "/bug":
+def hello(request: Request) -> Reply:
+    """Answers with the path; `/large` is 8 MiB, `/bug` raises."""
+    if request.path == "/bug":
         raise RuntimeError("a bug in a page")
-    body = b"x" * (8 << 20) if environ["PATH_INFO"] == "/large" else environ["PATH_INFO"].encode("latin-1")
-    start_response("200 OK", [("Content-Type", "text/plain")])
-    return [body]
+    return Reply(200, "text/plain", b"x" * (8 << 20) if request.path == "/large" else request.path.encode())
 
 
 @pytest.fixture

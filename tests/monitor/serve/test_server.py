@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.serve.server import HttpServer
+from monitor.serve.server import HttpServer, Reply
 from tests.monitor.serve.conftest import Serve
 
 
@@ -46,7 +46,7 @@ def raw(server: HttpServer, data: bytes) -> bytes:
 
 
 def many(server: HttpServer, count: int, stack: ExitStack) -> list[socket.socket]:
-    """So many connections that say nothing."""
+    """So many silent connections."""
     return [stack.enter_context(socket.create_connection(server.address, timeout=10)) for _ in range(count)]
 
 
@@ -155,13 +155,13 @@ def test_keep_alive_head_and_a_page_with_a_bug(serve: Serve) -> None:
 def test_connections_stay_below_the_limit_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under `ulimit -n 100` HTTP takes at most a quarter: the logs need theirs."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
-    server = HttpServer("127.0.0.1", 0, lambda *_: [])
+    server = HttpServer("127.0.0.1", 0, lambda _: Reply(200, "", b""))
     assert server._most == 25
     server.stop()
 
 
 def test_stop_ends_connections_and_threads(serve: Serve) -> None:
-    """After stop nothing listens and every client is told."""
+    """After stop nothing listens and every connection is closed."""
     server = serve()
     address = server.address
     with ExitStack() as stack:
@@ -177,7 +177,7 @@ def test_stop_ends_connections_and_threads(serve: Serve) -> None:
 @pytest.fixture(scope="module")
 def one_server():
     """For many small requests."""
-    server = HttpServer("127.0.0.1", 0, lambda environ, start: (start("200 OK", []), [b""])[1])
+    server = HttpServer("127.0.0.1", 0, lambda _: Reply(200, "text/plain", b""))
     server.start()
     yield server
     server.stop()

@@ -111,7 +111,7 @@ def test_a_scrape_pays_for_bcrypt_once(serve: Serve, checked: list[bytes]) -> No
 
 
 def test_an_unknown_user_costs_what_a_wrong_password_costs(serve: Serve, checked: list[bytes]) -> None:
-    """Bcrypt runs for both, with the same cost: time does not tell which users exist."""
+    """Bcrypt runs for both, with the same cost: the time does not reveal which users exist."""
     server = serve()
     server.auth = BasicAuth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(5)).decode()})
     assert ask(server, headers=basic("prometheus", "guess")) == 401
@@ -121,7 +121,7 @@ def test_an_unknown_user_costs_what_a_wrong_password_costs(serve: Serve, checked
 
 
 def test_a_flood_of_guesses_is_bounded(serve: Serve) -> None:
-    """Of many guesses at once few wait; whoever is known gets in meanwhile."""
+    """Of many guesses at once few wait; known users get in meanwhile."""
     server = serve()
     server.auth = BasicAuth({"prometheus": bcrypt.hashpw(b"pass", bcrypt.gensalt(12)).decode()})
     assert ask(server, headers=basic("prometheus", "pass")) == 200
@@ -223,7 +223,7 @@ def test_certificates_are_read_again(serve: Serve, certificates: Certificates) -
 
 
 def test_certificates_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -> None:
-    """Each says which file."""
+    """The error names the file."""
     certificates.key.write_text("no key")
     with pytest.raises(TlsError, match=r"tls\.key"):
         Tls(tls_server(certificates))

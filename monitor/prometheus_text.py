@@ -1,0 +1,143 @@
+"""A Snapshot as Prometheus text 0.0.4 or OpenMetrics 1.0: /metrics, `run --once`, outputs and `backfill` use this.
+
+prometheus_client would write the same bytes (a test compares them) but is too slow. Measured on a busy machine, medians
+of processor time, all rows of the catalogue filled: 36 ms for 50 runs and 0.9 s for 1000 (as OpenMetrics, which
+Prometheus asks for, 46 ms and 1.05 s); this file 12 ms and 0.25 s, under 1 ms and 20 ms where no run has changed, 5 to
+7 ms for 50 simulated trainings that have all stepped. The goals for a whole scrape are 20 ms and 0.3 s, and to make
+the samples of 50 runs takes 5 to 7 ms more. Importing the library would also cost `run --once` 50 ms.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
+from typing import Any
+
+from monitor.metrics import (
+    CATALOGUE,
+    MONITOR_CATALOGUE,
+    Histogram,
+    Metric,
+    MonitorMetric,
+    RunSnapshot,
+    Sample,
+    Snapshot,
+    clean_label,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class TextFormat:
+    """Formats snapshots one after another. The lines of a run are kept: the same RunSnapshot is not formatted again.
+
+    Threads may share one: what is kept is replaced whole.
+    """
+
+    def __init__(self, *, openmetrics: bool = False, labels: Mapping[str, str] | None = None) -> None:
+        """`labels` are put on every sample. An OpenMetrics page still lacks its last line, `# EOF`."""
+        constant = {name: clean_label(value) for name, value in (labels or {}).items()}
+        self._rows = [Family(row, ("run", *row.labels), openmetrics, constant) for row in CATALOGUE]
+        self._own = [Family(row, row.labels, openmetrics, constant) for row in MONITOR_CATALOGUE]
+        self._kept: dict[str, tuple[RunSnapshot, list[str]]] = {}
+
+    def page(self, snapshot: Snapshot) -> str:
+        """The families of the runs, then the daemon's own. What cannot be formatted is logged and left out."""
+        kept, now = self._kept, {}
+        for run in snapshot.runs:
+            old = kept.get(run.run)
+            now[run.run] = old if old is not None and old[0] is run else (run, self._lines(run, old))
+        self._kept = now
+        out: list[str] = []
+        of_runs = [lines for _, lines in now.values()]
+        for place, family in enumerate(self._rows):
+            if lines := [lines[place] for lines in of_runs if lines[place]]:
+                out += (family.head, *lines)
+        for family in self._own:
+            if text := family.text((), snapshot.monitor.get(family.name)):
+                out += (family.head, text)
+        return "".join(out)
+
+    def _lines(self, run: RunSnapshot, old: tuple[RunSnapshot, list[str]] | None) -> list[str]:
+        """By row; the lines of a row whose samples are as before are kept too."""
+        label = (escaped(clean_label(run.run)),)
+        before, kept = (old[0].samples, old[1]) if old is not None else ({}, [])
+        out: list[str] = []
+        for place, family in enumerate(self._rows):
+            samples = run.samples.get(family.name)
+            same = samples is not None and before.get(family.name) == samples
+            out.append(kept[place] if same else family.text(label, samples))
+        return out
+
+
+class Family:
+    """One row of a catalogue: its head, and how a sample of it is written."""
+
+    def __init__(
+        self, row: Metric | MonitorMetric, labels: tuple[str, ...], openmetrics: bool, constant: dict[str, str]
+    ) -> None:
+        self.name, self._count_of_labels = row.name, len(row.labels)
+        documentation = row.help.replace("\\", r"\\").replace("\n", r"\n")
+        title = row.name
+        if openmetrics:
+            documentation = documentation.replace('"', r"\"")
+            title = row.name.removesuffix("_total")
+        self.head = f"# HELP {title} {documentation}\n# TYPE {title} {row.kind}\n"
+        self._line = _writer(row.name, labels, constant)
+        self._bucket = _writer(f"{row.name}_bucket", (*labels, "le"), constant)
+        self._count = _writer(f"{row.name}_count", labels, constant)
+        self._sum = _writer(f"{row.name}_sum", labels, constant)
+
+    def text(self, first: tuple[str, ...], samples: Iterable[Sample] | Histogram | None, stamp: str = "") -> str:
+        """Lines of these samples; `first`: escaped values of the labels before their own; `stamp`: after a value."""
+        if not samples:
+            return ""
+        try:
+            if isinstance(samples, Histogram):
+                return self._histogram(first, samples, stamp)
+            return "".join([self._line((*first, *self._own(one), _number(one.value) + stamp)) for one in samples])
+        except Exception:  # noqa: BLE001 - one family that cannot be formatted must not cost the others
+            _log.exception("%s %s could not be formatted and is left out", self.name, ", ".join(first))
+            return ""
+
+    def _own(self, sample: Sample) -> list[str]:
+        if len(sample.labels) != self._count_of_labels:
+            raise ValueError(f"{self._count_of_labels} labels, but the values {sample.labels}")
+        return [escaped(value) for value in sample.labels]
+
+    def _histogram(self, first: tuple[str, ...], samples: Histogram, stamp: str) -> str:
+        lines = [self._bucket((*first, bound, _number(count) + stamp)) for bound, count in samples.buckets]
+        lines.append(self._count((*first, _number(samples.buckets[-1][1]) + stamp)))
+        lines.append(self._sum((*first, _number(samples.sum) + stamp)))
+        return "".join(lines)
+
+
+def _writer(name: str, labels: tuple[str, ...], constant: dict[str, str]) -> Callable[[tuple[str, ...]], str]:
+    """Writes one line of (value of each label, the sample's value), the labels sorted by name as the library does."""
+    fixed = {key: escaped(value).replace("%", "%%") for key, value in constant.items() if key not in labels}
+    order = sorted((*labels, *fixed))
+    pairs = ",".join(f'{label}="{fixed.get(label, "%s")}"' for label in order)
+    template = f"{name}{{{pairs}}} %s\n" if pairs else f"{name} %s\n"
+    places = [labels.index(label) for label in order if label not in fixed]
+    pick: Callable[[tuple[str, ...]], Any] = itemgetter(*places, len(labels))
+    return lambda values: template % pick(values)
+
+
+def escaped(text: str) -> str:
+    """A label's value inside its quotes."""
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    """As Go writes it, which uses exponents sooner than Python."""
+    number = float(value)
+    if not math.isfinite(number):
+        return "NaN" if number != number else "+Inf" if number > 0 else "-Inf"
+    text = repr(number)
+    dot = text.find(".")
+    if number > 0 and dot > 6:
+        mantissa = f"{text[0]}.{text[1:dot]}{text[dot + 1 :]}".rstrip("0.")
+        return f"{mantissa}e+{dot - 1:02d}"
+    return text

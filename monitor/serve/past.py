@@ -1,0 +1,90 @@
+"""A run's recorded past as plain data: what the API gives to the charts, and the reports to their curves."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+from zlib import crc32
+
+from monitor.run.buckets import ABSENT, AXIS, QUAD, packed
+from monitor.run.history import SERIES, VALIDATION, History, Track
+
+
+def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 0.0) -> dict[str, Any]:
+    """The buckets from `start` on as lists, the one that fills last. Low and high only where a bucket has many rows."""
+    track.flush(names)
+    axis, series = bytes(track.axis), {name: bytes(column) for name, column in track.series.items()}
+    closed = len(axis) // AXIS.size
+    start = min(max(start, 0), closed)
+    if track.open:
+        last_axis, quads = packed(track.open, track.width)
+        axis += last_axis
+        for name, quad in zip(names, quads, strict=True):
+            if name in series or quad != ABSENT:
+                series[name] = series.get(name, ABSENT * closed) + quad
+    records = list(AXIS.iter_unpack(axis[start * AXIS.size :]))
+    return {
+        "width": track.width,
+        "start": start,
+        "closed": closed,
+        "first_iteration": [record[0] for record in records],
+        "iteration": [record[1] for record in records],
+        "attempt": [record[2] for record in records],
+        "not_finite": [record[3] for record in records],
+        "time": [round(record[5] + zone, 3) if record[5] == record[5] else None for record in records],
+        "series": {
+            name: _figures(series[name][start * QUAD :], track.width > 1) for name in names if name in series
+        },
+    }  # fmt: skip
+
+
+def _figures(column: bytes, many: bool) -> dict[str, list[float | None]]:
+    quads = array("f")
+    quads.frombytes(column)
+    counts = quads[3::4]
+    out = {"mean": [_short(total / count) if count else None for total, count in zip(quads[2::4], counts, strict=True)]}
+    if many:
+        out["low"] = [_short(low) if count else None for low, count in zip(quads[0::4], counts, strict=True)]
+        out["high"] = [_short(high) if count else None for high, count in zip(quads[1::4], counts, strict=True)]
+    return out
+
+
+def _short(value: float) -> float:
+    """float32 has seven digits; the others are noise that costs bytes."""
+    return float(f"{value:.7g}")
+
+
+def history_json(history: History, width: int = 0, start: int = 0, key: str = "") -> dict[str, Any]:
+    """What the API gives. With the width and the number of closed buckets that a client has, only the steps that are
+    new; with the key of its last answer, no validation, phases and restarts unless they have changed.
+    """
+    history.flush()
+    zone = history.zone
+    new_only = start if width == history.steps.width and start <= len(history.steps) else 0
+    now = _key(history)
+    out = {"key": now, "steps": columns(history.steps, SERIES, new_only, zone)}
+    if key == now:
+        return out
+    return {
+        **out,
+        "validation": {
+            name: columns(track, VALIDATION, 0, zone) for name, track in sorted(history.validations.items())
+        },
+        "phases": [
+            {"time": time + zone, "iteration": iteration, "phase": phase}
+            for time, iteration, phase in history.phases
+            if time is not None
+        ],
+        "restarts": [
+            {"iteration": iteration, "after_iteration": before, "time": None if time is None else time + zone}
+            for iteration, before, time in history.restarts
+        ],
+    }
+
+
+def _key(history: History) -> str:
+    """Changes with everything but the steps: what seldom changes need not be sent every other second."""
+    tracks = history.validations.values()
+    rows = sum(len(track) * track.width + len(track.open) for track in tracks)
+    ends = (history.phases[-1:], history.restarts[-1:], [track.open[-1:] for track in tracks], history.zone)
+    return f"{len(tracks)}.{rows}.{len(history.phases)}.{len(history.restarts)}.{crc32(repr(ends).encode()):x}"
