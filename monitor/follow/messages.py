@@ -44,7 +44,7 @@ class Position(Fingerprint, frozen=True):
 class Opened(Struct, frozen=True):
     """A source is followed from `offset` on: 0, or the proved position, or the end of what another name delivered.
 
-    `resumed` says that `position` was proved; else `proof` tells why not (empty if there was none). `head` and `tail`
+    `resumed` says that `position` was proved; else `proof` is the reason (empty if there was none). `head` and `tail`
     are the file's first bytes and those before `offset`, for the Marker. `mtime` is Unix seconds, `size` bytes.
     """
 

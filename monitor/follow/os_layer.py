@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """A directory entry: kind as the directory itself tells it, without a look at the file."""
+    """A directory entry: kind as the directory itself gives it, without a look at the file."""
 
     name: str
     kind: str
