@@ -119,9 +119,12 @@ class Judge:
 
     def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
         """Let every detector see the steps. Whether a verdict may have changed."""
-        changed = False
+        changed, memories = False, state.memory_of
         for name, kind, update, settings in self._updates:
-            if update(state, recall(state, name, kind), steps, settings):
+            memory = memories.get(name)
+            if type(memory) is not kind:
+                memory = recall(state, name, kind)
+            if update(state, memory, steps, settings):
                 changed = True
         return changed
 

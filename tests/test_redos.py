@@ -148,7 +148,7 @@ def stopped() -> Iterator[None]:
 def worst_of_rules(text: str, rules: Sequence[Rule] = RULES) -> tuple[float, str]:
     """The dearest rule on a line."""
     segment = strip_prefixes(text)
-    line = Line(segment[1], segment[0], 1)
+    line = Line(segment[1], segment[0])
     raw = text.encode("utf-8", "surrogatepass")
     costs = [
         (cost(lambda rule=rule: list(rule.read(line))), rule.name)

@@ -6,9 +6,7 @@ run that never saved is not known to want to: that is shown at most.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -37,6 +35,16 @@ class CheckpointOverdueSettings(Struct, frozen=True):
     """Over the longest span of training time, for a run without a fixed interval."""
 
 
+class Limit(Struct):
+    """What must not be passed since the last save."""
+
+    told: bool
+    """It is told, not only shown."""
+    words: str
+    iterations: float | None = None
+    seconds: float | None = None
+
+
 class Memory(Struct):
     """When saves became whole, in iterations and in training time."""
 
@@ -51,6 +59,10 @@ class Memory(Struct):
     over: bool = False
     quiet_until: int = 0
     """Iteration before which nothing can be overdue."""
+    limit: Limit | None = None
+    """What must not be passed,"""
+    limit_known: tuple[int, int, int | None, bool | None, str | None] | None = None
+    """and what it was computed from."""
 
 
 def on_event(state: RunState, memory: Memory, event: CheckpointSaved, _settings: CheckpointOverdueSettings) -> bool:
@@ -73,8 +85,7 @@ def on_event(state: RunState, memory: Memory, event: CheckpointSaved, _settings:
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: CheckpointOverdueSettings) -> bool:
     """Count; True where the line is crossed."""
-    changed, line = False, 0
-    limit: _Limit | None = None
+    changed, top = False, state.topology
     for step in steps:
         if not step.counted:
             continue
@@ -88,45 +99,38 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
         memory.seconds += (step.printed_seconds or 0.0) * interval
         if iteration < memory.quiet_until:
             continue
-        if interval != line:
-            line, limit = interval, _limit(state, memory, interval, settings)
-        over = limit is not None and _passed(limit, memory, iteration)
+        known = (interval, memory.saves, top.save_interval, top.saves, state.dialect)
+        if known != memory.limit_known:
+            memory.limit_known, memory.limit = known, _limit(state, memory, interval, settings)
+        over = memory.limit is not None and _passed(memory.limit, memory, iteration)
         if over != memory.over:
             memory.over, changed = over, True
     return changed
 
 
-class _Limit(NamedTuple):
-    """What must not be passed since the last save."""
-
-    told: bool
-    """It is told, not only shown."""
-    words: str
-    iterations: float = math.inf
-    seconds: float = math.inf
-
-
-def _limit(state: RunState, memory: Memory, line: int, settings: CheckpointOverdueSettings) -> _Limit | None:
+def _limit(state: RunState, memory: Memory, line: int, settings: CheckpointOverdueSettings) -> Limit | None:
     """The limit of this run, with `line` iterations a line, if anything lets one expect it to save."""
     told = state.topology.save_interval
     if not memory.saves:
         if not told or not state.topology.saves or not dialect_of(state.dialect).reports_saves:
             return None
-        return _Limit(False, f"the arguments say every {told} iterations", settings.never_factor * told + line)
+        return Limit(False, f"the arguments say every {told} iterations", settings.never_factor * told + line)
     usual = _usual(memory)
     every = max(told, usual or 0) if told else usual
     if every is not None:
-        return _Limit(True, f"usually every {every} iterations", settings.factor * every + line)
+        return Limit(True, f"usually every {every} iterations", settings.factor * every + line)
     longest = max(memory.span_seconds) if len(memory.span_seconds) >= 2 else 0.0
     if longest <= 0:
         return None
     words = f"never more than {longest:.0f} s of training before"
-    return _Limit(True, words, seconds=settings.irregular_factor * longest)
+    return Limit(True, words, seconds=settings.irregular_factor * longest)
 
 
-def _passed(limit: _Limit, memory: Memory, iteration: int) -> bool:
+def _passed(limit: Limit, memory: Memory, iteration: int) -> bool:
     """Whether the run is beyond its limit."""
-    return iteration - (memory.last or 0) > limit.iterations or memory.seconds > limit.seconds
+    if limit.iterations is not None and iteration - (memory.last or 0) > limit.iterations:
+        return True
+    return limit.seconds is not None and memory.seconds > limit.seconds
 
 
 def _usual(memory: Memory) -> int | None:

@@ -7,11 +7,12 @@ an audit takes half a millisecond, a step in between two microseconds.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from monitor.detectors.base import Detector, Severity, Verdict
 from monitor.run.audit import IGNORABLE, RANK, Finding, audit, not_ignorable
@@ -31,6 +32,7 @@ _LISTENS = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampup
 _AT_ONCE = (ArgumentsDumped, ModelSettingLogged, BatchSizeRampupPlanned)
 """Launchers tell a world size as each of them sees it: what they tell waits for the first iteration."""
 _FIRST = 3  # steps until the first audit of lines: the first one of a launch is an outlier
+_KNOWN = 64  # reports that are remembered
 _MOST = 4096  # steps between two audits when nothing was told
 
 
@@ -56,10 +58,16 @@ class Memory(Struct):
     """The worst severity's rank at the last new finding."""
     news_at: float | None = None
     attempt: int = 0
+    known: list[int] = field(default_factory=list)
+    """Checksums of what was reported."""
 
 
 def on_event(state: RunState, memory: Memory, event: Event, settings: ConfigurationSettings) -> bool:
     """More is known. Arguments are judged at once: a wrong one may end the run before its first step."""
+    plain = zlib.crc32(repr(structs.replace(event, node=None, logged_at=None)).encode())
+    if plain in memory.known and memory.attempt == state.attempt.number:
+        return False  # programs print some settings again and again
+    memory.known = [*memory.known[-_KNOWN:], plain]
     memory.stale = True
     ready = state.attempt.iterations == 0 and "arguments" in state.attempt.boundaries
     return ready and isinstance(event, _AT_ONCE) and _audit(state, memory, settings)

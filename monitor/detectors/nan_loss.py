@@ -69,8 +69,6 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Nan
     source, checkpoint = state.driver, state.checkpoints.last_iteration
     lines = source == "iteration"
     finite = math.isfinite
-    good: Step | None = None
-    count = 0
     for step in steps:
         loss, norm = step.loss, step.grad_norm
         if not step.reported:
@@ -78,13 +76,12 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Nan
                 memory.engine = _form(loss)
         elif lines:
             if loss is not None and finite(loss) and not step.nans and (norm is None or finite(norm)):
-                good, count = step, count + 1  # a healthy line
+                memory.printed += 1  # a healthy line
+                memory.last_loss, memory.last_iteration = loss, step.iteration
+                memory.samples, memory.checkpoint = step.samples, checkpoint
                 if memory.form or memory.norm_lines:
                     memory.form, memory.lines, memory.norm_lines, changed = "", 0, 0, changed or bool(memory.form)
                 continue
-            if good is not None:
-                _remember(memory, good, count, checkpoint)
-                good, count = None, 0
             form = _form_of_line(memory, step, checkpoint, settings)
             changed = _enter(memory, step, form) or changed
         elif loss is not None:
@@ -95,16 +92,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Nan
             else:
                 form = memory.engine = _form(loss)
             changed = _enter(memory, step, form) or changed
-    if good is not None:
-        _remember(memory, good, count, checkpoint)
     return changed
-
-
-def _remember(memory: Memory, step: Step, count: int, checkpoint: int | None) -> None:
-    """The last of `count` lines in a row whose loss is a number."""
-    memory.printed += count
-    memory.last_loss, memory.last_iteration = step.loss or 0.0, step.iteration
-    memory.samples, memory.checkpoint = step.samples, checkpoint
 
 
 def _form(loss: float) -> str:
@@ -125,7 +113,9 @@ def _form_of_line(memory: Memory, step: Step, checkpoint: int | None, settings: 
     if step.loss is not None:
         form = _form(step.loss)
         if not form:
-            _remember(memory, step, 1, checkpoint)
+            memory.printed += 1
+            memory.last_loss, memory.last_iteration = step.loss, step.iteration
+            memory.samples, memory.checkpoint = step.samples, checkpoint
             return "counted" if counted else _norm(memory, norm, settings)
         return form
     if skipped is not None and skipped >= step.interval and not counted:

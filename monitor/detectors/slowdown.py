@@ -28,10 +28,10 @@ from monitor.statistics.median import deviation, median_high
 NAME = "slowdown"
 _ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
 _ALIKE = 0.15  # the same for four and more, the farthest left out
-BACK = 6  # iterations near the old level that resolve an incident
+_BACK = 6  # iterations near the old level that resolve an incident
 _LASTING = 12  # iterations, all but two of them slow, that are told however uneven they are
 _SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
-FULL = 1.5  # the sums stop at so many limits
+_FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch
 _SEGMENTS = 40  # launches remembered
 _NODESNAMED = 8
@@ -85,6 +85,8 @@ class Memory(Struct):
     steps: int = 0
     tracks: dict[str, Level] = field(default_factory=dict)
     key: str = ""
+    sizes: tuple[int | None, int | None] | None = None
+    """Batch size and sequence length of the last step; `key` is made of them."""
     shift: Shift | None = None
     faster: Shift | None = None
     segments: list[Segment] = field(default_factory=list)
@@ -108,13 +110,14 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
         if not any(step.counted for step in steps):
             return False
         memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
-        memory.faster = None
+        memory.sizes, memory.faster = None, None
         if memory.shift is not None:
             memory.shift.unsure = True
     batch_usual, length_usual = state.topology.global_batch_size, state.topology.sequence_length
-    batch: int | None = -1
-    length: int | None = -1
-    changed = False
+    sizes = memory.sizes
+    changed, log = False, math.log
+    taken: list[Step] = []
+    times: list[float] = []
     for step in steps:
         seconds = step.seconds
         if step.counted:
@@ -128,31 +131,43 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
             memory.untimed = None
         if seconds <= 0 or memory.steps <= settings.warm_up:
             continue
-        if step.batch_size != batch or step.sequence_length != length:
-            batch, length = step.batch_size, step.sequence_length
-            key = f"{batch or batch_usual}/{length or length_usual}"
-            if key != memory.key:
-                changed = _change_key(memory, key) or changed
-        changed = _take(state, memory, step, seconds, settings) or changed
+        size = step.batch_size or batch_usual, step.sequence_length or length_usual
+        if size != sizes:
+            changed = _take(state, memory, taken, times, settings) or changed
+            taken, times = [], []
+            memory.sizes = sizes = size
+            changed = _change_key(memory, f"{size[0]}/{size[1]}") or changed
+        taken.append(step)
+        times.append(log(seconds))
+    return _take(state, memory, taken, times, settings) or changed
+
+
+def _take(
+    state: RunState, memory: Memory, steps: Sequence[Step], times: Sequence[float], settings: SlowdownSettings
+) -> bool:
+    """Compare steps of one batch size with their level; `times` are logarithms."""
+    iterations = [step.iteration for step in steps]
+    changed, at, limit, far = False, 0, _FULL * settings.sum_limit, 4 * settings.threshold
+    while at < len(steps):
+        track = memory.tracks.get(memory.key)
+        if track is None:
+            track = memory.tracks[memory.key] = Level()
+            while len(memory.tracks) > _TRACKS:
+                del memory.tracks[next(iter(memory.tracks))]
+        known = track.value is not None
+        # while a shift stands, each step may end it
+        suspect = settings.sum_limit if memory.shift is None and memory.faster is None else 0.0
+        at, look = track.add(times, iterations, at, limit, suspect, far)
+        if track.value is None or not look:
+            continue  # nearly all steps of a healthy run end here
+        step = steps[at - 1]
+        if not known:
+            changed = _begin_segment(state, memory, track, step, settings) or changed
+            continue
+        if track.seen % levels.MARK_EVERY == 0:
+            _renew_segment(memory, track)
+        changed = _watch(memory, track, step.iteration, step.at, settings) or changed
     return changed
-
-
-def _take(state: RunState, memory: Memory, step: Step, seconds: float, settings: SlowdownSettings) -> bool:
-    """Compare the step's time with the level, if it has one."""
-    track = memory.tracks.get(memory.key)
-    if track is None:
-        track = memory.tracks[memory.key] = Level()
-        while len(memory.tracks) > _TRACKS:
-            del memory.tracks[next(iter(memory.tracks))]
-    known = track.learned
-    track.add(math.log(seconds), step.iteration, FULL * settings.sum_limit)
-    if not track.learned:
-        return False
-    if not known:
-        return _begin_segment(state, memory, track, step, settings)
-    if track.seen % 64 == 0:
-        _renew_segment(memory, track)
-    return _watch(memory, track, step.iteration, step.at, settings)
 
 
 def _change_key(memory: Memory, key: str) -> bool:
@@ -172,9 +187,9 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
         return False  # all but a few steps of a healthy run end here
     count = needed(track.scale, settings.threshold)
     if shift is not None and not shift.unsure and shift.reason != "drift":
-        recent = track.tail(max(BACK, count))
+        recent = track.values[-max(_BACK, count) :]
         middle = median_high(recent)
-        if iteration - shift.told_at >= len(recent) >= BACK and middle - shift.base < (shift.level - shift.base) / 2:
+        if iteration - shift.told_at >= len(recent) >= _BACK and middle - shift.base < (shift.level - shift.base) / 2:
             _return(memory, track, shift.base)
             return True
     if memory.faster is not None and iteration - memory.faster.onset > 50:
@@ -207,13 +222,13 @@ def _suspect(track: Level, settings: SlowdownSettings) -> bool:
     """False where `shifted` has nothing to look at: neither sum is at its limit, nor are three steps far above."""
     if track.up >= settings.sum_limit or track.down >= settings.sum_limit:
         return True
-    recent, far = track.recent, max(4 * settings.threshold, 6 * track.scale)
-    return len(recent) >= 3 and recent[-1] > far and recent[-2] > far and recent[-3] > far
+    recent, far = track.recent(3), max(4 * settings.threshold, 6 * track.scale)
+    return len(recent) == 3 and min(recent) > far
 
 
 def shifted(track: Level, count: int, settings: SlowdownSettings) -> float | None:
     """The size of a shift that is sure, in logarithms; None if there is none."""
-    recent, scale = track.recent, track.scale
+    recent, scale = track.recent(), track.scale
     if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does
         last = sorted(recent[-3:])
         far = max(4 * settings.threshold, 6 * scale)
@@ -258,13 +273,13 @@ def _take_shift(memory: Memory, track: Level, iteration: int, at: float, size: f
         memory.faster = Shift(onset, at, track.value, level, reason, iteration)
     else:  # faster than the slow level, not yet back: the incident goes on with a smaller figure
         shift.level = level
-    memory.tracks[memory.key] = level_of(track.tail(since), track.scale)
+    memory.tracks[memory.key] = level_of(track.values[-since:], track.scale)
 
 
 def _return(memory: Memory, track: Level, base: float) -> None:
     """Back at the old level."""
     memory.shift = None
-    fresh = level_of(track.tail(4), track.scale)
+    fresh = level_of(track.values[-4:], track.scale)
     fresh.value = base
     memory.tracks[memory.key] = fresh
 

@@ -7,109 +7,124 @@ against Page-Hinkley, Bayesian change points and the 3-sigma rule).
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import math
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
 from monitor.statistics.median import NORMAL_DEVIATIONS, median
 
 WINDOW = 200  # values that make the level: long enough that a shift is found before it is absorbed
-RECENT = 16  # residuals kept for the median check
+RECENT = 16  # residuals for the median check
 LEARN = 16  # values before a level is believed
 DRIFT_EVERY = 10  # values between two looks at a drift
-RENEW = 8  # steps between two renewals of level and scale
-CLIP = 4.0
-SLACK = 1.5  # k of the CUSUM, in scales: a step of two scales is found, autocorrelated noise is not
-FLOOR = 0.0035  # no scale is smaller: steady runs show 0.35 to 0.4 %, and milliseconds are rounded
+_DRIFT = 50  # values whose median is held against the lowest such median
+_RENEW = 8  # steps between two renewals of level and scale
+_CLIP = 4.0
+_SLACK = 1.5  # k of the CUSUM, in scales: a step of two scales is found, autocorrelated noise is not
+_FLOOR = 0.0035  # no scale is smaller: steady runs show 0.35 to 0.4 %, and milliseconds are rounded
+MARK_EVERY = 64  # values between two marks of the level
 
 
 class Level(Struct):
     """Logarithms of seconds at one level. `value` is its median, `scale` 1.4826 times the median deviation."""
 
     values: list[float] = field(default_factory=list)
-    ordered: list[float] = field(default_factory=list)
+    """The last ones, oldest first."""
     seen: int = 0
+    residuals: int = 0
+    """Values since the level is known."""
     value: float | None = None
-    scale: float = FLOOR
+    scale: float = _FLOOR
     up: float = 0.0
     down: float = 0.0
     up_since: int | None = None
     """Iteration at which the upward sum last left zero: where a slowdown began."""
     down_since: int | None = None
-    recent: list[float] = field(default_factory=list)
-    blocks: list[float] = field(default_factory=list)
-    """The last 50 logarithms, for the drift of their median."""
     best: float | None = None
     """Lowest median of 50 so far."""
 
-    @property
-    def learned(self) -> bool:
-        """Whether there is a level to compare with."""
-        return self.value is not None
+    def add(
+        self, xs: Sequence[float], iterations: Sequence[int], begin: int = 0, limit: float = math.inf,
+        suspect: float = 0.0, far: float = math.inf,
+    ) -> tuple[int, bool]:  # fmt: skip
+        """Take in logarithms from place `begin` on, up to one at which the caller must look: a sum has reached
+        `suspect`, a residual is above `far` and 6 scales, the level has just been learned, or it is time for a look at
+        a drift or for a mark. Returns (the place behind it, whether to look). The sums stop growing at `limit`, so that
+        a return is seen as fast as a shift.
+        """
+        values, seen, value, scale, up, down = self.values, self.seen, self.value, self.scale, self.up, self.down
+        known = begin if value is not None else None
+        distant = max(far, 6 * scale)
+        at, look = begin, False
+        for at in range(begin, len(xs)):
+            x = xs[at]
+            seen += 1
+            values.append(x)
+            look = False
+            if value is not None:
+                residual = x - value
+                z = residual / scale
+                if z > _CLIP:
+                    z = _CLIP
+                elif z < -_CLIP:
+                    z = -_CLIP
+                if up or z > _SLACK:
+                    before = up
+                    up = before + z - _SLACK
+                    if up <= 0.0:
+                        up = 0.0
+                    else:
+                        if before <= 0.0:
+                            self.up_since = iterations[at]
+                        if up > limit:
+                            up = limit
+                if down or z < -_SLACK:
+                    before = down
+                    down = before - z - _SLACK
+                    if down <= 0.0:
+                        down = 0.0
+                    else:
+                        if before <= 0.0:
+                            self.down_since = iterations[at]
+                        if down > limit:
+                            down = limit
+                look = up >= suspect or down >= suspect or residual > distant
+            if not seen % _RENEW and seen >= LEARN:
+                del values[:-WINDOW]
+                ordered = sorted(values)
+                look, known = look or value is None, at + 1 if known is None else known
+                value = ordered[len(ordered) // 2]
+                scale = max(_FLOOR, NORMAL_DEVIATIONS * _median_deviation(ordered, value))
+                distant = max(far, 6 * scale)
+            if look or not seen % DRIFT_EVERY or not seen % MARK_EVERY:
+                look = True
+                break
+        at += 1
+        if known is not None:
+            self.residuals += at - known
+        self.seen, self.value, self.scale, self.up, self.down = seen, value, scale, up, down
+        return at, look
 
-    def add(self, x: float, iteration: int, limit: float) -> None:
-        """One more logarithm. `limit`: the sums stop growing there, so that a return is seen as fast as a shift."""
-        self.seen = seen = self.seen + 1
-        if self.value is not None:
-            residual = x - self.value
-            z = residual / self.scale
-            if not -CLIP < z < CLIP:
-                z = min(CLIP, max(-CLIP, z))
-            before = self.up
-            up = before + z - SLACK
-            if up > 0.0:
-                if before <= 0.0:
-                    self.up_since = iteration
-                self.up = up if up < limit else limit
-            elif before:
-                self.up = 0.0
-            before = self.down
-            down = before - z - SLACK
-            if down > 0.0:
-                if before <= 0.0:
-                    self.down_since = iteration
-                self.down = down if down < limit else limit
-            elif before:
-                self.down = 0.0
-            recent = self.recent
-            recent.append(residual)
-            if len(recent) > RECENT:
-                del recent[0]
-        values, ordered, blocks = self.values, self.ordered, self.blocks
-        values.append(x)
-        insort(ordered, x)
-        if len(values) > WINDOW:
-            del ordered[bisect_left(ordered, values.pop(0))]
-        blocks.append(x)
-        if len(blocks) > 50:
-            del blocks[0]
-        if seen % RENEW == 0 and seen >= LEARN:
-            self._renew()
-
-    def _renew(self) -> None:
-        old = self.value
-        self.value = value = self.ordered[len(self.ordered) // 2]
-        self.scale = max(FLOOR, NORMAL_DEVIATIONS * _median_deviation(self.ordered, value))
-        if old is not None:
-            moved = value - old
-            self.recent = [residual - moved for residual in self.recent]
+    def recent(self, count: int = RECENT) -> list[float]:
+        """The last residuals, `count` at most, oldest first."""
+        count = min(count, self.residuals, RECENT)
+        value = self.value
+        return [x - value for x in self.values[-count:]] if count and value is not None else []
 
     def confirmed(self, count: int) -> float | None:
         """Median of the last `count` residuals; None while there are fewer."""
-        return median(self.recent[-count:]) if len(self.recent) >= count else None
+        recent = self.recent(count)
+        return median(recent) if len(recent) >= count else None
 
     def drifted(self) -> float | None:
         """How far the median of the last 50 lies above the lowest median of 50; asked every tenth value."""
-        if len(self.blocks) < 50 or self.seen % DRIFT_EVERY:
+        if len(self.values) < _DRIFT or self.seen % DRIFT_EVERY:
             return None
-        middle = median(self.blocks)
+        middle = median(self.values[-_DRIFT:])
         if self.best is None or middle < self.best:
             self.best = middle
         return middle - self.best
-
-    def tail(self, count: int) -> list[float]:
-        """The last `count` logarithms, oldest first."""
-        return self.values[-count:]
 
 
 def _median_deviation(ordered: list[float], value: float) -> float:
@@ -130,7 +145,4 @@ def _median_deviation(ordered: list[float], value: float) -> float:
 
 def level_of(values: list[float], scale: float) -> Level:
     """A level begun from the few values that follow a shift; the noise is that of before."""
-    level = Level(values=list(values), ordered=sorted(values), seen=max(len(values), 1), scale=scale)
-    level.blocks = list(values)
-    level.value = median(values) if values else None
-    return level
+    return Level(values=values, seen=max(len(values), 1), value=median(values) if values else None, scale=scale)

@@ -46,3 +46,18 @@ def test_a_batch_of_any_size_gives_the_same(seed: int, kind: str) -> None:
     for size in (7, len(entries)):
         found = memories(entries, size)
         assert {name for name in expected if found[name] != expected[name]} == set()
+
+
+@pytest.mark.parametrize("kind", ["hang_evaluation", "hang_saving", "hang_starting", "crash_oom", "crash_without_exit"])
+def test_no_deadline_comes_in_a_calm(kind: str) -> None:
+    """A replay does not ask for deadlines before `calm_until`: none may lie there, in any phase, failed or not."""
+    judge = Judge(default_config(), repeats=False)
+    run = Judged(RunState(name="run", live=True))
+    scenario = Scenario(eval_interval=50, iterations=420, faults=(Fault(kind, 250, factor=1.1),))
+    calm = 0
+    for at, entry in enumerate(events(scenario)):
+        judge.take(run, [entry], "a.log", float(at), True)
+        deadline = judge.deadline(run, float(at))
+        assert deadline is None or deadline >= judge.calm_until(run)
+        calm += judge.calm_until(run) > at
+    assert calm
