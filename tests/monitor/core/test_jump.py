@@ -10,7 +10,7 @@ from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.metrics import Snapshot
-from monitor.run.history import history_json
+from monitor.serve.past import history_json
 from monitor.store import decode, encode
 
 
