@@ -49,7 +49,7 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
 
 @dataclass(slots=True)
 class Judged:
-    """A run's state, its open incidents, and whether its log was already dead when first seen."""
+    """A run's state, its open incidents, and whether its log is archived (ended or stale when opened)."""
 
     state: RunState
     book: IncidentBook = field(default_factory=IncidentBook)

@@ -31,7 +31,7 @@ def test_every_instant_and_nothing_else() -> None:
     assert ended[0].at == 6.0
     book = IncidentBook({"hang": Incident("hang", "critical", 50.0, "s", None, "training", 60.0)}, pending={"x": 5.0})
     shift(book, 10.0)
-    assert (book.open["hang"].since, book.open["hang"].told_at, book.pending) == (60.0, 70.0, {"x": 15.0})
+    assert (book.open["hang"].since, book.open["hang"].notified_at, book.pending) == (60.0, 70.0, {"x": 15.0})
 
 
 def line(number: int) -> bytes:
