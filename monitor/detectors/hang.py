@@ -77,7 +77,7 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
         allowed = _evaluating(state, settings, longest)
         first = state.evaluation_sets is None and state.memo.get("validations_since")
         if first or state.driver == "trainer":
-            # Which set is the last is not known, and an iteration comes after it: HF Trainer prints a result at its end.
+            # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
             training = _training(state, settings)
             return training if training.seconds > allowed.seconds else allowed
         return allowed
