@@ -183,8 +183,8 @@ def _change_key(memory: Memory, key: str) -> bool:
 def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
     """Compare the step with the level: shifted up, down, back, or drifted."""
     shift = memory.shift
-    if shift is None and memory.faster is None and track.seen % levels.DRIFT_EVERY and not _suspect(track, settings):
-        return False  # all but a few steps of a healthy run end here
+    if shift is None and memory.faster is None and not _suspect(track, settings):
+        return _watch_drift(memory, track, iteration, at, settings)  # all but a few looks at a healthy run end here
     count = needed(track.scale, settings.threshold)
     if shift is not None and not shift.unsure and shift.reason != "drift":
         recent = track.values[-max(_BACK, count) :]
@@ -202,7 +202,12 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
     if size:
         _take_shift(memory, track, iteration, at, size, "shift")
         return True
-    drift = track.drifted()
+    return _watch_drift(memory, track, iteration, at, settings)
+
+
+def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
+    """Compare the median of the last steps with the best one that the run has shown."""
+    drift, shift = track.drifted(), memory.shift
     if drift is None or track.best is None:
         return False
     if shift is None and drift > max(math.log1p(settings.drift), 3 * track.scale):
