@@ -1,8 +1,8 @@
-"""Verdicts in, transitions out: an incident fires, may grow worse, is told again after a while, and is resolved.
+"""Verdicts in, transitions out: an incident fires, may grow worse, is notified again after a while, and is resolved.
 
 Law: pure; one incident a run and kind; for each the transitions firing and resolved alternate (a firing one may repeat
 with a higher severity or after the repeat interval). An inhibited incident never fires; one that fired before is
-resolved by what supersedes it, so that whoever was told hears its end. A kind with a hold
+resolved by what supersedes it, so that whoever was notified of it hears its end. A kind with a hold
 time is pending until its trouble has stood that long.
 """
 
@@ -67,7 +67,7 @@ class Incident:
     summary: str
     onset_iteration: int | None
     phase: str
-    told_at: float
+    notified_at: float
     evidence: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
 
@@ -78,7 +78,7 @@ class IncidentBook:
 
     open: dict[str, Incident] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
-    """Kind -> since when its trouble stands without having been told."""
+    """Kind -> since when its trouble stands before it is notified."""
     counts: dict[str, int] = field(default_factory=dict)
     history: list[Transition] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ def judge(
     repeat_interval: float,
     hold: Mapping[str, float] = _NO_HOLD,
 ) -> list[Transition]:
-    """Bring the book up to date with the verdicts of this tick; the transitions in the order to be told."""
+    """Bring the book up to date with the verdicts of this tick; the transitions in the order to be notified."""
     verdicts = list(verdicts)
     firing = {verdict.incident: verdict for verdict in verdicts if verdict.status == "firing"}
     unknown = {verdict.incident for verdict in verdicts if verdict.status == "unknown"}
@@ -115,14 +115,14 @@ def judge(
             out.append(_transition(state, "firing", book.open[kind], now))
             continue
         worse = RANK[verdict.severity] > RANK[known.severity]
-        again = now - known.told_at >= repeat_interval and not verdict.quiet
+        again = now - known.notified_at >= repeat_interval and not verdict.quiet
         if worse and known.quiet and not verdict.quiet:
             book.counts[kind] = book.counts.get(kind, 0) + 1
         known.severity = verdict.severity if worse else known.severity
         known.summary, known.evidence = verdict.summary, verdict.evidence
         known.quiet = known.quiet and verdict.quiet
         if worse or again:
-            known.told_at = now
+            known.notified_at = now
             out.append(_transition(state, "firing", known, now))
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
         by = _superseded(kind, firing, book)
@@ -133,7 +133,7 @@ def judge(
 
 
 def _superseded(kind: str, firing: Mapping[str, Verdict], book: IncidentBook) -> str | None:
-    """What makes an incident of this kind needless to tell; None if nothing does."""
+    """What makes an incident of this kind needless; None if nothing does."""
     return next((other for other in _INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)
 
 
@@ -150,7 +150,7 @@ def _opened(state: RunState, verdict: Verdict, now: float) -> Incident:
         summary=verdict.summary,
         onset_iteration=verdict.onset_iteration,
         phase=state.phase,
-        told_at=now,
+        notified_at=now,
         evidence=verdict.evidence,
         quiet=verdict.quiet,
     )

@@ -1,8 +1,8 @@
-"""Checkpoint failed: a save began and did not become whole.
+"""Checkpoint failed: a save began and was not completed.
 
 Three ways: an exception while saving; the loop went on and nobody said that the save succeeded; the run ended inside.
 An asynchronous save may succeed many iterations later. A program whose success was never seen, and that is not known
-to tell it, is not suspected. Resolved by the next save that is whole.
+to report it, is not suspected. Resolved by the next save that completes.
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ def _completed(state: RunState, memory: Memory, iteration: int | None) -> bool:
             memory.longest_async = max(save.lines, memory.longest_async or 0)
     memory.completed += 1
     memory.file_open = False
-    whole = iteration if iteration is not None else state.checkpoints.last_iteration
-    mended = memory.failed is not None and (whole is None or whole >= memory.failed)
+    done = iteration if iteration is not None else state.checkpoints.last_iteration
+    mended = memory.failed is not None and (done is None or done >= memory.failed)
     if mended:
         memory.failed, memory.failed_at, memory.reason, memory.in_a_row, memory.exception = None, None, "", 0, False
-        memory.pending = [other for other in memory.pending if (other.iteration or 0) > (whole or 0)]
+        memory.pending = [other for other in memory.pending if (other.iteration or 0) > (done or 0)]
     return mended
 
 
@@ -170,27 +170,27 @@ def _wait(state: RunState, memory: Memory, step: Step, settings: CheckpointFaile
         save.seconds += seconds
         if _overdue(state, memory, save, settings):
             memory.pending.remove(save)
-            _fail(memory, save.iteration, f"no success was told, {save.lines} lines of training later", step.at)
+            _fail(memory, save.iteration, f"no line reported success within {save.lines} iteration lines", step.at)
             changed = True
     return changed
 
 
 def _overdue(state: RunState, memory: Memory, save: Save, settings: CheckpointFailedSettings) -> bool:
-    patience = _patience(state, memory, save, settings)
-    return save.lines > patience and (save.scheduled or save.seconds >= settings.minimum)
+    allowed = _lines_allowed(state, memory, save, settings)
+    return save.lines > allowed and (save.scheduled or save.seconds >= settings.minimum)
 
 
-def _patience(state: RunState, memory: Memory, save: Save, settings: CheckpointFailedSettings) -> float:
-    """Iteration lines during which a save may be under way; for ever where nobody knows better."""
+def _lines_allowed(state: RunState, memory: Memory, save: Save, settings: CheckpointFailedSettings) -> float:
+    """Iteration lines during which a save may be under way; without limit where success was never seen."""
     if save.scheduled:
         known = memory.longest_async
         return math.inf if known is None else settings.asynchronous_factor * max(known, settings.iterations)
-    tells = memory.completed > 0 or dialect_of(state.dialect).reports_saves
-    return settings.iterations if tells else math.inf
+    reports = memory.completed > 0 or dialect_of(state.dialect).reports_saves
+    return settings.iterations if reports else math.inf
 
 
 def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFailedSettings) -> Verdict:
-    """Fires until a later save is whole. An end inside a save is seen as soon as the run is known to have ended."""
+    """Fires until a later save completes. An end inside a save is seen as soon as the run is known to have ended."""
     failed, reason, in_a_row = memory.failed, memory.reason, memory.in_a_row
     if state.phase in ENDED and failed is None:
         open_saves = [save for save in memory.pending if save.attempt == state.attempt.number]
@@ -198,10 +198,10 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
             failed, reason, in_a_row = open_saves[-1].iteration or 0, "the run ended inside: it may be partial", 1
     if failed is None:
         return Verdict(_NAME)
-    whole = state.checkpoints.last_iteration
+    complete = state.checkpoints.last_iteration
     severity: Severity = "critical" if memory.exception or in_a_row > 1 else "warning"
     risk = f", {state.seconds_since_checkpoint:.0f} s of training at risk" if state.seconds_since_checkpoint else ""
-    last = f"the last whole one is iteration {whole}" if whole is not None else "none was saved whole before"
+    last = f"the last complete one is iteration {complete}" if complete is not None else "none was completed before"
     return Verdict(
         _NAME,
         "firing",
@@ -213,14 +213,14 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
             "failed_iteration": failed or None,
             "reason": reason,
             "failed_in_a_row": in_a_row,
-            "last_whole_iteration": whole,
+            "last_complete_iteration": complete,
             "at_risk_seconds": round(state.seconds_since_checkpoint, 1),
         },
     )
 
 
 def _late(save: Save, memory: Memory) -> bool:
-    """A program that never told of success: its saves stay open for ever."""
+    """A program that never reported success: its saves never complete in the log."""
     return save.lines > 0 and memory.completed == 0
 
 

@@ -28,9 +28,9 @@ class CheckpointOverdueSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     factor: Factor = 2.0
-    """Over the interval: one save that was left out is told when the next one is due as well."""
+    """Over the interval: one save that was left out is notified when the next one is due as well."""
     never_factor: Factor = 3.0
-    """Over the arguments' interval, for a run that has not saved yet: shown, not told."""
+    """Over the arguments' interval, for a run that has not saved yet: shown, not notified."""
     irregular_factor: Factor = 3.0
     """Over the longest span of training time, for a run without a fixed interval."""
 
@@ -38,15 +38,15 @@ class CheckpointOverdueSettings(Struct, frozen=True):
 class Limit(Struct):
     """What must not be passed since the last save."""
 
-    told: bool
-    """It is told, not only shown."""
+    notified: bool
+    """False: shown only."""
     words: str
     iterations: float | None = None
     seconds: float | None = None
 
 
 class Memory(Struct):
-    """When saves became whole, in iterations and in training time."""
+    """When saves completed, in iterations and in training time."""
 
     last: int | None = None
     """Iteration of the last save, or where this launch began after it."""
@@ -66,7 +66,7 @@ class Memory(Struct):
 
 
 def on_event(state: RunState, memory: Memory, event: CheckpointSaved, _settings: CheckpointOverdueSettings) -> bool:
-    """A save is whole."""
+    """A save has completed."""
     iteration = event.iteration
     if iteration is None:
         iteration = state.checkpoints.last_iteration
@@ -110,13 +110,13 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
 
 def _limit(state: RunState, memory: Memory, line: int, settings: CheckpointOverdueSettings) -> Limit | None:
     """The limit of this run, with `line` iterations a line, if anything lets one expect it to save."""
-    told = state.topology.save_interval
+    planned = state.topology.save_interval
     if not memory.saves:
-        if not told or not state.topology.saves or not dialect_of(state.dialect).reports_saves:
+        if not planned or not state.topology.saves or not dialect_of(state.dialect).reports_saves:
             return None
-        return Limit(False, f"the arguments say every {told} iterations", settings.never_factor * told + line)
+        return Limit(False, f"the arguments say every {planned} iterations", settings.never_factor * planned + line)
     usual = _usual(memory)
-    every = max(told, usual or 0) if told else usual
+    every = max(planned, usual or 0) if planned else usual
     if every is not None:
         return Limit(True, f"usually every {every} iterations", settings.factor * every + line)
     longest = max(memory.span_seconds) if len(memory.span_seconds) >= 2 else 0.0
@@ -138,12 +138,12 @@ def _usual(memory: Memory) -> int | None:
     if len(memory.spans) < 2:
         return None
     middle = median_high(memory.spans)
-    whole = [span for span in memory.spans if span > middle / 2]
-    return max(whole) if len(whole) >= 2 and max(whole) <= _REGULAR * min(whole) else None
+    regular = [span for span in memory.spans if span > middle / 2]
+    return max(regular) if len(regular) >= 2 and max(regular) <= _REGULAR * min(regular) else None
 
 
 def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOverdueSettings) -> Verdict:
-    """Fires until the next save is whole."""
+    """Fires until the next save completes."""
     if state.phase == "saving":
         return Verdict(_NAME, "unknown")  # perhaps it ends now
     limit, iteration = _limit(state, memory, state.log_interval or 1, settings), state.latest.iteration
@@ -151,22 +151,22 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
         return Verdict(_NAME)
     if not _passed(limit, memory, iteration):
         return Verdict(_NAME)
-    told, words = limit.told, limit.words
+    notified, words = limit.notified, limit.words
     since = iteration - memory.last
     saved = f"since iteration {memory.last}" if memory.saves else "at all"
     return Verdict(
         _NAME,
         "firing",
-        severity="warning" if told else "info",
+        severity="warning" if notified else "info",
         summary=f"no checkpoint {saved}: {since} iterations, {memory.seconds:.0f} s of training; {words}",
         onset_iteration=memory.last,
         evidence={
             "iterations": since,
             "at_risk_seconds": round(memory.seconds, 1),
-            "last_whole_iteration": memory.last if memory.saves else None,
+            "last_complete_iteration": memory.last if memory.saves else None,
             "limit": words,
         },
-        quiet=not told,
+        quiet=not notified,
     )
 
 

@@ -30,10 +30,10 @@ from parsers.events import (
 _NAME = "configuration"
 _LISTENS = (ArgumentsDumped, TopologyLogged, ModelSettingLogged, BatchSizeRampupPlanned, ParametersCounted)
 _AT_ONCE = (ArgumentsDumped, ModelSettingLogged, BatchSizeRampupPlanned)
-"""Launchers tell a world size as each of them sees it: what they tell waits for the first iteration."""
+"""Launchers print a world size as each of them sees it: theirs is judged at the first iteration."""
 _FIRST = 3  # steps until the first audit of lines: the first one of a launch is an outlier
 _KNOWN = 64  # reports that are remembered
-_MOST = 4096  # steps between two audits when nothing was told
+_MOST = 4096  # steps between two audits when nothing new was reported
 
 
 class ConfigurationSettings(Struct, frozen=True):
@@ -54,7 +54,7 @@ class Memory(Struct):
     since: dict[str, float] = field(default_factory=dict)
     stale: bool = False
     next_step: int = _FIRST
-    told: int = 0
+    notified: int = 0
     """The worst severity's rank at the last new finding."""
     news_at: float | None = None
     attempt: int = 0
@@ -101,11 +101,11 @@ def _audit(state: RunState, memory: Memory, settings: ConfigurationSettings) -> 
     # Only news that are at least as bad open the incident anew.
     worst = max((RANK[finding.severity] for finding in new), default=-1)
     if not findings:
-        memory.told, memory.news_at = 0, None
-    elif memory.told and not RANK[findings[0].severity]:  # what was told is mended, hints are left
-        memory.told, memory.news_at = 0, state.updated_at
-    elif memory.news_at is None or worst >= max(memory.told, 1):
-        memory.told, memory.news_at = max(worst, memory.told), state.updated_at
+        memory.notified, memory.news_at = 0, None
+    elif memory.notified and not RANK[findings[0].severity]:  # what was notified is mended, hints are left
+        memory.notified, memory.news_at = 0, state.updated_at
+    elif memory.news_at is None or worst >= max(memory.notified, 1):
+        memory.notified, memory.news_at = max(worst, memory.notified), state.updated_at
     return True
 
 
@@ -115,7 +115,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: ConfigurationS
     if not findings:
         return Verdict(_NAME)
     if state.phase == "finished":
-        return Verdict(_NAME, "unknown")  # what stood stands, and is not told again
+        return Verdict(_NAME, "unknown")  # the findings stay, and are not notified again
     worst: Severity = findings[0].severity
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return Verdict(

@@ -1,10 +1,11 @@
 """Crash: a launch has died, of what, where, and what it cost. One incident, however many ranks report it.
 
-The cause is the first fatal line that is no consequence (monitor/run/ends.py). It is told a few seconds after the first
-line: the ranks' lines arrive out of order, and the launcher's word for a victim is often first.
-A loop may catch what Python raises: out of memory, a full disk. Where nothing else tells an end (a launcher, the
-scheduler, another failure, a traceback that begins in no function), it is told when the next iterations have not come.
-Risk left: a loop that catches and then computes for longer than that is told; the next iteration resolves it.
+The cause is the first fatal line that is no consequence (monitor/run/ends.py). It is reported a few seconds after the
+first line: the ranks' lines arrive out of order, and what the launcher says of a victim often comes first.
+A loop may catch what Python raises: out of memory, a full disk. Where nothing else proves an end (a launcher, the
+scheduler, another failure, a traceback that begins in no function), it is reported when the next iterations have not
+come.
+Risk left: a loop that catches and then computes for longer than that is reported; the next iteration resolves it.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ ADVICE: dict[str, str] = {
 class CrashSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
-    settle: Seconds = 5.0
+    wait: Seconds = 5.0
     """After the first fatal line: within seconds the other ranks' lines show which one was the cause."""
     caught_iterations: Factor = 2.0
-    """What may have been caught is told after the time in which so many iterations are logged: the rest of the one that
-    failed, and the whole of it again."""
+    """What may have been caught is reported after the time in which so many iterations are logged: the rest of the one
+    that failed, and the whole of it again."""
     caught_maximum: Seconds = 300.0
-    """However slow the iterations are: then the hang would be told too."""
+    """However slow the iterations are: then the hang would be reported too."""
 
 
-def told(state: RunState) -> FailureRecord | None:
+def ended_by(state: RunState) -> FailureRecord | None:
     """The failure that has ended the present launch."""
     return state.failure if state.phase == "crashed" else None
 
@@ -60,12 +61,12 @@ def told(state: RunState) -> FailureRecord | None:
 def due(state: RunState, settings: CrashSettings) -> float | None:
     """When the cause is believed; None where nothing has failed."""
     at = state.attempt.first_failure_at
-    if told(state) is None or at is None:
+    if ended_by(state) is None or at is None:
         return None
     if not state.attempt.doubtful:
         proved = state.attempt.proved_at
-        return at + settings.settle if proved is None else max(at + settings.settle, proved + _PROVED)
-    return at + max(settings.settle, min(settings.caught_maximum, settings.caught_iterations * _expected(state)))
+        return at + settings.wait if proved is None else max(at + settings.wait, proved + _PROVED)
+    return at + max(settings.wait, min(settings.caught_maximum, settings.caught_iterations * _expected(state)))
 
 
 def _expected(state: RunState) -> float:
@@ -83,8 +84,8 @@ def next_change(state: RunState, now: float, settings: CrashSettings) -> float |
 
 
 def check(state: RunState, _memory: None, now: float, settings: CrashSettings) -> Verdict:
-    """Firing from the settled cause on, until another launch shows progress."""
-    failure, at = told(state), due(state, settings)
+    """Firing once the cause is known, until another launch shows progress."""
+    failure, at = ended_by(state), due(state, settings)
     if failure is None or not state.live:
         return Verdict(_NAME)
     if at is not None and now < at:

@@ -1,8 +1,8 @@
 """Hang: no progress for longer than the phase ever needs.
 
 Liveness is progress, not writing. Each phase has a budget of silence, learned from the run where it has a past and a
-stated first default where it has none. Half of it gone is late (shown), all of it gone is hung (told). Silent for runs
-that have ended, and for logs that were already dead when first seen (`state.live`).
+stated first default where it has none. Half of it gone is late (shown), all of it gone is hung (notified). Silent for
+runs that have ended, and for archived logs (`state.live`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
         allowed = _evaluating(state, settings, longest)
         first = state.evaluation_sets is None and state.validations_since
         if first or state.driver == "trainer":
-            # Nobody knows which set is the last, and an iteration comes after it: HF Trainer tells a result at its end.
+            # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
             training = _training(state, settings)
             return training if training.seconds > allowed.seconds else allowed
         return allowed
@@ -108,7 +108,7 @@ def _started(state: RunState, settings: HangSettings, longest: float | None) -> 
 
 
 def _interval(state: RunState) -> int | None:
-    """Iterations that a line stands for: of this launch, as the log tells it, of the launch before; None if unknown."""
+    """Iterations that a line stands for: of this launch, as the log says, or of the launch before; None if unknown."""
     return state.log_interval or state.topology.log_interval or state.log_interval_before
 
 
@@ -164,11 +164,11 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
     return Budget(seconds, expected, reason)
 
 
-def _likely_interval(iteration: int, driver: str | None) -> int | None:
+def _likely_interval(iteration: int, source: str | None) -> int | None:
     """How many iterations a line stands for, by the first that was reported: programs report multiples of their
     interval. None where that is step 1 of HF Trainer, which reports it whatever `logging_steps` says.
     """
-    if iteration == 1 and driver == "trainer":
+    if iteration == 1 and source == "trainer":
         return None
     return next(every for every in _INTERVALS if iteration % every == 0)
 
@@ -259,19 +259,19 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
 
 def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
     """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended."""
-    told = ""
+    found = ""
     if state.watchdog_ranks:
         evidence["watchdog_ranks"], evidence["watchdog_nodes"] = state.watchdog_ranks, state.watchdog_nodes
-        told += f"; the watchdog of {len(state.watchdog_ranks)} ranks gave up"
-        told += f" on {', '.join(state.watchdog_nodes[:8])}" if state.watchdog_nodes else ""
+        found += f"; the watchdog of {len(state.watchdog_ranks)} ranks gave up"
+        found += f" on {', '.join(state.watchdog_nodes[:8])}" if state.watchdog_nodes else ""
     failure = state.failure
     if failure is not None:
         evidence["failure"], evidence["failure_line"] = failure.failure, failure.line
         rank = f" on rank {failure.rank}" if failure.rank is not None else ""
-        told += (
+        found += (
             f"; before it {failure.failure}{rank}: {failure.message[:120]}; it may have crashed without ending the job"
         )
-    return told
+    return found
 
 
 def _advice(state: RunState, blocking: str | None) -> str:
@@ -283,8 +283,8 @@ def _advice(state: RunState, blocking: str | None) -> str:
     ]
     world = state.topology.world_size
     if blocking not in ("1", "true") and (world is None or world >= _BLOCKING_HELPS):
-        told = "the log does not tell CUDA_LAUNCH_BLOCKING" if blocking is None else f"CUDA_LAUNCH_BLOCKING={blocking}"
-        steps.append(f"{told}: without =1 runs of 160 GPUs and more have hung; it cost them 0 to 6 %")
+        known = "the log does not show CUDA_LAUNCH_BLOCKING" if blocking is None else f"CUDA_LAUNCH_BLOCKING={blocking}"
+        steps.append(f"{known}: without =1 runs of 160 GPUs and more have hung; it cost them 0 to 6 %")
     if state.phase == "evaluating":
         steps.append(
             "data loader workers that copied a held lock hang evaluations: try one worker, or a barrier before it"

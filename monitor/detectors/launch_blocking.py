@@ -1,4 +1,4 @@
-"""CUDA_LAUNCH_BLOCKING: what it costs here, where the log tells that it is set; a cold start that is too slow.
+"""CUDA_LAUNCH_BLOCKING: what it costs here, where the log shows that it is set; a cold start that is too slow.
 
 BLOOM trained with =1, because without it runs of 160 GPUs and more hung; it cost 6.3 % on 80 GPUs and nothing on 160
 (docs/incident-record.md, "CUDA_LAUNCH_BLOCKING"). So =1 is no mistake in itself, and "not seen" is unknown, not 0.
@@ -31,7 +31,7 @@ class LaunchBlockingSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     cost: Ratio = 0.03
-    """A measured cost from here on is told; less lies between two launches of the same setting."""
+    """A measured cost from here on is notified; less lies between two launches of the same setting."""
     cold_start: Ratio = 0.15
     """Slower than the same configuration elsewhere: clusters differ by several percent, not by this much."""
 
@@ -48,7 +48,7 @@ class Memory(Struct):
 
 
 def is_on(value: str | None) -> bool | None:
-    """Whether the variable is set; None where the log does not tell."""
+    """Whether the variable is set; None where the log does not show it."""
     return None if value is None else value in _ON
 
 
@@ -116,14 +116,14 @@ def _cold(memory: Memory, here: slowdown.Segment, setting: bool | None, settings
     slower = math.exp(here.level) / memory.reference - 1
     if slower < settings.cold_start:
         return Verdict(_NAME)
-    told = (
+    known = (
         f"{VARIABLE}=1 is set and may be why"
         if setting
-        else (f"the log does not tell {VARIABLE}; see whether it is 1, among other causes")
+        else (f"the log does not show {VARIABLE}; see whether it is 1, among other causes")
     )
     summary = (
         f"{100 * slower:.0f} % slower than the same configuration elsewhere on {memory.gpu} "
-        f"({memory.reference:.4g} s): {math.exp(here.level):.4g} s per iteration from the first iterations on; {told}"
+        f"({memory.reference:.4g} s): {math.exp(here.level):.4g} s per iteration from the first iterations on; {known}"
     )
     severity: Severity = "warning" if setting else "info"
     return _firing(memory, here, severity, summary, slower, "1" if setting else None, memory.gpu)

@@ -1,7 +1,7 @@
 """Loss scale collapse: it halves again and again, sinks over thousands of iterations, or has reached its minimum.
 
 Healthy is: halved once, doubled after a window of clean steps (1000 by default). Each fall counts in halvings, from
-overflow lines or from the iteration lines, whichever tells more. A scale that never moves (bf16 prints none or 1.0, a
+overflow lines or from the iteration lines, whichever shows more. A scale that never moves (bf16 prints none or 1.0, a
 static one is constant) is no evidence; -1 is no scale.
 """
 
@@ -41,7 +41,7 @@ class LossScaleCollapseSettings(Struct, frozen=True):
     calm: int = 100
     """Iterations without a further fall that end the incident: doubling again takes thousands, it is not waited for."""
     block: int = 500
-    """Iterations whose median tells a slow decline: half the window after which a scale doubles."""
+    """Iterations whose median shows a slow decline: half the window after which a scale doubles."""
     decline: float = 3.0
     """Halvings between such medians: a 104B run sank 8-fold over 2,300 iterations before it broke."""
 
@@ -52,8 +52,8 @@ class Memory(Struct):
     attempt: int = 0
     search: ScaleSearch = field(default_factory=ScaleSearch)
     line_scale: float | None = None
-    told: float = 0.0
-    """Halvings that overflow lines told since the last iteration line."""
+    counted: float = 0.0
+    """Halvings that overflow lines reported since the last iteration line."""
     pair: tuple[float, float] | None = None
     highest: float = 0.0
     """The largest scale of this launch since its search ended."""
@@ -82,7 +82,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
         if scale != scale_before:
             scale_before, level = scale, math.log2(scale)
         known, iteration = memory.line_scale, step.iteration
-        calm = level == known and level > low and memory.search.over and not memory.told and not memory.reason
+        calm = level == known and level > low and memory.search.over and not memory.counted and not memory.reason
         if calm and iteration - memory.block_from < block:
             memory.block.append(level)  # all but a few steps of a healthy run end here
             if level > memory.highest:
@@ -90,10 +90,10 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
             continue
         fall = 0.0
         if known is not None and lines:
-            fall = max(0.0, known - level - memory.told)
+            fall = max(0.0, known - level - memory.counted)
             if level > known:
                 memory.pair = None
-        memory.line_scale, memory.told = level, 0.0
+        memory.line_scale, memory.counted = level, 0.0
         searching = memory.search.going_on(step.finished, first == iteration, fall > 0)
         memory.highest = level if searching else max(memory.highest, level)
         # the minimum is reported once, and again where the scale has moved
@@ -127,7 +127,7 @@ def on_event(
         return False  # the same reduction reported twice, or another engine's copy
     memory.pair = pair
     fall = math.log2(event.loss_scale) - math.log2(event.new_loss_scale)
-    memory.told += max(0.0, fall)
+    memory.counted += max(0.0, fall)
     attempt = state.attempt
     first_line = attempt.first_iteration == attempt.last_iteration
     if memory.search.going_on(attempt.iterations, first_line, True) or fall <= 0:
@@ -149,7 +149,7 @@ def _fallen(
     memory.last_fall = iteration
     recent = sum(halvings for when, halvings in memory.falls if when > iteration - max(_SHORT, every))
     lately = sum(halvings for _, halvings in memory.falls)
-    # one line of many iterations tells the net fall of all of them
+    # one line of many iterations shows the net fall of all of them
     needed = settings.halvings + (every > _SHORT) + (every > _LONG)
     if recent >= needed or lately >= settings.halvings_slow + (every > _LONG):
         return _open(memory, at, "falling", memory.falls[0][0])
@@ -189,7 +189,7 @@ def _declined(past: list[float], present: float, settings: LossScaleCollapseSett
 
 
 def _worse(memory: Memory, reason: str) -> bool:
-    """Whether this or worse is told already."""
+    """Whether this or worse is reported already."""
     return _ORDER.index(reason) <= _ORDER.index(memory.reason)
 
 
@@ -211,7 +211,7 @@ def _calmed(memory: Memory, iteration: int, level: float, settings: LossScaleCol
         return False
     memory.reason, memory.falls, memory.before = "", [], 0.0
     memory.highest = level
-    memory.block, memory.block_from, memory.blocks = [], iteration, []  # told once: no decline on top of the fall
+    memory.block, memory.block_from, memory.blocks = [], iteration, []  # reported once: no decline on top of the fall
     return True
 
 
@@ -232,7 +232,7 @@ def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleColl
         "after such a fall: keep a checkpoint from before, watch grad norm and loss",
         "declining": f"sinking up to iteration {memory.onset}: {scale:.0f} now{was}; gradients grow: lower the "
         "learning rate or go back before it breaks",
-        "minimum": f"at its minimum since iteration {memory.onset}: {scale:.0f} now{was}; nothing is learned any more: "
+        "minimum": f"at its minimum since iteration {memory.onset}: {scale:.0f} now{was}; the model learns nothing: "
         "stop, go back to a checkpoint from before and skip the data or lower the learning rate",
         "exhausted": f"below its minimum at iteration {memory.onset}{was}: the program stops; go back to a checkpoint "
         "from before and skip the data or lower the learning rate",

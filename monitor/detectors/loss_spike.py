@@ -67,7 +67,7 @@ class LossSpikeSettings(Struct, frozen=True):
     recovered: Ratio = 0.02
     """Within this of the normal before (or three spreads) the loss has come back."""
     patience: int = 200
-    """Iterations that a spike may take to come back before people are told: spikes on record took 30 to 500."""
+    """Iterations that a spike may take to come back before people are notified: spikes on record took 30 to 500."""
     critical: Ratio = 0.5
     """Not recovered and this much above normal: everything computed since is lost work."""
     resume_lines: int = 10

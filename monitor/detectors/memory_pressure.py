@@ -1,8 +1,8 @@
 """Memory pressure: a device or a host is nearly full, or fills up steadily.
 
 Near the limit needs the device's size: from its name in the log, or from an out-of-memory line. A leak is a slope
-(Theil and Sen: the median over pairs of points, deaf to outliers) over at least 200 reports that does not flatten: what
-warms up and settles is no leak. Time is training time, so that a pause does not dilute it.
+(Theil and Sen: the median over pairs of points, not moved by outliers) over at least 200 reports that does not flatten:
+what warms up and then stays level is no leak. Time is training time, so that a pause does not dilute it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parsers.events import FailureSeen, MemoryReported
 _NAME = "memory_pressure"
 _GIB = 2**30
 _CLEAR = 5.0  # of the reports' spread around the line that must have been gained
-_SHARE = 4.0  # a leak is watched for a quarter of the time that it leaves, so that what settles has time to
+_SHARE = 4.0  # a leak is watched for a quarter of the time that it leaves, so that a warm-up has time to end
 
 
 class MemoryPressureSettings(Struct, frozen=True):
@@ -39,10 +39,10 @@ class MemoryPressureSettings(Struct, frozen=True):
     """Until the memory is full: a working day's notice is a warning,"""
     now: Seconds = 2 * 3600.0
     """and so little that somebody must come is critical."""
-    settle: Seconds = 3 * 3600.0
-    """Training time over which a leak that is not urgent must hold: fragmentation and caches settle within hours."""
+    sustained: Seconds = 3 * 3600.0
+    """Training time over which a leak that is not urgent must hold: fragmentation and caches end within hours."""
     flattening: Ratio = 0.75
-    """The slope of the last third over the first third's below which it settles."""
+    """The slope of the last third over the first third's below which it is flattening."""
     growth: Ratio = 0.002
     """Of the device that must have been gained: 0.16 GB of 80 is above what reports vary by."""
     host_growth: Ratio = 0.01
@@ -135,19 +135,19 @@ def _size(state: RunState, memory: Memory) -> int | None:
 
 
 def _peak(state: RunState) -> int | None:
-    told = state.memory
-    return max((value for value in (told.max_allocated, told.allocated) if value), default=None)
+    reported = state.memory
+    return max((value for value in (reported.max_allocated, reported.allocated) if value), default=None)
 
 
 def _near(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> list[tuple[str, str, dict[str, Any]]]:
     """(kind, text, evidence) of what is nearly full."""
     found: list[tuple[str, str, dict[str, Any]]] = []
-    told, size = state.memory, _size(state, memory)
-    used = told.max_reserved or told.reserved or _peak(state)
+    reported, size = state.memory, _size(state, memory)
+    used = reported.max_reserved or reported.reserved or _peak(state)
     if size and used and settings.near * size <= used <= 1.1 * size:
         text = f"{used / _GIB:.1f} of {size / _GIB:.1f} GiB of the GPU are taken ({used / size:.0%})"
         found.append(("device", text, {"used_bytes": used, "device_bytes": size}))
-    ratio = told.host_used_ratio
+    ratio = reported.host_used_ratio
     if ratio is not None and ratio >= settings.host_near:
         found.append(("host", f"{ratio:.0%} of the host's memory are taken", {"host_used_ratio": ratio}))
     return found
@@ -177,7 +177,7 @@ def _leak(series: Series, least: float, room: float | None, settings: MemoryPres
     if series.slope(-third) < settings.flattening * max(series.slope(0, third), slope):
         return None
     full_in = room / slope if room is not None else None
-    needed = settings.settle if full_in is None else min(settings.settle, full_in / _SHARE)
+    needed = settings.sustained if full_in is None else min(settings.sustained, full_in / _SHARE)
     if watched < needed:
         return None
     return {"slope": slope, "full_in": full_in, "reports": series.count}
@@ -194,7 +194,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressure
     for leak in memory.leaks:
         severity = _urgency(state, leak["full_in"], settings)
         severities.append(severity)
-        texts.append(_told(leak))
+        texts.append(_leak_text(leak))
         rate = leak["slope"] * 86400.0
         name = "bytes_per_day" if leak["kind"] == "device" else "ratio_per_day"
         shown: dict[str, Any] = {name: round(rate, 4), "reports": leak["reports"]}
@@ -226,7 +226,7 @@ def _urgency(state: RunState, full_in: float | None, settings: MemoryPressureSet
     return "info" if full_in > settings.soon and left is not None and full_in > left else "warning"
 
 
-def _told(leak: dict[str, Any]) -> str:
+def _leak_text(leak: dict[str, Any]) -> str:
     per_day = leak["slope"] * 86400.0
     when = ""
     if leak["full_in"] is not None:

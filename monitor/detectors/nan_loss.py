@@ -1,4 +1,4 @@
-"""NaN loss: the field is gone, `nan`, `inf`, or the grad norm is no number; steps that were all skipped told apart.
+"""NaN loss: the field is gone, `nan`, `inf`, or the grad norm is no number; not where every step was skipped.
 
 Megatron prints a loss only if it is above 0, and NaN is not: the field vanishes from the line. That is a finding only
 in a run that printed it on the lines before, and only in a line that reaches past the place where it would stand. Of an

@@ -1,6 +1,6 @@
 """Overflow storm: step after step is skipped, so nothing is learned while the log looks alive.
 
-Three witnesses, the strongest counts: DeepSpeed's OVERFLOW lines, the loop's own count of skipped iterations (always 0
+Three signs, the strongest counts: DeepSpeed's OVERFLOW lines, the loop's own count of skipped iterations (always 0
 in BigScience's fork), and a grad norm repeated bit for bit, which is the one of the last step that was not skipped.
 Health skips one or two steps (hysteresis) each time the scale is tried again.
 """
@@ -30,7 +30,7 @@ class OverflowStormSettings(Struct, frozen=True):
     skipped: int = 3
     """Within 10 iterations: hysteresis lets two meet in health, a third is a storm."""
     share: Ratio = 0.3
-    """Of the steps of a line that tells more than 10 of them."""
+    """Of the steps of a line that stands for more than 10 of them."""
     critical: Ratio = 0.8
     """Share of skipped steps from which on the run stands still."""
     calm: int = 20
@@ -45,7 +45,7 @@ class Memory(Struct):
     overflows: list[int] = field(default_factory=list)
     """Iterations after which an overflow line came, one entry each."""
     skips: list[tuple[int, int]] = field(default_factory=list)
-    """(iteration, skipped steps that its line tells)."""
+    """(iteration, skipped steps that its line reports)."""
     skipped: int = 0
     """Skipped steps that were reported since the last step that counted."""
     overflow_since_line: bool = False
@@ -118,7 +118,7 @@ def _begin(memory: Memory, attempt: int) -> None:
 def _norm(memory: Memory, norm: float | None, explained: bool) -> bool:
     """Whether the norm is frozen: repeated more often than one halving with its hysteresis explains.
 
-    `explained`: the scale fell or an overflow was told, so that a repeat is what a skipped step prints.
+    `explained`: the scale fell or an overflow was reported, so that a repeat is what a skipped step prints.
     """
     if norm is None or not norm > 0:
         memory.repeats = 0

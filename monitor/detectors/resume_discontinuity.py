@@ -2,7 +2,7 @@
 
 The first line of a new launch is held against what the run itself had printed: learning rate, batch size and consumed
 samples at that very iteration, where it is computed again, or just before it. A run that goes on from its checkpoint
-repeats its past exactly. What a person changed on purpose (other arguments for the schedule) is told and wakes nobody.
+repeats its past exactly. What a person changed on purpose (other arguments for the schedule) is shown, not notified.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _first_rate(memory: Memory, step: Step, settings: ResumeSettings) -> bool:
 
 
 def _later(memory: Memory, step: Step, rate: float | None, settings: ResumeSettings) -> bool:
-    """The second line may put the first right: one that was skipped prints what rate it likes. Old trouble ends."""
+    """The second line may put the first right: one that was skipped prints an arbitrary rate. Old trouble ends."""
     expected, memory.expected_rate = memory.expected_rate, None
     if expected is not None and rate is not None and abs(rate - expected) <= 2 * settings.learning_rate * expected:
         memory.found = [item for item in memory.found if item["what"] != "learning rate"]
@@ -153,7 +153,7 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
         # Lines were lost, or iterations: what the schedule should be now is not known.
         if memory.skipped_to is not None or not _ahead(past, step, jump, settings):
             return []
-        text = f"went on at iteration {iteration}, the last one seen was {last}, and the samples do not tell of more"
+        text = f"went on at iteration {iteration}, the last one seen was {last}, the consumed samples show no more"
         return [("iteration", "warning", text, {"iteration": iteration, "last_iteration": last})]
     found: list[_Found] = []
     saved = state.checkpoints.last_iteration
@@ -188,7 +188,7 @@ def _rate(past: Past, step: Step, steps: int, settings: ResumeSettings) -> Itera
 
 
 def _ahead(past: Past, step: Step, jump: int, settings: ResumeSettings) -> bool:
-    """A jump forward that the counter of samples does not tell of."""
+    """A jump forward that the counter of samples does not show."""
     samples, known, batch = step.samples, past.samples[-1], step.batch_size
     if samples is None or known is None or not batch:
         return False

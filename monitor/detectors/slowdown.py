@@ -29,7 +29,7 @@ NAME = "slowdown"
 _ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
 _ALIKE = 0.15  # the same for four and more, the farthest left out
 _BACK = 6  # iterations near the old level that resolve an incident
-_LASTING = 12  # iterations, all but two of them slow, that are told however uneven they are
+_LASTING = 12  # iterations, all but two of them slow, that are reported however uneven they are
 _SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
 _FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch
@@ -41,7 +41,7 @@ class SlowdownSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
     threshold: Ratio = 0.02
-    """Smaller shifts are not told: runs of the same job differ by under 1 %, one slow GPU of 384 cost 5.6 %."""
+    """Smaller shifts are not reported: runs of the same job differ by under 1 %, one slow GPU of 384 cost 5.6 %."""
     sum_limit: float = 11.0
     """h of the CUSUM, in scales: at 2 % noise under 1 false alarm in 10,000 iterations."""
     warm_up: int = 3
@@ -62,7 +62,7 @@ class Shift(Struct):
     base: float
     level: float
     reason: str
-    told_at: int
+    reported_at: int
     unsure: bool = False
     """A new launch has not shown its level yet."""
 
@@ -91,7 +91,7 @@ class Memory(Struct):
     faster: Shift | None = None
     segments: list[Segment] = field(default_factory=list)
     untimed: int | None = None
-    """The iteration that came without a time; DeepSpeed's engine tells it on the step's next line."""
+    """The iteration that came without a time; DeepSpeed's engine prints it on the step's next line."""
 
 
 def _layout_of(state: RunState, step: Step) -> str:
@@ -183,13 +183,16 @@ def _change_key(memory: Memory, key: str) -> bool:
 def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
     """Compare the step with the level: shifted up, down, back, or drifted."""
     shift = memory.shift
-    if shift is None and memory.faster is None and track.seen % levels.DRIFT_EVERY and not _suspect(track, settings):
-        return False  # all but a few steps of a healthy run end here
+    if shift is None and memory.faster is None and not _suspect(track, settings):
+        return _watch_drift(memory, track, iteration, at, settings)  # all but a few looks at a healthy run end here
     count = needed(track.scale, settings.threshold)
     if shift is not None and not shift.unsure and shift.reason != "drift":
         recent = track.values[-max(_BACK, count) :]
         middle = median_high(recent)
-        if iteration - shift.told_at >= len(recent) >= _BACK and middle - shift.base < (shift.level - shift.base) / 2:
+        if (
+            iteration - shift.reported_at >= len(recent) >= _BACK
+            and middle - shift.base < (shift.level - shift.base) / 2
+        ):
             _return(memory, track, shift.base)
             return True
     if memory.faster is not None and iteration - memory.faster.onset > 50:
@@ -199,7 +202,12 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
     if size:
         _take_shift(memory, track, iteration, at, size, "shift")
         return True
-    drift = track.drifted()
+    return _watch_drift(memory, track, iteration, at, settings)
+
+
+def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
+    """Compare the median of the last steps with the best one that the run has shown."""
+    drift, shift = track.drifted(), memory.shift
     if drift is None or track.best is None:
         return False
     if shift is None and drift > max(math.log1p(settings.drift), 3 * track.scale):
@@ -214,7 +222,7 @@ def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: Sl
 
 
 def needed(scale: float, threshold: float) -> int:
-    """Residuals whose median tells `threshold` from noise: its error falls with the root of their number."""
+    """Residuals whose median separates `threshold` from noise: its error falls with the root of their number."""
     return min(levels.RECENT, max(5, math.ceil((2.5 * scale / threshold) ** 2)))
 
 
@@ -304,7 +312,7 @@ def _begin_segment(state: RunState, memory: Memory, track: Level, step: Step, se
         if not earlier or track.value - shift.base < (shift.level - shift.base) / 2:
             memory.shift = None
         else:
-            shift.level, shift.told_at = track.value, iteration
+            shift.level, shift.reported_at = track.value, iteration
         return True
     if not earlier:
         return False
@@ -401,7 +409,7 @@ def _faster(state: RunState, shift: Shift) -> Verdict:
         "firing",
         severity="info",
         summary=f"iterations take {100 * (1 - level / base):.1f} % less time since iteration {shift.onset}: "
-        f"{level:.4g} s instead of {base:.4g} s; good news, unless code or data changed without intent",
+        f"{level:.4g} s instead of {base:.4g} s; nothing to do, unless code or data were changed by mistake",
         onset_iteration=shift.onset,
         since=shift.at,
         evidence={

@@ -68,7 +68,7 @@ class Past(Struct):
             return None
         steps = self.iterations[high] - self.iterations[low]
         if not steps and iteration != self.iterations[low]:
-            return None  # one line tells no direction
+            return None  # one line gives no slope
         slope = (two - one) / steps if steps else 0.0
         return one + slope * (iteration - self.iterations[low]), abs(slope)
 

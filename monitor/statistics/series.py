@@ -43,7 +43,7 @@ class Series(Struct):
         return len(self.times) % _EVERY == 0
 
     def slope(self, begin: int = 0, end: int | None = None) -> float:
-        """Median over pairs half a length apart: of all pairs those tell most of the slope, and they are few."""
+        """Median over pairs half a length apart: of all pairs those show most of the slope, and they are few."""
         times, values = self.times[begin:end], self.values[begin:end]
         half = len(times) // 2
         slopes = [

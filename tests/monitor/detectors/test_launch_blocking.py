@@ -58,7 +58,7 @@ def test_a_cold_start_is_compared_with_known_machines(seconds: float, told: bool
             "info",
             123.69,
         )
-        assert "the log does not tell" in found[0].summary
+        assert "the log does not show" in found[0].summary
 
 
 def test_values() -> None:
