@@ -100,10 +100,11 @@ class Judge:
                 if step is not None:
                     steps.append(step)
             changed = False
-            for detector, settings in self._listeners.get(kind, ()):
-                memory = recall(state, detector.name, detector.memory) if detector.memory else None
-                if detector.on_event is not None and detector.on_event(state, memory, event, settings):
-                    changed = True
+            if kind in self._listeners:
+                for detector, settings in self._listeners[kind]:
+                    memory = recall(state, detector.name, detector.memory) if detector.memory else None
+                    if detector.on_event is not None and detector.on_event(state, memory, event, settings):
+                        changed = True
             if live and state.live and not run.archived:
                 if steps:
                     changed = self._update(state, steps) or changed

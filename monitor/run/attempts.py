@@ -63,6 +63,7 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.failure = None
     state.watchdog_ranks, state.watchdog_nodes = [], []
     state.memory = Memory()
+    state.baseline_before = state.last_baseline
     state.pace.reset_windows()
     state.gap_ratios.values.clear()
     if state.log_interval is not None:

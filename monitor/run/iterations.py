@@ -190,9 +190,7 @@ def _take_seconds(state: RunState, elapsed: float, delta: int, first: bool, at: 
         state.step_seconds = pure
         printed = state.latest.tflops if state.driver == "iteration" and pure == elapsed else None
         state.steady.add(batch_size, pure, printed)
-    baseline = state.pace.add(pure, batch_size, delta)
-    if baseline is not None:
-        state.last_baseline = baseline
+    state.pace.add(pure, batch_size, delta)
 
 
 def _pure_seconds(state: RunState, elapsed: float, delta: int, at: float | None) -> float | None:

@@ -231,8 +231,8 @@ class RunState:
     """Iterations between the last two lines."""
     log_interval_before: int | None = None
     """The same of the launch before."""
-    last_baseline: float | None = None
-    """The last known normal seconds per iteration, also of a launch before."""
+    baseline_before: float | None = None
+    """Normal seconds per iteration of the launches before."""
     engine_seconds: float = 0.0
     """Seconds of this launch that DeepSpeed's engine reported before the loop's own line came."""
     tflops_key: list[int | str | None] = field(default_factory=list)
@@ -287,6 +287,11 @@ class RunState:
     """(incident, severity) of all that ever fired: their series stay as 0, they must not vanish between scrapes."""
     memory_of: dict[str, Any] = field(default_factory=dict)
     """Detectors' own memories, by detector name."""
+
+    @property
+    def last_baseline(self) -> float | None:
+        """The last known normal seconds per iteration, of this launch or the one before."""
+        return self.pace.baseline or self.baseline_before
 
     @property
     def last_line(self) -> str:

@@ -22,6 +22,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+import msgspec.structs
 
 from parsers.engine import fields
 from parsers.engine.prefixes import NOT_HOSTS, iso_time
@@ -107,19 +108,21 @@ class Template:
 
     def read(self, raw: bytes) -> Answer | None:
         """(rule, event) of each thing that a line of this shape says; None if the reference reading must be asked."""
-        answer = []
-        for rule, cut, works, text, decode in self._parts:
-            pieces = cut(raw)
-            if works:
-                worked = list(pieces)
-                for place, work in works:
-                    worked[place] = work(pieces[place])
-                pieces = tuple(worked)
-            try:
-                answer.append((rule, decode(text % pieces)))
-            except msgspec.DecodeError:  # a leading zero, or too large a number
-                return None
-        return answer
+        try:
+            return [
+                (rule, decode(text % (_worked(cut(raw), works) if works else cut(raw))))
+                for rule, cut, works, text, decode in self._parts
+            ]
+        except msgspec.DecodeError:  # a leading zero, or too large a number
+            return None
+
+
+def _worked(pieces: tuple[bytes, ...], works: Sequence[tuple[int, Callable[[bytes], bytes]]]) -> tuple[bytes, ...]:
+    """The pieces as JSON."""
+    worked = list(pieces)
+    for place, work in works:
+        worked[place] = work(pieces[place])
+    return tuple(worked)
 
 
 UNUSED: Final = Template((), ())
@@ -231,7 +234,7 @@ class _Finder:
         before = "{"
         for name in events[0].__struct_fields__:
             values = [getattr(event, name) for event in events]
-            if any(value is not None for value in values):
+            if any(value != _defaults(type(events[0])).get(name) for value in values):
                 yield f'{before}"{name}":'
                 yield from self._value(values)
                 before = ","
@@ -339,6 +342,16 @@ def _part(rule: str, events: Sequence[Event], finder: _Finder) -> _Part:
         written += b"%b"
     written += b"%b" * (2 - len(cuts))
     return _Part(rule, tuple(cuts), tuple(works), written, _decoder(type(events[0])))
+
+
+@cache
+def _defaults(kind: type[Event]) -> dict[str, Any]:
+    """What an event of this type says of a field that is left out."""
+    return {
+        field.name: {} if field.default_factory is dict else field.default
+        for field in msgspec.structs.fields(kind)
+        if not field.required
+    }
 
 
 @cache
