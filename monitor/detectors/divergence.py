@@ -24,6 +24,7 @@ _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before a
 _STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
 _STEP_NOISE = 4.0  # times that noise: a larger change between two blocks is a step
 _MEDIAN_NOISE = 1.2533  # of a median over that of a mean, white noise
+_MOST_ALIKE = 0.8  # correlation of neighbours: more of it in 25 lines is the course of the loss
 _LEARNED = 8  # blocks before anything is judged
 
 
@@ -131,11 +132,15 @@ def _judge(memory: Memory, at: float, settings: DivergenceSettings) -> bool:
 
 
 def _line_noise(losses: list[float]) -> float:
-    """What the noise from line to line does to the median of these losses, as a part of them. From one line to the next
-    the course of the loss is nothing.
+    """What the noise from line to line does to the median of these losses, as a part of them: more where neighbours are
+    alike, which the change from one line to the next tells.
     """
-    steps = _differences([math.log(loss) for loss in losses])
-    return _MEDIAN_NOISE * spread(steps) / math.sqrt(2 * len(losses))
+    levels = [math.log(loss) for loss in losses]
+    noise, change = spread(levels), spread(_differences(levels))
+    if noise <= 0:
+        return 0.0
+    alike = min(max(1 - change**2 / (2 * noise**2), 0.0), _MOST_ALIKE)
+    return _MEDIAN_NOISE * noise * math.sqrt((1 + alike) / (1 - alike) / len(losses))
 
 
 def _differences(values: list[float]) -> list[float]:

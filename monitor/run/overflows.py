@@ -41,7 +41,7 @@ class Overflows:
     def take_line(self, event: OverflowSkipped, iteration: int, every: int) -> bool:
         """Whether the line tells a step that no line told before. `every`: iterations between two lines of steps."""
         old, new = event.loss_scale, event.new_loss_scale
-        pair = f"{old} {new} {event.hysteresis}"
+        pair = " ".join("" if value is None else f"{value:g}" for value in (old, new, event.hysteresis))
         before = self.seen.pop(pair, None)
         self.seen[pair] = iteration
         while len(self.seen) > _PAIRS:
@@ -77,7 +77,7 @@ class Overflows:
         if place < len(self.counters):
             since, self.counters[place] = max(0, skipped - self.counters[place]), skipped
         else:  # a further engine that was not heard of before may have skipped these long ago
-            since = skipped if place == 0 else 0
+            since = skipped if len(self.counted) == 1 else 0
             self.counters.append(skipped)
         added = max(0, since - self.skipped)
         self.skipped += added

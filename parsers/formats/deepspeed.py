@@ -50,7 +50,7 @@ _CHAT_SAMPLES = re.compile(r"\bCurSamplesPerSec=(" + _N + ")")
 # `OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768`
 # `... Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1`
 _OVERFLOW = re.compile(
-    r"(?:OVERFLOW!|loss scale overflow!).{0,80}?Attempted loss scale: (" + _N + r")"
+    r"(?:OVERFLOW!|loss scale overflow!|Overflow detected\.).{0,80}?Attempted loss scale: (" + _N + r")"
     r"(?:, reducing to (" + _N + r")|, but hysteresis is \d{1,6}\. Reducing hysteresis to (\d{1,6}))?"
 )
 # `Grad overflow on iteration 3`, `Reducing dynamic loss scale from 65536.0 to 32768.0` are the same overflow told twice

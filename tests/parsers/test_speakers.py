@@ -138,6 +138,8 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [
      [{"event": "overflow", "loss_scale": 256, "new_loss_scale": 128}]),
     ("[2023-04-18 01:46:52,554] [INFO] [loss_scaler.py:188:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted "
      "loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1", [{"loss_scale": 65536, "hysteresis": 1}]),
+    ("Overflow detected. Skipping step. Attempted loss scale: 64.0, reducing to 32.0",
+     [{"event": "overflow", "loss_scale": 64.0, "new_loss_scale": 32.0}]),
     ("[deepspeed] fp16 dynamic loss scale overflow! Skipping step. Attempted loss scale: 64.0, reducing to 32.0",
      [{"loss_scale": 64, "new_loss_scale": 32}]),
     ("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.", [{"event": "loss_scale_exhausted"}]),
