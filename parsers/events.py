@@ -59,6 +59,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
     kind: ClassVar[str] = ""
     proves_training: ClassVar[bool] = True
     """False for lines that programs other than a training print too: they alone make no run."""
+    redrawn: ClassVar[bool] = False
+    """True where the same line once more says nothing new: who judges does not read it again."""
 
     rank: int | None = None
     node: str | None = None
@@ -141,6 +143,7 @@ class TrainerProgressed(Event, frozen=True, kw_only=True, gc=False):
 
     kind: ClassVar[str] = "trainer_progress"
     proves_training: ClassVar[bool] = False
+    redrawn: ClassVar[bool] = True
 
     step: int
     total: int

@@ -50,9 +50,9 @@ Known: TypeAlias = Shape | None
 class Memo:
     """Shapes and layouts known so far."""
 
-    def __init__(self, scanner: Scanner, used: Callable[[Event], bool] = lambda _: True) -> None:
+    def __init__(self, scanner: Scanner, used: Callable[[Event], bool] | None = None) -> None:
         """`used`: whether the reader's caller has a use for an event. It may ask for its type and for names in it, not
-        for numbers: lines of a shape that gives nothing of use are not read again.
+        for numbers: lines of a shape that gives nothing of use are not read again. None: every event is wanted.
         """
         self.scanner = scanner
         self.used = used
@@ -114,7 +114,9 @@ class Memo:
                     return
                 self._layouts[key] = None
                 layout = self._layouts[key] = learn(raw, answer, read)
-                layout.used = any(self.used(event) for _, event in answer)
+                if self.used is not None:
+                    layout.used = any(self.used(event) for _, event in answer)
+                    layout.redrawn = all(event.redrawn for _, event in answer)
             template = layout.template(raw)
         except NoTemplateError:
             return
