@@ -1,4 +1,4 @@
-"""`fold`: one event into the state of its run. The only writer of RunState, called by the loop that owns it.
+"""`fold`: one event into the state of its run, called by the loop that owns it.
 
 `at` is when the line was written as far as we know: when it was read while the log comes live, the file's last change
 while a backlog is read. `live` tells which.
