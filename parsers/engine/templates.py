@@ -38,7 +38,7 @@ Reading: TypeAlias = Callable[[bytes], Answer]
 
 _EXAMPLES = 4  # lines with other digits from which values are found: two one-digit numbers are alike in 1 of 6,561
 _PROOFS = 2  # further ones that the finished template must read right
-_WIDTHS = ((re.compile(rb"00+"), b"0"), (re.compile(rb"  +"), b" "), (re.compile(rb"[\x80-\xff]+"), b"\x80"))
+_BAR = re.compile(rb"(?:\xe2\x96[\x80-\x8f])+")  # a progress bar's blocks
 _REGION = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _SUFFIX = re.compile(rb"[A-Za-z%]{1,8}|(?::\d+){1,3}(?:\.\d+)?| (?:ms|s|min|h)\b")  # `13.3TFLOPS`, `35.8%`, `1:02:03`
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?|\d{8} \d\d:\d\d:\d\d")
@@ -158,8 +158,11 @@ class Layout:
 
 def widths_aside(shape: bytes) -> bytes:
     """A shape without the widths of its numbers, blanks and bars: lines that share it may share a layout."""
-    for runs, one in _WIDTHS:
-        shape = runs.sub(one, shape)
+    if b"\xe2\x96" in shape:
+        shape = _BAR.sub(b"#", shape)
+    for twice, once in ((b"00", b"0"), (b"  ", b" ")):
+        while twice in shape:
+            shape = shape.replace(twice, once)
     return shape
 
 
@@ -215,12 +218,11 @@ class _Finder:
                 self._note(start + 1, end)
 
     def _note(self, start: int, end: int) -> None:
-        text = self._lines[0][start:end].decode("ascii", "replace")
+        text, cut = self._lines[0][start:end].decode("ascii", "replace"), self._cut(start, end)
         for convert in _CONVERTERS:
             value = convert(text)
             if value is not None:
-                cut = self._cut(start, end)._replace(convert=convert)
-                self._known.setdefault(repr(value), []).append((cut, start, end))
+                self._known.setdefault(repr(value), []).append((cut._replace(convert=convert), start, end))
 
     def _cut(self, start: int, end: int) -> _Cut:
         """The piece [start, end) of the first line by the numbers in it. Raises NoTemplateError if it holds none."""
