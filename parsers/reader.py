@@ -136,7 +136,7 @@ class SourceReader:
                     continue
                 raw = lines[index]
                 template = entry.template
-                if template is None and not entry.seen:
+                if template is None and entry.new:
                     template = self._memo.template(entry, raw)
                 if template is not None:
                     if template.redrawn:

@@ -35,10 +35,11 @@ _MAX_LAYOUTS = 500  # a run has some ten; what is learned in vain costs a millis
 class Shape:
     """Lines of one shape: the rules that may want them, and the template that reads them once it is known."""
 
-    __slots__ = ("rules", "seen", "template")
+    __slots__ = ("new", "rules", "seen", "template")
 
     def __init__(self, rules: tuple[int, ...]) -> None:
         self.rules = rules
+        self.new = True
         self.seen = 0
         self.template: Template | None = None
 
@@ -89,6 +90,7 @@ class Memo:
 
     def template(self, shape: Shape, raw: bytes) -> Template | None:
         """The template of a new shape, where a layout is known that has proved itself on others."""
+        shape.new = False
         layout = self._layouts.get(widths_aside(raw.translate(SHAPE)))
         if layout is not None and layout.proofs >= _ENOUGH:
             with contextlib.suppress(NoTemplateError):
