@@ -1,7 +1,7 @@
 """What is known of one run: plain values.
 
-The fold writes them; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and the core which
-sources the run has, which of them cannot be read, whether it is live, and when it was read.
+The fold writes them; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and the core
+which sources the run has, which of them cannot be read, whether it is live, and when it was read.
 
 A run is a named training: several attempts (launches), each with phases; its lines may come from several sources.
 Instants are seconds of the daemon's steady clock (monitor/clock.py), durations seconds; `unix` translates an instant
