@@ -229,6 +229,17 @@ class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False):
     value: float | str
 
 
+class SizesTold(Event, frozen=True, kw_only=True, gc=False):
+    """Sizes of a launch or its model that programs which do not train print too, by the names of `Topology`."""
+
+    kind: ClassVar[str] = "sizes"
+    proves_training: ClassVar[bool] = False
+
+    values: dict[str, int]
+    default: bool = False
+    """Holds only where nothing else tells."""
+
+
 class ParametersCounted(Event, frozen=True, kw_only=True, gc=False):
     """` > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 1236`."""
 

@@ -12,6 +12,7 @@ from parsers.formats import (
     deepspeed_report,
     environment,
     gpu,
+    hf_settings,
     hf_trainer,
     launchers,
     megatron,
@@ -43,6 +44,7 @@ SPEAKERS = (
     environment,
     deepspeed_report,
     gpu,
+    hf_settings,
 )
 
 RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)

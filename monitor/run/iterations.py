@@ -287,8 +287,9 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
     if event.skipped_steps is not None:
         state.skipped_iterations_total += max(0, event.skipped_steps - state.engine_skipped)
         state.engine_skipped = event.skipped_steps
-    if event.samples_per_second is not None:
+    if event.samples_per_second is not None and not state.rates_of_loop:
         latest.samples_per_second = event.samples_per_second
+        state.printed_rates.add(event.samples_per_second)
     latest.global_batch_size = state.topology.global_batch_size
     elapsed = event.seconds_per_step
     if elapsed is None and event.samples_per_second and latest.global_batch_size:
