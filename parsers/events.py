@@ -99,7 +99,7 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
 
 
 class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):
-    """A DeepSpeed engine's report of one step. `form` tells which line: `steps`, `step` or `throughput`."""
+    """A DeepSpeed engine's report of one step, or the bar of NeMo. `form`: which line it was."""
 
     kind: ClassVar[str] = "engine_step"
 
@@ -115,6 +115,9 @@ class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):
     """Cumulative, unlike Megatron's count per interval."""
     epoch: int | None = None
     micro_step: int | None = None
+    train_steps: int | None = None
+    dialect: str | None = None
+    """None: DeepSpeed's."""
     allocated_bytes: int | None = None
     max_allocated_bytes: int | None = None
 

@@ -20,6 +20,7 @@ from parsers.formats import (
     megatron_reports,
     megatron_setup,
     nccl,
+    nemo,
     neox,
     pytorch,
     slurm,
@@ -28,6 +29,7 @@ from parsers.formats import (
 
 SPEAKERS = (
     neox,
+    nemo,
     argonne,
     megatron,
     hf_trainer,

@@ -274,7 +274,9 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
         last = state.latest.iteration
         return last is None or event.step > last
     state.driver = "engine"
-    state.dialect = state.dialect or DEEPSPEED.name
+    state.dialect = event.dialect or state.dialect or DEEPSPEED.name
+    if event.train_steps is not None:
+        state.train_iterations = event.train_steps
     last = state.attempt.last_iteration
     if last is not None and event.step < last:
         begin_attempt(state, at)
