@@ -30,7 +30,7 @@ def read_steps(line: Line) -> Iterator[Event]:
     match = _PRINTED.search(text)
     if match:
         values = {name: value.strip() for name, value in _NAMED.findall(match[4])}
-        step = integer(values.get("global_step", match[2]))
+        step = integer(values.get("global_step") or str(match[2]))
         if step is not None:
             total = integer(match[3]) if step == integer(match[2]) else None
             yield _logged(line, step, total, values)
