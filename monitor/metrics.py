@@ -89,8 +89,9 @@ def _info(view: View) -> Iterator[Sample]:
 
 
 def _tflops(view: View) -> Iterator[Sample]:
-    if view.state.latest.tflops is not None:
-        yield Sample(("log",), view.state.latest.tflops)
+    printed = derived.printed_tflops(view.state)
+    if printed is not None:
+        yield Sample(("log",), printed)
     computed = derived.computed_tflops(view.state)
     if computed is not None:
         yield Sample(("computed",), computed[1])

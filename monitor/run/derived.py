@@ -45,8 +45,19 @@ def computed_tflops(state: RunState) -> tuple[str, float] | None:
     if not seconds:
         return None
     return flops.computed_tflops(
-        state.topology, seconds, batch_size(state), sequence_length(state), state.dialect, state.tflops_formula
+        state.topology,
+        seconds,
+        batch_size(state),
+        sequence_length(state),
+        state.dialect,
+        state.tflops_formula,
+        state.log_clock_first,
     )
+
+
+def printed_tflops(state: RunState) -> float | None:
+    """The newest printed figure: of the iteration's own line, else of a line of its own (`Effective Tera Flops`)."""
+    return state.latest.tflops if state.latest.tflops is not None else state.effective_tflops
 
 
 def peak_tflops(state: RunState, configured: float | None) -> float | None:

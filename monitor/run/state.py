@@ -18,7 +18,7 @@ from monitor.run.history import History
 from monitor.run.observed import Observed
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
-from monitor.run.steady import Steady
+from monitor.run.steady import Sample, Steady
 from monitor.run.topology import Topology
 from parsers.events import text_of
 
@@ -238,6 +238,12 @@ class RunState:
     """Normal seconds per iteration of the launches before."""
     engine_seconds: float = 0.0
     """Seconds of this launch that DeepSpeed's engine reported before the loop's own line came."""
+    printed_rates: Sample = field(default_factory=Sample)
+    """Samples per second as DeepSpeed's engine prints them where no loop counts."""
+    rates_of_loop: bool = False
+    """They are those of a loop around several engines."""
+    effective_tflops: float | None = None
+    """The last one that stood on a line of its own (`Effective Tera Flops per GPU`)."""
     tflops_key: list[int | str | None] = field(default_factory=list)
     """What `tflops_seconds` was worked out for."""
     tflops_seconds: float | None = None

@@ -29,6 +29,13 @@ _UNUSUAL = (
     "window_size", "sliding_window", "mamba_num_heads", "is_encoder_decoder", "sparse_attention_mode",
 )  # fmt: skip
 """Arguments under which FLOPs, parameters or tokens per sample are not those of a plain GPT."""
+PACKED = frozenset(
+    {
+        "sft", "variable_seq_lengths", "packing", "sequence_packing", "use_packed_sequences", "pack_sequences",
+        "sequence_packing_scheduler", "packed documents", "hybrid_context_parallel",
+    }
+)  # fmt: skip
+"""Those of them by which a sample holds as many sequences as fit: attention's FLOPs differ from step to step."""
 _PARALLEL = frozenset(
     {
         "tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size", "pipe_parallel_size",
