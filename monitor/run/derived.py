@@ -84,12 +84,6 @@ def utilisation(state: RunState, configured_peak: float | None) -> tuple[float |
     return mfu, hfu
 
 
-def slowdown_ratio(state: RunState) -> float | None:
-    """Last pure time over the learned normal: 1.05 is 5 % slower."""
-    baseline, seconds = state.pace.baseline, state.pure_seconds
-    return seconds / baseline if baseline and seconds else None
-
-
 def effective_ratio(state: RunState) -> float | None:
     """Productive time over wall time since the run's first line, at most 1. The log's own clock where it has one."""
     if state.productive_seconds <= 0:

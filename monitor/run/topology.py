@@ -46,6 +46,8 @@ class Topology:
     query_groups: int | None = None
     kv_channels: int | None = None
     sequence_length: int | None = None
+    sequence_grows: bool = False
+    """The arguments let the tokens that a layer works on grow (random-LTD), by what no line may tell."""
     vocab_size: int | None = None
     padded_vocab_size: int | None = None
     train_iterations: int | None = None
