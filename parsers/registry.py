@@ -12,6 +12,7 @@ from parsers.formats import (
     deepspeed_report,
     environment,
     gpu,
+    hf_settings,
     hf_trainer,
     launchers,
     megatron,
@@ -19,6 +20,7 @@ from parsers.formats import (
     megatron_reports,
     megatron_setup,
     nccl,
+    nemo,
     neox,
     pytorch,
     slurm,
@@ -27,6 +29,7 @@ from parsers.formats import (
 
 SPEAKERS = (
     neox,
+    nemo,
     argonne,
     megatron,
     hf_trainer,
@@ -43,6 +46,7 @@ SPEAKERS = (
     environment,
     deepspeed_report,
     gpu,
+    hf_settings,
 )
 
 RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)

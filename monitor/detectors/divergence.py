@@ -133,9 +133,12 @@ def _judge(memory: Memory, at: float, settings: DivergenceSettings) -> bool:
 
 def _line_noise(losses: list[float]) -> float:
     """What the noise from line to line does to the median of these losses, as a part of them: more where neighbours are
-    alike, which the change from one line to the next tells.
+    alike, which the change from one line to the next tells. The course of the loss within them is taken out.
     """
-    levels = [math.log(loss) for loss in losses]
+    levels, half = [math.log(loss) for loss in losses], len(losses) // 2
+    if half:
+        slope = (median_high(levels[-half:]) - median_high(levels[:half])) / (len(levels) - half)
+        levels = [level - slope * place for place, level in enumerate(levels)]
     noise, change = spread(levels), spread(_differences(levels))
     if noise <= 0:
         return 0.0

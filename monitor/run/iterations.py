@@ -289,7 +289,9 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
         last = state.latest.iteration
         return last is None or event.step > last
     state.driver = "engine"
-    state.dialect = state.dialect or DEEPSPEED.name
+    state.dialect = event.dialect or state.dialect or DEEPSPEED.name
+    if event.train_steps is not None:
+        state.train_iterations = event.train_steps
     last = state.attempt.last_iteration
     if last is not None and event.step < last:
         begin_attempt(state, at)
@@ -301,8 +303,9 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
         latest.learning_rate = event.learning_rate
     if event.skipped_steps is not None:
         state.skipped_iterations_total += state.overflows.take_counter(event.step, event.skipped_steps)
-    if event.samples_per_second is not None:
+    if event.samples_per_second is not None and not state.rates_of_loop:
         latest.samples_per_second = event.samples_per_second
+        state.printed_rates.add(event.samples_per_second)
     latest.global_batch_size = state.topology.global_batch_size
     elapsed = event.seconds_per_step
     if elapsed is None and event.samples_per_second and latest.global_batch_size:

@@ -79,6 +79,10 @@ def on_trainer_setting(
 def on_environment(state: RunState, event: EnvironmentVariableSeen, *_rest: Any) -> bool:
     """A variable of the allow-list."""
     state.environment[event.name] = event.value
+    if event.name in topologies.NOMINAL_SIZES:
+        changed = topologies.apply(state.topology, event)
+        if changed is not None:
+            state.topology = changed
     state.environment_seen[event.name] = state.iterations_total
     return False
 

@@ -1,4 +1,7 @@
-"""What is known of one run: plain values, changed by fold.py alone.
+"""What is known of one run: plain values.
+
+The fold writes them; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and the core
+which sources the run has, which of them cannot be read, whether it is live, and when it was read.
 
 A run is a named training: several attempts (launches), each with phases; its lines may come from several sources.
 Instants are seconds of the daemon's steady clock (monitor/clock.py), durations seconds; `unix` translates an instant
@@ -16,7 +19,7 @@ from monitor.run.observed import Observed
 from monitor.run.overflows import Overflows
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
-from monitor.run.steady import Steady
+from monitor.run.steady import Sample, Steady
 from monitor.run.topology import Topology
 from parsers.events import text_of
 
@@ -237,6 +240,12 @@ class RunState:
     """Normal seconds per iteration of the launches before."""
     engine_seconds: float = 0.0
     """Seconds of this launch that DeepSpeed's engine reported before the loop's own line came."""
+    printed_rates: Sample = field(default_factory=Sample)
+    """Samples per second as DeepSpeed's engine prints them where no loop counts."""
+    rates_of_loop: bool = False
+    """They are those of a loop around several engines."""
+    effective_tflops: float | None = None
+    """The last one that stood on a line of its own (`Effective Tera Flops per GPU`)."""
     tflops_key: list[int | str | None] = field(default_factory=list)
     """What `tflops_seconds` was worked out for."""
     tflops_seconds: float | None = None
