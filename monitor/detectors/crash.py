@@ -140,4 +140,4 @@ def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-DETECTOR = Detector(_NAME, CrashSettings, check, deadline=next_change)
+DETECTOR = Detector(_NAME, CrashSettings, check, deadline=next_change, messages="each")

@@ -69,4 +69,4 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
     )
 
 
-DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadline=next_change)
+DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadline=next_change, messages="each")

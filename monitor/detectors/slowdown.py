@@ -525,4 +525,4 @@ def _faster(state: RunState, shift: Shift) -> Verdict:
     )
 
 
-DETECTOR = Detector(NAME, SlowdownSettings, check, Memory, update)
+DETECTOR = Detector(NAME, SlowdownSettings, check, Memory, update, messages="level")

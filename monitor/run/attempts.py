@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from monitor.run.copies import SourceCursor
 from monitor.run.nodes import nodes_of
+from monitor.run.overflows import Overflows
 from monitor.run.phases import ENDED, Phase
 from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
 
@@ -75,7 +76,8 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.last_iteration_at = None
     state.pure_seconds = None
     state.hung = False
-    state.engine_skipped = 0
+    state.overflows = Overflows()
+    state.evaluation_due = state.evaluation_silent = False
     state.checkpoints.started_iteration = state.checkpoints.started_at = None
     for cursor in state.copies.cursors.values():
         cursor.last_iteration = None

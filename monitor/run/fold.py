@@ -206,11 +206,12 @@ def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float,
 
 
 def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
-    state.overflows_total += 1
+    news = state.overflows.take_line(event, state.latest.iteration or 0, state.log_interval or 1)
+    state.overflows_total += news
     scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
     if scale is not None:
         state.latest.loss_scale = scale
-    return True
+    return news
 
 
 def _on_scale_exhausted(

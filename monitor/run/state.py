@@ -16,6 +16,7 @@ from typing import Any
 from monitor.run.copies import Copies
 from monitor.run.history import History
 from monitor.run.observed import Observed
+from monitor.run.overflows import Overflows
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
 from monitor.run.steady import Sample, Steady
@@ -215,7 +216,8 @@ class RunState:
     skipped_iterations_total: int = 0
     nan_iterations_total: int = 0
     overflows_total: int = 0
-    engine_skipped: int = 0
+    overflows: Overflows = field(default_factory=Overflows)
+    """Which overflow lines and counters of this launch tell the same step."""
     failures_total: dict[str, int] = field(default_factory=dict)
     counted_attempt: int = -1
     """The last attempt whose failure was counted."""
@@ -262,6 +264,10 @@ class RunState:
     """An evaluation or save happened since the last iteration line."""
     last_iteration_at: float | None = None
     evaluation_interval: int | None = None
+    evaluation_due: bool = False
+    """The last iteration is one after which the loop evaluates, and nothing of that has been seen yet."""
+    evaluation_silent: bool = False
+    """The loop went on and nothing had been seen: this launch evaluates nothing, or does not say so."""
     evaluation_sets: int | None = None
     """Validation results in the last whole evaluation: after so many the loop goes on."""
     validations_since: int = 0

@@ -152,7 +152,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "eval_iters": ("eval_iters",),
     "exit_interval": ("exit_interval",),
     "zero_stage": ("zero_stage", "zero_optimization_stage"),
-    "experts": ("num_experts",),
+    "experts": ("num_experts", "moe_num_experts", "num_moe_experts", "num_local_experts", "n_routed_experts"),
     "moe_top_k": ("moe_router_topk", "topk"),
     "moe_ffn_hidden_size": ("moe_ffn_hidden_size",),
     "mtp_layers": ("mtp_num_layers",),
