@@ -46,6 +46,11 @@ def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
     return _clean(_default(path, pattern, {known for other in watches if not other.name for known in _paths(other)}))
 
 
+def experiment_name(log: str, label: str) -> str:
+    """The name of one of several experiments in the log of the run `log`: the first, without a label, has the log's."""
+    return _clean(f"{log}:{label}") if label else log
+
+
 def _paths(watch: Watch) -> list[str]:
     return [posixpath.normpath(pattern) for pattern in watch.paths]
 
