@@ -103,7 +103,7 @@ def eta(state: RunState) -> float | None:
 
 
 def at_risk_seconds(state: RunState) -> float | None:
-    """Work that a crash now would lose: iteration time since the last whole checkpoint. None of it once it has finished."""
+    """Work that a crash now would lose: iteration time since the last whole checkpoint; none once it has finished."""
     if state.phase == "finished":
         return 0.0
     return state.seconds_since_checkpoint if state.attempt.iterations or state.iterations_total else None
