@@ -50,7 +50,7 @@ from monitor.metrics import MonitorCounts, Snapshot
 from monitor.naming import run_name
 from monitor.reading import custom_rules
 from monitor.run import derived
-from monitor.run.experiments import BOUNDS, HELD_SECONDS
+from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import Experiment
@@ -500,7 +500,8 @@ class Core:
 
 def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float) -> Sequence[LogEvent]:
     """What of a backlog is folded at once. Ends and failures that stand in a file before any line of the training loop
-    are deferred: its file may be read later, and its lines come first.
+    are deferred: its file may be read later, and its lines come first. What libraries say of the layout and of
+    themselves stands in either of a job's two files.
     """
     if source.has_steps:
         return entries
@@ -509,6 +510,6 @@ def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float)
         if not source.has_steps and isinstance(entry.event, _SURROUNDING):
             run.deferred.append((entry, source.name, at))
         else:
-            source.has_steps = source.has_steps or entry.event.proves_training
+            source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in OPENING)
             taken.append(entry)
     return taken

@@ -34,7 +34,8 @@ HELD_SECONDS = 120.0
 to the run before, as a restart."""
 _MOST_HELD = 4096
 _IDS_KEPT = 1024
-_OPENING = frozenset({TopologyLogged, EnvironmentVariableSeen, SoftwareSeen, ModelSettingLogged})
+OPENING = frozenset({TopologyLogged, EnvironmentVariableSeen, SoftwareSeen, ModelSettingLogged})
+"""What a launch may say before its arguments, beside its milestones."""
 BOUNDS = frozenset(
     {
         TopologyLogged.kind, EnvironmentVariableSeen.kind, SoftwareSeen.kind, ModelSettingLogged.kind,
@@ -155,7 +156,7 @@ class Experiments(Known):
 
 def _opens(event: Event) -> bool:
     """Whether a launch writes this before its arguments."""
-    return type(event) in _OPENING or (isinstance(event, MilestoneReached) and event.milestone != "training_done")
+    return type(event) in OPENING or (isinstance(event, MilestoneReached) and event.milestone != "training_done")
 
 
 def _is_the_last_ones(event: Event) -> bool:
