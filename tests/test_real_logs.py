@@ -41,7 +41,7 @@ def core() -> Core:
         ("cpu/mds_clean", "finished", 300, 300, 0),
         ("cpu/mds_kill9", "crashed", 150, 150, 0),
         ("deepspeed/opt-1.3b-globalBatchSize128", "finished", 7360, 7351, 0),
-        ("hf/packing_stdout", "finished", 30, 30, 0),
+        ("hf/packing", "finished", 30, 30, 0),
         ("microsoft/qwen7b_static_1305_500", "finished", 500, 500, 0),
         ("microsoft/tp2pp1dp8_baseline50", "finished", 50, 50, 0),
         ("neox/70M_512step", "finished", 512, 512, 0),

@@ -87,8 +87,11 @@ def begin_attempt(state: RunState, at: float) -> None:
 def _note_end(state: RunState, at: float) -> None:
     """How the launch ended that the next one replaces: what it lost work to, and whether anybody had planned it."""
     failure, attempt = state.failure, state.attempt
+    state.after_finish = state.phase in ("finished", "exiting")
+    if state.after_finish:
+        failure = None  # a warning of a process on its way out
     cause = "hang" if state.hung else failure.failure if failure else "unknown"
-    planned = state.phase in ("finished", "exiting") or cause in PLANNED
+    planned = state.after_finish or cause in PLANNED
     state.lost_to = cause
     state.unplanned_ends += not planned
     suspects = [failure.node] if failure and failure.node else state.watchdog_nodes or nodes_of(state)
@@ -110,10 +113,24 @@ def _note_end(state: RunState, at: float) -> None:
     del state.ends[:-_ENDS_KEPT]
 
 
+def retire(state: RunState, at: float) -> None:
+    """Another experiment has begun in its log: nothing more comes of this one."""
+    attempt = state.attempt
+    if state.ends and not (attempt.iterations or attempt.failures or "arguments" in attempt.boundaries):
+        end = state.ends.pop()  # the set-up lines before the arguments were the other's
+        state.restarts -= 1
+        state.unplanned_ends -= not end.planned
+        state.attempt = Attempt(attempt.number - 1, end.started_at, None, end.last_iteration, end.iterations)
+        died: Phase = "training" if end.failure == "unknown" else "crashed"
+        set_phase(state, "finished" if state.after_finish else died, at)
+    if state.phase == "exiting":
+        set_phase(state, "finished", at)
+
+
 def first_of_attempt(state: RunState, iteration: int) -> None:
     """The first iteration of an attempt tells how much work the end of the last one cost."""
     highest = state.highest_iteration
-    if state.attempt.number == 0 or highest is None or iteration > highest + 1:
+    if state.attempt.number == 0 or state.after_finish or highest is None or iteration > highest + 1:
         return
     lost = highest + 1 - iteration
     if lost > 0:

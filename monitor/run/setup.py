@@ -10,6 +10,7 @@ from typing import Any
 
 from monitor.run import topology as topologies
 from monitor.run.attempts import boundary, set_phase
+from monitor.run.experiments import plan_of
 from monitor.run.phases import PHASE_AFTER_MILESTONE
 from monitor.run.state import RunState
 from parsers.events import (
@@ -40,7 +41,10 @@ def on_arguments(
     state: RunState, event: ArgumentsDumped, source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """The arguments dump: a boundary, and most of the topology."""
-    boundary(state, "arguments", str(zlib.crc32(repr(sorted(event.values.items())).encode())), source, at)
+    stamp = str(zlib.crc32(repr(sorted(event.values.items())).encode()))
+    boundary(state, "arguments", stamp, source, at)
+    if state.attempt.boundaries["arguments"] == stamp:  # another dump of a launch is a critic's or a teacher's
+        state.plan = plan_of(event)
     return on_topology(state, event, source, at, _live, _entry)
 
 

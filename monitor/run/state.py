@@ -77,6 +77,17 @@ class Attempt:
     """The highest iteration that any launch before this one had reached."""
 
 
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Which of a log's experiments a run is."""
+
+    log: str = ""
+    """The run of the log's first experiment."""
+    number: int = 1
+    label: str = ""
+    """What the run's name has beside the log's: the experiment's own id, else its number; empty for the first."""
+
+
 @dataclass(slots=True)
 class FailureRecord:
     """The failure that ended an attempt, or the newest that may."""
@@ -192,6 +203,9 @@ class RunState:
     unreadable: dict[str, str] = field(default_factory=dict)
     """Source -> what the system said."""
 
+    experiment: Experiment = field(default_factory=Experiment)
+    plan: dict[str, str] = field(default_factory=dict)
+    """What the arguments of the last launch say that tells experiments apart (experiments.py)."""
     latest: Latest = field(default_factory=Latest)
     attempt: Attempt = field(default_factory=Attempt)
     restarts: int = 0
@@ -223,6 +237,8 @@ class RunState:
     """The last attempt whose failure was counted."""
     lost_to: str = "unknown"
     """What the last launch ended by: its lost work is counted under this name."""
+    after_finish: bool = False
+    """The launch before the present one had finished: what it did is not lost."""
     lost_iterations_total: int = 0
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
 
