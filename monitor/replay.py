@@ -17,6 +17,7 @@ from typing import Any
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.run import derived, goodput
+from monitor.run.ends import settle
 from monitor.run.history import History
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
@@ -119,6 +120,7 @@ class Replay:
         last = self.now
         yield from self.pass_until(last + after)
         yield from self._judge.judge(self.run, self.now)
+        settle(self.run.state, self.now, 0.0)  # what said that it was done, and nothing more, is done
         self.now = last
 
     def pass_until(self, until: float) -> Iterator[Transition]:
