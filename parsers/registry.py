@@ -25,6 +25,7 @@ from parsers.formats import (
     pytorch,
     slurm,
     system,
+    torchtitan,
 )
 
 SPEAKERS = (
@@ -38,6 +39,7 @@ SPEAKERS = (
     megatron_reports,
     arguments,
     mllog,
+    torchtitan,
     slurm,
     batch,
     nccl,

@@ -77,7 +77,8 @@ def due(state: RunState, settings: CrashSettings) -> float | None:
     if not state.attempt.doubtful:
         proved = state.attempt.proved_at
         return at + settings.wait if proved is None else max(at + settings.wait, proved + _PROVED)
-    least = settings.wait if state.attempt.iterations else settings.starting
+    helper = state.failure is not None and state.failure.failure == "python_exception" and not state.attempt.iterations
+    least = settings.starting if helper else settings.wait
     return at + max(least, min(settings.caught_maximum, settings.caught_iterations * _expected(state)))
 
 

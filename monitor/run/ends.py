@@ -206,13 +206,13 @@ def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) 
     elif not known.fatal and record.failure == "stopped" and not _uncaught(state, known):
         state.failure = record
     if event.top_level:
-        certain = state.attempt.iterations == 0 and not helper and bool(script)
+        certain = not helper and bool(script)
         _end_by_traceback(state, event, at, certain=certain)
     return False
 
 
 def _end_by_traceback(state: RunState, event: TracebackSeen, at: float, *, certain: bool) -> None:
-    """The process that printed it is gone. `certain`: no loop ran that could go on, and it is the training's."""
+    """The process that printed it is gone. `certain`: it is one of the training."""
     attempt = state.attempt
     if state.phase == "finished" or state.failure is None:
         return
