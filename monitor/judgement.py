@@ -89,6 +89,7 @@ class Judge:
         state = run.state
         transitions: list[Transition] = []
         steps: list[Step] = []
+        restarts = state.restarts
         for entry in entries:
             event = entry.event
             kind = type(event)
@@ -107,6 +108,8 @@ class Judge:
                     memory = recall(state, detector.name, detector.memory) if detector.memory else None
                     if detector.on_event is not None and detector.on_event(state, memory, event, settings):
                         changed = True
+            if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
+                restarts, changed = state.restarts, True
             if live and state.live and not run.archived:
                 if steps:
                     changed = self._update(state, steps) or changed

@@ -33,6 +33,8 @@ def on_milestone(
         boundary(state, event.milestone, event.logged_at or source, source, at)
     if state.attempt.iterations == 0 or event.milestone == "training_done":
         set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
+        if event.milestone == "training_done":
+            state.attempt.done_at = at
         return True
     return False
 
