@@ -15,7 +15,7 @@ from monitor.config import Config
 from monitor.core.view import view_of
 from monitor.judgement import Judge
 from monitor.metrics import Histogram, Sample, samples_of
-from monitor.replay import Replay, SourceClock, clocked
+from monitor.replay import Players, Replay, SourceClock, clocked
 from parsers.events import LogEvent
 
 Samples = Mapping[str, tuple[Sample, ...] | Histogram]
@@ -31,6 +31,7 @@ class UndatedError(Exception):
 class Moment:
     """All that one run shows at one instant, Unix seconds."""
 
+    run: str
     at: float
     samples: Samples
 
@@ -39,7 +40,9 @@ def history(
     config: Config, judge: Judge, name: str, sources: Mapping[str, Reading], step: float, zone: tzinfo,
     start: float | None = None,
 ) -> Iterator[Moment]:  # fmt: skip
-    """The run every `step` seconds from its first line to its last, and at the last. Nothing of what is no training."""
+    """The run every `step` seconds from its first line to its last, and at the last, and so each of the experiments in
+    its log, one after the other. Nothing of what is no training.
+    """
     begins = {source: _beginning(read()) for source, read in sources.items()}
     dated = [begin for begin in begins.values() if begin is not None]
     if not dated and start is None:
@@ -52,7 +55,8 @@ def history(
     for source, read in sources.items():
         begin = begins[source]
         streams.append(_placed(clocked(read(), source), begin if begin is not None else run_begin))
-    player = Replay(judge, name)
+    players = Players(judge, name, sources)
+    player = players.current()
     player.dated = bool(dated)
     due: float | None = None
     shown: Samples | None = None
@@ -64,15 +68,22 @@ def history(
             if transitions or shown is None:
                 shown = _samples(config, player)
             if player.run.state.proven:
-                yield Moment(shift(due), _shifted(shown, shift))
+                yield Moment(player.run.state.name, shift(due), _shifted(shown, shift))
             due += step
-        for _ in player.play(at, entry, source):
+        before = player
+        for _ in players.play(at, entry, source):
             pass
-        shown = None
+        player, shown = players.current(), None
+        if player is not before and before.run.state.proven and before.now > due - step:  # its last
+            yield _moment(config, before, shift)
+    for _ in players.finish(0.0):
+        pass
     if due is not None and player.run.state.proven:
-        for _ in player.finish(0.0):
-            pass
-        yield Moment(shift(player.now), _shifted(_samples(config, player), shift))
+        yield _moment(config, player, shift)
+
+
+def _moment(config: Config, player: Replay, shift: Callable[[float], float]) -> Moment:
+    return Moment(player.run.state.name, shift(player.now), _shifted(_samples(config, player), shift))
 
 
 def _beginning(entries: Iterable[LogEvent]) -> float | None:

@@ -15,6 +15,7 @@ from monitor.config import Config
 from monitor.detectors import DETECTORS, crash
 from monitor.detectors.base import Detector, Verdict, recall
 from monitor.incidents import IncidentBook, Transition, judge
+from monitor.run.attempts import retire
 from monitor.run.ends import believe, settle
 from monitor.run.fold import fold
 from monitor.run.state import RunState
@@ -88,6 +89,7 @@ class Judge:
         state = run.state
         transitions: list[Transition] = []
         steps: list[Step] = []
+        restarts = state.restarts
         for entry in entries:
             event = entry.event
             kind = type(event)
@@ -106,6 +108,8 @@ class Judge:
                     memory = recall(state, detector.name, detector.memory) if detector.memory else None
                     if detector.on_event is not None and detector.on_event(state, memory, event, settings):
                         changed = True
+            if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
+                restarts, changed = state.restarts, True
             if live and state.live and not run.archived:
                 if steps:
                     changed = self._update(state, steps) or changed
@@ -145,6 +149,18 @@ class Judge:
         if transitions:
             _remember_fired(run.state, transitions)
         return transitions
+
+    def retire(self, run: Judged, at: float) -> list[Transition]:
+        """Another experiment has begun in the run's log: what it died of is told, what is open of it is closed."""
+        state = run.state
+        due = crash.due(state, self._crash)
+        if due is not None:
+            believe(state)
+        told = max(at, due or at)
+        transitions = self.judge(run, told) if state.live else []
+        retire(state, at)
+        run.archived = True
+        return transitions + self.judge(run, told)
 
     def calm_until(self, run: Judged) -> float:
         """No deadline lies before this instant: cheap to ask, where `deadline` is asked at every step of a replay.

@@ -16,11 +16,14 @@ from typing import Any
 
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
+from monitor.naming import experiment_name
 from monitor.run import derived, goodput
+from monitor.run.ends import settle
+from monitor.run.experiments import BOUNDS, Experiments
 from monitor.run.history import History
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
-from monitor.run.state import RunState
+from monitor.run.state import Experiment, RunState
 from monitor.run.steady import Sample
 from parsers.events import EngineStepLogged, Event, IterationLogged, LogEvent, TrainerProgressed
 
@@ -119,7 +122,15 @@ class Replay:
         last = self.now
         yield from self.pass_until(last + after)
         yield from self._judge.judge(self.run, self.now)
+        settle(self.run.state, self.now, 0.0)  # what said that it was done, and nothing more, is done
         self.now = last
+
+    def retire(self, at: float) -> Iterator[Transition]:
+        """Another experiment begins in the log."""
+        yield from self.pass_until(self.now if at == float("inf") else at)
+        last = self.run.state.progress_at
+        yield from self._judge.retire(self.run, self.now)
+        self.now = self.now if last is None else last  # what comes behind its last line is not its own time
 
     def pass_until(self, until: float) -> Iterator[Transition]:
         """Time passes without an event: each deadline on the way is judged at its instant."""
@@ -173,22 +184,77 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
+class Players:
+    """The experiments of a log, each a replay of its own, in the order in which they began."""
+
+    def __init__(self, judge: Judge, name: str, sources: Iterable[str]) -> None:
+        self.all = [Replay(judge, name)]
+        self._judge, self._name = judge, name
+        self._by_label = {"": self.all[0]}
+        self._experiments = {source: Experiments() for source in sources}
+        self._latest = Experiments()  # of the source that is furthest
+
+    def noting(self, entries: Iterable[LogEvent]) -> Iterator[LogEvent]:
+        """The same, and whether any source of the log prints times is noted."""
+        for entry in entries:
+            if entry.event.logged_at is not None and not self.all[0].dated:
+                for player in self.all:
+                    player.dated = True
+            yield entry
+
+    def play(self, at: float, entry: LogEvent, source: str) -> Iterator[tuple[Replay, Transition]]:
+        """One event at its time, as far as it is known whose it is."""
+        experiments = self._experiments[source]
+        if not experiments.held and entry.event.kind not in BOUNDS:
+            player = self.current(source)
+            for transition in player.play(at, entry, source):
+                yield player, transition
+            return
+        before, number = self.current(source), experiments.number
+        due = experiments.take(entry, at, before.run.state)
+        if experiments.told and experiments.number >= self._latest.number:
+            self._latest = experiments
+        player = self.current(source)
+        if experiments.number != number and experiments is self._latest:
+            player.run.archived = False  # a sweep may come back to one
+            for transition in before.retire(due[0][1]):
+                yield before, transition
+        for written, event in ((written, event) for event, written in due):
+            for transition in player.play(written, event, source):
+                yield player, transition
+
+    def current(self, source: str | None = None) -> Replay:
+        """The one that a source's lines belong to, the newest if none is given."""
+        own = self._experiments[source] if source is not None else self._latest
+        own = own if own.told else self._latest
+        player = self._by_label.get(own.label)
+        if player is None:
+            player = self._by_label[own.label] = Replay(self._judge, experiment_name(self._name, own.label))
+            player.run.state.experiment = Experiment(self._name, own.number, own.label)
+            player.dated = self.all[0].dated
+            self.all.append(player)
+        return player
+
+    def finish(self, after: float) -> Iterator[tuple[Replay, Transition]]:
+        """The log has ended; `after` seconds more are watched."""
+        for source, experiments in self._experiments.items():
+            player = self.current(source)
+            for entry, at in experiments.release():
+                for transition in player.play(at, entry, source):
+                    yield player, transition
+        player = self.current()
+        for transition in player.finish(after):
+            yield player, transition
+
+
 def replay(
     judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0
 ) -> Iterator[tuple[Replay, Transition | None]]:
-    """Every transition of one run with the replay that gave it; last, once, with None at the end."""
-    player = Replay(judge, name)
-    streams = [clocked(_noting(player, entries), source) for source, entries in sources.items()]
+    """Every transition of one log with the replay that gave it; last, once for each of its experiments, with None."""
+    players = Players(judge, name, sources)
+    streams = [clocked(players.noting(entries), source) for source, entries in sources.items()]
     for at, entry, source in heapq.merge(*streams, key=itemgetter(0)):
-        for transition in player.play(at, entry, source):
-            yield player, transition
-    for transition in player.finish(after):
-        yield player, transition
-    yield player, None
-
-
-def _noting(player: Replay, entries: Iterable[LogEvent]) -> Iterator[LogEvent]:
-    """Note whether any source of the run prints times."""
-    for entry in entries:
-        player.dated = player.dated or entry.event.logged_at is not None
-        yield entry
+        yield from players.play(at, entry, source)
+    yield from players.finish(after)
+    for player in players.all:
+        yield player, None

@@ -34,9 +34,12 @@ Failure = Literal[
     "preempted",
     "disk_full",
     "killed",
+    "stopped",
     "unknown",
 ]
-"""How a run can die; the closed set of the label `failure`."""
+"""How a run can end before it is done; the closed set of the label `failure`. `stopped`: by a person (Ctrl-C, scancel,
+SIGTERM).
+"""
 
 Milestone = Literal[
     "launched",
@@ -452,6 +455,8 @@ class ProcessExited(Event, frozen=True, kw_only=True, gc=False):
     local_rank: int | None = None
     tasks: str | None = None
     """Slurm's task list as printed, e.g. `0-1,3`."""
+    launch: bool = False
+    """The whole launch has ended: the script or the program that started it says so."""
 
 
 class ProcessTerminated(Event, frozen=True, kw_only=True, gc=False):

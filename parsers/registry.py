@@ -8,6 +8,7 @@ from parsers.engine.scan import Gatherer, Rule
 from parsers.formats import (
     argonne,
     arguments,
+    batch,
     deepspeed,
     deepspeed_report,
     environment,
@@ -19,12 +20,14 @@ from parsers.formats import (
     megatron_checkpoint,
     megatron_reports,
     megatron_setup,
+    mllog,
     nccl,
     nemo,
     neox,
     pytorch,
     slurm,
     system,
+    torchtitan,
 )
 
 SPEAKERS = (
@@ -38,7 +41,10 @@ SPEAKERS = (
     megatron_setup,
     megatron_reports,
     arguments,
+    mllog,
+    torchtitan,
     slurm,
+    batch,
     nccl,
     pytorch,
     launchers,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from monitor.config import Config
 from monitor.core.saved import Saved
 from monitor.detectors import hang
 from monitor.judgement import Judged
 from monitor.metrics import RunSnapshot
+from monitor.naming import experiment_name
 from monitor.run.history import History
 from monitor.run.phases import ENDED
-from monitor.run.state import RunState
+from monitor.run.state import Experiment, RunState
 from parsers.events import LogEvent
 
 
@@ -34,6 +35,11 @@ class Run(Judged):
     shown_state: str = ""
     shown_at: float = 0.0
 
+    @property
+    def log(self) -> str:
+        """The run that its sources are known by: its own name, or that of the first experiment in its log."""
+        return self.state.experiment.log or self.state.name
+
 
 class Runs:
     """By name, at most `max_runs` of them."""
@@ -49,16 +55,22 @@ class Runs:
         """None if nothing is known of it."""
         return self.by_name.get(name)
 
-    def begin(self, name: str, now: float) -> Run:
-        """A new one."""
-        return self._add(Run(RunState(name=name, read_at=now, history=History(kept=self._charts))))
+    def begin(self, name: str, now: float, experiment: Experiment | None = None) -> Run:
+        """A new one; `experiment` is given where it is not the first of its log."""
+        state = RunState(name=name, read_at=now, history=History(kept=self._charts))
+        state.experiment = experiment or state.experiment
+        return self._add(Run(state))
 
     def claim(self, saved: Saved, saved_name: str, name: str) -> None:
-        """A saved run goes on under its present name, unless one of that name is there."""
-        known = saved.claim_run(saved_name)
-        if known is not None and name not in self.by_name:
-            known.state.name = name
-            self._add(Run(known.state, known.book, known.archived))
+        """A saved run and the other experiments of its log go on under their present names, unless such are there."""
+        for known in saved.claim_runs(saved_name):
+            state, experiment = known.state, known.state.experiment
+            if experiment.log:
+                state.experiment = replace(experiment, log=name)
+            present = experiment_name(name, experiment.label)
+            if present not in self.by_name:
+                state.name = present
+                self._add(Run(state, known.book, known.archived))
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset = self.wall_offset
@@ -70,7 +82,9 @@ class Runs:
         dead = [
             (run.state.progress_at or 0.0, name)
             for name, run in self.by_name.items()
-            if not run.book.open and not busy(name) and (not run.state.live or run.state.phase in ENDED)
+            if not run.book.open
+            and (run.archived or not busy(run.log))
+            and (not run.state.live or run.state.phase in ENDED)
         ]
         if not dead:
             return None

@@ -24,6 +24,9 @@ _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever 
 _LEAST_TFLOPS = 4.0  # small models on a few GPUs, and slow networks: 1.7 was seen (97 s an iteration, a line each 100)
 
 
+_CUT = 1.0  # seconds after the line that tells that processes were ended at exit
+
+
 class HangSettings(Struct, frozen=True):
     """Thresholds, each with its reason."""
 
@@ -242,6 +245,9 @@ def deadline(state: RunState, settings: HangSettings) -> float | None:
 
 def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
     """When silence becomes late, then a hang; None when neither is ahead."""
+    cut = state.attempt.cut_at
+    if cut is not None:
+        return cut + _CUT if cut + _CUT > now else None
     if not watched(state) or state.progress_at is None:
         return None
     allowed = budget(state, settings)
@@ -255,6 +261,8 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     """Late after half the budget (quiet warning), hung after it (critical)."""
     if state.lost:
         return Verdict("hang", "unknown")
+    if state.attempt.cut_at is not None and state.live:
+        return _cut(state, state.attempt.cut_at)
     if not watched(state) or state.progress_at is None:
         return Verdict("hang")
     allowed = budget(state, settings)
@@ -293,6 +301,22 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         since=state.progress_at,
         evidence=evidence,
         quiet=not hung,
+    )
+
+
+def _cut(state: RunState, at: float) -> Verdict:
+    """The training was done, its processes were not: they held their nodes until they were ended by force."""
+    done = state.attempt.done_at or at
+    line = state.failure.line if state.failure else ""
+    return Verdict(
+        "hang",
+        "firing",
+        severity="critical",
+        summary=f"hung in exiting: the training said that it was done, and {at - done:.0f} s later, when their time "
+        "was over, its processes had not ended: look for one that waits for the others at exit",
+        onset_iteration=state.latest.iteration,
+        since=done,
+        evidence={"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line},
     )
 
 

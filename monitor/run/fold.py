@@ -106,6 +106,9 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     phase = state.phase
     if phase == "crashed" and not state.attempt.doubtful:
         count_failure(state)
+        if not state.proven or (live and before != "crashed"):
+            # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
+            state.proven, state.live = True, state.live or live
     stepped = state.iterations_total != counted
     if stepped or phase != before or kind in AMENDING or (progressed and kind is ValidationLogged):
         record(state, event, stepped, phase != before, clock, at, live)

@@ -10,6 +10,7 @@ from typing import Any
 
 from monitor.run import topology as topologies
 from monitor.run.attempts import boundary, set_phase
+from monitor.run.experiments import plan_of
 from monitor.run.phases import PHASE_AFTER_MILESTONE
 from monitor.run.state import RunState
 from parsers.events import (
@@ -32,6 +33,8 @@ def on_milestone(
         boundary(state, event.milestone, event.logged_at or source, source, at)
     if state.attempt.iterations == 0 or event.milestone == "training_done":
         set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
+        if event.milestone == "training_done":
+            state.attempt.done_at = at
         return True
     return False
 
@@ -40,7 +43,10 @@ def on_arguments(
     state: RunState, event: ArgumentsDumped, source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """The arguments dump: a boundary, and most of the topology."""
-    boundary(state, "arguments", str(zlib.crc32(repr(sorted(event.values.items())).encode())), source, at)
+    stamp = str(zlib.crc32(repr(sorted(event.values.items())).encode()))
+    boundary(state, "arguments", stamp, source, at)
+    if state.attempt.boundaries["arguments"] == stamp:  # another dump of a launch is a critic's or a teacher's
+        state.plan = plan_of(event)
     return on_topology(state, event, source, at, _live, _entry)
 
 

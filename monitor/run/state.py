@@ -73,8 +73,27 @@ class Attempt:
     """When something told so of what was doubtful before."""
     uncaught_after: int | None = None
     """Iterations of this launch as a traceback came that nobody had caught."""
+    alone: bool = False
+    """A traceback that nobody had caught carries no rank: the process that writes this log has ended."""
+    done_at: float | None = None
+    """When the training loop said that it is done."""
+    job_failed_at: float | None = None
+    """When, after that, its job ended badly: the training's work is whole."""
+    cut_at: float | None = None
+    """When its processes, which should have ended since, were ended by force."""
     highest_before: int | None = None
     """The highest iteration that any launch before this one had reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Which of a log's experiments a run is."""
+
+    log: str = ""
+    """The run of the log's first experiment."""
+    number: int = 1
+    label: str = ""
+    """What the run's name has beside the log's: the experiment's own id, else its number; empty for the first."""
 
 
 @dataclass(slots=True)
@@ -91,6 +110,10 @@ class FailureRecord:
     node: str | None = None
     logged_at: str | None = None
     exit_code: int | None = None
+    helper: bool = False
+    """Another program of the job told it, not the training."""
+    after: int = 0
+    """Iterations of the launch when it was told: what the launch went on from is not what ended it."""
 
 
 @dataclass(slots=True)
@@ -111,6 +134,12 @@ class AttemptEnd:
     """The nodes that failed, or that the launch ran on where no line names the one."""
     culprit: bool = False
     """`nodes` are those that failed."""
+    crashed: bool = False
+    """A line told that it died; else the next launch only began where it had been."""
+    line: str = ""
+    """The line that names the failure."""
+    watched: bool = False
+    """It died while the log was followed."""
 
 
 @dataclass(slots=True)
@@ -192,6 +221,9 @@ class RunState:
     unreadable: dict[str, str] = field(default_factory=dict)
     """Source -> what the system said."""
 
+    experiment: Experiment = field(default_factory=Experiment)
+    plan: dict[str, str] = field(default_factory=dict)
+    """What the arguments of the last launch say that tells experiments apart (experiments.py)."""
     latest: Latest = field(default_factory=Latest)
     attempt: Attempt = field(default_factory=Attempt)
     restarts: int = 0
@@ -223,6 +255,8 @@ class RunState:
     """The last attempt whose failure was counted."""
     lost_to: str = "unknown"
     """What the last launch ended by: its lost work is counted under this name."""
+    after_finish: bool = False
+    """The launch before the present one had finished: what it did is not lost."""
     lost_iterations_total: int = 0
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
 

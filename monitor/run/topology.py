@@ -171,7 +171,7 @@ def apply(topology: Topology, event: Event) -> Topology | None:
     """The topology with what the event tells; None if it tells nothing new."""
     told: dict[str, Any] = {}
     if isinstance(event, ArgumentsDumped):
-        told = _from_arguments(event.values)
+        told = sizes_of(event.values)
     elif isinstance(event, TopologyLogged):
         names = (
             "world_size", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
@@ -199,7 +199,8 @@ def apply(topology: Topology, event: Event) -> Topology | None:
     return _derive(replace(Topology(), **{**kept, **told}, told=topology.told | set(told)), topology)
 
 
-def _from_arguments(values: dict[str, str]) -> dict[str, Any]:
+def sizes_of(values: dict[str, str]) -> dict[str, Any]:
+    """What an arguments dump tells, by field of Topology."""
     told: dict[str, Any] = {}
     for name, spellings in _NAMES.items():
         found = next((number for spelling in spellings if (number := _whole(values.get(spelling))) is not None), None)

@@ -24,6 +24,8 @@ _PREFIX = re.compile(
       (?P<task>[ ]{0,5}\d{1,6}):(?:[ ]|$)
     # `[default7]:` torchrun --tee: role and local rank
     | [ ]{0,4}\[(?:default|worker|trainer)(?P<local>\d{1,9})\]:
+    # `[node01:3]:` torchrun --tee with --role HOST: the role, and the local rank
+    | [ ]{0,4}\[(?P<role_host>[a-z](?![\w.-]{0,80}\.(?:py|cc|cpp|h|c|cu):)[\w.-]{0,80}):(?P<role_local>\d{1,5})\]:
     # `[rank13]:` PyTorch >= 2.2
     | \[rank(?P<rank>\d{1,9})\]:[ ]?
     # `[1,3]<stdout>:` OpenMPI --tag-output
@@ -150,8 +152,10 @@ def _take(prefix: Prefix, match: re.Match[str]) -> None:
                 prefix.level = value
             elif what == "where":
                 prefix.location = value
-            elif what == "ip":
+            elif what in ("ip", "host"):
                 prefix.node = value
+            elif what == "local":
+                prefix.local_rank = int(value)
 
 
 def segments(text: str) -> list[str]:
