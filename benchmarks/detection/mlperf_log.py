@@ -1,8 +1,7 @@
 """Results of MLPerf Training (`:::MLLOG {...}` lines) -> a run's steps, and those as the lines of a Megatron log.
 
-Pre-training prints one `tracked_stats` a step (`train_step_time`; `train_step_timing in s` in older rounds),
-fine-tuning a `train_loss` every few steps: their times follow from the time stamps, the evaluations between them
-taken out.
+Pre-training prints a `tracked_stats` every step (`train_step_time`, or `train_step_timing in s` of older rounds),
+fine-tuning a `train_loss` every few steps: their times follow from the time stamps, without the evaluations between.
 """
 
 from __future__ import annotations

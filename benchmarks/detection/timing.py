@@ -23,7 +23,7 @@ from monitor.judgement import Judge
 from monitor.replay import Replay
 from parsers.events import LogEvent
 
-SEEDS = {"development": 1_000, "final": 1_500_000}
+SEEDS = {"development": 1_000, "final": 1_900_000}
 
 
 def reported(series: Series) -> list[dict[str, Any]]:

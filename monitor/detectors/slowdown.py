@@ -37,8 +37,8 @@ _SEGMENTS = 40  # launches remembered
 _NODESNAMED = 8
 _HEAVY = 3.0  # scales: a larger shift is held against the slow stretches that the level has shown, not only its scale
 _STRETCH = 2  # a stretch of so many slow steps is a hiccup, which the rules of a shift know already
-_LONGER = 1  # times as long as the longest earlier stretch, a slow stretch is a new level
-_FLAP = 64  # lines: a shift that ended sooner was a flap; a slow stretch of so many is told whatever was before
+_CHANCE = 1e-4  # of a stretch that long, if slow steps come one by one
+_FLAP = 96  # lines: a shift that ended sooner was a flap; a slow stretch of so many is told whatever was before
 _FLAP_LONGER = 4  # times as long as an earlier flap of its size, a further one is told
 _FLAPS = 8  # flaps remembered
 _CALM = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
@@ -83,7 +83,7 @@ class Shift(Struct):
     before: Level | None = None
     """The level as it was before the shift, to go on with after it."""
     lines: int = 0
-    """Lines since it was reported."""
+    """Lines since its onset, or since a drift was seen."""
     over: bool = False
     """Of a faster level: no longer shown."""
 
@@ -224,8 +224,8 @@ def _watch(
         return False if grows else _watch_drift(memory, track, iteration, at, settings)  # nearly all looks end here
     if shift is not None and not shift.unsure:
         shift.lines += new
-        if shift.lines > _SAME_SHIFT or shift.reason == "drift":
-            shift.level = max(shift.base, _now(track))
+        if shift.lines // levels.DRIFT > (shift.lines - new) // levels.DRIFT:
+            _renew_level(track, shift, settings)
         if shift.lines >= _BACK and _is_back(memory, track, shift, settings):
             _return(memory, track, shift)
             return True
@@ -253,13 +253,19 @@ def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settin
     limit = max(math.log1p(settings.drift), 3 * track.scale, _UNITS * (track.unit or 0.0))
     if drift <= limit:
         return False
+    if memory.flaps:  # the level of a run that flaps has drifted when nearly all steps of a longer time are slow
+        last = track.values[-min(_NORMAL, levels.DRIFT << len(memory.flaps)) :]
+        if sum(x - track.best <= drift / 2 for x in last) > len(last) // _CALM:
+            return False
     memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift", iteration)
     return True
 
 
-def _now(track: Level) -> float:
-    """The level of the last steps: of as many as a look at a drift takes."""
-    return median_high(track.values[-levels.DRIFT :])
+def _renew_level(track: Level, shift: Shift, settings: SlowdownSettings) -> None:
+    """The slow level is what the last steps show; on the way back it stays what it was."""
+    level = median_high(track.values[-levels.DRIFT :])
+    if level - shift.base > math.log1p(settings.threshold):
+        shift.level = level
 
 
 def _is_back(memory: Memory, track: Level, shift: Shift, settings: SlowdownSettings) -> bool:
@@ -325,15 +331,17 @@ def _is_usual(memory: Memory, track: Level, size: float) -> bool:
     """Whether a stretch of steps that are slower by `size` is nothing new for this run: it has had such stretches, or
     has left such a level again soon, or it is one printed unit.
     """
-    lasting, longest = track.slow_stretches(size / 2)
+    lasting, longest, share = track.slow_stretches(size / 2)
     if size < _UNITS * (track.unit or 0.0) and size < _UNITS * track.see_unit(levels.RECENT):
         return longest > 0 or lasting < _UNIT_LASTING
     if lasting >= _FLAP:
         return False
-    if size > _HEAVY * track.scale and longest > _STRETCH and lasting <= _LONGER * longest:
-        return True
+    if size > _HEAVY * track.scale and share:  # the scale says nothing of a tail: its own share and stretches do
+        rare = lasting * math.log(share) <= math.log(_CHANCE)
+        if not rare or (longest > _STRETCH and lasting <= longest):
+            return True
     flapped = max((flap.lines for flap in memory.flaps if flap.size > size / 2), default=0)
-    return track.seen - track.up_from < min(_FLAP, _FLAP_LONGER * flapped)
+    return lasting < min(_FLAP, _FLAP_LONGER * flapped)
 
 
 def _take_shift(
@@ -352,14 +360,16 @@ def _take_shift(
     if size > 0:
         memory.faster = None
         if shift is None or shift.unsure:
-            memory.shift = Shift(onset, at, track.value, level, "shift", iteration, before=track.before(since))
+            memory.shift = Shift(
+                onset, at, track.value, level, "shift", iteration, before=track.before(since), lines=since
+            )
         elif track.seen <= _SAME_SHIFT or level - shift.base < 2 * (shift.level - shift.base):
             shift.level = level  # the same trouble, still growing
         else:
-            memory.shift = Shift(onset, at, shift.base, level, "shift", iteration, before=shift.before)
+            memory.shift = Shift(onset, at, shift.base, level, "shift", iteration, before=shift.before, lines=since)
     elif shift is None:
         memory.faster = Shift(onset, at, track.value, level, "shift", iteration, before=track.before(since))
-    else:  # faster than the slow level, not yet back: the incident goes on with a smaller figure
+    elif level - shift.base > math.log1p(settings.threshold):  # not yet back: it goes on with a smaller figure
         shift.level = level
     memory.tracks[memory.key] = level_of(track.values[-since:], track.scale, track.unit)
 

@@ -145,21 +145,24 @@ class Level(Struct):
         self.unit = fresh if self.unit is None else min(self.unit, fresh)
         return self.unit
 
-    def slow_stretches(self, above: float) -> tuple[int, int]:
-        """(how long the last values have been more than `above` over the level, the longest earlier such stretch): a
-        value that is not takes back three that are.
+    def slow_stretches(self, above: float) -> tuple[int, int, float]:
+        """(how long the last values have been more than `above` over the level, the longest earlier such stretch, the
+        share of slow values before the last ones): a value that is not slow takes back three that are.
         """
         value = self.value or 0.0
-        score, longest, peak = 0, 0, 0
-        for x in self.values:
+        score, longest, peak, slow, slow_before, begun = 0, 0, 0, 0, 0, 0
+        for place, x in enumerate(self.values):
             if x - value > above:
                 if not score:
-                    longest, peak = max(longest, peak), 0
+                    longest, peak, slow_before, begun = max(longest, peak), 0, slow, place
+                slow += 1
                 score += 1
                 peak = max(peak, score)
             elif score:
                 score = max(0, score - _MISS)
-        return (score, longest) if score else (0, max(longest, peak))
+        if not score:
+            longest, slow_before, begun = max(longest, peak), slow, len(self.values)
+        return score, longest, slow_before / begun if begun else 0.0
 
     def before(self, count: int) -> Level:
         """The level as it was before its last `count` values."""
