@@ -33,6 +33,7 @@ from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
 from monitor.run.recording import AMENDING, record
 from monitor.run.state import Memory, RunState
 from monitor.run.steady import Sample
+from parsers.engine.fields import whole
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
@@ -233,7 +234,7 @@ def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> b
         state.effective_tflops = event.tflops
         state.tflops_formula = EFFECTIVE
         if topology.parameters is None:
-            topology.parameters = round(event.parameters_billions * 1e9)
+            topology.parameters = whole(event.parameters_billions * 1e9)
     if event.samples_per_second is not None and event.seconds_per_step is not None:
         # DeepSpeed-Chat's own line: a step of its whole loop, of which each engine tells a part
         if not state.rates_of_loop:

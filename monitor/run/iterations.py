@@ -330,7 +330,7 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, 
         return False
     state.proven = True
     state.train_iterations = event.total
-    return _trainer_step(state, event.step, event.seconds_per_step, at, live)
+    return _trainer_step(state, event.step, event.seconds_per_step or None, at, live)  # 0.00s/it is no time yet
 
 
 def _trainer_step(state: RunState, step: int, seconds: float | None, at: float, live: bool) -> bool:

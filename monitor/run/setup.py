@@ -13,6 +13,7 @@ from monitor.run.attempts import boundary, set_phase
 from monitor.run.experiments import plan_of
 from monitor.run.phases import PHASE_AFTER_MILESTONE
 from monitor.run.state import RunState
+from parsers.engine.fields import whole
 from parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
@@ -76,7 +77,7 @@ def on_trainer_setting(
             boundary(state, "running_training", event.logged_at or source, source, at)
         state.trainer_declared = True
     elif event.name == "total optimization steps" and isinstance(event.value, int | float):
-        state.trainer_total = int(event.value)
+        state.trainer_total = whole(event.value)
         if state.driver in (None, "trainer"):
             state.train_iterations = state.trainer_total
     return on_topology(state, event, source, at, live, entry)

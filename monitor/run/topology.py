@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 from monitor.run import traits
 from parsers.dialects import GPT_NEOX
+from parsers.engine.fields import integer, whole
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
@@ -242,22 +244,22 @@ def _from_setting(name: str, value: float | str) -> dict[str, Any]:
             return {"gpu_name": value}
         return {"dtype": name} if name in ("fp16", "bf16") and value == "True" else {}
     if name == "parameters_billions":
-        return {"parameters": round(value * 1e9)}
+        return {"parameters": whole(value * 1e9)}
     if name == "unique_parameters":
-        return {"parameters": int(value)}
+        return {"parameters": whole(value)}
     sizes = ("padded_vocab_size", "micro_batches", "global_batch_size", "micro_batch_size", "world_size",
              "gradient_accumulation_steps", "zero_stage", "engine_world_size")  # fmt: skip
-    return {name: int(value)} if name in sizes else {}
+    return {name: whole(value)} if name in sizes else {}
 
 
 def _from_trainer(name: str, value: float) -> dict[str, Any]:
     if name == "instantaneous batch size per device":
-        return {"micro_batch_size": int(value), "trainer": True}
+        return {"micro_batch_size": whole(value), "trainer": True}
     if name.startswith("total train batch size"):
-        return {"global_batch_size": int(value), "trainer": True}
+        return {"global_batch_size": whole(value), "trainer": True}
     if name == "gradient accumulation steps":
-        return {"gradient_accumulation_steps": int(value), "trainer": True}
-    return {"train_iterations": int(value)} if name == "total optimization steps" else {}
+        return {"gradient_accumulation_steps": whole(value), "trainer": True}
+    return {"train_iterations": whole(value)} if name == "total optimization steps" else {}
 
 
 def _from_sizes(values: dict[str, int]) -> dict[str, Any]:
@@ -310,23 +312,22 @@ def _derive(new: Topology, _old: Topology) -> Topology:
 def _whole(text: str | None) -> int | None:
     if text is None:
         return None
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        value = float(text)
-    except ValueError:
+    if text[:1] in ("[", "("):
         listed = _list(text)  # microsoft's fork prints num_experts as [1]
         return listed[0] if listed else None
-    return int(value) if value == value and abs(value) < 1e15 and value == int(value) else None
+    try:
+        float(text)
+    except ValueError:
+        return None  # `8 of them` is no number, where a line's field may go on behind one
+    return integer(text)
 
 
 def _decimal(text: str | None) -> float | None:
     try:
-        return float(text) if text is not None else None
+        value = float(text) if text is not None else None
     except ValueError:
         return None
+    return value if value is not None and isfinite(value) else None
 
 
 def _parsed(text: str | None) -> Any:
@@ -342,10 +343,8 @@ def _list(text: str | None) -> list[int] | None:
     value = _parsed(text)
     if not isinstance(value, list | tuple) or not value:
         return None
-    try:
-        return [int(item) for item in value]
-    except (ValueError, TypeError):
-        return None
+    found = [integer(str(item)) for item in value]
+    return None if None in found else [item for item in found if item is not None]
 
 
 def _flag(values: dict[str, str], name: str) -> bool | None:

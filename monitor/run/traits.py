@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from parsers.engine.fields import integer
+
 _OFF = frozenset({"", "None", "False", "0", "1", "[]", "{}", "[1]", "1.0", "no_shard"})
 _UNEVEN = (
     "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout",
@@ -79,7 +81,7 @@ def from_arguments(values: dict[str, str]) -> dict[str, Any]:
         "num_virtual_stages_per_pipeline_rank", ""
     )
     return {
-        "virtual_pipeline_size": int(virtual) if virtual.isdigit() and int(virtual) > 1 else 1,
+        "virtual_pipeline_size": max(integer(virtual) or 1, 1),
         "uneven_pipeline": any(_on(values, name) for name in _UNEVEN),
         "other_parallelism": parallel,
         "unusual": unusual,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.fields import integer, number, split_fields
+from parsers.engine.fields import finite, integer, number, split_fields
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
@@ -159,15 +159,15 @@ def read_model(line: Line) -> Iterator[Event]:
     if match := _VOCAB.search(text):
         yield ModelSettingLogged(name="padded_vocab_size", value=float(match[2]), **line.origin)
     elif match := _PARAMETERS.search(text):
-        ranks = [int(part) for part in match[1].replace(" ", "").split(",") if part]
-        if ranks:
+        ranks = [integer(part) for part in match[1].replace(" ", "").split(",") if part]
+        if ranks and None not in ranks:
             yield ParametersCounted(
                 parameters=int(match[2]), tensor_rank=ranks[0], pipeline_rank=ranks[-1], **line.origin
             )
     elif match := _PARAMETERS_OLD.search(text):
         yield ParametersCounted(parameters=int(match[2]), tensor_rank=int(match[1]), **line.origin)
     elif match := _BILLIONS.search(text):
-        value = number(match[1])
+        value = finite(match[1])
         if value is not None:
             yield ModelSettingLogged(name="parameters_billions", value=value, **line.origin)
     elif match := _UNIQUE.search(text):

@@ -7,10 +7,10 @@ run. `train_step_timing` is a moving mean over a few steps, in seconds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from parsers.dialects import NEMO
-from parsers.engine.fields import integer, number
+from parsers.engine.fields import finite, integer, number
 from parsers.engine.scan import Line, Rule
 from parsers.events import EngineStepLogged, Event, IterationLogged
 
@@ -54,24 +54,24 @@ def _of_bar(line: Line, bar: re.Match[str]) -> Iterator[Event]:
             step=step,
             train_steps=total,
             loss=number(values.get("reduced_train_loss", "")),
-            seconds_per_step=number(values["train_step_timing in s"]),
+            seconds_per_step=finite(values.get("train_step_timing in s", "")),
             dialect=NEMO.name,
             **line.origin,
         )
 
 
 def _logged(line: Line, step: int, total: int | None, values: dict[str, str]) -> IterationLogged:
-    def of(*names: str) -> float | None:
-        return next((number(values[name]) for name in names if name in values), None)
+    def of(*names: str, convert: Callable[[str], float | None] = finite) -> float | None:
+        return next((convert(values[name]) for name in names if name in values), None)
 
     return IterationLogged(
         iteration=step,
         train_iterations=total,
         consumed_samples=integer(values.get("consumed_samples", "")),
         global_batch_size=integer(values.get("global_batch_size", "")),
-        learning_rate=of("lr"),
-        lm_loss=of("reduced_train_loss"),
-        grad_norm=of("grad_norm"),
+        learning_rate=of("lr", convert=number),
+        lm_loss=of("reduced_train_loss", convert=number),
+        grad_norm=of("grad_norm", convert=number),
         seconds_per_iteration=of("train_step_timing in s"),
         tflops=of("TFLOPS_per_GPU", "tflops_per_sec_per_gpu"),
         dialect=NEMO.name,
