@@ -1,15 +1,17 @@
 """A finished log on its own clock: what the daemon would have reported, and when. The same judgement, no waiting.
 
-Each source has a clock: the times that its lines print where they print any, else the sum of the iterations' times,
-evaluation and saving included where the log prints them. The sources of a run are merged in the order of their clocks.
+Each source has a clock (run/source_clock.py): the times that its lines print where they print any, else the sum of the
+iterations' times, evaluation and saving included where the log prints them. The sources of a run are merged in the
+order of their clocks. Only a silence that the lines prove is judged.
 Law: pure but for the iterators that are handed in; memory does not grow with the log.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
@@ -20,69 +22,17 @@ from monitor.run import derived, goodput
 from monitor.run.history import History
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
+from monitor.run.source_clock import Proof, SourceClock, clocked
 from monitor.run.state import RunState
 from monitor.run.steady import Sample
-from parsers.events import EngineStepLogged, Event, IterationLogged, LogEvent, TrainerProgressed
+from parsers.events import Event, LogEvent, TimeShown
 
 _LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
 _EPSILON = 1e-6
-
-
-@dataclass(slots=True)
-class SourceClock:
-    """The clock of one source: seconds, never backwards."""
-
-    now: float | None = None
-    dated: bool = False
-    """Some line printed a time: then `now` is Unix time, read as UTC."""
-    last_iteration: int | None = None
-
-    def at(self, event: Event) -> float | None:
-        """When the event was written; None before any line that shows the time."""
-        if event.logged_at is not None:
-            moment = log_clock(event.logged_at)
-            if moment is not None:
-                if not self.dated:
-                    self.dated, self.now = True, moment
-                self.now = max(self.now or moment, moment)
-                if isinstance(event, IterationLogged):
-                    self.last_iteration = event.iteration
-                return self.now
-        if isinstance(event, IterationLogged):
-            self._count(event.iteration, event.seconds_per_iteration)
-        elif isinstance(event, EngineStepLogged):
-            self._count(event.step, event.seconds_per_step)
-        elif isinstance(event, TrainerProgressed) and event.elapsed_seconds is not None:
-            self.now = max(self.now or 0.0, event.elapsed_seconds)
-        return self.now
-
-    def _count(self, iteration: int, seconds: float | None) -> float:
-        """Iterations that took `seconds` each; one that several lines report counts once."""
-        last = self.last_iteration
-        if iteration != last:
-            steps = iteration - last if last is not None and 0 < iteration - last <= 1000 else 1
-            self.now = (self.now or 0.0) + (seconds or 0.0) * steps
-        self.last_iteration = iteration
-        return self.now or 0.0
-
-
-def clocked(entries: Iterable[LogEvent], source: str) -> Iterator[tuple[float, LogEvent, str]]:
-    """(time, event, source) in order; what stands before the first line that shows a time gets that time. A source
-    that never shows one is placed at the end of the others (infinity).
-    """
-    clock = SourceClock()
-    waiting: list[LogEvent] = []
-    for entry in entries:
-        at = clock.at(entry.event)
-        if at is None:
-            waiting.append(entry)
-            continue
-        for early in waiting:
-            yield at, early, source
-        waiting.clear()
-        yield at, entry, source
-    for late in waiting:
-        yield float("inf"), late, source
+_OWN_TIME = 0.9  # of a silence: the share that the first iteration must say it took, to have been at work all the time
+_DAY = 86400.0
+_YEAR = 365 * _DAY
+_OPENING = 1000  # events of a source among which its year is looked for
 
 
 class Replay:
@@ -98,19 +48,49 @@ class Replay:
         self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
         self._detected: dict[str, int] = {}
 
-    def play(self, at: float, entry: LogEvent, source: str) -> Iterator[Transition]:
-        """One event at its time."""
+    def play(
+        self, at: float, entry: LogEvent, source: str, proof: Proof = "proved", *, dated: bool = True, took: float = 0.0
+    ) -> Iterator[Transition]:
+        """One event at its time. `proof`, `dated` and `took` are those of `Placed`."""
         at = self.now if at == float("inf") else max(at, self.now)
         if self.first is None:
             self.first = self.now = at
+        state = self.run.state
         if at - self.now > _LEAST_GAP and at > self._judge.calm_until(self.run):
+            if proof == "unknown" and state.phase == "crashed":  # a relaunch: the crash is told, and it may follow then
+                told = self._judge.crash_told_at(self.run)
+                yield from self.pass_until(min(at, (told or self.now) + 2 * _EPSILON))
+                self.now = at
+            elif proof != "proved" or took > 0:
+                at = self._unproved(at, entry.event, proof, dated, took)
             yield from self.pass_until(at)
         self.now = at
-        state = self.run.state
+        if type(entry.event) is TimeShown:
+            return
         before, timed = state.iterations_total, state.step_seconds is not None
         yield from self._judge.take(self.run, (entry,), source, at, True)
         if state.iterations_total != before or not timed:  # DeepSpeed prints a step's time on the next line
             self._sample(state)
+
+    def leaves_open(self, at: float, event: Event, proof: Proof, took: float) -> bool:
+        """Whether nothing may be concluded from the silence before `at`: the lines do not prove it."""
+        state = self.run.state
+        if state.phase in ENDED or state.progress_at is None:
+            return False
+        if proof == "lawful":
+            return at <= state.progress_at + self._judge.lawful_silence(self.run, event)
+        return proof == "unknown" or 0 < took >= _OWN_TIME * (at - state.progress_at)
+
+    def _unproved(self, at: float, event: Event, proof: Proof, dated: bool, took: float) -> float:
+        """The event's time. Up to it nothing is judged where the silence is open, or as far as it may be."""
+        state = self.run.state
+        if self.leaves_open(at, event, proof, took):
+            self.now = at
+            if dated and proof != "proved":
+                state.progress_at = at  # the last undated line may have been written just now
+        elif proof == "lawful" and not dated and state.progress_at is not None and state.phase not in ENDED:
+            at = self.now = max(self.now, state.progress_at + self._judge.lawful_silence(self.run, event))
+        return at
 
     def finish(self, after: float) -> Iterator[Transition]:
         """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then is
@@ -174,21 +154,48 @@ def _rounded(value: float | None) -> float | None:
 
 
 def replay(
-    judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0
+    judge: Judge,
+    name: str,
+    sources: Mapping[str, Iterable[LogEvent]],
+    after: float = 10.0,
+    written: Mapping[str, float] | None = None,
 ) -> Iterator[tuple[Replay, Transition | None]]:
-    """Every transition of one run with the replay that gave it; last, once, with None at the end."""
+    """Every transition of one run with the replay that gave it; last, once, with None at the end.
+
+    `written`: when each source was last written, Unix seconds, for stamps without a year.
+    """
     player = Replay(judge, name)
-    streams = [clocked(_noting(player, entries), source) for source, entries in sources.items()]
-    for at, entry, source in heapq.merge(*streams, key=itemgetter(0)):
-        for transition in player.play(at, entry, source):
+    clocks, streams = {}, []
+    opened = {source: _opened(entries) for source, entries in sources.items()}
+    near = min((moment for moment, _ in opened.values() if moment is not None), default=None)
+    for source, (_, entries) in opened.items():
+        last = (written or {}).get(source)
+        clocks[source] = SourceClock(written=last, latest=math.inf if last is None else last + _DAY)
+        if near is not None:
+            clocks[source] = SourceClock(written=near)
+        streams.append(clocked(entries, source, clocks[source]))
+    for at, entry, source, proof, dated, took in heapq.merge(*streams, key=itemgetter(0)):
+        apart = False
+        if not player.dated and clocks[source].dated:
+            player.dated = True
+            if player.first is not None and at - player.now > _YEAR:  # another source prints no times: counted from 0
+                apart = True
+                player.first += at - player.now
+        known: Proof = "unknown" if apart else proof
+        for transition in player.play(at, entry, source, known, dated=dated, took=took):
             yield player, transition
     for transition in player.finish(after):
         yield player, transition
     yield player, None
 
 
-def _noting(player: Replay, entries: Iterable[LogEvent]) -> Iterator[LogEvent]:
-    """Note whether any source of the run prints times."""
-    for entry in entries:
-        player.dated = player.dated or entry.event.logged_at is not None
-        yield entry
+def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, Iterator[LogEvent]]:
+    """(the first full stamp near the beginning of a source, its entries)."""
+    rest = iter(entries)
+    read: list[LogEvent] = []
+    for entry in itertools.islice(rest, _OPENING):
+        read.append(entry)
+        moment = log_clock(entry.event.logged_at)
+        if moment is not None:
+            return moment, itertools.chain(read, rest)
+    return None, itertools.chain(read, rest)
