@@ -9,18 +9,23 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import tzinfo
+from operator import itemgetter
 
 from monitor.config import Config
 from monitor.core.view import view_of
 from monitor.judgement import Judge
 from monitor.metrics import Histogram, Sample, samples_of
-from monitor.replay import Players, Replay, SourceClock, clocked
+from monitor.replay import Players, Replay
+from monitor.run.source_clock import Placed, SourceClock, clocked
 from parsers.events import LogEvent
 
 Samples = Mapping[str, tuple[Sample, ...] | Histogram]
 Reading = Callable[[], Iterable[LogEvent]]
 """Reads one source from its beginning; it is read twice."""
+
+
+_DAY = 86400.0  # by which stamps of another zone may seem later than the file
 
 
 class UndatedError(Exception):
@@ -38,84 +43,68 @@ class Moment:
 
 def history(
     config: Config, judge: Judge, name: str, sources: Mapping[str, Reading], step: float, zone: tzinfo,
-    start: float | None = None,
+    start: float | None = None, written: float | None = None,
 ) -> Iterator[Moment]:  # fmt: skip
     """The run every `step` seconds from its first line to its last, and at the last, and so each of the experiments in
     its log, one after the other. Nothing of what is no training.
+
+    `written`: when the files were last written, Unix seconds, for stamps without a year.
     """
-    begins = {source: _beginning(read()) for source, read in sources.items()}
+    latest = float("inf") if written is None else written + _DAY
+    begins = {source: _beginning(read(), SourceClock(zone, written, latest)) for source, read in sources.items()}
     dated = [begin for begin in begins.values() if begin is not None]
     if not dated and start is None:
         raise UndatedError(name)
-    run_begin = min(dated) if dated else 0.0
-    shift: Callable[[float], float] = (
-        (lambda at: _in_zone(at, zone)) if dated else (lambda at: at + (start if start is not None else 0.0))
-    )
-    streams = []
+    origin = min(dated) if dated else start or 0.0
+    streams, clocks = [], dict[str, SourceClock]()
     for source, read in sources.items():
-        begin = begins[source]
-        streams.append(_placed(clocked(read(), source), begin if begin is not None else run_begin))
-    players = Players(judge, name, sources)
+        clock = clocks[source] = SourceClock(zone, written, latest)
+        placed = clocked(read(), source, clock)
+        streams.append(placed if begins[source] is not None else _from(placed, origin))
+    players = Players(judge, name, clocks)
     player = players.current()
     player.dated = bool(dated)
     due: float | None = None
     shown: Samples | None = None
-    for at, entry, source in heapq.merge(*streams, key=lambda item: item[0]):
+    for item in heapq.merge(*streams, key=itemgetter(0)):
+        at = item.at
         if due is None:
             due = at
         while due < at < float("inf"):
-            transitions = list(player.pass_until(due))
+            unproved = player.leaves_open(item)
+            transitions = [] if unproved else list(player.pass_until(due))
             if transitions or shown is None:
                 shown = _samples(config, player)
             if player.run.state.proven:
-                yield Moment(player.run.state.name, shift(due), _shifted(shown, shift))
+                yield Moment(player.run.state.name, due, shown)
             due += step
         before = player
-        for _ in players.play(at, entry, source):
+        for _ in players.play(item):
             pass
         player, shown = players.current(), None
         if player is not before and before.run.state.proven and before.now > due - step:  # its last
-            yield _moment(config, before, shift)
+            yield _moment(config, before)
     for _ in players.finish(0.0):
         pass
     if due is not None and player.run.state.proven:
-        yield _moment(config, player, shift)
+        yield _moment(config, player)
 
 
-def _moment(config: Config, player: Replay, shift: Callable[[float], float]) -> Moment:
-    return Moment(player.run.state.name, shift(player.now), _shifted(_samples(config, player), shift))
+def _moment(config: Config, player: Replay) -> Moment:
+    return Moment(player.run.state.name, player.now, _samples(config, player))
 
 
-def _beginning(entries: Iterable[LogEvent]) -> float | None:
-    """The time of the source's first line: of its first dated line less the iterations before it. None if undated."""
-    clock = SourceClock()
-    for entry in entries:
-        before = clock.now or 0.0
-        clock.at(entry.event)
-        if clock.dated and clock.now is not None:
-            return clock.now - before
-    return None
+def _beginning(entries: Iterable[LogEvent], clock: SourceClock) -> float | None:
+    """The time of the source's first line; None if no line shows one."""
+    first = next(clocked(entries, "", clock), None)
+    return first.at if first is not None and clock.dated else None
 
 
-def _placed(items: Iterator[tuple[float, LogEvent, str]], begin: float) -> Iterator[tuple[float, LogEvent, str]]:
-    """Times counted from 0, before the first dated line, made times of the day."""
-    for at, entry, source in items:
-        yield (at + begin if at < begin else at), entry, source
-
-
-def _in_zone(at: float, zone: tzinfo) -> float:
-    """A printed time, which was read as UTC, as the instant that it is in its zone."""
-    return datetime.fromtimestamp(at, UTC).replace(tzinfo=zone).timestamp()
+def _from(items: Iterator[Placed], origin: float) -> Iterator[Placed]:
+    """Times counted from 0 made times of the day."""
+    for item in items:
+        yield item._replace(at=item.at + origin)
 
 
 def _samples(config: Config, player: Replay) -> Samples:
     return samples_of(view_of(player.run, config))
-
-
-def _shifted(samples: Samples, shift: Callable[[float], float]) -> Samples:
-    """Instants that are values (`..._timestamp_seconds`) stand on the same clock as the samples."""
-    out = dict(samples)
-    for name, found in samples.items():
-        if name.endswith("_timestamp_seconds") and not isinstance(found, Histogram):
-            out[name] = tuple(Sample(sample.labels, shift(sample.value)) for sample in found)
-    return out

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.config import Config
-from monitor.detectors import DETECTORS, crash
+from monitor.detectors import DETECTORS, crash, hang
 from monitor.detectors.base import Detector, Verdict, recall
 from monitor.incidents import IncidentBook, Transition, judge
 from monitor.run.attempts import retire
@@ -63,6 +63,7 @@ class Judge:
     def __init__(self, config: Config, *, repeats: bool = True) -> None:
         self._repeat_interval = config.repeat_interval if repeats else math.inf
         self._limit = config.message_limit
+        self._hang: hang.HangSettings = config.detectors.hang
         self._exiting: float = config.detectors.hang.exiting
         self._crash: crash.CrashSettings = config.detectors.crash
         self._soonest: float = config.detectors.hang.minimum / 2
@@ -181,6 +182,14 @@ class Judge:
             digest = run.book.digest_at(self._limit)
             instants.append(digest if digest is None else max(digest, now))
         return min((at for at in instants if at is not None), default=None)
+
+    def lawful_silence(self, run: Judged, event: Event) -> float:
+        """Seconds that may lie before an event of which no line says when it was."""
+        return hang.lawful(run.state, type(event), self._hang)
+
+    def crash_reported_at(self, run: Judged) -> float | None:
+        """When the end of the launch is reported; None where none has failed."""
+        return crash.due(run.state, self._crash)
 
     def _verdicts(self, run: Judged, now: float) -> list[Verdict]:
         state = run.state

@@ -10,9 +10,9 @@ from monitor.config import Config
 from monitor.run.fold import used
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Rule, Scanner
-from parsers.events import LogEvent
+from parsers.events import Event, LogEvent, TimeShown
 from parsers.reader import SourceReader
-from parsers.registry import RULES
+from parsers.registry import CLOCK_RULES, RULES
 
 _CHUNK = 1 << 20
 
@@ -43,7 +43,16 @@ def chunks_of(stream: IO[bytes], reader: SourceReader) -> Iterator[list[LogEvent
     yield reader.flush()
 
 
-def judged_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
-    """The events of a stream that is to be judged."""
-    for events in chunks_of(stream, judged_reader(custom_rules(config))):
+def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
+    """The events of a finished log that is to be judged on its own clock: every line that shows the time gives one."""
+    for events in chunks_of(stream, SourceReader(custom_rules(config), memo=_dated_memo())):
         yield from events
+
+
+@cache
+def _dated_memo() -> Memo:
+    return Memo(Scanner(CLOCK_RULES), _used_or_dated)
+
+
+def _used_or_dated(event: Event) -> bool:
+    return isinstance(event, TimeShown) or event.logged_at is not None or used(event)

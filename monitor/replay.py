@@ -1,15 +1,17 @@
 """A finished log on its own clock: what the daemon would have reported, and when. The same judgement, no waiting.
 
-Each source has a clock: the times that its lines print where they print any, else the sum of the iterations' times,
-evaluation and saving included where the log prints them. The sources of a run are merged in the order of their clocks.
+Each source has a clock (run/source_clock.py): the times that its lines print where they print any, else the sum of the
+iterations' times, evaluation and saving included where the log prints them. The sources of a run are merged in the
+order of their clocks. Only a silence that the lines prove is judged.
 Law: pure but for the iterators that are handed in; memory does not grow with the log.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
@@ -23,69 +25,17 @@ from monitor.run.experiments import BOUNDS, Experiments
 from monitor.run.history import History
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
+from monitor.run.source_clock import Placed, SourceClock, clocked
 from monitor.run.state import Experiment, RunState
 from monitor.run.steady import Sample
-from parsers.events import EngineStepLogged, Event, IterationLogged, LogEvent, TrainerProgressed
+from parsers.events import LogEvent, TimeShown
 
 _LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
 _EPSILON = 1e-6
-
-
-@dataclass(slots=True)
-class SourceClock:
-    """The clock of one source: seconds, never backwards."""
-
-    now: float | None = None
-    dated: bool = False
-    """Some line printed a time: then `now` is Unix time, read as UTC."""
-    last_iteration: int | None = None
-
-    def at(self, event: Event) -> float | None:
-        """When the event was written; None before any line that shows the time."""
-        if event.logged_at is not None:
-            moment = log_clock(event.logged_at)
-            if moment is not None:
-                if not self.dated:
-                    self.dated, self.now = True, moment
-                self.now = max(self.now or moment, moment)
-                if isinstance(event, IterationLogged):
-                    self.last_iteration = event.iteration
-                return self.now
-        if isinstance(event, IterationLogged):
-            self._count(event.iteration, event.seconds_per_iteration)
-        elif isinstance(event, EngineStepLogged):
-            self._count(event.step, event.seconds_per_step)
-        elif isinstance(event, TrainerProgressed) and event.elapsed_seconds is not None:
-            self.now = max(self.now or 0.0, event.elapsed_seconds)
-        return self.now
-
-    def _count(self, iteration: int, seconds: float | None) -> float:
-        """Iterations that took `seconds` each; one that several lines report counts once."""
-        last = self.last_iteration
-        if iteration != last:
-            steps = iteration - last if last is not None and 0 < iteration - last <= 1000 else 1
-            self.now = (self.now or 0.0) + (seconds or 0.0) * steps
-        self.last_iteration = iteration
-        return self.now or 0.0
-
-
-def clocked(entries: Iterable[LogEvent], source: str) -> Iterator[tuple[float, LogEvent, str]]:
-    """(time, event, source) in order; what stands before the first line that shows a time gets that time. A source
-    that never shows one is placed at the end of the others (infinity).
-    """
-    clock = SourceClock()
-    waiting: list[LogEvent] = []
-    for entry in entries:
-        at = clock.at(entry.event)
-        if at is None:
-            waiting.append(entry)
-            continue
-        for early in waiting:
-            yield at, early, source
-        waiting.clear()
-        yield at, entry, source
-    for late in waiting:
-        yield float("inf"), late, source
+_OWN_TIME = 0.9  # of a silence: the share that the first iteration must say it took, to have been at work all the time
+_DAY = 86400.0
+_YEAR = 365 * _DAY
+_OPENING = 1000  # events of a source among which its year is looked for
 
 
 class Replay:
@@ -101,19 +51,51 @@ class Replay:
         self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
         self._detected: dict[str, int] = {}
 
-    def play(self, at: float, entry: LogEvent, source: str) -> Iterator[Transition]:
+    def play(self, placed: Placed) -> Iterator[Transition]:
         """One event at its time."""
+        at, entry, source, proof, _, took = placed
         at = self.now if at == float("inf") else max(at, self.now)
         if self.first is None:
             self.first = self.now = at
+        state = self.run.state
         if at - self.now > _LEAST_GAP and at > self._judge.calm_until(self.run):
+            if proof == "unknown" and state.phase == "crashed":  # a relaunch: the crash is reported, and it may follow
+                reported = self._judge.crash_reported_at(self.run)
+                yield from self.pass_until(min(at, (reported or self.now) + 2 * _EPSILON))
+                self.now = at
+            elif proof != "proved" or took > 0:
+                at = self._unproved(placed._replace(at=at))
             yield from self.pass_until(at)
         self.now = at
-        state = self.run.state
+        if type(entry.event) is TimeShown:
+            return
         before, timed = state.iterations_total, state.step_seconds is not None
         yield from self._judge.take(self.run, (entry,), source, at, True)
         if state.iterations_total != before or not timed:  # DeepSpeed prints a step's time on the next line
             self._sample(state)
+
+    def leaves_open(self, placed: Placed) -> bool:
+        """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
+        state = self.run.state
+        if state.phase in ENDED or state.progress_at is None:
+            return False
+        if placed.proof == "lawful":
+            return placed.at <= state.progress_at + self._judge.lawful_silence(self.run, placed.entry.event)
+        return placed.proof == "unknown" or 0 < placed.took >= _OWN_TIME * (placed.at - state.progress_at)
+
+    def _unproved(self, placed: Placed) -> float:
+        """The event's time. Up to it nothing is judged where the silence is open, or as far as it may be."""
+        state, at = self.run.state, placed.at
+        if self.leaves_open(placed):
+            self.now = at
+            if placed.dated and placed.proof != "proved":
+                state.progress_at = at  # the last undated line may have been written just now
+        elif (
+            placed.proof == "lawful" and not placed.dated and state.progress_at is not None and state.phase not in ENDED
+        ):
+            silence = self._judge.lawful_silence(self.run, placed.entry.event)
+            at = self.now = max(self.now, state.progress_at + silence)
+        return at
 
     def finish(self, after: float) -> Iterator[Transition]:
         """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then is
@@ -187,41 +169,45 @@ def _rounded(value: float | None) -> float | None:
 class Players:
     """The experiments of a log, each a replay of its own, in the order in which they began."""
 
-    def __init__(self, judge: Judge, name: str, sources: Iterable[str]) -> None:
+    def __init__(self, judge: Judge, name: str, clocks: Mapping[str, SourceClock]) -> None:
         self.all = [Replay(judge, name)]
-        self._judge, self._name = judge, name
+        self._judge, self._name, self._clocks = judge, name, clocks
         self._by_label = {"": self.all[0]}
-        self._experiments = {source: Experiments() for source in sources}
+        self._experiments = {source: Experiments() for source in clocks}
         self._latest = Experiments()  # of the source that is furthest
 
-    def noting(self, entries: Iterable[LogEvent]) -> Iterator[LogEvent]:
-        """The same, and whether any source of the log prints times is noted."""
-        for entry in entries:
-            if entry.event.logged_at is not None and not self.all[0].dated:
-                for player in self.all:
-                    player.dated = True
-            yield entry
-
-    def play(self, at: float, entry: LogEvent, source: str) -> Iterator[tuple[Replay, Transition]]:
+    def play(self, placed: Placed) -> Iterator[tuple[Replay, Transition]]:
         """One event at its time, as far as it is known whose it is."""
-        experiments = self._experiments[source]
-        if not experiments.held and entry.event.kind not in BOUNDS:
-            player = self.current(source)
-            for transition in player.play(at, entry, source):
+        if not self.all[0].dated and self._clocks[placed.source].dated:
+            placed = self._date(placed)
+        experiments = self._experiments[placed.source]
+        if not experiments.held and placed.entry.event.kind not in BOUNDS:
+            player = self.current(placed.source)
+            for transition in player.play(placed):
                 yield player, transition
             return
-        before, number = self.current(source), experiments.number
-        due = experiments.take(entry, at, before.run.state)
+        before, number = self.current(placed.source), experiments.number
+        due = experiments.take(placed.entry, placed, before.run.state)
         if experiments.told and experiments.number >= self._latest.number:
             self._latest = experiments
-        player = self.current(source)
+        player = self.current(placed.source)
         if experiments.number != number and experiments is self._latest:
             player.run.archived = False  # a sweep may come back to one
-            for transition in before.retire(due[0][1]):
+            for transition in before.retire(due[0][1].at):
                 yield before, transition
-        for written, event in ((written, event) for event, written in due):
-            for transition in player.play(written, event, source):
+        for _, item in due:
+            for transition in player.play(item):
                 yield player, transition
+
+    def _date(self, placed: Placed) -> Placed:
+        """From here on the log prints times. What was counted from 0, of a source that prints none, is moved there."""
+        for player in self.all:
+            player.dated = True
+        first, now = self.all[0].first, self.current(placed.source).now
+        if first is None or placed.at - now <= _YEAR:
+            return placed
+        self.all[0].first = first + placed.at - now
+        return placed._replace(proof="unknown")
 
     def current(self, source: str | None = None) -> Replay:
         """The one that a source's lines belong to, the newest if none is given."""
@@ -239,8 +225,8 @@ class Players:
         """The log has ended; `after` seconds more are watched."""
         for source, experiments in self._experiments.items():
             player = self.current(source)
-            for entry, at in experiments.release():
-                for transition in player.play(at, entry, source):
+            for _, item in experiments.release():
+                for transition in player.play(item):
                     yield player, transition
         player = self.current()
         for transition in player.finish(after):
@@ -248,13 +234,40 @@ class Players:
 
 
 def replay(
-    judge: Judge, name: str, sources: Mapping[str, Iterable[LogEvent]], after: float = 10.0
+    judge: Judge,
+    name: str,
+    sources: Mapping[str, Iterable[LogEvent]],
+    after: float = 10.0,
+    written: Mapping[str, float] | None = None,
 ) -> Iterator[tuple[Replay, Transition | None]]:
-    """Every transition of one log with the replay that gave it; last, once for each of its experiments, with None."""
-    players = Players(judge, name, sources)
-    streams = [clocked(players.noting(entries), source) for source, entries in sources.items()]
-    for at, entry, source in heapq.merge(*streams, key=itemgetter(0)):
-        yield from players.play(at, entry, source)
+    """Every transition of one log with the replay that gave it; last, once for each of its experiments, with None.
+
+    `written`: when each source was last written, Unix seconds, for stamps without a year.
+    """
+    clocks, streams = {}, []
+    opened = {source: _opened(entries) for source, entries in sources.items()}
+    near = min((moment for moment, _ in opened.values() if moment is not None), default=None)
+    for source, (_, entries) in opened.items():
+        last = (written or {}).get(source)
+        clocks[source] = SourceClock(written=last, latest=math.inf if last is None else last + _DAY)
+        if near is not None:
+            clocks[source] = SourceClock(written=near)
+        streams.append(clocked(entries, source, clocks[source]))
+    players = Players(judge, name, clocks)
+    for placed in heapq.merge(*streams, key=itemgetter(0)):
+        yield from players.play(placed)
     yield from players.finish(after)
     for player in players.all:
         yield player, None
+
+
+def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, Iterator[LogEvent]]:
+    """(the first full stamp near the beginning of a source, its entries)."""
+    rest = iter(entries)
+    read: list[LogEvent] = []
+    for entry in itertools.islice(rest, _OPENING):
+        read.append(entry)
+        moment = log_clock(entry.event.logged_at)
+        if moment is not None:
+            return moment, itertools.chain(read, rest)
+    return None, itertools.chain(read, rest)

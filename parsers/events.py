@@ -287,6 +287,13 @@ class IterationsSkipped(Event, frozen=True, kw_only=True, gc=False):
     last: int
 
 
+class TimeShown(Event, frozen=True, kw_only=True, gc=False):
+    """A line that says nothing that is known here, but when it was written: a site's status line, a library's note."""
+
+    kind: ClassVar[str] = "time"
+    proves_training: ClassVar[bool] = False
+
+
 class SoftwareSeen(Event, frozen=True, kw_only=True, gc=False):
     """A version that ds_report or a banner tells."""
 

@@ -26,6 +26,7 @@ from parsers.formats import (
     neox,
     pytorch,
     slurm,
+    stamps,
     system,
     torchtitan,
 )
@@ -56,6 +57,8 @@ SPEAKERS = (
 )
 
 RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)
+CLOCK_RULES: tuple[Rule, ...] = (*RULES, *stamps.RULES)
+"""... and last, lines of which only the time is read."""
 GATHERERS: dict[str, Callable[..., Gatherer]] = {
     name: gatherer for speaker in SPEAKERS for name, gatherer in getattr(speaker, "GATHERERS", {}).items()
 }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from monitor.clock import SystemClock
 from monitor.config import Config, ConfigError, Watch, load
 from monitor.follow.discovery import Walk, plan
 from monitor.follow.mounts import read_mounts
@@ -65,6 +66,17 @@ def files_of(paths: tuple[str, ...]) -> Iterator[str]:
         elif not found:
             click.echo(f"{path}: no file matches", err=True)
         yield from found
+
+
+def written_at(paths: Iterable[str]) -> dict[str, float]:
+    """When each file was last written, Unix seconds; now for what is no file."""
+    found = {}
+    for path in paths:
+        try:
+            found[path] = os.stat(path).st_mtime
+        except OSError:
+            found[path] = SystemClock().wall()
+    return found
 
 
 def _found(path: str) -> list[str]:

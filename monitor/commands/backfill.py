@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from monitor.backfill import Moment, Reading, UndatedError, history
-from monitor.commands.arguments import POSITIVE_DURATION, config_option, configured, files_of, set_option
+from monitor.commands.arguments import POSITIVE_DURATION, config_option, configured, files_of, set_option, written_at
 from monitor.commands.reading import spooled
 from monitor.config import Config
 from monitor.follow.patterns import absolute
 from monitor.judgement import Judge
 from monitor.naming import run_name
-from monitor.reading import judged_events
+from monitor.reading import dated_events
 from monitor.reports.openmetrics import Spool
 from parsers.events import LogEvent
 
@@ -86,7 +86,13 @@ def backfill(
         config = configured(config_file, overrides, files)
         spool = Spool(Path(folder), extra)
         complete = [
-            _fill(spool, config, name, sources, partial(history, step=step, zone=zone, start=began))
+            _fill(
+                spool,
+                config,
+                name,
+                sources,
+                partial(history, step=step, zone=zone, start=began, written=_written(sources)),
+            )
             for name, sources in _runs(files, config).items()
         ]
         if output is None:
@@ -96,6 +102,10 @@ def backfill(
                 spool.write(stream)
     _sum_up(spool)
     sys.exit(0 if all(complete) and spool.points else 1)
+
+
+def _written(sources: Iterable[str]) -> float:
+    return max(written_at(sources).values())
 
 
 def _runs(paths: tuple[str, ...], config: Config) -> dict[str, dict[str, Reading]]:
@@ -137,7 +147,7 @@ def _sum_up(spool: Spool) -> None:
 
 def _read(path: str, config: Config) -> Iterator[LogEvent]:
     with open(path, "rb") as stream:
-        yield from judged_events(stream, config)
+        yield from dated_events(stream, config)
 
 
 def _instant(text: str, zone: tzinfo) -> float:

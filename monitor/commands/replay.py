@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import DURATION, config_option, configured, files_of, set_option
+from monitor.commands.arguments import DURATION, config_option, configured, files_of, set_option, written_at
 from monitor.config import Config
 from monitor.follow.patterns import absolute
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.naming import run_name
-from monitor.reading import judged_events
+from monitor.reading import dated_events
 from monitor.replay import Replay, replay
 from parsers.events import LogEvent
 
@@ -52,7 +52,8 @@ def replay_command(
         runs.setdefault(name, []).append(path)
     seen = False
     for name, files in runs.items():
-        for player, transition in replay(judge, name, {path: _entries(path, config) for path in files}, after):
+        sources = {path: _entries(path, config) for path in files}
+        for player, transition in replay(judge, name, sources, after, written_at(files)):
             if transition is not None:
                 if everything or not transition.quiet:
                     _say(player, transition, as_json)
@@ -67,10 +68,10 @@ def replay_command(
 def _entries(path: str, config: Config) -> Iterator[LogEvent]:
     try:
         if path == "-":
-            yield from judged_events(sys.stdin.buffer, config)
+            yield from dated_events(sys.stdin.buffer, config)
             return
         with open(path, "rb") as stream:
-            yield from judged_events(stream, config)
+            yield from dated_events(stream, config)
     except OSError as error:
         click.echo(f"{path}: {error.strerror or error}", err=True)
 

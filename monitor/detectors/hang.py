@@ -14,9 +14,10 @@ from msgspec import Struct
 from monitor.detectors.base import Detector, Verdict
 from monitor.run.flops import computed_tflops
 from monitor.run.iterations import SILENT_EVALUATION, evaluation_every
-from monitor.run.phases import ENDED
+from monitor.run.phases import ENDED, EVALUATION, SAVE
 from monitor.run.state import RunState
 from monitor.run.units import Seconds
+from parsers.events import Event
 
 _BLOCKING_HELPS = 160  # GPUs from which BLOOM's launches without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
 _INTERVALS = (100, 50, 25, 20, 10, 5, 4, 2, 1)  # that people take
@@ -115,6 +116,14 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
         shown = settings.first_late + (late / 2 if every else 0.0)
         return Budget(base + late, None, reason, None if state.attempt.number else shown)
     return allowed
+
+
+def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
+    """Seconds that may have passed before an event of which no line says when it was: the budget of the present phase,
+    but no less than the first default of what the event ends. What was learned from other lines proves nothing here.
+    """
+    phase = "evaluating" if kind in EVALUATION else "saving" if kind in SAVE else state.phase
+    return max(budget(state, settings).seconds, float(getattr(settings, phase, 0.0)))
 
 
 def _started(state: RunState, settings: HangSettings, longest: float | None) -> Budget:

@@ -54,7 +54,7 @@ PHASE_AFTER: dict[str, Phase] = {
     "checkpoint_save_started": "saving",
 }
 
-_SETUP: frozenset[type[Event]] = frozenset(
+SETUP: frozenset[type[Event]] = frozenset(
     {
         events.ArgumentsDumped,
         events.TopologyLogged,
@@ -80,7 +80,7 @@ STEP: frozenset[type[Event]] = frozenset(
     }
 )
 EVALUATION: frozenset[type[Event]] = frozenset({events.EvaluationProgressed, events.ValidationLogged})
-_SAVE: frozenset[type[Event]] = frozenset(
+SAVE: frozenset[type[Event]] = frozenset(
     {
         events.CheckpointSaveStarted,
         events.CheckpointFileWritten,
@@ -93,13 +93,13 @@ _MEMORY, _OWN = events.MemoryReported, events.CustomProgressLogged
 _EXITS: frozenset[type[Event]] = frozenset({events.ProcessExited, events.ProgramExited})
 
 PROGRESS: dict[Phase, frozenset[type[Event]]] = {
-    "starting": _SETUP | STEP | {_OWN},
-    "loading": _SETUP | STEP | {_OWN},
-    "first_iteration": _SETUP | STEP | EVALUATION | _SAVE | {_OWN},
-    "training": STEP | EVALUATION | (_SAVE - {_MEMORY}) | {_OWN},
-    "evaluating": STEP | EVALUATION | (_SAVE - {_MEMORY}) | {_OWN},
-    "saving": STEP | EVALUATION | _SAVE | {_OWN},
-    "exiting": STEP | EVALUATION | _SAVE | _EXITS | {_OWN},
+    "starting": SETUP | STEP | {_OWN},
+    "loading": SETUP | STEP | {_OWN},
+    "first_iteration": SETUP | STEP | EVALUATION | SAVE | {_OWN},
+    "training": STEP | EVALUATION | (SAVE - {_MEMORY}) | {_OWN},
+    "evaluating": STEP | EVALUATION | (SAVE - {_MEMORY}) | {_OWN},
+    "saving": STEP | EVALUATION | SAVE | {_OWN},
+    "exiting": STEP | EVALUATION | SAVE | _EXITS | {_OWN},
     "finished": STEP | {_OWN},
     "crashed": STEP | {_OWN},
 }

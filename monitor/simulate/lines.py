@@ -334,10 +334,10 @@ CRASHES: dict[str, str] = {
 }  # fmt: skip
 
 
-def watchdog(rank: int) -> str:
-    """PyTorch's watchdog over NCCL on one rank."""
+def watchdog(rank: int, at: str) -> str:
+    """PyTorch's watchdog over NCCL on one rank; `at` as `%m%d %H:%M:%S`."""
     return (
-        f"[rank{rank}]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank {rank % 8}] Watchdog caught collective "
+        f"[rank{rank}]:[E{at.removeprefix('0')}.408271257 ProcessGroupNCCL.cpp:607] [Rank {rank % 8}] Watchdog caught collective "
         f"operation timeout: WorkNCCL(SeqNum=469508, OpType=ALLREDUCE, NumelIn=466119168, NumelOut=466119168, "
         f"Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
     )

@@ -284,8 +284,9 @@ def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Generator[Emission, 
         return True
     elif kind == "crash_nccl":
         run.at += 600.0
+        when = lines.stamp(scenario, run.at, "%m%d %H:%M:%S")
         for rank in range(min(scenario.world_size, 16)):
-            yield Emission(run.at, lines.watchdog(rank), truth if rank == 0 else None)
+            yield Emission(run.at, lines.watchdog(rank, when), truth if rank == 0 else None)
         yield Emission(run.at + 60, lines.launcher_end(lines.stamp(scenario, run.at + 60), -6))
         return True
     elif kind == "crash_without_exit":

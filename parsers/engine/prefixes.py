@@ -63,6 +63,10 @@ _PREFIX = re.compile(
 
 # What a prefix begins with: most other texts are turned away without a look at each alternative
 _MAY_BEGIN = re.compile(r"[ ]{0,5}[\d\[]|[(a-zDIWEC]")
+# `[E522 03:45:48.123456789 ProcessGroupNCCL.cpp:632] ...`, `W0414 18:38:58.281000 175535 torch/run.py:793] `:
+# glog prints no year. It is left in the text: rules know the lines by it.
+_GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d\d?)(\d\d) (\d\d:\d\d:\d\d)(\.\d{1,6})?\d{0,3} ")
+
 # Names that look like `word1:` and are no hosts.
 NOT_HOSTS = frozenset({"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"})
 
@@ -108,6 +112,8 @@ def strip_prefixes(text: str) -> tuple[Prefix, str]:
     for match in _matches(text):
         _take(prefix, match)
         position = match.end()
+    if prefix.logged_at is None and (glog := _GLOG.match(text, position)):
+        prefix.logged_at = f"--{int(glog[1]):02d}-{glog[2]}T{glog[3]}{glog[4] or ''}"
     return prefix, text[position:]
 
 

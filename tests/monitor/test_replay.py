@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
-from monitor.replay import SourceClock, clocked
+from monitor.run.source_clock import clocked
 from monitor.simulate import Fault, Scenario, write
 from parsers.events import IterationLogged, LogEvent, SoftwareSeen
 from tests.conftest import REAL_LOGS
@@ -113,18 +113,16 @@ def test_no_training_line(tmp_path: Path) -> None:
 def test_what_stands_before_the_first_time_gets_it() -> None:
     """Lines without any time before them are placed at the first that has one; a source without times at the end."""
     software = LogEvent(1, "r", SoftwareSeen(name="torch", version="2"), "")
-    first = LogEvent(2, "r", IterationLogged(iteration=5, seconds_per_iteration=10.0), "")
-    assert [at for at, _, _ in clocked([software, first], "a")] == [10.0, 10.0]
-    assert [at for at, _, _ in clocked([software], "a")] == [float("inf")]
+    first = LogEvent(2, "r", IterationLogged(iteration=1, seconds_per_iteration=10.0), "")
+    assert [at for at, *_ in clocked([software, first], "a")] == [10.0, 10.0]
+    assert [at for at, *_ in clocked([software], "a")] == [float("inf")]
 
 
 def test_a_clock_never_runs_backwards() -> None:
     """A rank whose clock is behind does not turn time back."""
-    clock = SourceClock()
-    for stamp, expected in (("2026-01-01T00:00:10", 10), ("2026-01-01T00:00:05", 10), ("2026-01-01T00:00:12", 12)):
-        at = clock.at(SoftwareSeen(name="x", version="1", logged_at=stamp))
-        assert at is not None
-        assert at % 60 == expected
+    stamps = ("2026-01-01T00:00:10", "2026-01-01T00:00:05", "2026-01-01T00:00:12")
+    entries = [LogEvent(1, "r", SoftwareSeen(name="x", version="1", logged_at=stamp), "") for stamp in stamps]
+    assert [at % 60 for at, *_ in clocked(entries, "a")] == [10, 10, 12]
 
 
 @pytest.mark.real_logs

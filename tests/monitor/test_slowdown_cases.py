@@ -20,6 +20,7 @@ from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.reading import judged_events
 from monitor.replay import Replay, replay
+from monitor.run.source_clock import Placed
 from monitor.statistics.levels import printed_unit
 from parsers.reader import SourceReader
 from tests.conftest import FIELD_LOGS, ROOT
@@ -72,7 +73,7 @@ def ratios(timed: Iterable[tuple[float, str]]) -> list[float]:
     reader, player, found = SourceReader(), Replay(Judge(Config(), repeats=False), "run"), []
     for at, text in timed:
         for entry in reader.feed(text.encode()):
-            list(player.play(at, entry, "log"))
+            list(player.play(Placed(at, entry, "log")))
         value = slowdown.ratio(player.run.state)
         if value is not None:
             found.append(value)

@@ -1,0 +1,59 @@
+"""Lines of which only the time is read: status lines of a site, notes of libraries. Proof that time has passed.
+
+Asked by readers of finished logs alone (`replay`, `backfill`): in the daemon a line's time is when it came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from parsers.engine.prefixes import iso_time
+from parsers.engine.scan import Line, Rule
+from parsers.events import Event, TimeShown
+
+# `[2022-03-21 15:14:01] PULSE: ...` is a prefix already; `2023-07-16 10:54:50.217374: I tensorflow/core/...`,
+# `2024-05-01 12:00:00,123 - root - INFO - ...`, `[NeMo I 2025-03-01 10:00:00 nemo_logging:381] ...`
+_DATE = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
+_FIRST = re.compile(rf"[ ]{{0,4}}\[?(?:[A-Za-z]\w{{1,20}}\]?[ ](?:[A-Z][ ])?)?({_DATE})[\],:; ]")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# `date`: `Sat May  2 07:11:59 UTC 2026`, `Fri 09 Jun 2023 03:36:53 PM EEST`; a site may write a word or two before it
+_BEFORE = r"[\[ ]{0,4}(?:[\w#=-]{1,40}:?[ ]){0,3}"
+_DATE_1 = re.compile(
+    rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ]([A-Z][a-z]{{2}})[ ]{{1,2}}(\d{{1,2}})[ ]"
+    r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?[ ](\d{4})\b"
+)
+_DATE_2 = re.compile(
+    rf"{_BEFORE}(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?[ ](\d{{1,2}})[ ]([A-Z][a-z]{{2}})[ ](\d{{4}})[ ]"
+    r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?\b"
+)
+
+
+def read_time(line: Line) -> Iterator[Event]:
+    """A stamp that begins the line."""
+    if line.origin["logged_at"] is not None:
+        yield TimeShown(**line.origin)
+        return
+    match = _FIRST.match(line.text)
+    stamp = iso_time(match[1]) if match else _of_date(line.text)
+    if stamp is not None:
+        yield TimeShown(**{**line.origin, "logged_at": stamp})
+
+
+def _of_date(text: str) -> str | None:
+    if match := _DATE_1.match(text):
+        month, day, hour, rest, half, zone, year = match.groups()
+    elif match := _DATE_2.match(text):
+        day, month, year, hour, rest, half, zone = match.groups()
+    else:
+        return None
+    if month not in _MONTHS:
+        return None
+    if half:
+        hour = f"{int(hour) % 12 + 12 * (half == 'P'):02d}"
+    utc = "+00:00" if zone in ("UTC", "GMT") else ""  # what other letters mean depends on the place
+    return f"{year}-{_MONTHS.index(month) + 1:02d}-{int(day):02d}T{hour}:{rest}{utc}"
+
+
+# Anchors are looked for in the line's shape, in which every digit is 0.
+RULES: tuple[Rule, ...] = (Rule("stamps.time", (b" 00:00:00", b"T00:00:00"), read_time, templated=True),)
