@@ -38,8 +38,9 @@ _NODESNAMED = 8
 _HEAVY = 3.0  # scales: a larger shift is held against the slow stretches that the level has shown, not only its scale
 _STRETCH = 2  # a stretch of so many slow steps is a hiccup, which the rules of a shift know already
 _CHANCE = 1e-4  # of a stretch that long, if slow steps come one by one
-_FLAP = 96  # lines: a shift that ended sooner was a flap; a slow stretch of so many is told whatever was before
-_FLAP_LONGER = 4  # times as long as an earlier flap of its size, a further one is told
+_LONG = 96  # lines: a slow stretch of so many is told whatever was before
+_FLAP = 32  # a shift that was left soon is a flap: a further one must last as long, after two of them four times as
+# long, after three nine times, and never longer than so many lines a flap
 _FLAPS = 8  # flaps remembered
 _CALM = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
 _UNITS = 1.5  # printed units that a shift must exceed, or else be beyond doubt:
@@ -334,14 +335,14 @@ def _is_usual(memory: Memory, track: Level, size: float) -> bool:
     lasting, longest, share = track.slow_stretches(size / 2)
     if size < _UNITS * (track.unit or 0.0) and size < _UNITS * track.see_unit(levels.RECENT):
         return longest > 0 or lasting < _UNIT_LASTING
-    if lasting >= _FLAP:
+    if lasting >= _LONG:
         return False
     if size > _HEAVY * track.scale and share:  # the scale says nothing of a tail: its own share and stretches do
         rare = lasting * math.log(share) <= math.log(_CHANCE)
         if not rare or (longest > _STRETCH and lasting <= longest):
             return True
-    flapped = max((flap.lines for flap in memory.flaps if flap.size > size / 2), default=0)
-    return lasting < min(_FLAP, _FLAP_LONGER * flapped)
+    flaps = [flap.lines for flap in memory.flaps if flap.size > size / 2]
+    return bool(flaps) and lasting < min(_FLAP * len(flaps), max(flaps) * len(flaps) ** 2)
 
 
 def _take_shift(

@@ -170,6 +170,12 @@ def test_a_level_that_flaps_is_told_twice_at_most(share: float, seed: int) -> No
     assert told(play(log(times))).count("firing") <= 2
 
 
+def test_a_second_slowdown_is_told_too() -> None:
+    """A slow stretch of 40 lines, the pace of before, the same again for longer: two incidents."""
+    times = noisy(5.0, 200) + noisy(5.4, 40, seed=2) + noisy(5.0, 150, seed=3) + noisy(5.4, 80, seed=4)
+    assert told(play(log(times))) == ["firing", "resolved", "firing"]
+
+
 def test_faster_stretches_are_no_normal() -> None:
     """A fast stretch of 40 lines now and then: the way back from it is no slowdown."""
     times = [x * (0.95 if number % 240 > 200 else 1.0) for number, x in enumerate(noisy(2.8, 1500))]
