@@ -138,9 +138,9 @@ class Judge:
     def judge(self, run: Judged, now: float) -> list[Transition]:
         """Ask every detector, bring the book up to date, and return what changed."""
         settle(run.state, now, self._exiting)
-        if run.state.attempt.doubtful:
+        if run.state.phase == "crashed":
             due = crash.due(run.state, self._crash)
-            if due is not None and now >= due:
+            if due is not None and (now >= due or not (run.state.live or run.state.attempt.doubtful)):
                 believe(run.state)
         transitions = judge(
             run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold, self._limit

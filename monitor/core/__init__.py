@@ -166,7 +166,8 @@ class Core:
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop_source(message.source)
         reader = saved.reader if saved is not None and message.resumed else None
-        self._sources.open(message, name, self._rules, reader, known)
+        opened = self._sources.open(message, name, self._rules, reader, known)
+        opened.new = bool(self.scanned) and saved is None
 
     def _drop_source(self, name: str) -> None:
         source = self._sources.get(name)
@@ -213,7 +214,7 @@ class Core:
                 _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
         elif not self._sources.catching_up(source.run):
             self._schedule.request(run)
-            self._runs.archive_or_watch(run, now)
+            self._runs.archive_or_watch(run, now, new=source.new)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""
@@ -350,7 +351,8 @@ class Core:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
         self._take_deferred(run)
         self._schedule.request(run)
-        self._runs.archive_or_watch(run, now)
+        new = all(source.new for source in self._sources.by_name.values() if source.run == run.state.name)
+        self._runs.archive_or_watch(run, now, new=new)
 
     def _take_deferred(self, run: Run) -> None:
         last = run.state.log_clock_last

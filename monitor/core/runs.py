@@ -16,6 +16,9 @@ from monitor.run.phases import ENDED
 from monitor.run.state import Experiment, RunState
 from parsers.events import LogEvent
 
+_NEWS = 60.0  # seconds in which a directory is searched again, whatever it holds
+_DAY = 86400.0  # log clocks are read as UTC: no zone is further away
+
 
 @dataclass(slots=True)
 class Run(Judged):
@@ -107,10 +110,18 @@ class Runs:
         del self.by_name[run.state.name]
         return True
 
-    def archive_or_watch(self, run: Run, now: float) -> None:
-        """Its backlog was read: one that has ended or is stale is archived, one that may still move is watched."""
+    def archive_or_watch(self, run: Run, now: float, *, new: bool = False) -> None:
+        """Its backlog was read: one that has ended or is stale is archived, one that may still move is watched. So is
+        one that died just now in a `new` file, between two searches.
+        """
         state = run.state
-        if not state.live and state.progress_at is not None:
+        if state.live:
+            return
+        if new and _just_died(run, now):
+            run.archived, state.live = False, True
+        elif state.progress_at is None:
+            run.archived = run.archived or (state.proven and state.phase in ENDED)
+        else:
             allowed = hang.budget(state, self._config.detectors.hang).seconds
             run.archived = now - state.progress_at > allowed or state.phase in ENDED
             state.live = not run.archived
@@ -119,3 +130,12 @@ class Runs:
         """Its `sources` are followed: it is lost from sight where none of them can be read."""
         followed = sources | set(run.state.unreadable)
         run.state.lost = bool(followed) and followed <= set(run.state.unreadable)
+
+
+def _just_died(run: Run, now: float) -> bool:
+    """Unless its own clock says that it was long ago: then an old log was copied."""
+    state = run.state
+    if state.phase != "crashed" or state.failure is None or now - state.failure.at > _NEWS:
+        return False
+    told, died = state.log_clock_last, state.unix(state.failure.at)
+    return told is None or died is None or abs(died - told) < _DAY

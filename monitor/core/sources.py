@@ -43,6 +43,8 @@ class Source:
     read_at: float = 0.0
     """When it was last read. An instant."""
     untrained_logged: bool = False
+    new: bool = False
+    """It was not there when its directory was first searched: it came while we watched."""
     has_steps: bool = False
     """It holds lines of the training loop, not only of what surrounds it."""
     experiments: Experiments = field(default_factory=Experiments)

@@ -14,6 +14,7 @@ from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
 
 PLANNED = frozenset({"time_limit", "preempted", "stopped"})
 """Ends that are no failures: the scheduler's ordinary business, and what a person ended."""
+_TIMELESS = frozenset({"arguments", "world"})
 _PHASES_KEPT = 64  # phase changes kept for the page
 _ENDS_KEPT = 50
 _NODES_KEPT = 512
@@ -44,15 +45,21 @@ def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> 
     attempt = state.attempt
     if state.phase == "crashed" and attempt.doubtful and not attempt.iterations and kind not in attempt.boundaries:
         _forgive(state, at)
+        attempt = state.attempt
+    mark = f"{kind} {source}"
+    # these carry no time: the same again in the same file, after an end, is of another launch
+    again = kind in _TIMELESS and state.phase == "crashed" and not attempt.doubtful and mark in attempt.boundaries
     begun = attempt.iterations > 0 or attempt.failures > 0 or state.phase in ENDED
     if begun:
         cursor = state.copies.cursors.get(source)
         delivered = cursor is not None and cursor.attempt == attempt.number
         known = attempt.boundaries.get(kind)
         ended_here = state.phase in ENDED and known != stamp
-        if delivered or ended_here or (known is not None and known != stamp):
+        if again or delivered or ended_here or (known is not None and known != stamp):
             begin_attempt(state, at)
     state.attempt.boundaries.setdefault(kind, stamp)
+    if kind in _TIMELESS:
+        state.attempt.boundaries.setdefault(mark, stamp)
 
 
 def _forgive(state: RunState, at: float) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from monitor.run import saves, setup
-from monitor.run.attempts import count_failure
 from monitor.run.ends import (
     fold_exit,
     fold_failure,
@@ -105,11 +104,9 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         handler = _HANDLERS.get(kind)
         progressed = handler is None or handler(state, event, source, at, live, entry)
     phase = state.phase
-    if phase == "crashed" and not state.attempt.doubtful:
-        count_failure(state)
-        if not state.proven or (live and before != "crashed"):
-            # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
-            state.proven, state.live = True, state.live or live
+    if phase == "crashed" and not state.attempt.doubtful and (not state.proven or (live and before != "crashed")):
+        # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
+        state.proven, state.live = True, state.live or live
     stepped = state.iterations_total != counted
     if stepped or phase != before or kind in AMENDING or (progressed and kind is ValidationLogged):
         record(state, event, stepped, phase != before, clock, at, live)
@@ -258,7 +255,7 @@ _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     TrainerSetting: setup.on_trainer_setting,
     MilestoneReached: setup.on_milestone,
     ArgumentsDumped: setup.on_arguments,
-    TopologyLogged: setup.on_topology,
+    TopologyLogged: setup.on_sizes,
     ModelSettingLogged: setup.on_topology,
     SizesTold: setup.on_topology,
     BatchSizeRampupPlanned: setup.on_topology,

@@ -22,6 +22,7 @@ from parsers.events import (
     MilestoneReached,
     ParametersCounted,
     SoftwareSeen,
+    TopologyLogged,
     TrainerSetting,
 )
 
@@ -59,6 +60,13 @@ def on_topology(state: RunState, event: Event, _source: str, _at: float, _live: 
         if state.train_iterations is None:
             state.train_iterations = changed.train_iterations
     return state.attempt.iterations == 0
+
+
+def on_sizes(state: RunState, event: TopologyLogged, source: str, at: float, live: bool, entry: LogEvent) -> bool:
+    """`using world size: ...` is the first line of Megatron; other programs tell sizes at any time."""
+    if event.world_size is not None and event.data_parallel_size is not None:
+        boundary(state, "world", f"{event.world_size}/{event.data_parallel_size}", source, at)
+    return on_topology(state, event, source, at, live, entry)
 
 
 def on_parameters(state: RunState, event: ParametersCounted, *_rest: Any) -> bool:

@@ -15,6 +15,7 @@ _PBS_REASONS: tuple[tuple[str, Failure], ...] = (
     ("walltime ", "time_limit"),
     ("cput ", "time_limit"),
     ("mem ", "host_oom"),  # `mem`, `vmem`, `pvmem`
+    ("node down", "node_failure"),
     ("requested job", "node_failure"),  # `node 1 (n2) requested job terminate, 'EOF' (code 1099)`
 )
 # `TERM_RUNLIMIT: job killed after reaching LSF run time limit.`

@@ -24,6 +24,7 @@ from parsers.events import (
 
 _BLOCK_LINES = 120  # of a torchrun report that other ranks' lines may stand between
 _FRAME_LINES = 8  # of MPICH's report
+_SENTENCE = 300  # characters of a script's own line at most
 
 # `nnodes=2, num_local_procs=8, node_rank=1`
 _NODES = re.compile(r"nnodes=(\d{1,6}), num_local_procs=(\d{1,6}), node_rank=\d{1,6}")
@@ -47,7 +48,7 @@ _DEATH_SIGNAL = re.compile(r"Received (?:(\d{1,2})|Signals\.(SIG\w{2,8})) death 
 # `pdsh@head: node02: ssh exited with exit code 1`
 _PDSH = re.compile(r"pdsh@\S{1,80}: (\S{1,80}): ssh exited with exit code (\d{1,3})")
 # `[NODE-0(host)] [ERROR] primus launcher exited with code 1`
-_LAUNCHER = re.compile(r"launcher exited with code (-?\d{1,3})")
+_LAUNCHER = re.compile(r"^(?:\[[^\]]{1,80}\] ?){0,4}\w{1,40} launcher exited with code (-?\d{1,3})\.?$")
 # `mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).`
 _MPI = re.compile(r"process rank (\d{1,7}) with PID \d{1,10} on node (\S{1,80}) exited on signal (\d{1,3})")
 # `MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD`
@@ -65,8 +66,10 @@ _MPI_CODE = re.compile(r"^[ ]{2,4}Exit code:[ ]{1,8}(\d{1,3})$")
 _HYDRA = "BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
 _HYDRA_WHERE = re.compile(r"^=[ ]{1,6}(?:RANK (\d{1,7}) )?PID \d{1,10} RUNNING AT (\S{1,80})")
 _HYDRA_HOW = re.compile(r"^=[ ]{1,6}(EXIT CODE|EXIT STATUS|KILLED BY SIGNAL): (\d{1,3})")
-# Cray PALS: `x3006c0s13b0n0.hsn.cm: rank 3 exited with code 1`, `... rank 0 died from signal 9`
-_PALS = re.compile(r"^(?:(\S{1,100}): )?rank (\d{1,7}) (?:exited with code (\d{1,3})|died from signal (\d{1,2}))\b")
+# Cray PALS: `x3006c0s13b0n0.hsn.cm: rank 3 exited with code 1`, `rank 0 died from signal 9`, `shepherd died from ...`
+_PALS = re.compile(
+    r"^(?:(\S{1,100}): )?(?:rank (\d{1,7})|shepherd) (?:exited with code (\d{1,3})|died from signal (\d{1,2}))\b"
+)
 # `/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 pretrain_gpt.py`; a shell that
 # runs no script writes the word alone
 _SHELL = re.compile(
@@ -258,8 +261,8 @@ def read_mpi(line: Line) -> Iterator[Event | Gatherer]:
         yield from _ended("mpirun", int(match[1]), line.origin)
     elif match := _PALS.match(text):
         code = int(match[3]) if match[3] else -int(match[4])
-        origin = {**line.origin, "rank": int(match[2]), "node": match[1] or line.prefix.node}
-        yield from _ended(f"mpiexec: rank {match[2]}", code, origin)
+        origin = {**line.origin, "rank": int(match[2]) if match[2] else None, "node": match[1] or line.prefix.node}
+        yield from _ended(f"mpiexec: rank {match[2]}" if match[2] else "mpiexec's shepherd", code, origin)
 
 
 def read_launch(line: Line) -> Iterator[Event]:
@@ -274,9 +277,9 @@ def read_launch(line: Line) -> Iterator[Event]:
         line = Line(text[stamped.end() :], replace(line.prefix, logged_at=origin["logged_at"]))
     if match := _PDSH.search(text):
         yield from _ended("pdsh", int(match[2]), {**line.origin, "node": match[1]})
-    elif match := _LAUNCHER.search(text):
+    elif match := _LAUNCHER.match(text.strip()):
         yield from _ended("the launcher", int(match[1]), line.origin, launch=True)
-    elif (match := _SCRIPT.search(text[:400])) and _LAUNCHES.search(text[:400]):
+    elif len(text) <= _SENTENCE and (match := _SCRIPT.search(text)) and _LAUNCHES.search(text):
         code = int(match[1])
         if code or "last_step=" in text or "attempt" in text.lower():  # a helper's success is no end
             yield from _ended("the script", code, line.origin, launch=True)

@@ -66,6 +66,7 @@ def read_task(line: Line) -> Iterator[Event]:
     if match := _NODE.search(line.text):
         origin = {**line.origin, "node": match[1]}
         yield FailureSeen(failure="node_failure", message=f"Slurm: node failure on {match[1]}", **origin)
+        yield ProcessTerminated(**line.origin)
         return
     match = _TASK.search(line.text)
     if not match:
