@@ -62,6 +62,7 @@ class Judge:
 
     def __init__(self, config: Config, *, repeats: bool = True) -> None:
         self._repeat_interval = config.repeat_interval if repeats else math.inf
+        self._limit = config.message_limit
         self._exiting: float = config.detectors.hang.exiting
         self._crash: crash.CrashSettings = config.detectors.crash
         self._soonest: float = config.detectors.hang.minimum / 2
@@ -88,6 +89,7 @@ class Judge:
         state = run.state
         transitions: list[Transition] = []
         steps: list[Step] = []
+        restarts = state.restarts
         for entry in entries:
             event = entry.event
             kind = type(event)
@@ -106,6 +108,8 @@ class Judge:
                     memory = recall(state, detector.name, detector.memory) if detector.memory else None
                     if detector.on_event is not None and detector.on_event(state, memory, event, settings):
                         changed = True
+            if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
+                restarts, changed = state.restarts, True
             if live and state.live and not run.archived:
                 if steps:
                     changed = self._update(state, steps) or changed
@@ -137,7 +141,9 @@ class Judge:
             due = crash.due(run.state, self._crash)
             if due is not None and now >= due:
                 believe(run.state)
-        transitions = judge(run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold)
+        transitions = judge(
+            run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold, self._limit
+        )
         hung = run.book.open.get("hang")
         run.state.hung = hung is not None and hung.severity == "critical"
         if transitions:
@@ -164,11 +170,16 @@ class Judge:
         state = run.state
         if state.progress_at is None or state.phase == "crashed":
             return -math.inf
-        return state.progress_at + self._soonest
+        digest = run.book.digest_at(self._limit) if run.book.messages else None
+        calm = state.progress_at + self._soonest
+        return calm if digest is None else min(calm, digest)
 
     def deadline(self, run: Judged, now: float) -> float | None:
         """The next instant after `now` at which time alone may change a verdict."""
         instants = [deadline(run.state, now, settings) for deadline, settings in self._deadlines]
+        if run.book.messages:
+            digest = run.book.digest_at(self._limit)
+            instants.append(digest if digest is None else max(digest, now))
         return min((at for at in instants if at is not None), default=None)
 
     def _verdicts(self, run: Judged, now: float) -> list[Verdict]:

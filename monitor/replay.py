@@ -18,6 +18,7 @@ from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.naming import experiment_name
 from monitor.run import derived, goodput
+from monitor.run.ends import settle
 from monitor.run.experiments import BOUNDS, Experiments
 from monitor.run.history import History
 from monitor.run.log_clock import log_clock
@@ -121,6 +122,7 @@ class Replay:
         last = self.now
         yield from self.pass_until(last + after)
         yield from self._judge.judge(self.run, self.now)
+        settle(self.run.state, self.now, 0.0)  # what said that it was done, and nothing more, is done
         self.now = last
 
     def retire(self, at: float) -> Iterator[Transition]:

@@ -8,25 +8,31 @@ from parsers.engine.scan import Gatherer, Rule
 from parsers.formats import (
     argonne,
     arguments,
+    batch,
     deepspeed,
     deepspeed_report,
     environment,
     gpu,
+    hf_settings,
     hf_trainer,
     launchers,
     megatron,
     megatron_checkpoint,
     megatron_reports,
     megatron_setup,
+    mllog,
     nccl,
+    nemo,
     neox,
     pytorch,
     slurm,
     system,
+    torchtitan,
 )
 
 SPEAKERS = (
     neox,
+    nemo,
     argonne,
     megatron,
     hf_trainer,
@@ -35,7 +41,10 @@ SPEAKERS = (
     megatron_setup,
     megatron_reports,
     arguments,
+    mllog,
+    torchtitan,
     slurm,
+    batch,
     nccl,
     pytorch,
     launchers,
@@ -43,6 +52,7 @@ SPEAKERS = (
     environment,
     deepspeed_report,
     gpu,
+    hf_settings,
 )
 
 RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)

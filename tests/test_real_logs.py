@@ -58,8 +58,9 @@ def test_what_became_of_each_run(core: Core, run: str, phase: str, iteration: in
 
 
 def test_causes(core: Core) -> None:
-    """The hang that 28 watchdogs told is one NCCL failure; the killed rank a kill; the scancel a kill."""
-    assert core.runs["nvidia/2340723"].state.failures_total == {"nccl": 1}
+    """A rank ran out of data, and 28 others waited for it until their watchdogs gave up; a killed rank is a kill."""
+    assert core.runs["nvidia/2340723"].state.failures_total == {"python_exception": 1}
+    assert core.runs["nvidia/2340723"].state.failure.message == "StopIteration"
     assert len(core.runs["nvidia/2340723"].state.watchdog_ranks) == 28
     assert core.runs["cpu/mds_kill9"].state.failures_total == {"killed": 1}
     assert core.runs["cpu/mds_clean"].state.failures_total == {}

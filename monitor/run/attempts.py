@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from monitor.run.copies import SourceCursor
 from monitor.run.nodes import nodes_of
+from monitor.run.overflows import Overflows
 from monitor.run.phases import ENDED, Phase
 from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
 
-PLANNED = frozenset({"time_limit", "preempted"})
-"""Failures that are the scheduler's ordinary business."""
+PLANNED = frozenset({"time_limit", "preempted", "stopped"})
+"""Ends that are no failures: the scheduler's ordinary business, and what a person ended."""
 _PHASES_KEPT = 64  # phase changes kept for the page
 _ENDS_KEPT = 50
 _NODES_KEPT = 512
@@ -28,7 +29,11 @@ def set_phase(state: RunState, phase: Phase, at: float) -> None:
 
 def count_failure(state: RunState) -> None:
     """Called when an attempt is known to have crashed: one failure an attempt."""
-    if state.failure is not None and state.counted_attempt != state.attempt.number:
+    if (
+        state.failure is not None
+        and state.failure.failure != "stopped"
+        and state.counted_attempt != state.attempt.number
+    ):
         state.counted_attempt = state.attempt.number
         kind = state.failure.failure
         state.failures_total[kind] = state.failures_total.get(kind, 0) + 1
@@ -37,6 +42,8 @@ def count_failure(state: RunState) -> None:
 def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> None:
     """A set-up mark of `kind`: a second one begins a new attempt. `stamp` is the mark's own time or contents."""
     attempt = state.attempt
+    if state.phase == "crashed" and attempt.doubtful and not attempt.iterations and kind not in attempt.boundaries:
+        _forgive(state, at)
     begun = attempt.iterations > 0 or attempt.failures > 0 or state.phase in ENDED
     if begun:
         cursor = state.copies.cursors.get(source)
@@ -48,11 +55,21 @@ def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> 
     state.attempt.boundaries.setdefault(kind, stamp)
 
 
+def _forgive(state: RunState, at: float) -> None:
+    """A set-up goes on after what failed before its first line: that was another program's."""
+    attempt = state.attempt
+    attempt.doubtful, attempt.first_failure_at, attempt.failures, attempt.alone = False, None, 0, False
+    attempt.uncaught_after = None
+    state.failure = None
+    set_phase(state, "starting", at)
+
+
 def begin_attempt(state: RunState, at: float) -> None:
     """A new launch of the same run. Totals go on; what belongs to one launch starts anew."""
-    if state.phase == "crashed":
+    died = state.phase == "crashed" or _left_behind(state)
+    if died:
         count_failure(state)  # one that was doubted until now: it did end the launch
-    _note_end(state, at)
+    _note_end(state, at, died=died)
     state.environment = {
         name: value
         for name, value in state.environment.items()
@@ -75,14 +92,23 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.last_iteration_at = None
     state.pure_seconds = None
     state.hung = False
-    state.engine_skipped = 0
+    state.overflows = Overflows()
+    state.evaluation_due = state.evaluation_silent = False
     state.checkpoints.started_iteration = state.checkpoints.started_at = None
     for cursor in state.copies.cursors.values():
         cursor.last_iteration = None
     set_phase(state, "starting", at)
 
 
-def _note_end(state: RunState, at: float) -> None:
+def _left_behind(state: RunState) -> bool:
+    """The last that the launch told was an exception: the next launch proves that nobody caught it."""
+    failure, attempt = state.failure, state.attempt
+    if failure is None or state.phase in ("finished", "exiting"):
+        return False
+    return failure.failure in ("python_exception", "stopped") and failure.after == attempt.iterations
+
+
+def _note_end(state: RunState, at: float, *, died: bool) -> None:
     """How the launch ended that the next one replaces: what it lost work to, and whether anybody had planned it."""
     failure, attempt = state.failure, state.attempt
     state.after_finish = state.phase in ("finished", "exiting")
@@ -106,6 +132,9 @@ def _note_end(state: RunState, at: float) -> None:
             planned=planned,
             nodes=suspects[:_NODES_KEPT],
             culprit=bool((failure and failure.node) or state.watchdog_nodes),
+            crashed=died,
+            watched=state.live,
+            line=failure.line if failure else "",
         )
     )
     del state.ends[:-_ENDS_KEPT]

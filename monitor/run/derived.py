@@ -45,8 +45,19 @@ def computed_tflops(state: RunState) -> tuple[str, float] | None:
     if not seconds:
         return None
     return flops.computed_tflops(
-        state.topology, seconds, batch_size(state), sequence_length(state), state.dialect, state.tflops_formula
+        state.topology,
+        seconds,
+        batch_size(state),
+        sequence_length(state),
+        state.dialect,
+        state.tflops_formula,
+        state.log_clock_first,
     )
+
+
+def printed_tflops(state: RunState) -> float | None:
+    """The newest printed figure: of the iteration's own line, else of a line of its own (`Effective Tera Flops`)."""
+    return state.latest.tflops if state.latest.tflops is not None else state.effective_tflops
 
 
 def peak_tflops(state: RunState, configured: float | None) -> float | None:
@@ -71,12 +82,6 @@ def utilisation(state: RunState, configured_peak: float | None) -> tuple[float |
         mfu = model / available if mfu is None and model is not None else mfu
         hfu = hardware / available if hfu is None and hardware is not None else hfu
     return mfu, hfu
-
-
-def slowdown_ratio(state: RunState) -> float | None:
-    """Last pure time over the learned normal: 1.05 is 5 % slower."""
-    baseline, seconds = state.pace.baseline, state.pure_seconds
-    return seconds / baseline if baseline and seconds else None
 
 
 def effective_ratio(state: RunState) -> float | None:

@@ -39,6 +39,7 @@ def on_evaluation(
     state: RunState, event: EvaluationProgressed, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """Evaluation moves."""
+    state.evaluation_due = state.evaluation_silent = False
     _overhead(state, at)
     set_phase(state, PHASE_AFTER[event.kind], at)
     return True
@@ -48,6 +49,7 @@ def on_validation(
     state: RunState, event: ValidationLogged, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """A validation set has its result; more sets may follow."""
+    state.evaluation_due = state.evaluation_silent = False
     known = state.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
     if known is not None and known.iteration == event.iteration and known.loss == loss:

@@ -33,6 +33,8 @@ def on_milestone(
         boundary(state, event.milestone, event.logged_at or source, source, at)
     if state.attempt.iterations == 0 or event.milestone == "training_done":
         set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
+        if event.milestone == "training_done":
+            state.attempt.done_at = at
         return True
     return False
 
@@ -83,6 +85,10 @@ def on_trainer_setting(
 def on_environment(state: RunState, event: EnvironmentVariableSeen, *_rest: Any) -> bool:
     """A variable of the allow-list."""
     state.environment[event.name] = event.value
+    if event.name in topologies.NOMINAL_SIZES:
+        changed = topologies.apply(state.topology, event)
+        if changed is not None:
+            state.topology = changed
     state.environment_seen[event.name] = state.iterations_total
     return False
 

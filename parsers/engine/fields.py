@@ -117,11 +117,11 @@ def duration(text: str) -> float | None:
 def clock(text: str) -> float | None:
     """`03:45`, `1:02:03`, `0:14:55.93` as seconds."""
     total = 0.0
-    for part in text.split(":"):
-        value = number(part)
-        if value is None:
-            return None
-        total = total * 60 + value
+    try:
+        for part in text.split(":"):
+            total = total * 60.0 + float(part)
+    except ValueError:
+        return None
     return total
 
 

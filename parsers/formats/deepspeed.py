@@ -70,7 +70,7 @@ _PROFILER = re.compile(
 # `  zero_optimization_stage ...... 1` printed by config.py
 _SETTING = re.compile(r"^[ ]{2}(\w{1,60})[ ](?:\.{2,60}|)[ ](.{1,200})$")
 _SETTINGS = {
-    # its `world_size` is the data-parallel size when tensor or pipeline parallelism is on: not ours
+    "world_size": "engine_world_size",  # the data-parallel size where tensor or pipeline parallelism is on
     "train_batch_size": "global_batch_size",
     "train_micro_batch_size_per_gpu": "micro_batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",

@@ -135,7 +135,12 @@ def read_setting(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("hf.dict_or_bar", (b"%|", b"'loss'", b"'eval_loss'", b"'train_runtime'"), read_line, templated=True),
+    Rule(
+        "hf.dict_or_bar",
+        (b"%|", b"'loss'", b"'eval_loss'", b"'train_runtime'"),
+        read_line,
+        templated=True,
+    ),
     Rule(
         "hf.setting",
         (b"***** Running training", b"optimization steps = ", b"batch size per device = ", b"Num examples = ",
