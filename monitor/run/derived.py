@@ -109,7 +109,7 @@ def eta(state: RunState) -> float | None:
 
 def at_risk_seconds(state: RunState) -> float | None:
     """Work that a crash now would lose: iteration time since the last whole checkpoint; none once it has finished."""
-    if state.phase == "finished":
+    if state.phase == "finished" or (state.phase == "exiting" and not state.live):
         return 0.0
     return state.seconds_since_checkpoint if state.attempt.iterations or state.iterations_total else None
 
