@@ -21,7 +21,7 @@ from benchmarks.detection.mlperf_log import Run, megatron_lines, read_run
 from monitor.config import Config
 from monitor.incidents import Transition
 from monitor.judgement import Judge
-from monitor.reading import judged_events
+from monitor.reading import dated_events
 from monitor.replay import replay
 
 ENVIRONMENT = "MEGATRON_MONITOR_MLPERF"
@@ -43,7 +43,7 @@ def messages(run: Run, *, dated: bool = True, inside: bool = False) -> list[Tran
     """Everything of the run that is told to people: firing, a warning or worse."""
     text = "\n".join(megatron_lines(run, dated=dated, inside=inside)) + "\n"
     config = Config()
-    sources = {run.name: judged_events(BytesIO(text.encode()), config)}
+    sources = {run.name: dated_events(BytesIO(text.encode()), config)}
     found = [item for _, item in replay(Judge(config, repeats=False), run.name, sources) if item is not None]
     return [item for item in found if item.status == "firing" and not item.quiet and item.severity != "info"]
 

@@ -20,7 +20,7 @@ from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.metrics import Sample
-from monitor.reading import judged_events
+from monitor.reading import dated_events
 from monitor.replay import Replay, replay
 from monitor.reports.rows import Options, Row
 from monitor.run import derived
@@ -504,7 +504,7 @@ def _field(*names: str) -> tuple[dict[str, Replay], list[Transition]]:
     sources = {}
     for name in names:
         with (FIELD_LOGS / name).open("rb") as stream:
-            sources[name] = list(judged_events(stream, default_config()))
+            sources[name] = list(dated_events(stream, default_config()))
     runs, told = {}, []
     for player, transition in replay(Judge(default_config(), repeats=False), "run", sources):
         if transition is None:

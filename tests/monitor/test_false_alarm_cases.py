@@ -18,7 +18,7 @@ from monitor.detectors import DETECTORS
 from monitor.detectors.base import Verdict
 from monitor.incidents import IncidentBook, MessageLimit, Transition, judge
 from monitor.judgement import Judge
-from monitor.reading import judged_events
+from monitor.reading import dated_events
 from monitor.replay import Replay, replay
 from monitor.run.phases import Phase
 from monitor.run.state import RunState
@@ -517,7 +517,7 @@ def said(path: Path) -> tuple[list[Transition], Replay]:
     config = load("")
     with path.open("rb") as stream:
         for played, transition in replay(
-            Judge(config, repeats=False), path.stem, {str(path): judged_events(stream, config)}
+            Judge(config, repeats=False), path.stem, {str(path): dated_events(stream, config)}
         ):
             player = played
             if transition is not None and not transition.quiet:

@@ -18,7 +18,7 @@ from monitor.config import Config
 from monitor.detectors import slowdown
 from monitor.incidents import Transition
 from monitor.judgement import Judge
-from monitor.reading import judged_events
+from monitor.reading import dated_events
 from monitor.replay import Replay, replay
 from monitor.run.source_clock import Placed
 from monitor.statistics.levels import printed_unit
@@ -231,7 +231,7 @@ def replayed(path: Path) -> list[Transition]:
     """What `replay` says of slowdowns."""
     config = Config()
     with open(path, "rb") as stream:
-        sources = {str(path): judged_events(stream, config)}
+        sources = {str(path): dated_events(stream, config)}
         found = [item for _, item in replay(Judge(config, repeats=False), path.stem, sources) if item is not None]
     return [item for item in found if item.incident == "slowdown" and not item.quiet]
 
