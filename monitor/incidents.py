@@ -275,7 +275,8 @@ def _end(state: RunState, incident: Incident) -> str:
     if state.attempt.number > incident.attempt:
         return "a new launch began"
     if state.phase in ENDED:
-        return f"the run {'finished' if state.phase == 'finished' else 'crashed'}"
+        failure = state.failure.failure if state.failure is not None else "unknown"
+        return "the run finished" if state.phase == "finished" else f"the run ended: {failure}"
     if iteration is None or iteration == incident.iteration:
         return f"{state.phase} goes on"
     return f"iteration {iteration} came" if incident.incident == "hang" else f"at iteration {iteration}"
