@@ -15,6 +15,23 @@ from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from parsers.events import LogEvent
 
+_ZONES = 86400.0  # seconds: more than any two zones differ by, a stamp names none
+_COPYING = 100.0  # times as fast as the wall clock: stamps that come so fast are copied, not written
+_LEAST_COPIED = 600.0  # seconds of stamps in one delivery from which their pace means anything
+
+
+def stamped_long_ago(state: RunState, before: float) -> bool:
+    """Whether the last progress was before that instant by its own stamp: the file may be new, a copy of an old log."""
+    stamp = state.progress_clock
+    return stamp is not None and stamp + _ZONES < state.unix(before)
+
+
+def being_copied(state: RunState, stamp_before: float | None, seconds: float, now: float) -> bool:
+    """Whether an old log grows faster than a training could write it. `seconds` since it was read before."""
+    if stamp_before is None or state.progress_clock is None or not stamped_long_ago(state, now):
+        return False
+    return state.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
+
 
 @dataclass(slots=True)
 class Run(Judged):
@@ -98,7 +115,8 @@ class Runs:
         state = run.state
         if not state.live and state.progress_at is not None:
             allowed = hang.budget(state, self._config.detectors.hang).seconds
-            run.archived = now - state.progress_at > allowed or state.phase in ENDED
+            stale = now - state.progress_at > allowed or stamped_long_ago(state, now - allowed)
+            run.archived = stale or state.phase in ENDED
             state.live = not run.archived
 
     def note_lost(self, run: Run, sources: set[str]) -> None:
