@@ -36,7 +36,7 @@ _TIMELESS = frozenset(
 class Watched(Judge):
     """A judge that shows each event, after those of its delivery were folded, to an onlooker: reports need it."""
 
-    def __init__(self, config: Config, onlooker: Callable[[RunState, LogEvent, float], None]) -> None:
+    def __init__(self, config: Config, onlooker: Callable[[RunState, LogEvent, str], None]) -> None:
         super().__init__(config)
         self._onlooker = onlooker
 
@@ -45,14 +45,14 @@ class Watched(Judge):
         transitions: list[Transition] = []
         for entry in entries:
             transitions += super().take(run, [entry], source, at, live)
-            self._onlooker(run.state, entry, at)
+            self._onlooker(run.state, entry, source)
         return transitions
 
 
 def read_all(
     config: Config,
     clock: Clock | None = None,
-    onlooker: Callable[[RunState, LogEvent, float], None] | None = None,
+    onlooker: Callable[[RunState, LogEvent, str], None] | None = None,
     *,
     charts: bool = True,
 ) -> tuple[Core, list[str]]:

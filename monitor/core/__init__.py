@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from monitor import __version__
 from monitor.config import Config
 from monitor.core.counters import Counters
-from monitor.core.runs import Run, Runs
+from monitor.core.runs import Run, Runs, being_copied
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
@@ -332,10 +332,10 @@ class Core:
         if not source.caught_up:
             run.backlog_at = now
             entries = _taken_now(run, source, entries, at)
-        before = state.progress_at
+        before, stamped, read_at = state.progress_at, state.progress_clock, state.read_at
         self._transitions += self._judge.take(run, entries, source.name, at, source.caught_up)
         if run.archived and source.caught_up and state.progress_at != before:
-            run.archived = False  # it moves
+            run.archived = being_copied(state, stamped, now - read_at, now)  # else it moves
         state.read_at = now
         run.dirty = True
         if (

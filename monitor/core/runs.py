@@ -17,7 +17,22 @@ from monitor.run.state import Experiment, RunState
 from parsers.events import LogEvent
 
 _NEWS = 60.0  # seconds in which a directory is searched again, whatever it holds
-_DAY = 86400.0  # log clocks are read as UTC: no zone is further away
+_ZONES = 86400.0  # seconds: more than any two zones differ by, a stamp names none
+_COPYING = 100.0  # times as fast as the wall clock: stamps that come so fast are copied, not written
+_LEAST_COPIED = 600.0  # seconds of stamps in one delivery from which their pace means anything
+
+
+def stamped_long_ago(state: RunState, before: float) -> bool:
+    """Whether the last progress was before that instant by its own stamp: the file may be new, a copy of an old log."""
+    stamp = state.progress_clock
+    return stamp is not None and stamp + _ZONES < state.unix(before)
+
+
+def being_copied(state: RunState, stamp_before: float | None, seconds: float, now: float) -> bool:
+    """Whether an old log grows faster than a training could write it. `seconds` since it was read before."""
+    if stamp_before is None or state.progress_clock is None or not stamped_long_ago(state, now):
+        return False
+    return state.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
 
 
 @dataclass(slots=True)
@@ -123,7 +138,8 @@ class Runs:
             run.archived = run.archived or (state.proven and state.phase in ENDED)
         else:
             allowed = hang.budget(state, self._config.detectors.hang).seconds
-            run.archived = now - state.progress_at > allowed or state.phase in ENDED
+            stale = now - state.progress_at > allowed or stamped_long_ago(state, now - allowed)
+            run.archived = stale or state.phase in ENDED
             state.live = not run.archived
 
     def note_lost(self, run: Run, sources: set[str]) -> None:
@@ -138,4 +154,4 @@ def _just_died(run: Run, now: float) -> bool:
     if state.phase != "crashed" or state.failure is None or now - state.failure.at > _NEWS:
         return False
     told, died = state.log_clock_last, state.unix(state.failure.at)
-    return told is None or died is None or abs(died - told) < _DAY
+    return told is None or died is None or abs(died - told) < _ZONES

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from monitor.run.log_clock import log_clock
+from monitor.run.source_clock import Silence
 from monitor.run.state import RunState
-from parsers.events import ArgumentsDumped, EngineStepLogged, IterationLogged, LogEvent, TrainerLogged, TrainerSummary
+from parsers.events import ArgumentsDumped, LogEvent, TrainerSummary
 
 _WORDS = {
     "cuda_oom": "OOM",
@@ -34,8 +34,8 @@ _SILENT_AT_LEAST = 60.0  # seconds
 class Tally:
     """Of one run."""
 
-    last_iteration_clock: float | None = None
-    """When the last iteration was written by the log's own clock, Unix seconds; None where it prints no times."""
+    silences: dict[str, Silence] = field(default_factory=dict)
+    """By source: its progress by the log's own clock."""
     summary_rate: float | None = None
     """Samples per second by the Trainer's last word."""
     arguments: dict[str, str] = field(default_factory=dict)
@@ -48,16 +48,18 @@ class Tallies:
     def __init__(self) -> None:
         self.of: dict[str, Tally] = {}
 
-    def look(self, state: RunState, entry: LogEvent, _at: float) -> None:
+    def look(self, state: RunState, entry: LogEvent, source: str) -> None:
         """See an event that was just folded."""
         event = entry.event
-        if isinstance(event, IterationLogged | EngineStepLogged | TrainerLogged):
-            if event.logged_at is not None:
-                self._tally(state).last_iteration_clock = log_clock(event.logged_at)
-        elif isinstance(event, ArgumentsDumped):
-            self._tally(state).arguments.update(event.values)
+        tally = self._tally(state)
+        silence = tally.silences.get(source)
+        if silence is None:
+            silence = tally.silences[source] = Silence(source)
+        silence.see(entry)
+        if isinstance(event, ArgumentsDumped):
+            tally.arguments.update(event.values)
         elif isinstance(event, TrainerSummary) and event.samples_per_second:
-            self._tally(state).summary_rate = event.samples_per_second
+            tally.summary_rate = event.samples_per_second
 
     def _tally(self, state: RunState) -> Tally:
         return self.of.setdefault(state.name, Tally())
@@ -107,15 +109,22 @@ def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | Non
 
 def silent_before_end(state: RunState, tally: Tally | None) -> float | None:
     """Seconds from the last iteration to the end by the log's own clock, where too long for a healthy run."""
-    failure = state.failure
-    if failure is None or tally is None or tally.last_iteration_clock is None or state.log_clock_last is None:
+    if state.failure is None or tally is None:
         return None
+    for source in tally.silences.values():
+        source.close()
+    moved = [source.progress_at for source in tally.silences.values() if source.progress_at is not None]
+    last = [source.last_at for source in tally.silences.values() if source.last_at is not None]
+    if not moved or not last:
+        return None
+    silence = max(last) - max(moved)
     pace = state.pace.predicted() or state.latest.seconds_per_iteration or 0.0
-    silence = state.log_clock_last - tally.last_iteration_clock
-    allowed = max(_SILENT_AT_LEAST, _SILENT * pace * (state.log_interval or 1))
-    if state.phase_history and "evaluating" in (phase for _, phase in state.phase_history[-2:]):
-        return None  # it evaluated or saved: nobody knows how long that may take
-    return silence if silence > allowed else None
+    expected = pace * (state.log_interval or 1)
+    if "evaluating" in (phase for _, phase in state.phase_history[-2:]):
+        if not state.topology.eval_iters:
+            return None  # it evaluated: nobody knows how long that may take
+        expected += pace * state.topology.eval_iters
+    return silence if silence > max(_SILENT_AT_LEAST, _SILENT * expected) else None
 
 
 def _shortened(text: str) -> str:

@@ -112,6 +112,8 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         record(state, event, stepped, phase != before, clock, at, live)
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         _note_progress(state, before, kind, at, live)
+        if clock is not None or kind in STEP:
+            state.progress_clock = clock
 
 
 def used(event: Event) -> bool:

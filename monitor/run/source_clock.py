@@ -72,6 +72,7 @@ _MILESTONES_OF_LAUNCH = ("launched", "initialized")
 _BEGINNINGS: frozenset[type[Event]] = frozenset({CheckpointSaveStarted, CheckpointLoadStarted})
 _OPEN: frozenset[type[Event]] = ((SETUP | EVALUATION | SAVE) - {MemoryReported}) - STEP
 """Progress of which nobody knows when it was, if the line does not say it."""
+_PROGRESS = SETUP | EVALUATION | SAVE | STEP
 
 
 class Placed(NamedTuple):
@@ -117,6 +118,8 @@ class SourceClock:
     """By a bar's total: when it began."""
     _stepped: bool = False
     """The launch has counted iterations."""
+    _counting: bool = False
+    """Some launch has."""
     _ended: bool = False
     """Something has ended the launch."""
     _waited: bool = False
@@ -242,7 +245,7 @@ class SourceClock:
             self._untimed = number
         self._counted = number
         first = not self._stepped or last is None or number <= last
-        self._stepped, self._ended, self._waited = True, False, False
+        self._stepped, self._ended, self._waited, self._counting = True, False, False, True
         if not first and last is not None:
             delta = number - last
             if delta <= _LONGEST_INTERVAL:
@@ -347,7 +350,7 @@ class SourceClock:
 
     def wants_seconds(self, event: Event) -> bool:
         """Whether a launch's first step has come without the time it took, which another form of it may tell."""
-        return isinstance(event, EngineStepLogged) and event.step > 0 and not self._stepped and _seconds(event) is None
+        return not self._stepped and isinstance(event, EngineStepLogged) and event.step > 0 and _seconds(event) is None
 
     def _dated(self, entry: LogEvent, at: float, source: str, proof: Proof) -> Placed:
         event = entry.event
@@ -356,7 +359,7 @@ class SourceClock:
         first = not self._stepped
         steps = self._steps(event, None)
         took = (_seconds(event) or self.first_seconds) * steps if first and steps else 0.0
-        self.now = at
+        self.now, self.first_seconds = at, 0.0
         return Placed(at, entry, source, proof, True, took)
 
     def _spans(self, waiting: list[LogEvent], dated: LogEvent | None) -> list[_Span]:
@@ -442,6 +445,10 @@ class SourceClock:
             share = slack * self._carried / (self._carried + sum(span.open for span in spans))
             at, slack = begin + share, slack - share
         shares = _shares(spans, slack)
+        if slack > 0 and not any(shares) and not self._counting:  # a job's `.err`: its ends are at its end
+            end_line = next((index for index, entry in enumerate(waiting) if type(entry.event) in _ENDS), None)
+            if end_line is not None:
+                shares[end_line] = slack
         jumped = at > begin
         for entry, span, share in zip(waiting, spans, shares, strict=True):
             at = min(at + span.seconds + share, end)
@@ -562,40 +569,88 @@ class _Following:
         return 0.0
 
 
-def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[Placed]:
-    """Every entry at its time, in order. A source that never shows one is placed at the end of the others (infinity).
-
-    A bare stamp (`TimeShown`) that the next stamp contradicts is none.
+class Dating:
+    """One source's entries in, the same at their times out. A bare stamp (`TimeShown`) that the next one contradicts is
+    none.
     """
-    clock = clock or SourceClock()
-    following = _Following(iter(entries))
-    waiting: list[LogEvent] = []
-    shown: LogEvent | None = None  # a bare stamp, and what has come since
-    since: list[LogEvent] = []
-    for entry in following:
-        raw = clock.moment(entry.event)
+
+    def __init__(self, source: str, clock: SourceClock | None = None) -> None:
+        self.clock = clock or SourceClock()
+        self._source = source
+        self._waiting: list[LogEvent] = []
+        self._shown: LogEvent | None = None
+        self._since: list[LogEvent] = []
+
+    def feed(self, entry: LogEvent) -> Iterator[Placed]:
+        """The next one. What comes out may be earlier ones, or nothing yet."""
+        raw = self.clock.moment(entry.event)
         if raw is None:
-            (waiting if shown is None else since).append(entry)
-            if len(waiting) + len(since) < _MOST_WAITING:
-                continue
-        if shown is not None:
-            told = clock.moment(shown.event)
-            if raw is None or (told is not None and told <= raw + _SKEW):
-                yield from clock.place(waiting, shown, source)
-                waiting = since
-            else:
-                waiting += since
-            shown, since = None, []
-        if raw is None:
-            yield from clock.place(waiting, None, source)
-        elif isinstance(entry.event, TimeShown):
-            shown = entry
-            continue
+            waiting = self._waiting if self._shown is None else self._since
+            waiting.append(entry)
+            if len(self._waiting) + len(self._since) >= _MOST_WAITING:
+                yield from self.flush()
+            return
+        if self._shown is not None:
+            yield from self._settle(raw)
+        if isinstance(entry.event, TimeShown):
+            self._shown = entry
+            return
+        waiting, self._waiting = self._waiting, []
+        yield from self.clock.place(waiting, entry, self._source)
+
+    def flush(self) -> Iterator[Placed]:
+        """What waits for a stamp."""
+        if self._shown is not None:
+            yield from self._settle(None)
+        waiting, self._waiting = self._waiting, []
+        yield from self.clock.place(waiting, None, self._source)
+
+    def _settle(self, raw: float | None) -> Iterator[Placed]:
+        """The bare stamp, now that the next one is known."""
+        shown, since = self._shown, self._since
+        self._shown, self._since = None, []
+        told = self.clock.moment(shown.event) if shown is not None else None
+        if shown is not None and told is not None and (raw is None or told <= raw + _SKEW):
+            waiting, self._waiting = self._waiting, since
+            yield from self.clock.place(waiting, shown, self._source)
         else:
-            clock.first_seconds = following.seconds_of(entry.event) if clock.wants_seconds(entry.event) else 0.0
-            yield from clock.place(waiting, entry, source)
-        waiting = []
-    if shown is not None:
-        yield from clock.place(waiting, shown, source)
-        waiting = since
-    yield from clock.place(waiting, None, source)
+            self._waiting += since
+
+
+def clocked(entries: Iterable[LogEvent], source: str, clock: SourceClock | None = None) -> Iterator[Placed]:
+    """Every entry at its time, in order. A source that never shows one stands at the end of the others (infinity)."""
+    dating = Dating(source, clock)
+    following = _Following(iter(entries))
+    for entry in following:
+        if dating.clock.wants_seconds(entry.event):
+            dating.clock.first_seconds = following.seconds_of(entry.event)
+        yield from dating.feed(entry)
+    yield from dating.flush()
+
+
+class Silence:
+    """Of one source: how long it has shown no progress, as far as its lines prove it."""
+
+    def __init__(self, source: str) -> None:
+        self._dating = Dating(source)
+        self.progress_at: float | None = None
+        """The last time at which progress may have been."""
+        self.last_at: float | None = None
+        """The last time that is known."""
+
+    def see(self, entry: LogEvent) -> None:
+        """The source's next entry."""
+        for placed in self._dating.feed(entry):
+            self._take(placed)
+
+    def close(self) -> None:
+        """No more will come."""
+        for placed in self._dating.flush():
+            self._take(placed)
+
+    def _take(self, placed: Placed) -> None:
+        if not self._dating.clock.dated or placed.at == float("inf"):
+            return
+        self.last_at = placed.at
+        if type(placed.entry.event) in _PROGRESS or (placed.dated and placed.proof != "proved"):
+            self.progress_at = placed.at

@@ -310,6 +310,8 @@ class RunState:
     seconds_since_checkpoint: float = 0.0
     log_clock_first: float | None = None
     log_clock_last: float | None = None
+    progress_clock: float | None = None
+    """When the last progress was by the line's own stamp; None where the last step prints none."""
 
     memory: Memory = field(default_factory=Memory)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
