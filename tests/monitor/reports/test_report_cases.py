@@ -253,7 +253,8 @@ def nvidia_log(vocabulary: bool = True, works: Callable[[int], float] = lambda _
             f" [2026-05-22 02:39:{10 + 2 * number:02d}.000000] iteration {number:8d}/      40 | consumed samples: "
             f"{32 * number:12d} | elapsed time per iteration (ms): {seconds * 1000:.1f} | throughput per GPU "
             f"(TFLOP/s/GPU): {rate * works(number):.1f} | learning rate: 5.1E-05 | global batch size:    32 | "
-            "lm loss: 2.387E+00 | loss scale: 1.0 | grad norm: 0.120 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+            "lm loss: 2.387E+00 | "
+            "loss scale: 1.0 | grad norm: 0.120 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
         )
     return dump(**values) + vocab + "".join(lines)
 
