@@ -171,8 +171,8 @@ def test_a_level_that_flaps_is_told_twice_at_most(share: float, seed: int) -> No
 
 
 def test_a_second_slowdown_is_told_too() -> None:
-    """A slow stretch of 40 lines, the pace of before, the same again for longer: two incidents."""
-    times = noisy(5.0, 200) + noisy(5.4, 40, seed=2) + noisy(5.0, 150, seed=3) + noisy(5.4, 80, seed=4)
+    """A slow stretch of 40 lines, the pace of before for over an hour, the same again for longer: two incidents."""
+    times = noisy(5.0, 200) + noisy(5.4, 40, seed=2) + noisy(5.0, 800, seed=3) + noisy(5.4, 80, seed=4)
     assert told(play(log(times))) == ["firing", "resolved", "firing"]
 
 
