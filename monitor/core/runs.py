@@ -23,7 +23,7 @@ _LEAST_COPIED = 600.0  # seconds of stamps in one delivery from which their pace
 def stamped_long_ago(state: RunState, before: float) -> bool:
     """Whether the last progress was before that instant by its own stamp: the file may be new, a copy of an old log."""
     stamp = state.progress_clock
-    return stamp is not None and stamp + _ZONES < state.unix(before)
+    return stamp is not None and stamp + _ZONES < before + state.wall_offset
 
 
 def being_copied(state: RunState, stamp_before: float | None, seconds: float, now: float) -> bool:
