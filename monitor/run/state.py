@@ -310,8 +310,6 @@ class RunState:
     seconds_since_checkpoint: float = 0.0
     log_clock_first: float | None = None
     log_clock_last: float | None = None
-    progress_clock: float | None = None
-    """When the last progress was by the line's own stamp; None where the last step prints none."""
 
     memory: Memory = field(default_factory=Memory)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
@@ -338,6 +336,8 @@ class RunState:
     """(incident, severity) of all that ever fired: their series stay as 0, they must not vanish between scrapes."""
     memory_of: dict[str, Any] = field(default_factory=dict)
     """Detectors' own memories, by detector name."""
+    progress_clock: float | None = None
+    """When the last progress was by the line's own stamp; None where the last step prints none."""
 
     @property
     def last_baseline(self) -> float | None:
