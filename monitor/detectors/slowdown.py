@@ -62,7 +62,7 @@ class SlowdownSettings(Struct, frozen=True):
     """Creeping: the median of 50 iterations over the best one. Less is lost in the noise of long runs."""
     growing: Ratio = 0.25
     """Smaller shifts are not reported, and no drift, where the arguments let the sequence grow and no line tells by how
-    much (random-LTD): a step of that growth costs a few percent.
+    much (random-LTD): all of that growth cost 25 % in a real run.
     """
     between_launches: Ratio = 0.04
     """A launch against the launches before: another allocation of nodes differs by more than iterations do."""
