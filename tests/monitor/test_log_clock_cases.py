@@ -1,0 +1,392 @@
+"""The log's own clock: finished logs whose lines are dated by several clocks, by some of them, or by none.
+
+The lines are written here in the programs' formats. What is told must be proved by the lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from monitor.cli import main
+from monitor.config import load
+from monitor.core import Core
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.reading import dated_events
+from monitor.run.source_clock import SourceClock, clocked
+from tests.conftest import FIELD_LOGS, REAL_LOGS
+
+BEGIN = datetime(2026, 3, 1, 8, 0, 20, tzinfo=UTC)
+CANCELLED = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT {}{} ***\n"
+
+
+def stamp(seconds: float, form: str = "%Y-%m-%d %H:%M:%S.%f", begin: datetime = BEGIN) -> str:
+    """So many seconds after the start of the training."""
+    return (begin + timedelta(seconds=seconds)).strftime(form)
+
+
+def setup(seconds: float = -10, *, begin: datetime = BEGIN, every: int = 1, dated: bool = True) -> str:
+    """A launch up to its training; it prints datetime lines if `dated`."""
+    lines = [
+        "using world size: 8, data-parallel-size: 2, tensor-model-parallel size: 2, pipeline-model-parallel size: 2 ",
+        "------------------------ arguments ------------------------",
+        *(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in {
+            "eval_interval": 1000, "eval_iters": 10, "global_batch_size": 64, "hidden_size": 2048,
+            "log_interval": every, "num_layers": 24, "seq_length": 2048, "train_iters": 1000, "world_size": 8,
+        }.items()),
+        "-------------------- end of arguments ---------------------",
+    ]  # fmt: skip
+    if dated:
+        short = "%Y-%m-%d %H:%M:%S"
+        lines += [
+            f"[after megatron is initialized] datetime: {stamp(seconds, short, begin)} ",
+            "done with setup ...",
+            "training ...",
+            f"[before the start of training step] datetime: {stamp(seconds + 10, short, begin)} ",
+        ]
+    return "".join(line + "\n" for line in lines)
+
+
+def line(iteration: int, took: float = 2.0, at: float | None = None, form: str = "[{}] ", **of: Any) -> str:
+    """An iteration's line, dated if `at` is given."""
+    date = "" if at is None else form.format(stamp(at, **of))
+    return (
+        f" {date}iteration {iteration:8d}/    1000 | consumed samples: {iteration * 64:12d} | "
+        f"elapsed time per iteration (ms): {took * 1000:.1f} | learning rate: 1.000E-04 | global batch size:    64 | "
+        "lm loss: 8.000000E+00 | loss scale: 1.0 | grad norm: 0.300 | number of skipped iterations:   0 | "
+        "number of nan iterations:   0 |\n"
+    )
+
+
+def training(first: int, last: int, start: float, took: float = 2.0, **of: Any) -> str:
+    """Iterations that print when they were done, the first one after `took` seconds."""
+    return "".join(line(n, took, start + (n - first + 1) * took, **of) for n in range(first, last + 1))
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[..., list[str]]:
+    """What `replay` tells of a text, as `incident status`."""
+
+    def tell(text: str, *more: str) -> list[str]:
+        log = tmp_path / "run.log"
+        log.write_text(text)
+        return said(log, *more)
+
+    return tell
+
+
+def records(*arguments: str | Path) -> list[dict[str, Any]]:
+    """Of `replay --json`."""
+    result = CliRunner().invoke(main, ["replay", "--json", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return [json.loads(text) for text in result.stdout.splitlines()]
+
+
+def said(*arguments: str | Path) -> list[str]:
+    """`incident status`, without what is information alone."""
+    return [f"{item['incident']} {item['status']}" for item in records(*arguments) if "incident" in item]
+
+
+def reported(path: Path) -> str:
+    """The notes in the one row of `report`."""
+    result = CliRunner().invoke(main, ["report", str(path)])
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()[-1]
+
+
+Tell = Callable[..., list[str]]
+
+
+# --- undated lines between dated ones ---------------------------------------------------------------------------------
+
+
+def test_a_rare_stamp_and_undated_iterations_are_no_hang(told: Tell, tmp_path: Path) -> None:
+    """DeepSpeed's `step=0` is dated, thirty iterations of 20 s are not, then the time limit: replay and report."""
+    head = "[2026-03-01 08:00:20,000] [INFO] [logging.py:60:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0], mom=[0.9]\n"
+    log = setup(dated=False) + head + "".join(line(n, 20.0) for n in range(1, 31))
+    log += CANCELLED.format("2026-03-01T08:10:30", " DUE TO TIME LIMIT")
+    assert told(log) == ["crash firing"]
+    assert "time limit at iteration 30" in reported(tmp_path / "run.log")
+
+
+def test_a_long_silence_after_undated_iterations_is_a_hang(told: Tell, tmp_path: Path) -> None:
+    """Near miss: the iterations tell of ten minutes, and the time limit came 45 minutes later."""
+    head = "[2026-03-01 08:00:20,000] [INFO] [logging.py:60:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0], mom=[0.9]\n"
+    log = setup(dated=False) + head + "".join(line(n, 20.0) for n in range(1, 31))
+    log += CANCELLED.format("2026-03-01T08:55:30", " DUE TO TIME LIMIT")
+    assert told(log) == ["hang firing", "crash firing", "hang resolved"]
+    assert "hang at iteration 30" in reported(tmp_path / "run.log")
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        " validation loss at iteration 60 | lm loss value: 7.9E+00 | lm loss PPL: 2.6E+03 | \n",
+        "saving checkpoint at iteration      60 to /ckpt\n"
+        "  successfully saved checkpoint at iteration      60 to /ckpt\n",
+    ],
+)
+@pytest.mark.parametrize("seconds", [240.0, 700.0])
+def test_an_undated_evaluation_or_save_makes_no_gap(told: Tell, between: str, seconds: float) -> None:
+    """Nobody knows how long it took: between its neighbours there was time enough for it."""
+    assert told(setup() + training(1, 60, 0) + between + training(61, 120, 120 + seconds)) == []
+
+
+def test_an_undated_evaluation_does_not_hide_a_hang_of_hours(told: Tell) -> None:
+    """Near miss: more than any evaluation and the training beside it may need."""
+    between = " validation loss at iteration 60 | lm loss value: 7.9E+00 | lm loss PPL: 2.6E+03 | \n"
+    found = told(setup() + training(1, 60, 0) + between + training(61, 120, 120 + 20_000.0))
+    assert found == ["hang firing", "hang resolved"]
+
+
+def test_a_dated_gap_is_a_hang(told: Tell) -> None:
+    """Near miss: nothing stands between."""
+    assert told(setup() + training(1, 60, 0) + training(61, 120, 820)) == ["hang firing", "hang resolved"]
+
+
+@pytest.mark.parametrize("pause", [60.0, 900.0, 86_400.0])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity",
+    ],
+)
+def test_undated_crash_lines_and_a_relaunch_are_one_crash(told: Tell, end: str, pause: float) -> None:
+    """It is told, nothing hung in starting, and no process was left behind."""
+    crash = f'Traceback (most recent call last):\n  File "pretrain_gpt.py", line 1, in <module>\n{end}\n'
+    log = setup() + training(1, 60, 0) + crash + setup(120 + pause) + training(1, 60, 130 + pause)
+    assert told(log) == ["crash firing", "crash resolved"]
+
+
+def test_a_clean_exit_and_a_relaunch_an_hour_later(told: Tell) -> None:
+    """The set-up lines that stand before the first dated one belong to the relaunch, not to the hour."""
+    log = setup() + training(1, 60, 0) + f"[exiting program at iteration 60] datetime: {stamp(130)[:19]} \n"
+    assert told(log + setup(3730) + training(61, 120, 3740)) == []
+
+
+def test_the_first_line_stands_for_its_interval(told: Tell) -> None:
+    """Ten iterations a line, as the arguments say: 60 x 6.7 s, and the time limit three minutes later."""
+    lines = "".join(line(n, 6.7) for n in range(10, 70, 10))
+    end = CANCELLED.format("2026-03-01T08:10:15", " DUE TO TIME LIMIT")
+    assert told(setup(every=10) + lines + end) == ["crash firing"]
+    without = "".join(row for row in setup().splitlines(True) if "log_interval" not in row)
+    assert told(without + lines + end) == ["crash firing"]  # as the numbers say
+
+
+def test_a_first_line_that_says_it_took_the_whole_silence(told: Tell) -> None:
+    """98 s an iteration and a line every hundred of them: computing, not hung."""
+    log = setup(every=100) + "".join(line(n * 100, 98.3, at=n * 9830.0) for n in range(1, 5))
+    assert told(log) == []
+
+
+def test_a_first_step_whose_time_stands_on_a_later_line(told: Tell) -> None:
+    """DeepSpeed dates the step, Megatron's undated line behind it says that it took 2,233 s."""
+
+    def both(step: int, at: float, took: float) -> str:
+        head = (
+            f"[{stamp(at, '%Y-%m-%d %H:%M:%S')},703] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped=0,"
+        )
+        return f"{head} lr=[4.6e-08], mom=[(0.9, 0.999)]\n" + line(step, took)
+
+    assert told(setup() + both(1, 2235, 2233.5) + both(2, 3130, 894.7)) == []
+
+
+# --- every stamp is a clock -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "[{:%Y-%m-%d %H:%M:%S}] PULSE: tr11-176B-ml is running for 18:27:33 since 2022-03-20T20:46:28\n",
+        "{:%Y-%m-%d %H:%M:%S},123 - watcher - INFO - the job is in the queue\n",
+        "W{:%m%d %H:%M:%S}.281000 175535 torch/distributed/run.py:793] still here\n",
+        "[rank3]:[W{:%m%d %H:%M:%S}.121082513 ProcessGroupNCCL.cpp:4088] still here\n",
+        "{:%a %b %d %H:%M:%S UTC %Y} still running\n",
+    ],
+)
+def test_a_dated_line_of_any_kind_proves_silence(told: Tell, status: str) -> None:
+    """A site's status lines behind the last progress: the hang is found, with its phase."""
+    pulses = "".join(status.format(BEGIN + timedelta(seconds=120 + 600 * n)) for n in range(1, 4))
+    (tell, *_) = told(setup() + training(1, 60, 0) + pulses)
+    assert tell == "hang firing"
+
+
+def test_status_lines_beside_undated_iterations(told: Tell) -> None:
+    """Iterations of 100 s, one status line an hour: healthy; then status lines alone: hung while evaluating."""
+
+    def pulse(hour: int) -> str:
+        return f"[{stamp(3600 * hour, '%Y-%m-%d %H:%M:%S')}] PULSE: tr11 is running\n"
+
+    log = setup() + "".join(pulse(n // 36) * (n % 36 == 0) + line(n, 100.0) for n in range(1, 200))
+    assert told(log) == []
+    log += " validation loss at iteration 199 | lm loss value: 7.9E+00 | lm loss PPL: 2.6E+03 | \n"
+    log += "".join(pulse(hour) for hour in range(6, 12))
+    assert told(log) == ["hang firing"]
+
+
+def test_a_bare_stamp_that_the_next_one_contradicts_is_none(told: Tell) -> None:
+    """A line that names another day is no proof that the day has passed."""
+    odd = "[2026-05-01 00:00:00] is when the allocation ends\n"
+    assert told(setup() + training(1, 60, 0) + odd + training(61, 120, 120)) == []
+
+
+def test_a_watchdog_tells_how_long_it_waited(told: Tell) -> None:
+    """Glog's stamp has no year: the file's other stamps tell it."""
+    watchdog = (
+        "[rank1]:[E{} ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL("
+        "SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
+    )
+    log = setup() + training(1, 60, 0)
+    expected = ["hang firing", "crash firing", "hang resolved"]
+    assert told(log + watchdog.format(stamp(722, "%m%d %H:%M:%S.%f").lstrip("0"))) == expected
+    undated = watchdog.replace("[E{} ProcessGroupNCCL.cpp:607] ", "")
+    assert told(log + undated) == expected
+
+
+# --- clocks that change -----------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_summer_time(told: Tell, tmp_path: Path) -> None:
+    """Stamps go back an hour, the training goes on; a hang behind it is found."""
+    log = setup() + training(1, 60, 0) + training(61, 100, 120 - 3600)
+    assert told(log) == []
+    log += CANCELLED.format(stamp(1700 - 3600, "%Y-%m-%dT%H:%M:%S"), "")
+    assert told(log) == ["hang firing", "crash firing", "hang resolved"]
+    assert "hang at iteration 100" in reported(tmp_path / "run.log")
+
+
+def test_the_begin_of_summer_time(told: Tell) -> None:
+    """Stamps go on by an hour on a Sunday of spring at two in the morning, and the iteration says 2 s."""
+    night = datetime(2026, 3, 29, 1, 58, 0, tzinfo=UTC)
+    log = setup(begin=night) + training(1, 59, 0, begin=night)
+    assert told(log + training(60, 120, 118 + 3600, begin=night)) == []
+    day = setup() + training(1, 59, 0)
+    assert told(day + training(60, 120, 118 + 3600)) == ["hang firing", "hang resolved"]  # at 8: an hour of silence
+
+
+def test_a_scheduler_in_another_zone(told: Tell) -> None:
+    """The container's clock is UTC, the scheduler's two hours ahead: the job was cancelled, it had not hung."""
+    log = setup() + training(1, 60, 0)
+    assert told(log + CANCELLED.format(stamp(130 + 7200, "%Y-%m-%dT%H:%M:%S"), "")) == ["crash firing"]
+
+
+def test_clocks_of_several_writers(told: Tell) -> None:
+    """A runtime stamps in UTC what prints no time of its own, the program writes local time."""
+    log = setup()
+    for n in range(1, 60):
+        log += line(n, 2.0, at=n * 2.0)
+        log += stamp(n * 2.0 - 7200, "%Y-%m-%dT%H:%M:%S.%fZ") + " time (ms) | save-checkpoint: 1.0\n"
+    assert told(log) == []
+
+
+def test_a_doubled_log_tells_nothing_new(told: Tell) -> None:
+    """The same lines once more: no silence is proved by them."""
+    log = setup() + training(1, 60, 0)
+    assert not [item for item in told(log + log) if item.startswith("hang")]
+
+
+def test_stamps_without_a_year_alone(tmp_path: Path) -> None:
+    """The file's own time tells it, and no stamp lies after it."""
+    log = tmp_path / "a.err"
+    log.write_text(
+        "[rank0]:[E1231 23:59:50.0 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE) ran for 1 milliseconds before timing out.\n"
+    )
+    with log.open("rb") as stream:
+        written = datetime(2026, 6, 1, tzinfo=UTC).timestamp()
+        clock = SourceClock(written=written, latest=written)
+        (at,) = {item.at for item in clocked(dated_events(stream, load("")), "a", clock)}
+    assert datetime.fromtimestamp(at, UTC).year == 2025
+
+
+def test_backfill_knows_the_zone(tmp_path: Path) -> None:
+    """02:59:50 comes twice on the night in which summer time ends: twenty iterations are forty seconds."""
+    night = datetime(2026, 10, 25, 2, 59, 40, tzinfo=UTC)
+    log = tmp_path / "run.log"
+    log.write_text(setup(begin=night) + training(1, 10, 0, begin=night) + training(11, 20, 20 - 3600, begin=night))
+    result = CliRunner().invoke(main, ["backfill", str(log), "--timezone", "Europe/Berlin", "--step", "5s"])
+    assert result.exit_code == 0, result.output
+    times = [float(row.split()[-1]) for row in result.stdout.splitlines() if row.startswith("megatron_iteration{")]
+    assert times[-1] - times[0] == pytest.approx(40, abs=15)
+    assert times[-1] == pytest.approx(datetime(2026, 10, 25, 1, 0, 20, tzinfo=UTC).timestamp(), abs=1)
+
+
+# --- a backlog --------------------------------------------------------------------------------------------------------
+
+
+def after_a_day(text: str, now: float, silence: float = 3600.0) -> list[str]:
+    """What the daemon tells of a file that it finds, last written at `now`."""
+    core = Core(load("", ["runs=[{paths: [/logs/*.log]}]"]))
+    data = text.encode()
+    core.handle(Opened("/logs/a.log", "/logs/a.log", None, len(data), now, resumed=False), now)
+    core.handle(Data("/logs/a.log", 0, data, now, now, 0), now)
+    core.handle(CaughtUp("/logs/a.log", now), now)
+    found = core.tick(now)
+    step = 0.0
+    while step < silence:
+        step += 30.0
+        found += core.tick(now + step)
+    return [f"{item.incident} {item.status}" for item in found if not item.quiet]
+
+
+def test_a_copied_old_log_is_history() -> None:
+    """Its mtime is new, its own stamps say that it ended months ago."""
+    text = setup() + training(1, 60, 0)
+    assert after_a_day(text, BEGIN.timestamp() + 90 * 86400.0) == []
+    assert after_a_day(text, BEGIN.timestamp() + 125.0) == ["hang firing"]  # near miss: written just now
+
+
+def test_a_log_without_stamps_is_judged_by_its_mtime() -> None:
+    """Only its set-up is dated, three days ago: its iterations may be of this minute."""
+    text = setup() + "".join(line(n) for n in range(1, 61))
+    assert after_a_day(text, BEGIN.timestamp() + 3 * 86400.0) == ["hang firing"]
+
+
+# --- logs that others wrote -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.field_logs
+@pytest.mark.real_logs
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("microsoft_polaris_10143687.output", 2),
+        ("all_ranks_interval_100.log", 1000),
+        ("lumi_175b_32_nodes.out", 8),
+    ],
+)
+def test_healthy_field_logs_hang_nowhere(name: str, last: int) -> None:
+    """First iterations of 2,234 s and 248 s, a line every 9,750 s: all of it is proved to be work."""
+    found = records(FIELD_LOGS / name)
+    assert not [item for item in found if item.get("incident") in ("hang", "crash")]
+    assert found[-1]["summary"]["last_iteration"] == last
+
+
+@pytest.mark.field_logs
+@pytest.mark.real_logs
+def test_the_field_hang_is_found_between_two_files() -> None:
+    """gpt-neox 3982836: the last iteration at 08:38:43, the watchdogs of the other file at 08:49:59 without a year."""
+    found = records(FIELD_LOGS / "neox_3982836.out", FIELD_LOGS / "neox_3982836.err")
+    hang = next(item for item in found if item.get("incident") == "hang" and item["status"] == "firing")
+    assert hang["iteration"] == 4500
+    assert "2025-01-07T08:40" < hang["time"] < "2025-01-07T08:50"
+
+
+@pytest.mark.real_logs
+def test_real_logs_hang_only_where_the_lines_prove_it() -> None:
+    """Of all logs beside the project one has hung: 2340723."""
+    hung = []
+    for path in sorted(REAL_LOGS.rglob("*")):
+        if path.suffix in (".log", ".out", ".err") and os.path.getsize(path) < 30_000_000:
+            result = CliRunner().invoke(main, ["replay", "--json", str(path)])
+            if '"incident": "hang"' in result.stdout:
+                hung.append(path.stem)
+    assert set(hung) <= {"2340723"}
