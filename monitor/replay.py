@@ -79,6 +79,8 @@ class Replay:
             return False
         if proof == "lawful":
             return at <= state.progress_at + self._judge.lawful_silence(self.run, event)
+        if proof == "beside":
+            return state.iterations_total == 0
         return proof == "unknown" or 0 < took >= _OWN_TIME * (at - state.progress_at)
 
     def _unproved(self, at: float, event: Event, proof: Proof, dated: bool, took: float) -> float:
@@ -86,7 +88,7 @@ class Replay:
         state = self.run.state
         if self.leaves_open(at, event, proof, took):
             self.now = at
-            if dated and proof != "proved":
+            if dated and proof in ("lawful", "unknown"):
                 state.progress_at = at  # the last undated line may have been written just now
         elif proof == "lawful" and not dated and state.progress_at is not None and state.phase not in ENDED:
             at = self.now = max(self.now, state.progress_at + self._judge.lawful_silence(self.run, event))

@@ -46,9 +46,9 @@ from parsers.events import (
     WatchdogTimedOut,
 )
 
-Proof = Literal["proved", "lawful", "unknown"]
-"""Of the silence right before a line: the lines prove it; they leave it open, within what its phase may need; or it
-means nothing at all."""
+Proof = Literal["proved", "lawful", "unknown", "beside"]
+"""Of the silence right before a line: the lines prove it; they leave it open, within what its phase may need; it means
+nothing at all; or the file tells of no step (a job's `.err`), so that it proves nothing by itself."""
 
 _SKEW = 60.0  # seconds by which clocks of ranks and nodes differ: no reason to believe in another clock
 _HOUR = 3600.0
@@ -274,6 +274,7 @@ class SourceClock:
             seconds = _seconds(event)
             return 0.0 if steps == 0 else None if seconds is None else seconds * steps
         if isinstance(event, TrainerProgressed):
+            self._counting = True
             return self._bar(event, position)
         if isinstance(event, CheckpointSaved):
             return event.seconds
@@ -446,15 +447,17 @@ class SourceClock:
             at, slack = begin + share, slack - share
         shares = _shares(spans, slack)
         if slack > 0 and not any(shares) and not self._counting:  # a job's `.err`: its ends are at its end
-            end_line = next((index for index, entry in enumerate(waiting) if type(entry.event) in _ENDS), None)
-            if end_line is not None:
-                shares[end_line] = slack
-        jumped = at > begin
+            ending = next((index for index, entry in enumerate(waiting) if type(entry.event) in _ENDS), None)
+            if ending is not None:
+                shares[ending] = slack
+        jumped, counting = at > begin, self._counting
         for entry, span, share in zip(waiting, spans, shares, strict=True):
             at = min(at + span.seconds + share, end)
             proof: Proof = "lawful" if span.open and not span.launch else "proved"
             if jumped or span.after_end:
                 proof = "unknown"
+            elif not counting and type(entry.event) in _ENDS:
+                proof = "beside"
             jumped = False
             yield Placed(at, entry, source, proof, False, span.took)
 
