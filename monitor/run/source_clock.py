@@ -200,8 +200,10 @@ class SourceClock:
 
     def _summer_began(self, event: Event, moment: float) -> bool:
         """The clock was put on by an hour, on a Sunday night of spring: the iteration says it took that much less."""
+        if self.now is None or moment - self.now < _HOUR or not self.dated:
+            return False
         seconds = _seconds(event)
-        if seconds is None or self.now is None or not self.dated:
+        if seconds is None:
             return False
         expected = seconds * self._peek(event)
         if abs(moment - self.now - _HOUR - expected) > max(5.0, 0.1 * expected) or expected >= _HOUR:
@@ -317,9 +319,12 @@ class SourceClock:
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
-    def place(self, waiting: list[LogEvent], dated: LogEvent | None, source: str) -> Iterator[Placed]:
-        """The undated entries, and the dated one that ends their silence: None if the source, or patience, ended."""
-        raw = self.moment(dated.event) if dated is not None else None
+    def place(
+        self, waiting: list[LogEvent], dated: LogEvent | None, source: str, raw: float | None = None
+    ) -> Iterator[Placed]:
+        """The undated entries, and the dated one that ends their silence, with its stamp (`moment`): None where the
+        source, or patience, has ended.
+        """
         begin = self.now
         if not waiting and dated is not None and raw is not None:
             at = self._on_own_scale(dated.event, raw) if self.dated else self._first_stamp(dated.event, raw)
@@ -599,7 +604,7 @@ class Dating:
             self._shown = entry
             return
         waiting, self._waiting = self._waiting, []
-        yield from self.clock.place(waiting, entry, self._source)
+        yield from self.clock.place(waiting, entry, self._source, raw)
 
     def flush(self) -> Iterator[Placed]:
         """What waits for a stamp."""
@@ -615,7 +620,7 @@ class Dating:
         told = self.clock.moment(shown.event) if shown is not None else None
         if shown is not None and told is not None and (raw is None or told <= raw + _SKEW):
             waiting, self._waiting = self._waiting, since
-            yield from self.clock.place(waiting, shown, self._source)
+            yield from self.clock.place(waiting, shown, self._source, told)
         else:
             self._waiting += since
 
