@@ -53,7 +53,7 @@ def one_run(directory: Path) -> list[str]:
     )
     with log.open("wb") as stream:
         write(scenario, stream)
-    page, _ = metrics_page(configured(None, (), [str(log)]))
+    page, *_ = metrics_page(configured(None, (), [str(log)]))
     rows = [row for row in page.splitlines() if 'run="RUN"' in row]
     # what a run that is live and has met a hang has besides
     rows += [

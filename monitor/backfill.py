@@ -16,7 +16,7 @@ from monitor.config import Config
 from monitor.core.view import view_of
 from monitor.judgement import Judge
 from monitor.metrics import Histogram, Sample, samples_of
-from monitor.replay import Replay
+from monitor.replay import Players, Replay
 from monitor.run.source_clock import Placed, SourceClock, clocked
 from parsers.events import LogEvent
 
@@ -36,6 +36,7 @@ class UndatedError(Exception):
 class Moment:
     """All that one run shows at one instant, Unix seconds."""
 
+    run: str
     at: float
     samples: Samples
 
@@ -44,7 +45,8 @@ def history(
     config: Config, judge: Judge, name: str, sources: Mapping[str, Reading], step: float, zone: tzinfo,
     start: float | None = None, written: float | None = None,
 ) -> Iterator[Moment]:  # fmt: skip
-    """The run every `step` seconds from its first line to its last, and at the last. Nothing of what is no training.
+    """The run every `step` seconds from its first line to its last, and at the last, and so each of the experiments in
+    its log, one after the other. Nothing of what is no training.
 
     `written`: when the files were last written, Unix seconds, for stamps without a year.
     """
@@ -54,32 +56,42 @@ def history(
     if not dated and start is None:
         raise UndatedError(name)
     origin = min(dated) if dated else start or 0.0
-    streams = []
+    streams, clocks = [], dict[str, SourceClock]()
     for source, read in sources.items():
-        placed = clocked(read(), source, SourceClock(zone, written, latest))
+        clock = clocks[source] = SourceClock(zone, written, latest)
+        placed = clocked(read(), source, clock)
         streams.append(placed if begins[source] is not None else _from(placed, origin))
-    player = Replay(judge, name)
+    players = Players(judge, name, clocks)
+    player = players.current()
     player.dated = bool(dated)
     due: float | None = None
     shown: Samples | None = None
-    for at, entry, source, proof, dated_line, took in heapq.merge(*streams, key=itemgetter(0)):
+    for item in heapq.merge(*streams, key=itemgetter(0)):
+        at = item.at
         if due is None:
             due = at
         while due < at < float("inf"):
-            unproved = player.leaves_open(at, entry.event, proof, took)
+            unproved = player.leaves_open(item)
             transitions = [] if unproved else list(player.pass_until(due))
             if transitions or shown is None:
                 shown = _samples(config, player)
             if player.run.state.proven:
-                yield Moment(due, shown)
+                yield Moment(player.run.state.name, due, shown)
             due += step
-        for _ in player.play(at, entry, source, proof, dated=dated_line, took=took):
+        before = player
+        for _ in players.play(item):
             pass
-        shown = None
+        player, shown = players.current(), None
+        if player is not before and before.run.state.proven and before.now > due - step:  # its last
+            yield _moment(config, before)
+    for _ in players.finish(0.0):
+        pass
     if due is not None and player.run.state.proven:
-        for _ in player.finish(0.0):
-            pass
-        yield Moment(player.now, _samples(config, player))
+        yield _moment(config, player)
+
+
+def _moment(config: Config, player: Replay) -> Moment:
+    return Moment(player.run.state.name, player.now, _samples(config, player))
 
 
 def _beginning(entries: Iterable[LogEvent], clock: SourceClock) -> float | None:

@@ -15,6 +15,7 @@ from monitor.config import Config
 from monitor.detectors import DETECTORS, crash, hang
 from monitor.detectors.base import Detector, Verdict, recall
 from monitor.incidents import IncidentBook, Transition, judge
+from monitor.run.attempts import retire
 from monitor.run.ends import believe, settle
 from monitor.run.fold import fold
 from monitor.run.state import RunState
@@ -61,6 +62,7 @@ class Judge:
 
     def __init__(self, config: Config, *, repeats: bool = True) -> None:
         self._repeat_interval = config.repeat_interval if repeats else math.inf
+        self._limit = config.message_limit
         self._hang: hang.HangSettings = config.detectors.hang
         self._exiting: float = config.detectors.hang.exiting
         self._crash: crash.CrashSettings = config.detectors.crash
@@ -88,6 +90,7 @@ class Judge:
         state = run.state
         transitions: list[Transition] = []
         steps: list[Step] = []
+        restarts = state.restarts
         for entry in entries:
             event = entry.event
             kind = type(event)
@@ -101,10 +104,13 @@ class Judge:
                 if step is not None:
                     steps.append(step)
             changed = False
-            for detector, settings in self._listeners.get(kind, ()):
-                memory = recall(state, detector.name, detector.memory) if detector.memory else None
-                if detector.on_event is not None and detector.on_event(state, memory, event, settings):
-                    changed = True
+            if kind in self._listeners:
+                for detector, settings in self._listeners[kind]:
+                    memory = recall(state, detector.name, detector.memory) if detector.memory else None
+                    if detector.on_event is not None and detector.on_event(state, memory, event, settings):
+                        changed = True
+            if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
+                restarts, changed = state.restarts, True
             if live and state.live and not run.archived:
                 if steps:
                     changed = self._update(state, steps) or changed
@@ -132,16 +138,30 @@ class Judge:
     def judge(self, run: Judged, now: float) -> list[Transition]:
         """Ask every detector, bring the book up to date, and return what changed."""
         settle(run.state, now, self._exiting)
-        if run.state.attempt.doubtful:
+        if run.state.phase == "crashed":
             due = crash.due(run.state, self._crash)
-            if due is not None and now >= due:
+            if due is not None and (now >= due or not (run.state.live or run.state.attempt.doubtful)):
                 believe(run.state)
-        transitions = judge(run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold)
+        transitions = judge(
+            run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold, self._limit
+        )
         hung = run.book.open.get("hang")
         run.state.hung = hung is not None and hung.severity == "critical"
         if transitions:
             _remember_fired(run.state, transitions)
         return transitions
+
+    def retire(self, run: Judged, at: float) -> list[Transition]:
+        """Another experiment has begun in the run's log: what it died of is told, what is open of it is closed."""
+        state = run.state
+        due = crash.due(state, self._crash)
+        if due is not None:
+            believe(state)
+        told = max(at, due or at)
+        transitions = self.judge(run, told) if state.live else []
+        retire(state, at)
+        run.archived = True
+        return transitions + self.judge(run, told)
 
     def calm_until(self, run: Judged) -> float:
         """No deadline lies before this instant: cheap to ask, where `deadline` is asked at every step of a replay.
@@ -151,18 +171,23 @@ class Judge:
         state = run.state
         if state.progress_at is None or state.phase == "crashed":
             return -math.inf
-        return state.progress_at + self._soonest
+        digest = run.book.digest_at(self._limit) if run.book.messages else None
+        calm = state.progress_at + self._soonest
+        return calm if digest is None else min(calm, digest)
 
     def deadline(self, run: Judged, now: float) -> float | None:
         """The next instant after `now` at which time alone may change a verdict."""
         instants = [deadline(run.state, now, settings) for deadline, settings in self._deadlines]
+        if run.book.messages:
+            digest = run.book.digest_at(self._limit)
+            instants.append(digest if digest is None else max(digest, now))
         return min((at for at in instants if at is not None), default=None)
 
     def lawful_silence(self, run: Judged, event: Event) -> float:
         """Seconds that may lie before an event of which no line says when it was."""
         return hang.lawful(run.state, type(event), self._hang)
 
-    def crash_told_at(self, run: Judged) -> float | None:
+    def crash_reported_at(self, run: Judged) -> float | None:
         """When the end of the launch is reported; None where none has failed."""
         return crash.due(run.state, self._crash)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from monitor.detectors import slowdown
 from monitor.incidents import IncidentBook, Transition
 from monitor.run import derived, goodput
 from monitor.run.history import History
@@ -89,8 +90,9 @@ def _info(view: View) -> Iterator[Sample]:
 
 
 def _tflops(view: View) -> Iterator[Sample]:
-    if view.state.latest.tflops is not None:
-        yield Sample(("log",), view.state.latest.tflops)
+    printed = derived.printed_tflops(view.state)
+    if printed is not None:
+        yield Sample(("log",), printed)
     computed = derived.computed_tflops(view.state)
     if computed is not None:
         yield Sample(("computed",), computed[1])
@@ -179,8 +181,8 @@ CATALOGUE: tuple[Metric, ...] = (
            lambda v: _one(v.hang_deadline)),
     Metric("megatron_baseline_iteration_seconds", "gauge", "Learned normal time per iteration at the current batch size", (),
            lambda v: _one(v.state.pace.baseline)),
-    Metric("megatron_slowdown_ratio", "gauge", "Time of the last iteration over the learned normal; 1.05 is 5 % slower", (),
-           lambda v: _one(derived.slowdown_ratio(v.state))),
+    Metric("megatron_slowdown_ratio", "gauge", "Time of the last iteration over the learned normal, over that of before a slowdown as long as it stands; 1.05 is 5 % slower", (),
+           lambda v: _one(slowdown.ratio(v.state))),
     Metric("megatron_incident", "gauge", "1 while the incident fires", ("incident", "severity"), _incidents),
     Metric("megatron_incidents_total", "counter", "Incidents that have fired", ("incident",), lambda v: _named(v.book.counts)),
     Metric("megatron_failures_total", "counter", "Attempts that ended in a failure, by its cause", ("failure",), lambda v: _named(v.state.failures_total)),

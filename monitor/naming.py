@@ -22,6 +22,16 @@ _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is sho
 
 # 2340723.out  main_log.txt  train.log.1  train.log-20261121.gz
 _SUFFIX = re.compile(r"\.(?:out|err|log|txt)(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
+# train_stdout  77.stderr  stdout_77: a launcher's two files
+_STREAM = re.compile(r"(?<=.)[._-]std(?:out|err)$|^std(?:out|err)[._-](?=.)", re.IGNORECASE)
+# stderr  77_err  error_77  train.e54745 -> as the other file of the pair is called
+_PAIRED = (
+    (re.compile(r"^stderr$", re.IGNORECASE), "stdout"),
+    (re.compile(r"(?:(?<=^)|(?<=[_-]))err$", re.IGNORECASE), "out"),
+    (re.compile(r"^err(?=[_-]\d+$)", re.IGNORECASE), "out"),
+    (re.compile(r"^error(?=[_-]\d+$)", re.IGNORECASE), "output"),
+    (re.compile(r"\.e(?=\d+$)"), ".o"),
+)
 # main_log.1  main_log-20261121.gz: only believed where the file without it was named
 _ROTATED = re.compile(r"(?:[.-]\d{1,10})?(?:\.(?:gz|bz2|xz|zst))?$")
 _WILDCARD = re.compile(r"[*?\[]")
@@ -31,7 +41,9 @@ def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
     """The name of the run whose log is at `path`, found by `pattern` of `watches` (the path itself if not known).
 
     `name:` wins, then the group `run` of `name_from:`, then the path from the fixed part of the pattern on, without a
-    log's suffix: `2340723.out` and `2340723.err` are one run. A file named without a wildcard gives its stem.
+    log's suffix and without what tells a job's two streams apart: `2340723.out` and `2340723.err` are one run, as are
+    `train_stdout.log` and `train_stderr.log`, `stdout.log` and `stderr.log` of one directory, `job.o77` and `job.e77`.
+    A file named without a wildcard gives its stem.
     Where two patterns would give the same names in different directories, as many directories as are needed to
     distinguish them stand before the name.
     """
@@ -44,6 +56,11 @@ def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
         if named:
             return _clean(named)
     return _clean(_default(path, pattern, {known for other in watches if not other.name for known in _paths(other)}))
+
+
+def experiment_name(log: str, label: str) -> str:
+    """The name of one of several experiments in the log of the run `log`: the first, without a label, has the log's."""
+    return _clean(f"{log}:{label}") if label else log
 
 
 def _paths(watch: Watch) -> list[str]:
@@ -111,9 +128,16 @@ def _stem_of_file(pattern: str) -> str | None:
 
 
 def _stem(name: str) -> str:
-    """Without a log's suffix; a file that is nothing but a suffix keeps it."""
-    stem = _SUFFIX.sub("", name)
-    return name if not stem or stem.endswith("/") else stem
+    """Without a log's suffixes and without the word for which of a job's two streams it holds; a file that is nothing
+    but a suffix keeps it.
+    """
+    folder, slash, base = name.rpartition("/")
+    for _ in range(2):  # train.log.err
+        base = _SUFFIX.sub("", base) or base
+    base = _STREAM.sub("", base)
+    for pattern, other in _PAIRED:
+        base = pattern.sub(other, base)
+    return folder + slash + base
 
 
 def _distinguished(directory: str, directories: set[str], name: str) -> str:

@@ -79,10 +79,11 @@ def read_all(
     return core, problems
 
 
-def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[str]]:
-    """What `run --once` prints, and what it reports beside it."""
+def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[str], bool]:
+    """What `run --once` prints, what it reports beside it, and whether a file was missing or could not be read."""
     clock = clock or SystemClock()
     core, problems = read_all(config, clock, charts=False)
     snapshot = core.snapshot(clock.wall())
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
-    return TextFormat().page(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor)), problems
+    page = TextFormat().page(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor))
+    return page, problems, not core.sources or any(run.state.unreadable for run in core.runs.values())

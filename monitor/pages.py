@@ -16,7 +16,8 @@ def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
     latest = state.latest
     computed = derived.computed_tflops(state)
     mfu, hfu = derived.utilisation(state, view.peak_tflops)
-    tflops = latest.tflops if latest.tflops is not None else computed[1] if computed else None
+    printed = derived.printed_tflops(state)
+    tflops = printed if printed is not None else computed[1] if computed else None
     return {
         "run": state.name,
         "state": view.run_state,

@@ -18,14 +18,17 @@ from typing import Any
 
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
+from monitor.naming import experiment_name
 from monitor.run import derived, goodput
+from monitor.run.ends import settle
+from monitor.run.experiments import BOUNDS, Experiments
 from monitor.run.history import History
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
-from monitor.run.source_clock import Proof, SourceClock, clocked
-from monitor.run.state import RunState
+from monitor.run.source_clock import Placed, SourceClock, clocked
+from monitor.run.state import Experiment, RunState
 from monitor.run.steady import Sample
-from parsers.events import Event, LogEvent, TimeShown
+from parsers.events import LogEvent, TimeShown
 
 _LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
 _EPSILON = 1e-6
@@ -48,21 +51,20 @@ class Replay:
         self._seconds, self._samples, self._tflops = Sample(), Sample(), Sample()
         self._detected: dict[str, int] = {}
 
-    def play(
-        self, at: float, entry: LogEvent, source: str, proof: Proof = "proved", *, dated: bool = True, took: float = 0.0
-    ) -> Iterator[Transition]:
-        """One event at its time. `proof`, `dated` and `took` are those of `Placed`."""
+    def play(self, placed: Placed) -> Iterator[Transition]:
+        """One event at its time."""
+        at, entry, source, proof, _, took = placed
         at = self.now if at == float("inf") else max(at, self.now)
         if self.first is None:
             self.first = self.now = at
         state = self.run.state
         if at - self.now > _LEAST_GAP and at > self._judge.calm_until(self.run):
-            if proof == "unknown" and state.phase == "crashed":  # a relaunch: the crash is told, and it may follow then
-                told = self._judge.crash_told_at(self.run)
-                yield from self.pass_until(min(at, (told or self.now) + 2 * _EPSILON))
+            if proof == "unknown" and state.phase == "crashed":  # a relaunch: the crash is reported, and it may follow
+                reported = self._judge.crash_reported_at(self.run)
+                yield from self.pass_until(min(at, (reported or self.now) + 2 * _EPSILON))
                 self.now = at
             elif proof != "proved" or took > 0:
-                at = self._unproved(at, entry.event, proof, dated, took)
+                at = self._unproved(placed._replace(at=at))
             yield from self.pass_until(at)
         self.now = at
         if type(entry.event) is TimeShown:
@@ -72,26 +74,29 @@ class Replay:
         if state.iterations_total != before or not timed:  # DeepSpeed prints a step's time on the next line
             self._sample(state)
 
-    def leaves_open(self, at: float, event: Event, proof: Proof, took: float) -> bool:
-        """Whether nothing may be concluded from the silence before `at`: the lines do not prove it."""
+    def leaves_open(self, placed: Placed) -> bool:
+        """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
         state = self.run.state
         if state.phase in ENDED or state.progress_at is None:
             return False
-        if proof == "lawful":
-            return at <= state.progress_at + self._judge.lawful_silence(self.run, event)
-        if proof == "beside":
+        if placed.proof == "lawful":
+            return placed.at <= state.progress_at + self._judge.lawful_silence(self.run, placed.entry.event)
+        if placed.proof == "beside":
             return state.iterations_total == 0
-        return proof == "unknown" or 0 < took >= _OWN_TIME * (at - state.progress_at)
+        return placed.proof == "unknown" or 0 < placed.took >= _OWN_TIME * (placed.at - state.progress_at)
 
-    def _unproved(self, at: float, event: Event, proof: Proof, dated: bool, took: float) -> float:
+    def _unproved(self, placed: Placed) -> float:
         """The event's time. Up to it nothing is judged where the silence is open, or as far as it may be."""
-        state = self.run.state
-        if self.leaves_open(at, event, proof, took):
+        state, at = self.run.state, placed.at
+        if self.leaves_open(placed):
             self.now = at
-            if dated and proof in ("lawful", "unknown"):
+            if placed.dated and placed.proof in ("lawful", "unknown"):
                 state.progress_at = at  # the last undated line may have been written just now
-        elif proof == "lawful" and not dated and state.progress_at is not None and state.phase not in ENDED:
-            at = self.now = max(self.now, state.progress_at + self._judge.lawful_silence(self.run, event))
+        elif (
+            placed.proof == "lawful" and not placed.dated and state.progress_at is not None and state.phase not in ENDED
+        ):
+            silence = self._judge.lawful_silence(self.run, placed.entry.event)
+            at = self.now = max(self.now, state.progress_at + silence)
         return at
 
     def finish(self, after: float) -> Iterator[Transition]:
@@ -101,7 +106,15 @@ class Replay:
         last = self.now
         yield from self.pass_until(last + after)
         yield from self._judge.judge(self.run, self.now)
+        settle(self.run.state, self.now, 0.0)  # what said that it was done, and nothing more, is done
         self.now = last
+
+    def retire(self, at: float) -> Iterator[Transition]:
+        """Another experiment begins in the log."""
+        yield from self.pass_until(self.now if at == float("inf") else at)
+        last = self.run.state.progress_at
+        yield from self._judge.retire(self.run, self.now)
+        self.now = self.now if last is None else last  # what comes behind its last line is not its own time
 
     def pass_until(self, until: float) -> Iterator[Transition]:
         """Time passes without an event: each deadline on the way is judged at its instant."""
@@ -155,6 +168,73 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
+class Players:
+    """The experiments of a log, each a replay of its own, in the order in which they began."""
+
+    def __init__(self, judge: Judge, name: str, clocks: Mapping[str, SourceClock]) -> None:
+        self.all = [Replay(judge, name)]
+        self._judge, self._name, self._clocks = judge, name, clocks
+        self._by_label = {"": self.all[0]}
+        self._experiments = {source: Experiments() for source in clocks}
+        self._latest = Experiments()  # of the source that is furthest
+
+    def play(self, placed: Placed) -> Iterator[tuple[Replay, Transition]]:
+        """One event at its time, as far as it is known whose it is."""
+        if not self.all[0].dated and self._clocks[placed.source].dated:
+            placed = self._date(placed)
+        experiments = self._experiments[placed.source]
+        if not experiments.held and placed.entry.event.kind not in BOUNDS:
+            player = self.current(placed.source)
+            for transition in player.play(placed):
+                yield player, transition
+            return
+        before, number = self.current(placed.source), experiments.number
+        due = experiments.take(placed.entry, placed, before.run.state)
+        if experiments.told and experiments.number >= self._latest.number:
+            self._latest = experiments
+        player = self.current(placed.source)
+        if experiments.number != number and experiments is self._latest:
+            player.run.archived = False  # a sweep may come back to one
+            for transition in before.retire(due[0][1].at):
+                yield before, transition
+        for _, item in due:
+            for transition in player.play(item):
+                yield player, transition
+
+    def _date(self, placed: Placed) -> Placed:
+        """From here on the log prints times. What was counted from 0, of a source that prints none, is moved there."""
+        for player in self.all:
+            player.dated = True
+        first, now = self.all[0].first, self.current(placed.source).now
+        if first is None or placed.at - now <= _YEAR:
+            return placed
+        self.all[0].first = first + placed.at - now
+        return placed._replace(proof="unknown")
+
+    def current(self, source: str | None = None) -> Replay:
+        """The one that a source's lines belong to, the newest if none is given."""
+        own = self._experiments[source] if source is not None else self._latest
+        own = own if own.told else self._latest
+        player = self._by_label.get(own.label)
+        if player is None:
+            player = self._by_label[own.label] = Replay(self._judge, experiment_name(self._name, own.label))
+            player.run.state.experiment = Experiment(self._name, own.number, own.label)
+            player.dated = self.all[0].dated
+            self.all.append(player)
+        return player
+
+    def finish(self, after: float) -> Iterator[tuple[Replay, Transition]]:
+        """The log has ended; `after` seconds more are watched."""
+        for source, experiments in self._experiments.items():
+            player = self.current(source)
+            for _, item in experiments.release():
+                for transition in player.play(item):
+                    yield player, transition
+        player = self.current()
+        for transition in player.finish(after):
+            yield player, transition
+
+
 def replay(
     judge: Judge,
     name: str,
@@ -162,11 +242,10 @@ def replay(
     after: float = 10.0,
     written: Mapping[str, float] | None = None,
 ) -> Iterator[tuple[Replay, Transition | None]]:
-    """Every transition of one run with the replay that gave it; last, once, with None at the end.
+    """Every transition of one log with the replay that gave it; last, once for each of its experiments, with None.
 
     `written`: when each source was last written, Unix seconds, for stamps without a year.
     """
-    player = Replay(judge, name)
     clocks, streams = {}, []
     opened = {source: _opened(entries) for source, entries in sources.items()}
     near = min((moment for moment, _ in opened.values() if moment is not None), default=None)
@@ -176,19 +255,12 @@ def replay(
         if near is not None:
             clocks[source] = SourceClock(written=near)
         streams.append(clocked(entries, source, clocks[source]))
-    for at, entry, source, proof, dated, took in heapq.merge(*streams, key=itemgetter(0)):
-        apart = False
-        if not player.dated and clocks[source].dated:
-            player.dated = True
-            if player.first is not None and at - player.now > _YEAR:  # another source prints no times: counted from 0
-                apart = True
-                player.first += at - player.now
-        known: Proof = "unknown" if apart else proof
-        for transition in player.play(at, entry, source, known, dated=dated, took=took):
-            yield player, transition
-    for transition in player.finish(after):
-        yield player, transition
-    yield player, None
+    players = Players(judge, name, clocks)
+    for placed in heapq.merge(*streams, key=itemgetter(0)):
+        yield from players.play(placed)
+    yield from players.finish(after)
+    for player in players.all:
+        yield player, None
 
 
 def _opened(entries: Iterable[LogEvent]) -> tuple[float | None, Iterator[LogEvent]]:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 _FORMAT = "megatron-monitor state"
-VERSION = 1
+VERSION = 2
 _NAME = "state"
 _INTERVAL = 1.0  # seconds between two saves of a small state
 _BYTES_PER_SECOND = 250e3  # to a disk that others use too

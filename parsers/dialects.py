@@ -79,8 +79,9 @@ MEGATRON_LM = Dialect(
 )
 DEEPSPEED = Dialect("deepspeed", megatron=False)  # the engine's steps without Megatron's loop around it
 HF_TRAINER = Dialect("hf-trainer", megatron=False)
+NEMO = Dialect("nemo", megatron=False)
 
-DIALECTS = (PRIMUS, GPT_NEOX, BIGSCIENCE, MICROSOFT, ARGONNE, MEGATRON_LM, DEEPSPEED, HF_TRAINER)
+DIALECTS = (PRIMUS, GPT_NEOX, BIGSCIENCE, MICROSOFT, ARGONNE, MEGATRON_LM, DEEPSPEED, HF_TRAINER, NEMO)
 """In the order in which they are recognised."""
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 UNKNOWN = Dialect("")

@@ -34,9 +34,12 @@ Failure = Literal[
     "preempted",
     "disk_full",
     "killed",
+    "stopped",
     "unknown",
 ]
-"""How a run can die; the closed set of the label `failure`."""
+"""How a run can end before it is done; the closed set of the label `failure`. `stopped`: by a person (Ctrl-C, scancel,
+SIGTERM).
+"""
 
 Milestone = Literal[
     "launched",
@@ -59,6 +62,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
     kind: ClassVar[str] = ""
     proves_training: ClassVar[bool] = True
     """False for lines that programs other than a training print too: they alone make no run."""
+    redrawn: ClassVar[bool] = False
+    """True where the same line once more says nothing new: who judges does not read it again."""
 
     rank: int | None = None
     node: str | None = None
@@ -99,7 +104,7 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
 
 
 class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):
-    """A DeepSpeed engine's report of one step. `form` tells which line: `steps`, `step` or `throughput`."""
+    """A DeepSpeed engine's report of one step, or the bar of NeMo. `form`: which line it was."""
 
     kind: ClassVar[str] = "engine_step"
 
@@ -115,6 +120,9 @@ class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):
     """Cumulative, unlike Megatron's count per interval."""
     epoch: int | None = None
     micro_step: int | None = None
+    train_steps: int | None = None
+    dialect: str | None = None
+    """None: DeepSpeed's."""
     allocated_bytes: int | None = None
     max_allocated_bytes: int | None = None
 
@@ -141,6 +149,7 @@ class TrainerProgressed(Event, frozen=True, kw_only=True, gc=False):
 
     kind: ClassVar[str] = "trainer_progress"
     proves_training: ClassVar[bool] = False
+    redrawn: ClassVar[bool] = True
 
     step: int
     total: int
@@ -227,6 +236,17 @@ class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False):
 
     name: str
     value: float | str
+
+
+class SizesTold(Event, frozen=True, kw_only=True, gc=False):
+    """Sizes of a launch or its model that programs which do not train print too, by the names of `Topology`."""
+
+    kind: ClassVar[str] = "sizes"
+    proves_training: ClassVar[bool] = False
+
+    values: dict[str, int]
+    default: bool = False
+    """Holds only where nothing else tells."""
 
 
 class ParametersCounted(Event, frozen=True, kw_only=True, gc=False):
@@ -442,6 +462,8 @@ class ProcessExited(Event, frozen=True, kw_only=True, gc=False):
     local_rank: int | None = None
     tasks: str | None = None
     """Slurm's task list as printed, e.g. `0-1,3`."""
+    launch: bool = False
+    """The whole launch has ended: the script or the program that started it says so."""
 
 
 class ProcessTerminated(Event, frozen=True, kw_only=True, gc=False):

@@ -44,6 +44,7 @@ class SourceReader:
         self.matched_lines = 0
         """Physical lines that gave at least one event."""
         self._last_matched = 0
+        self._redrawn = b""
 
     @property
     def lines(self) -> int:
@@ -135,9 +136,13 @@ class SourceReader:
                     continue
                 raw = lines[index]
                 template = entry.template
-                if template is None and not entry.seen:
+                if template is None and entry.new:
                     template = self._memo.template(entry, raw)
                 if template is not None:
+                    if template.redrawn:
+                        if raw == self._redrawn:
+                            continue
+                        self._redrawn = raw
                     answer = template.read(raw)
                     if answer:
                         line = numbers[index]
@@ -168,7 +173,9 @@ class SourceReader:
         found = out[before:]
         if not found:
             return
-        out[before:] = [entry for entry in found if self._memo.used(entry.event)]
+        used = self._memo.used
+        if used is not None:
+            out[before:] = [entry for entry in found if used(entry.event)]
         if number != self._last_matched:
             self.matched_lines += 1
             self._last_matched = number

@@ -8,26 +8,32 @@ from parsers.engine.scan import Gatherer, Rule
 from parsers.formats import (
     argonne,
     arguments,
+    batch,
     deepspeed,
     deepspeed_report,
     environment,
     gpu,
+    hf_settings,
     hf_trainer,
     launchers,
     megatron,
     megatron_checkpoint,
     megatron_reports,
     megatron_setup,
+    mllog,
     nccl,
+    nemo,
     neox,
     pytorch,
     slurm,
     stamps,
     system,
+    torchtitan,
 )
 
 SPEAKERS = (
     neox,
+    nemo,
     argonne,
     megatron,
     hf_trainer,
@@ -36,7 +42,10 @@ SPEAKERS = (
     megatron_setup,
     megatron_reports,
     arguments,
+    mllog,
+    torchtitan,
     slurm,
+    batch,
     nccl,
     pytorch,
     launchers,
@@ -44,6 +53,7 @@ SPEAKERS = (
     environment,
     deepspeed_report,
     gpu,
+    hf_settings,
 )
 
 RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)

@@ -31,7 +31,7 @@ def page(tmp_path: Path) -> str:
     with log.open("wb") as stream:
         write(SCENARIO, stream)
     os.utime(log, (1_700_000_000, 1_700_000_000))
-    text, problems = metrics_page(configured(None, (), [str(log)]))
+    text, problems, _ = metrics_page(configured(None, (), [str(log)]))
     assert problems == []
     return "".join(row for row in text.splitlines(keepends=True) if "build_info{" not in row)
 

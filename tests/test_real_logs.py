@@ -41,7 +41,7 @@ def core() -> Core:
         ("cpu/mds_clean", "finished", 300, 300, 0),
         ("cpu/mds_kill9", "crashed", 150, 150, 0),
         ("deepspeed/opt-1.3b-globalBatchSize128", "finished", 7360, 7351, 0),
-        ("hf/packing_stdout", "finished", 30, 30, 0),
+        ("hf/packing", "finished", 30, 30, 0),
         ("microsoft/qwen7b_static_1305_500", "finished", 500, 500, 0),
         ("microsoft/tp2pp1dp8_baseline50", "finished", 50, 50, 0),
         ("neox/70M_512step", "finished", 512, 512, 0),
@@ -58,8 +58,9 @@ def test_what_became_of_each_run(core: Core, run: str, phase: str, iteration: in
 
 
 def test_causes(core: Core) -> None:
-    """The hang that 28 watchdogs told is one NCCL failure; the killed rank a kill; the scancel a kill."""
-    assert core.runs["nvidia/2340723"].state.failures_total == {"nccl": 1}
+    """A rank ran out of data, and 28 others waited for it until their watchdogs gave up; a killed rank is a kill."""
+    assert core.runs["nvidia/2340723"].state.failures_total == {"python_exception": 1}
+    assert core.runs["nvidia/2340723"].state.failure.message == "StopIteration"
     assert len(core.runs["nvidia/2340723"].state.watchdog_ranks) == 28
     assert core.runs["cpu/mds_kill9"].state.failures_total == {"killed": 1}
     assert core.runs["cpu/mds_clean"].state.failures_total == {}

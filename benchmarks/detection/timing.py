@@ -21,9 +21,10 @@ from benchmarks.detection.timing_series import Series, events
 from monitor.config import Config
 from monitor.judgement import Judge
 from monitor.replay import Replay
+from monitor.run.source_clock import Placed
 from parsers.events import LogEvent
 
-SEEDS = {"development": 1_000, "final": 1_500_000}
+SEEDS = {"development": 1_000, "final": 1_900_000}
 
 
 def reported(series: Series) -> list[dict[str, Any]]:
@@ -31,7 +32,7 @@ def reported(series: Series) -> list[dict[str, Any]]:
     player = Replay(Judge(Config()), f"series-{series.seed}")
     out: list[dict[str, Any]] = []
     for number, (at, event) in enumerate(events(series)):
-        transitions = player.play(at, LogEvent(number, "bench", event, ""), "bench")
+        transitions = player.play(Placed(at, LogEvent(number, "bench", event, ""), "bench"))
         out.extend(item.to_json() for item in transitions if item.status == "firing" and not item.quiet)
     return out
 

@@ -124,7 +124,7 @@ def _fill(
     shown = 0
     try:
         for moment in past(config, Judge(config), name, sources):
-            spool.add(name, moment.at, moment.samples)
+            spool.add(moment.run, moment.at, moment.samples)
             shown += 1
     except UndatedError:
         click.echo(f"{name}: no line prints a time; give --start", err=True)

@@ -14,6 +14,7 @@ import click
 from monitor.clock import Clock, SystemClock
 from monitor.commands.arguments import configured
 from monitor.config import Config
+from monitor.core import Core
 from monitor.once import read_all
 from monitor.reports.outcome import Tallies
 from monitor.reports.rows import Options, Row, row_of
@@ -38,8 +39,14 @@ def runs_of(
     config: Config, options: Options, clock: Clock | None = None
 ) -> tuple[list[tuple[RunState, Row]], list[str]]:
     """(each run's state and row in the order of their names, what a person should know)."""
+    _, runs, problems = read_runs(config, options, clock or SystemClock())
+    return runs, problems
+
+
+def read_runs(config: Config, options: Options, clock: Clock) -> tuple[Core, list[tuple[RunState, Row]], list[str]]:
+    """The same with the core that read them."""
     tallies = Tallies()
-    core, problems = read_all(config, clock or SystemClock(), tallies.look)
+    core, problems = read_all(config, clock, tallies.look)
     runs = [
         (
             run.state,
@@ -48,7 +55,7 @@ def runs_of(
         for name, run in sorted(core.runs.items())
         if run.state.proven and run.state.sources
     ]
-    return runs, problems
+    return core, runs, problems
 
 
 def only_run(path: str, config_file: Path | None, overrides: Sequence[str]) -> tuple[RunState, Row]:

@@ -58,8 +58,8 @@ def start_logging(config: Config) -> None:
 def _once(config: Config) -> int:
     from monitor.once import metrics_page
 
-    page, problems = metrics_page(config)
+    page, problems, unreadable = metrics_page(config)
     for problem in problems:
         click.echo(problem, err=True)
     click.echo(page, nl=False)
-    return 1 if problems and not page else 0
+    return 1 if unreadable else 0

@@ -55,8 +55,13 @@ def scenario_of(kinds: tuple[str, ...], dialect: str, iterations: int, seconds: 
             raise click.BadParameter(
                 f"{name!r} is no fault; there are {', '.join(sorted(FAULTS))}", param_hint="--fault"
             )
-        if at and not at.isdigit():
+        if at and not (at.isascii() and at.isdigit() and len(at) < 19):
             raise click.BadParameter(f"{at!r} is no iteration", param_hint="--fault")
-        faults.append(Fault(kind=name, at=int(at) if at else iterations // 2))
+        where = int(at) if at else iterations // 2
+        if not 0 <= where <= iterations:
+            raise click.BadParameter(
+                f"{kind}: the training has {iterations} iterations; see --iterations", param_hint="--fault"
+            )
+        faults.append(Fault(kind=name, at=where))
     scenario = Scenario(dialect=dialect, iterations=iterations, seed=seed, faults=tuple(faults))
     return scenario if seconds is None else replace(scenario, seconds_per_iteration=seconds)

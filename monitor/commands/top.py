@@ -24,11 +24,12 @@ from rich.live import Live
 
 from monitor.clock import SystemClock
 from monitor.commands.arguments import config_option, configured, set_option
+from monitor.commands.reading import read_runs
 from monitor.commands.top_screen import plain, screen
 from monitor.config import Config
 from monitor.live import LiveCore
 from monitor.metrics import Snapshot
-from monitor.once import read_all
+from monitor.reports.rows import Options, Row
 
 _DEFAULT = "http://127.0.0.1:9843"
 _TIMEOUT = 5.0
@@ -144,15 +145,27 @@ def _view(snapshot: Snapshot) -> View:
 
 def _finished(config: Config) -> Look:
     def look(_seconds: float) -> View:
-        core, problems = read_all(config)
+        core, found, problems = read_runs(config, Options(config.gpu_peak_tflops), SystemClock())
         for problem in problems:
             click.echo(problem, err=True)
         snapshot = core.snapshot(SystemClock().wall())
-        if all(run.page["progress_at"] is None for run in snapshot.runs):
+        if not found:
             raise TopError("no training run found")
-        return _view(snapshot)
+        rows = {row.run: row for _, row in found}
+        return View(snapshot.at, [_as_reported(run.page, rows.get(run.page["run"])) for run in snapshot.runs])
 
     return look
+
+
+def _as_reported(page: dict[str, Any], row: Row | None) -> dict[str, Any]:
+    """A log that was read to its end shows the figures of `report`: medians of the run, not its last iteration's."""
+    if row is None:
+        return page
+    figures = {
+        "seconds_per_iteration": row.seconds_per_iteration, "tflops": row.tflops, "mfu": row.mfu, "hfu": row.hfu,
+        "samples_per_second": row.samples_per_second, "max_memory_bytes": row.memory_bytes,
+    }  # fmt: skip
+    return {**page, **{name: value for name, value in figures.items() if value is not None}}
 
 
 def _daemon(address: str) -> Look:

@@ -21,11 +21,12 @@ _STYLES = {
 }  # fmt: skip
 _RANK = {"critical": 0, "warning": 1, "info": 2}
 _WIDE = 104  # columns from which TFLOPs and work at risk have room
+_WIDER = 136  # from which samples per second, loss scale and memory have room too
 _INCIDENTS = 20  # shown one by one
 
 PLAIN_COLUMNS = (
-    "RUN", "STATE", "ITERATION", "TOTAL", "S/ITERATION", "NORMAL", "TFLOPS", "MFU", "LOSS", "SILENCE", "BUDGET",
-    "ENDS_IN", "AT_RISK", "INCIDENTS",
+    "RUN", "STATE", "ITERATION", "TOTAL", "S/ITERATION", "NORMAL", "TFLOPS", "MFU", "SAMPLES/S", "LOSS", "LOSS_SCALE",
+    "MEMORY", "SILENCE", "BUDGET", "ENDS_IN", "AT_RISK", "INCIDENTS",
 )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def screen(runs: list[dict[str, Any]], now: float, where: str, width: int, probl
     if problem:
         parts.append(Text(f"▲ {clean_label(problem)}; figures are old", style="yellow"))
     if runs:
-        parts.append(_table(runs, now, width >= _WIDE))
+        parts.append(_table(runs, now, width >= _WIDE, width >= _WIDER))
     incidents = sorted((item for run in runs for item in run["incidents"]), key=_rank)
     parts.extend(_incident(item, now) for item in incidents[:_INCIDENTS])
     if len(incidents) > _INCIDENTS:
@@ -59,7 +60,7 @@ def screen(runs: list[dict[str, Any]], now: float, where: str, width: int, probl
     return Group(*parts)
 
 
-def _table(runs: list[dict[str, Any]], now: float, wide: bool) -> Table:
+def _table(runs: list[dict[str, Any]], now: float, wide: bool, wider: bool) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("Run", min_width=6, max_width=40 if wide else 16, overflow="fold")
     table.add_column("State", no_wrap=True)
@@ -68,16 +69,17 @@ def _table(runs: list[dict[str, Any]], now: float, wide: bool) -> Table:
     if wide:
         table.add_column("TFLOPs", justify="right", no_wrap=True)
         table.add_column("MFU", justify="right", no_wrap=True)
-    for name in ("Loss", "Silent", "Ends in"):
+    names = ("Samples/s", "Loss", "Scale", "Memory") if wider else ("Loss",)
+    for name in (*names, "Silent", "Ends in"):
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
         table.add_column("At risk", justify="right", no_wrap=True)
     for run in runs:
-        table.add_row(*_cells(run, now, wide))
+        table.add_row(*_cells(run, now, wide, wider))
     return table
 
 
-def _cells(run: dict[str, Any], now: float, wide: bool) -> list[Text]:
+def _cells(run: dict[str, Any], now: float, wide: bool, wider: bool) -> list[Text]:
     shown = figures(run, now)
     iteration, total = run.get("iteration"), run.get("train_iterations")
     seconds, normal = run.get("seconds_per_iteration"), run.get("baseline_seconds")
@@ -92,8 +94,12 @@ def _cells(run: dict[str, Any], now: float, wide: bool) -> list[Text]:
     ]
     if wide:
         cells += [Text(number(run.get("tflops"))), Text(percent(run.get("mfu")))]
+    if wider:
+        cells.append(Text(shown["samples_per_second"].text))
+    cells.append(Text(number(run.get("lm_loss"))))
+    if wider:
+        cells += [Text(shown["loss_scale"].text), Text(shown["max_memory_bytes"].text)]
     cells += [
-        Text(number(run.get("lm_loss"))),
         Text(silence.text.removesuffix(" ago"), style=_STYLES[silence.tone]),
         Text(shown["eta"].text),
     ]
@@ -125,7 +131,8 @@ def _plain_row(run: dict[str, Any], now: float) -> tuple[str, ...]:
     progress, eta = run.get("progress_at"), run.get("eta")
     values = (
         run["run"], run["state"], run.get("iteration"), run.get("train_iterations"), run.get("seconds_per_iteration"),
-        run.get("baseline_seconds"), run.get("tflops"), run.get("mfu"), run.get("lm_loss"),
+        run.get("baseline_seconds"), run.get("tflops"), run.get("mfu"), run.get("samples_per_second"),
+        run.get("lm_loss"), run.get("loss_scale"), run.get("max_memory_bytes"),
         None if progress is None else round(max(0.0, now - progress), 1), run.get("budget_seconds"),
         None if eta is None else round(eta - now), run.get("at_risk_seconds"),
         ",".join(f"{item['incident']}:{item['severity']}" for item in run["incidents"]) or None,

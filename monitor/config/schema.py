@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from monitor import scalars
 from monitor.detectors import DETECTORS, IncidentKind
+from monitor.incidents import MessageLimit
 from monitor.run.units import PositiveSeconds, Seconds
 from monitor.scalars import FilePath, Name
 from parsers.events import Failure
@@ -156,6 +157,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """An incident that still fires is notified again after this: Alertmanager's default."""
     hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=scalars.empty)
     """Incident kind -> how long it must last before it is notified; none: at once."""
+    message_limit: MessageLimit = MessageLimit()
+    """Messages of one kind that a run may send in a while; a digest tells what was kept back (monitor/incidents.py)."""
     run_retention: Seconds = 3600.0
     """How long the series of a finished run are exported: long enough for every scrape to see its end."""
     max_runs: Annotated[int, Meta(ge=1)] = 1000

@@ -50,8 +50,10 @@ from monitor.metrics import MonitorCounts, Snapshot
 from monitor.naming import run_name
 from monitor.reading import custom_rules
 from monitor.run import derived
+from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
+from monitor.run.state import Experiment
 from monitor.run.units import LONGEST_SECONDS
 from parsers.events import (
     FailureSeen,
@@ -67,7 +69,6 @@ _log = logging.getLogger(__name__)
 
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
 _BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
-_STEPS_ONLY = {IterationLogged.kind}
 
 
 class Core:
@@ -95,6 +96,7 @@ class Core:
         self._sources, self._runs = Sources(), Runs(config, charts=self._charts)
         self._runs.wall_offset = self._wall_offset
         self._schedule = Schedule(judge)
+        self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
         self.scanned.clear()
 
     @property
@@ -160,14 +162,19 @@ class Core:
         saved = self._saved.claim_source(message.source)
         if saved is not None:  # another file under the same path goes on with the same run, as it would live
             self._runs.claim(self._saved, saved.run, name)
+        before = self._sources.get(message.source)
+        known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop_source(message.source)
-        self._sources.open(message, name, self._rules, saved.reader if saved is not None and message.resumed else None)
+        reader = saved.reader if saved is not None and message.resumed else None
+        opened = self._sources.open(message, name, self._rules, reader, known)
+        opened.new = bool(self.scanned) and saved is None
 
     def _drop_source(self, name: str) -> None:
         source = self._sources.get(name)
         if source is not None:
             self._counters.add_lines(source)
             self._sources.drop(source)
+            self._holding.pop(name, None)
 
     def _data(self, source: Source, message: Data, now: float) -> None:
         entries = source.feed(message)
@@ -184,6 +191,7 @@ class Core:
     def _flush(self, source: Source, now: float) -> None:
         """No more will come: what it ends with, without a line end, counts."""
         self._fold(source, source.reader.flush(), source.mtime - self._wall_offset, now)
+        self._release(source, now)
 
     def _restarted(self, source: Source, message: Restarted, now: float) -> None:
         if message.reason != "truncated":  # what a rotated file ended with was its last line
@@ -197,26 +205,28 @@ class Core:
     def _caught_up(self, source: Source, now: float) -> None:
         if source.caught_up:
             return
+        self._release(source, now)
         self._sources.finish(source)
-        run = self._runs.get(source.run)
+        run = self._runs.get(self._sources.current(source.run))
         if run is None or not run.state.proven:
             if not source.untrained_logged and source.reader.fed_bytes:
                 source.untrained_logged = True
                 _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
         elif not self._sources.catching_up(source.run):
             self._schedule.request(run)
-            self._runs.archive_or_watch(run, now)
+            self._runs.archive_or_watch(run, now, new=source.new)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""
         source = self._sources.get(message.source)
-        name = source.run if source else run_name(message.source, message.source, self.config.runs)
+        log = source.run if source else run_name(message.source, message.source, self.config.runs)
+        name = self._sources.current(log, source)
         if isinstance(message, Readable):
             run = self._runs.get(name)
             if run is not None:
                 run.state.unreadable.pop(message.source, None)
         else:
-            run = self._run(name, now)
+            run = self._run(log, now) if name == log else self._runs.get(name)
             if run is not None:
                 run.state.unreadable[message.source] = message.message
                 run.state.proven = True
@@ -225,13 +235,13 @@ class Core:
             _log.warning("source=%s unreadable: %s", message.source, message.message)
         if run is not None:
             self._schedule.request(run)
-            self._runs.note_lost(run, self._sources.of_run(name))
+            self._runs.note_lost(run, self._sources.of_run(log))
 
     def _gone(self, source: Source, now: float) -> None:
-        run = self._runs.get(source.run)
+        self._flush(source, now)
+        run = self._runs.get(self._sources.current(source.run, source))
         if run is None:
             return
-        self._flush(source, now)
         if run.state.live and run.state.phase not in ENDED:
             run.state.unreadable[source.name] = "the file was deleted"
             self._runs.note_lost(run, self._sources.of_run(source.run))
@@ -254,14 +264,71 @@ class Core:
         """Take the events of one delivery, which were written (read, while they come live) at `at`."""
         if not entries:
             return
-        run = self._runs.get(source.run) or self._run(source.run, now)
-        if run is None:
+        kinds = Counter(entry.event.kind for entry in entries)
+        self._counters.add_events(kinds, entries)
+        if source.experiments.held or not BOUNDS.isdisjoint(kinds):
+            self._fold_by_experiment(source, entries, at, now)
+        else:
+            self._fold_into(self._run_of(source, now), source, entries, at, now)
+
+    def _fold_by_experiment(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
+        """The same where set-up lines are among them: each after what stands before it, for that tells whose it is."""
+        experiments, ready = source.experiments, list[LogEvent]()
+        for entry in entries:
+            if not experiments.held and entry.event.kind not in BOUNDS:
+                ready.append(entry)
+                continue
+            run = self._run_of(source, now)
+            self._fold_into(run, source, ready, at, now)
+            ready.clear()
+            number = experiments.number
+            due = experiments.take(entry, at, run.state if run is not None else None)
+            self._sources.note_experiment(source)
+            if experiments.number != number:
+                self._begin_experiment(source, run, due[0][1], now)
+            for event, written in due:
+                self._fold_into(self._run_of(source, now), source, (event,), written, now)
+        self._fold_into(self._run_of(source, now), source, ready, at, now)
+        if experiments.held:
+            self._holding.setdefault(source.name, now)
+        else:
+            self._holding.pop(source.name, None)
+
+    def _release(self, source: Source, now: float) -> None:
+        """What is held of the source belongs to the run that it last wrote of."""
+        self._holding.pop(source.name, None)
+        for entry, at in source.experiments.release():
+            self._fold_into(self._run_of(source, now), source, (entry,), at, now)
+
+    def _holders(self) -> list[Source]:
+        """The sources of which lines are held."""
+        sources = map(self._sources.get, self._holding)
+        return [source for source in sources if source is not None and source.experiments.held]
+
+    def _begin_experiment(self, source: Source, before: Run | None, at: float, now: float) -> None:
+        """The source writes of another experiment from now on; the run `before` is over."""
+        run = self._run_of(source, now)
+        if run is None or run is before or self._sources.current(source.run) != run.state.name:
+            return  # a rank's own file that comes behind
+        run.archived = False  # a sweep may come back to one
+        if before is None:
+            return
+        run.deferred, before.deferred, run.backlog_at = before.deferred + run.deferred, [], before.backlog_at
+        self._transitions += self._judge.retire(before, at)
+        self._schedule.request(before)
+        self.save_soon = True
+
+    def _run_of(self, source: Source, now: float) -> Run | None:
+        """The run that the source's lines belong to now; None if there are too many."""
+        name = self._sources.current(source.run, source)
+        return self._runs.get(name) or self._run(name, now, source)
+
+    def _fold_into(self, run: Run | None, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
+        if run is None or not entries:
             return
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
-        kinds = Counter(entry.event.kind for entry in entries)
-        self._counters.add_events(kinds, entries)
         if not source.caught_up:
             run.backlog_at = now
             entries = _taken_now(run, source, entries, at)
@@ -276,7 +343,7 @@ class Core:
             or run.book.pending
             or not run.judged_at
             or not source.caught_up
-            or kinds.keys() != _STEPS_ONLY
+            or any(type(entry.event) is not IterationLogged for entry in entries)
         ):
             self._schedule.request(run)  # else it only trains: a detector that an iteration changes has judged at once
 
@@ -284,7 +351,8 @@ class Core:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
         self._take_deferred(run)
         self._schedule.request(run)
-        self._runs.archive_or_watch(run, now)
+        new = all(source.new for source in self._sources.by_name.values() if source.run == run.state.name)
+        self._runs.archive_or_watch(run, now, new=new)
 
     def _take_deferred(self, run: Run) -> None:
         last = run.state.log_clock_last
@@ -294,8 +362,10 @@ class Core:
                 self._judge.take(run, (entry,), source, at, False)
         run.deferred.clear()
 
-    def _run(self, name: str, now: float) -> Run | None:
-        """The run of that name, new or saved; None if there are too many that live."""
+    def _run(self, name: str, now: float, source: Source | None = None) -> Run | None:
+        """The run of that name, new or saved; None if there are too many that live. `source` tells the log that it is
+        one of the experiments of.
+        """
         run = self._runs.get(name)
         if run is None:
             if self._runs.full:
@@ -303,27 +373,37 @@ class Core:
                 self.counts.add("runs_dropped_total", "refused" if dropped is None else "dead")
                 if dropped is None:
                     return None
-            self._runs.claim(self._saved, name, name)  # saved, and a file of it came first that was not there then
-            run = self._runs.get(name) or self._runs.begin(name, now)
+            experiment = None
+            if source is None or name == source.run:
+                self._runs.claim(self._saved, name, name)  # saved, and a file of it came first that was not there then
+            else:
+                own = self._sources.latest(source)
+                experiment = Experiment(source.run, own.number, own.label)
+            run = self._runs.get(name) or self._runs.begin(name, now, experiment)
         return run
 
     def flush(self, now: float) -> None:
         """No more will come from any source."""
         for source in self.sources.values():
             self._flush(source, now)
-        for run in self.runs.values():
-            self._fold_deferred(run, now)
+        for name, run in self.runs.items():
+            if name == self._sources.current(run.log):
+                self._fold_deferred(run, now)
 
     # --- judgement --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Transition]:
         """Judge the runs that are due; all transitions since the last call."""
+        for source in self._holders():
+            if not 0.0 <= now - self._holding[source.name] < HELD_SECONDS:
+                self._release(source, now)
+        waiting = {self._sources.current(source.run, source) for source in self._holders()}
         for name in self._schedule.names(self._runs, now):
-            if self._sources.catching_up(name):
-                continue
             run = self._runs.get(name)
             if run is None:
                 self._schedule.forget(name)
+                continue
+            if self._sources.catching_up(run.log) or name in waiting:
                 continue
             if run.deferred and now - run.backlog_at >= _BACKLOG_QUIET:
                 self._fold_deferred(run, now)
@@ -349,7 +429,7 @@ class Core:
         shown = tuple(
             show(run, now, self.config, pages=pages)
             for name, run in sorted(self.runs.items())
-            if run.state.proven and (run.shown is not None or not self._sources.catching_up(name))
+            if run.state.proven and (run.shown is not None or not self._sources.catching_up(run.log))
         )
         count_sources(self.counted(), self.sources, self.runs.values(), self._rules)
         self.counts.set("runs", len(shown))
@@ -383,18 +463,25 @@ class Core:
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         for name, source in self.sources.items():
             reader = source.reader.save()
-            saved.sources[name] = SavedSource(source.run, source.marker.position(reader["offset"]), reader, now)
+            position, known = source.marker.position(reader["offset"]), source.experiments.known()
+            saved.sources[name] = SavedSource(source.run, position, reader, now, known)
+        held: dict[str, list[Source]] = {}
+        for source in self._holders():
+            held.setdefault(self._sources.current(source.run, source), []).append(source)
         for name, run in self.runs.items():
             if run.state.proven:
-                saved.runs[name] = self._saved_run(run)
+                saved.runs[name] = self._saved_run(run, held.get(name, ()))
         return saved
 
-    def _saved_run(self, run: Run) -> Judged:
+    def _saved_run(self, run: Run, holding: Sequence[Source]) -> Judged:
         run.state.history.flush()
-        if not run.deferred:
+        if not run.deferred and not holding:
             return Judged(run.state, run.book, run.archived)
         # Their lines lie before the saved offsets: in what is saved they count now or never.
         run = Run(copy.deepcopy(run.state), copy.deepcopy(run.book), run.archived, deferred=list(run.deferred))
+        for source in holding:
+            for entry, at in source.experiments.held:
+                self._judge.take(run, (entry,), source.name, at, source.caught_up)
         self._take_deferred(run)
         return Judged(run.state, run.book, run.archived)
 
@@ -415,7 +502,8 @@ class Core:
 
 def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float) -> Sequence[LogEvent]:
     """What of a backlog is folded at once. Ends and failures that stand in a file before any line of the training loop
-    are deferred: its file may be read later, and its lines come first.
+    are deferred: its file may be read later, and its lines come first. What libraries say of the layout and of
+    themselves stands in either of a job's two files.
     """
     if source.has_steps:
         return entries
@@ -424,6 +512,6 @@ def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float)
         if not source.has_steps and isinstance(entry.event, _SURROUNDING):
             run.deferred.append((entry, source.name, at))
         else:
-            source.has_steps = source.has_steps or entry.event.proves_training
+            source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in OPENING)
             taken.append(entry)
     return taken

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from monitor.config import Config
 from monitor.core.saved import Saved
 from monitor.detectors import hang
 from monitor.judgement import Judged
 from monitor.metrics import RunSnapshot
+from monitor.naming import experiment_name
 from monitor.run.history import History
 from monitor.run.phases import ENDED
-from monitor.run.state import RunState
+from monitor.run.state import Experiment, RunState
 from parsers.events import LogEvent
 
+_NEWS = 60.0  # seconds in which a directory is searched again, whatever it holds
 _ZONES = 86400.0  # seconds: more than any two zones differ by, a stamp names none
 _COPYING = 100.0  # times as fast as the wall clock: stamps that come so fast are copied, not written
 _LEAST_COPIED = 600.0  # seconds of stamps in one delivery from which their pace means anything
@@ -51,6 +53,11 @@ class Run(Judged):
     shown_state: str = ""
     shown_at: float = 0.0
 
+    @property
+    def log(self) -> str:
+        """The run that its sources are known by: its own name, or that of the first experiment in its log."""
+        return self.state.experiment.log or self.state.name
+
 
 class Runs:
     """By name, at most `max_runs` of them."""
@@ -66,16 +73,22 @@ class Runs:
         """None if nothing is known of it."""
         return self.by_name.get(name)
 
-    def begin(self, name: str, now: float) -> Run:
-        """A new one."""
-        return self._add(Run(RunState(name=name, read_at=now, history=History(kept=self._charts))))
+    def begin(self, name: str, now: float, experiment: Experiment | None = None) -> Run:
+        """A new one; `experiment` is given where it is not the first of its log."""
+        state = RunState(name=name, read_at=now, history=History(kept=self._charts))
+        state.experiment = experiment or state.experiment
+        return self._add(Run(state))
 
     def claim(self, saved: Saved, saved_name: str, name: str) -> None:
-        """A saved run goes on under its present name, unless one of that name is there."""
-        known = saved.claim_run(saved_name)
-        if known is not None and name not in self.by_name:
-            known.state.name = name
-            self._add(Run(known.state, known.book, known.archived))
+        """A saved run and the other experiments of its log go on under their present names, unless such are there."""
+        for known in saved.claim_runs(saved_name):
+            state, experiment = known.state, known.state.experiment
+            if experiment.log:
+                state.experiment = replace(experiment, log=name)
+            present = experiment_name(name, experiment.label)
+            if present not in self.by_name:
+                state.name = present
+                self._add(Run(state, known.book, known.archived))
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset = self.wall_offset
@@ -87,7 +100,9 @@ class Runs:
         dead = [
             (run.state.progress_at or 0.0, name)
             for name, run in self.by_name.items()
-            if not run.book.open and not busy(name) and (not run.state.live or run.state.phase in ENDED)
+            if not run.book.open
+            and (run.archived or not busy(run.log))
+            and (not run.state.live or run.state.phase in ENDED)
         ]
         if not dead:
             return None
@@ -110,10 +125,18 @@ class Runs:
         del self.by_name[run.state.name]
         return True
 
-    def archive_or_watch(self, run: Run, now: float) -> None:
-        """Its backlog was read: one that has ended or is stale is archived, one that may still move is watched."""
+    def archive_or_watch(self, run: Run, now: float, *, new: bool = False) -> None:
+        """Its backlog was read: one that has ended or is stale is archived, one that may still move is watched. So is
+        one that died just now in a `new` file, between two searches.
+        """
         state = run.state
-        if not state.live and state.progress_at is not None:
+        if state.live:
+            return
+        if new and _just_died(run, now):
+            run.archived, state.live = False, True
+        elif state.progress_at is None:
+            run.archived = run.archived or (state.proven and state.phase in ENDED)
+        else:
             allowed = hang.budget(state, self._config.detectors.hang).seconds
             stale = now - state.progress_at > allowed or stamped_long_ago(state, now - allowed)
             run.archived = stale or state.phase in ENDED
@@ -123,3 +146,12 @@ class Runs:
         """Its `sources` are followed: it is lost from sight where none of them can be read."""
         followed = sources | set(run.state.unreadable)
         run.state.lost = bool(followed) and followed <= set(run.state.unreadable)
+
+
+def _just_died(run: Run, now: float) -> bool:
+    """Unless its own clock says that it was long ago: then an old log was copied."""
+    state = run.state
+    if state.phase != "crashed" or state.failure is None or now - state.failure.at > _NEWS:
+        return False
+    told, died = state.log_clock_last, state.unix(state.failure.at)
+    return told is None or died is None or abs(died - told) < _ZONES

@@ -11,6 +11,7 @@ from typing import Any
 
 from monitor.follow.messages import Position
 from monitor.judgement import Judged
+from monitor.run.experiments import Known
 
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
 
@@ -23,6 +24,8 @@ class SavedSource:
     position: Position
     reader: dict[str, Any]
     saved_at: float
+    experiments: Known | None = None
+    """Without what is held: the runs are saved with that. None for a source that holds no arguments."""
 
 
 @dataclass(slots=True)
@@ -45,20 +48,24 @@ class Saved:
         """It goes on: it is no longer waiting here."""
         return self.sources.pop(name, None)
 
-    def claim_run(self, name: str) -> Judged | None:
-        """The same."""
-        return self.runs.pop(name, None)
+    def claim_runs(self, log: str) -> list[Judged]:
+        """The run of that name, and those of the other experiments in its log."""
+        names = [name for name, run in self.runs.items() if _log_of(name, run) == log]
+        return [self.runs.pop(name) for name in names]
 
     def unclaimed(self, now: float) -> Saved:
         """What still waits, to be saved again: a mount that is down at the start costs no state."""
         sources = {name: one for name, one in self.sources.items() if now - one.saved_at < _KEEP_SECONDS}
         wanted = {one.run for one in sources.values()}
-        return Saved(sources, {name: run for name, run in self.runs.items() if name in wanted})
+        return Saved(sources, {name: run for name, run in self.runs.items() if _log_of(name, run) in wanted})
 
     def forget_expired_runs(self) -> None:
         """Drop the sources of runs that were shown, ended and are no longer kept: they are read again."""
-        expired = [
-            name for name, one in self.sources.items() if one.run not in self.runs and one.reader.get("matched_lines")
-        ]
-        for name in expired:
-            del self.sources[name]
+        kept = {_log_of(name, run) for name, run in self.runs.items()}
+        for name, one in list(self.sources.items()):
+            if one.run not in kept and one.reader.get("matched_lines"):
+                del self.sources[name]
+
+
+def _log_of(name: str, run: Judged) -> str:
+    return run.state.experiment.log or name

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.config import Config
 from monitor.follow.marker import Marker
 from monitor.follow.messages import Data, Opened, Restarted
 from monitor.follow.patterns import Watch
+from monitor.naming import experiment_name
 from monitor.reading import judged_reader
+from monitor.run.experiments import Experiments, Known
 from parsers.engine.scan import Rule
 from parsers.events import LogEvent
 from parsers.reader import SourceReader
@@ -24,7 +26,7 @@ def watches(config: Config) -> list[Watch]:
 
 @dataclass(slots=True)
 class Source:
-    """One followed file, the run it belongs to, and how far the loop has come."""
+    """One followed file, the run it belongs to (that of its first experiment), and how far the loop has come."""
 
     name: str
     path: str
@@ -41,8 +43,12 @@ class Source:
     read_at: float = 0.0
     """When it was last read. An instant."""
     untrained_logged: bool = False
+    new: bool = False
+    """It was not there when its directory was first searched: it came while we watched."""
     has_steps: bool = False
     """It holds lines of the training loop, not only of what surrounds it."""
+    experiments: Experiments = field(default_factory=Experiments)
+    """Which of its experiments its lines belong to."""
 
     def feed(self, message: Data) -> Sequence[LogEvent]:
         """The next bytes; the events of the lines that they end."""
@@ -67,13 +73,23 @@ class Sources:
         self.by_name: dict[str, Source] = {}
         self._of_run: dict[str, set[str]] = {}
         self._unread: Counter[str] = Counter()  # run -> its sources that have not been read to their end
+        self._latest: dict[str, Experiments] = {}  # run -> of its sources the one that is furthest
 
     def get(self, name: str) -> Source | None:
         """None if the follower has not opened it."""
         return self.by_name.get(name)
 
-    def open(self, message: Opened, run: str, rules: Sequence[Rule], saved: dict[str, Any] | None) -> Source:
-        """Follow it from the message's offset on; `saved` is the reader's context there, if it was resumed."""
+    def open(
+        self,
+        message: Opened,
+        run: str,
+        rules: Sequence[Rule],
+        saved: dict[str, Any] | None,
+        known: Known | None = None,
+    ) -> Source:
+        """Follow it from the message's offset on; `saved` is the reader's context there, if it was resumed, and
+        `known` those that its lines before were of.
+        """
         reader, marker = judged_reader(rules), Marker()
         if saved is not None:
             reader.restore(saved)
@@ -83,6 +99,9 @@ class Sources:
         counted = reader.lines, reader.matched_lines
         source = Source(message.source, message.path, run, reader, marker, message.mtime, counted)
         self.by_name[source.name] = source
+        if known is not None:
+            source.experiments = Experiments(known.number, known.label, known.told, known.ids)
+            self.note_experiment(source)
         self._of_run.setdefault(run, set()).add(source.name)
         self._unread[run] += 1
         return source
@@ -95,12 +114,29 @@ class Sources:
         names.discard(source.name)
         if not names:
             del self._of_run[source.run], self._unread[source.run]
+            self._latest.pop(source.run, None)
 
     def finish(self, source: Source) -> None:
         """It was read to its end, or cannot be read: its run need not wait for it."""
         if not source.caught_up:
             source.caught_up = True
             self._unread[source.run] -= 1
+
+    def note_experiment(self, source: Source) -> None:
+        """One of its experiments may have begun."""
+        latest = self._latest.get(source.run)
+        if source.experiments.told and (latest is None or source.experiments.number >= latest.number):
+            self._latest[source.run] = source.experiments
+
+    def latest(self, source: Source) -> Experiments:
+        """What tells the experiment that its lines are of; a source that holds no arguments asks its neighbours."""
+        own = source.experiments
+        return own if own.told else self._latest.get(source.run, own)
+
+    def current(self, run: str, source: Source | None = None) -> str:
+        """The name of the run that lines belong to now: those of `source`, else the newest of that log."""
+        own = self._latest.get(run) if source is None else self.latest(source)
+        return run if own is None else experiment_name(run, own.label)
 
     def of_run(self, run: str) -> set[str]:
         """The names of its sources."""
@@ -120,3 +156,4 @@ class Sources:
         self.by_name.clear()
         self._of_run.clear()
         self._unread.clear()
+        self._latest.clear()

@@ -54,6 +54,10 @@ class Detector(Struct, frozen=True):
     """deadline(state, now, settings): the next instant after `now` at which time alone may change the verdict."""
     inhibited_by: tuple[str, ...] = ()
     """Kinds that explain this one: while one of them is firing or open, this one does not fire."""
+    messages: Literal["event", "level", "each"] = "event"
+    """How the limit of messages counts it (monitor/incidents.py): a level that returns soon is the same incident;
+    `each` is never kept back.
+    """
     archived: bool = False
     """Also for logs that had ended when they were opened."""
 

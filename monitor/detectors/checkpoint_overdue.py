@@ -173,4 +173,5 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
 DETECTOR = Detector(
     _NAME, CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,),
     inhibited_by=("checkpoint_failed",),  # none is complete because they fail
+    messages="level",
 )  # fmt: skip

@@ -17,7 +17,7 @@ from msgspec import Struct
 from monitor.detectors.base import Detector, Severity, Verdict, duration
 from monitor.run.attempts import PLANNED
 from monitor.run.derived import at_risk_seconds
-from monitor.run.state import FailureRecord, RunState
+from monitor.run.state import AttemptEnd, FailureRecord, RunState
 from monitor.run.units import Factor, Seconds
 
 _NAME = "crash"
@@ -36,9 +36,17 @@ ADVICE: dict[str, str] = {
     "time_limit": "the job's time was over: queue the next one",
     "preempted": "the scheduler took the nodes: the job comes back when it may",
     "disk_full": "make room before the restart, or the next save fails too",
-    "killed": "somebody or the system killed it: scancel, the OOM killer, or an administrator",
+    "killed": "the system or somebody killed it: the OOM killer, or an administrator",
+    "stopped": "a person or a script ended it: no failure",
     "unknown": "read the last lines of every rank",
 }
+
+
+class CrashMemory(Struct):
+    """What was told already."""
+
+    told: int = -1
+    """The number of the last launch whose end was told."""
 
 
 class CrashSettings(Struct, frozen=True):
@@ -51,6 +59,9 @@ class CrashSettings(Struct, frozen=True):
     that failed, and the whole of it again."""
     caught_maximum: Seconds = 300.0
     """However slow the iterations are: then the hang would be reported too."""
+    starting: Seconds = 30.0
+    """Before the first iteration, after a traceback that may be another program's of the same job: a job's next program
+    imports and prints within seconds."""
 
 
 def ended_by(state: RunState) -> FailureRecord | None:
@@ -66,7 +77,9 @@ def due(state: RunState, settings: CrashSettings) -> float | None:
     if not state.attempt.doubtful:
         proved = state.attempt.proved_at
         return at + settings.wait if proved is None else max(at + settings.wait, proved + _PROVED)
-    return at + max(settings.wait, min(settings.caught_maximum, settings.caught_iterations * _expected(state)))
+    helper = state.failure is not None and state.failure.failure == "python_exception" and not state.attempt.iterations
+    least = settings.starting if helper else settings.wait
+    return at + max(least, min(settings.caught_maximum, settings.caught_iterations * _expected(state)))
 
 
 def _expected(state: RunState) -> float:
@@ -79,34 +92,81 @@ def _expected(state: RunState) -> float:
 
 def next_change(state: RunState, now: float, settings: CrashSettings) -> float | None:
     """When the cause is believed."""
-    at = due(state, settings)
+    failed = state.attempt.job_failed_at
+    at = due(state, settings) if failed is None else failed + _PROVED
     return at if at is not None and at > now else None
 
 
-def check(state: RunState, _memory: None, now: float, settings: CrashSettings) -> Verdict:
-    """Firing once the cause is known, until another launch shows progress."""
+def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSettings) -> Verdict:
+    """Firing once the cause is known, until another launch begins: one that begins sooner is no reason for silence."""
     failure, at = ended_by(state), due(state, settings)
-    if failure is None or not state.live:
+    if not state.live:
+        return Verdict(_NAME)
+    if state.attempt.job_failed_at is not None and state.phase == "finished":
+        return _after_the_end(state, state.attempt.job_failed_at)
+    if (end := _untold(state, memory)) is not None:
+        memory.told = end.number
+        return _replaced(end)
+    if failure is None:
         return Verdict(_NAME)
     if at is not None and now < at:
         return Verdict(_NAME, "unknown")
+    memory.told = state.attempt.number
     return Verdict(
         _NAME,
         "firing",
-        severity=_severity(failure),
+        severity=_severity(failure.failure, done=state.attempt.done_at is not None),
         summary=_summary(state, failure),
         onset_iteration=state.latest.iteration,
-        since=failure.at,
+        since=state.attempt.first_failure_at,  # a better cause that is found later is not another crash
         evidence=_evidence(state, failure),
     )
 
 
-def _severity(failure: FailureRecord) -> Severity:
-    """What the scheduler does as planned is information; what a person did by hand wakes nobody else."""
-    if failure.failure in PLANNED:
-        return "info"
-    by_hand = failure.failure == "killed" and failure.message.startswith("Slurm cancelled")
-    return "warning" if by_hand or failure.message.startswith("KeyboardInterrupt") else "critical"
+def _untold(state: RunState, memory: CrashMemory) -> AttemptEnd | None:
+    """The end of the launch before this one, where it died while it was watched and nobody was told."""
+    end = state.ends[-1] if state.ends else None
+    if end is None or not (end.crashed and end.watched) or end.number <= memory.told:
+        return None
+    return end if end.number == state.attempt.number - 1 else None
+
+
+def _replaced(end: AttemptEnd) -> Verdict:
+    where = (
+        f" after iteration {end.last_iteration}" if end.last_iteration is not None else " before the first iteration"
+    )
+    place = f" on {end.nodes[0]}" if end.culprit and len(end.nodes) == 1 else ""
+    verb = "ended" if end.failure in PLANNED else "crashed"
+    return Verdict(
+        _NAME,
+        "firing",
+        severity=_severity(end.failure, done=False),
+        summary=f"{verb}{where}: {end.failure}{place}: {end.message[:200]}; the next launch has begun; "
+        f"{ADVICE.get(end.failure, ADVICE['unknown'])}",
+        onset_iteration=end.last_iteration,
+        since=end.at,
+        evidence={"failure": end.failure, "message": end.message, "line": end.line, "attempt": end.number},
+    )
+
+
+def _after_the_end(state: RunState, at: float) -> Verdict:
+    """The training was done; the job it ran in was not."""
+    failure = state.failure
+    message = failure.message[:200] if failure else "its exit code says so"
+    return Verdict(
+        _NAME,
+        "firing",
+        severity="warning",
+        summary=f"the training was done after iteration {state.latest.iteration}, then its job failed: {message}",
+        onset_iteration=state.latest.iteration,
+        since=at,
+        evidence={"failure": failure.failure, "message": failure.message, "line": failure.line} if failure else {},
+    )
+
+
+def _severity(failure: str, *, done: bool) -> Severity:
+    """What the scheduler or a person does as planned is information; what fails after the training wakes nobody."""
+    return "info" if failure in PLANNED else "warning" if done else "critical"
 
 
 def _summary(state: RunState, failure: FailureRecord) -> str:
@@ -119,7 +179,8 @@ def _summary(state: RunState, failure: FailureRecord) -> str:
     risk = at_risk_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = ADVICE.get(failure.failure, ADVICE["unknown"])
-    return f"crashed{where}: {failure.failure}{place}{many}: {failure.message[:200]}{lost}; {advice}"
+    verb = "ended" if failure.failure in PLANNED else "crashed"
+    return f"{verb}{where}: {failure.failure}{place}{many}: {failure.message[:200]}{lost}; {advice}"
 
 
 def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
@@ -140,4 +201,4 @@ def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-DETECTOR = Detector(_NAME, CrashSettings, check, deadline=next_change)
+DETECTOR = Detector(_NAME, CrashSettings, check, memory=CrashMemory, deadline=next_change, messages="each")

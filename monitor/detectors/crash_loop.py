@@ -105,4 +105,4 @@ def _got_further(state: RunState) -> bool:
     return saved or (state.attempt.last_iteration or 0) > reached
 
 
-DETECTOR = Detector(_NAME, CrashLoopSettings, check)
+DETECTOR = Detector(_NAME, CrashLoopSettings, check, messages="each")

@@ -30,7 +30,8 @@ class CrashWithoutExitSettings(Struct, frozen=True):
 def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
     """When the silence after the fatal line is over; None if an end was seen or there was no fatal line."""
     failure, attempt = state.failure, state.attempt
-    if state.phase != "crashed" or failure is None or attempt.processes_ended or attempt.processes_terminated:
+    seen = attempt.processes_ended or attempt.processes_terminated or attempt.alone
+    if state.phase != "crashed" or failure is None or seen:
         return None
     last = max(failure.at, attempt.first_failure_at or failure.at)
     wait = settings.iterations * (state.pace.baseline or 0.0) * (state.log_interval or 1)
@@ -69,4 +70,4 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
     )
 
 
-DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadline=next_change)
+DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadline=next_change, messages="each")

@@ -23,6 +23,8 @@ _NAME = "divergence"
 _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked
 _STEADY = 0.2  # least of them over the largest: a change of the data is one step, a divergence goes on
 _STEP_NOISE = 4.0  # times that noise: a larger change between two blocks is a step
+_MEDIAN_NOISE = 1.2533  # of a median over that of a mean, white noise
+_MOST_ALIKE = 0.8  # correlation of neighbours: more of it in 25 lines is the course of the loss
 _LEARNED = 8  # blocks before anything is judged
 
 
@@ -59,6 +61,8 @@ class Memory(Struct):
     current: list[float] = field(default_factory=list)
     blocks: list[tuple[int, float, int | None, int | None]] = field(default_factory=list)
     """(last iteration, median of the log loss, consumed samples, last checkpoint), oldest first."""
+    noises: list[float] = field(default_factory=list)
+    """How far the noise from line to line moves the median of a block, one a block, the last ones."""
     seen: tuple[int, float] | None = None
     rise: Rise | None = None
 
@@ -87,6 +91,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Div
         current.append(loss)
         if len(current) >= size:
             level = math.log(median_high(current))
+            memory.noises = [*memory.noises[1 - settings.blocks :], _line_noise(current)]
             current.clear()
             memory.blocks.append((step.iteration, level, step.samples, state.checkpoints.last_iteration))
             del memory.blocks[: -settings.blocks]
@@ -113,7 +118,8 @@ def _judge(memory: Memory, at: float, settings: DivergenceSettings) -> bool:
     levels = [block[1] for block in blocks]
     changes = _differences(levels)
     # Noise of a block's median: second differences know nothing of a smooth fall, whose slope changes all the time.
-    noise = spread(_differences(changes)) / math.sqrt(6)
+    # A few blocks may happen to lie close together: what their lines differ by tells it better.
+    noise = max(spread(_differences(changes)) / math.sqrt(6), median_high(memory.noises or [0.0]))
     bar = max(math.log1p(settings.rise), settings.spreads * noise)
     lowest = min(range(len(levels)), key=levels.__getitem__)
     largest = max(changes[lowest:], default=0.0)
@@ -123,6 +129,21 @@ def _judge(memory: Memory, at: float, settings: DivergenceSettings) -> bool:
     onset, base, samples, checkpoint = memory.blocks[lowest]
     memory.rise = Rise(onset, at, base, bar, samples, checkpoint)
     return True
+
+
+def _line_noise(losses: list[float]) -> float:
+    """What the noise from line to line does to the median of these losses, as a part of them: more where neighbours are
+    alike, which the change from one line to the next tells. The course of the loss within them is taken out.
+    """
+    levels, half = [math.log(loss) for loss in losses], len(losses) // 2
+    if half:
+        slope = (median_high(levels[-half:]) - median_high(levels[:half])) / (len(levels) - half)
+        levels = [level - slope * place for place, level in enumerate(levels)]
+    noise, change = spread(levels), spread(_differences(levels))
+    if noise <= 0:
+        return 0.0
+    alike = min(max(1 - change**2 / (2 * noise**2), 0.0), _MOST_ALIKE)
+    return _MEDIAN_NOISE * noise * math.sqrt((1 + alike) / (1 - alike) / len(losses))
 
 
 def _differences(values: list[float]) -> list[float]:
@@ -159,4 +180,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSett
     )
 
 
-DETECTOR = Detector(_NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",))
+DETECTOR = Detector(_NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level")

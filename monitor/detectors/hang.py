@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict
 from monitor.run.flops import computed_tflops
+from monitor.run.iterations import SILENT_EVALUATION, evaluation_every
 from monitor.run.phases import ENDED, EVALUATION, SAVE
 from monitor.run.state import RunState
 from monitor.run.units import Seconds
@@ -20,7 +21,11 @@ from parsers.events import Event
 
 _BLOCKING_HELPS = 160  # GPUs from which BLOOM's launches without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
 _INTERVALS = (100, 50, 25, 20, 10, 5, 4, 2, 1)  # that people take
-_LEAST_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
+_USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
+_LEAST_TFLOPS = 4.0  # small models on a few GPUs, and slow networks: 1.7 was seen (97 s an iteration, a line each 100)
+
+
+_CUT = 1.0  # seconds after the line that tells that processes were ended at exit
 
 
 class HangSettings(Struct, frozen=True):
@@ -30,12 +35,19 @@ class HangSettings(Struct, frozen=True):
     """Budget over the expected gap: steady iterations vary by under 1 %, hiccups of twice the gap happen."""
     minimum: Seconds = 60.0
     """No budget is shorter: a page for a minute's silence of a fast run would be noise."""
-    starting: Seconds = 1800.0
-    """Set-up without a past: building an index or compiling kernels takes many minutes, PyTorch itself waits 30."""
-    loading: Seconds = 1800.0
+    starting: Seconds = 7200.0
+    """Set-up without a past: an index was built for 52 min without a word. Of most hangs there NCCL's own watchdog
+    tells earlier, after 10 to 30 min."""
+    loading: Seconds = 7200.0
     """Loading a checkpoint without a past: 2.3 TB from a slow file system."""
-    first_iteration: Seconds = 1800.0
-    """The first iteration compiles and allocates; 160 s was seen at 134 s per iteration, 198 s at 1.3 s."""
+    first_iteration: Seconds = 7200.0
+    """The first iteration compiles and allocates; 160 s was seen at 134 s per iteration, 198 s at 1.3 s, and 2,234 s
+    where the next one took 895."""
+    first_late: Seconds = 1800.0
+    """Of these three: from here on the run is shown as late."""
+    first_line: Seconds = 7200.0
+    """More for a first line that stands for several iterations, or for nobody knows how many: a line every 9,750 s was
+    seen."""
     startup_factor: float = 4.0
     """Budget of set-up, loading and the first iteration over the longest gap that earlier launches showed there."""
     startup_minimum: Seconds = 600.0
@@ -60,22 +72,30 @@ class Budget(Struct, frozen=True):
     seconds: float
     expected: float | None
     reason: str
+    late: float | None = None
+    """When it is late, if that is not half of it: a first default waits long before anybody is called."""
 
     @property
     def late_after(self) -> float:
         """Half the budget, but never before twice the expected gap: one slow iteration is not late."""
-        return min(self.seconds, max(self.seconds / 2, 2 * (self.expected or 0.0)))
+        half = self.seconds / 2 if self.late is None else min(self.late, self.seconds / 2)
+        return min(self.seconds, max(half, 2 * (self.expected or 0.0)))
 
 
 def budget(state: RunState, settings: HangSettings) -> Budget:
     """How long the run may show no progress in its present phase."""
     phase = state.phase
     if phase == "training":
-        return _training(state, settings)
+        return _silently_evaluating(state, settings, _training(state, settings))
     gaps = state.gaps.get(phase)
     longest = gaps.longest if gaps else None
     if phase == "evaluating":
         allowed = _evaluating(state, settings, longest)
+        if longest is None and state.evaluation_due and not state.validations:
+            # the arguments ask for an evaluation; whether there is any data for it only the next lines tell
+            training = _training(state, settings)
+            seconds = training.seconds + allowed.seconds
+            return Budget(seconds, training.expected, f"an iteration ({training.reason}) and {allowed.reason}")
         first = state.evaluation_sets is None and state.validations_since
         if first or state.driver == "trainer":
             # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
@@ -91,7 +111,10 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
     late = _later_line(state, settings)
     base = settings.startup_minimum if state.attempt.number else settings.first_iteration
     if late and base + late > allowed.seconds:
-        return Budget(base + late, None, f"the first line comes after {_interval(state)} iterations")
+        every = _interval(state)
+        reason = f"the first line comes after {every or 'an unknown number of'} iterations"
+        shown = settings.first_late + (late / 2 if every else 0.0)
+        return Budget(base + late, None, reason, None if state.attempt.number else shown)
     return allowed
 
 
@@ -113,7 +136,8 @@ def _started(state: RunState, settings: HangSettings, longest: float | None) -> 
         return Budget(seconds, longest, f"{settings.startup_factor:g} x the longest gap seen while {phase}")
     if longest is not None and 2 * longest > default:
         return Budget(2 * longest, longest, f"2 x the longest gap seen while {phase}")
-    return Budget(default, None, f"first default for {phase}")
+    late = settings.first_late if phase != "exiting" else None
+    return Budget(default, None, f"first default for {phase}", late)
 
 
 def _interval(state: RunState) -> int | None:
@@ -127,15 +151,20 @@ def _later_line(state: RunState, settings: HangSettings) -> float:
     Programs that do not say when the training begins (DeepSpeed alone, HF Trainer) are still starting up then.
     """
     silent = state.phase == "starting" and state.driver in ("engine", "trainer")
-    every = _interval(state) or 1
+    every = _interval(state)
     if every == 1 or not (silent or state.phase == "first_iteration"):
         return 0.0
     before = state.last_baseline
     if before is not None:
-        return settings.factor * (every - 1) * float(before)
-    top = state.topology  # no launch has shown its pace: what the model takes at the least rate that is usual
+        return settings.factor * ((every or 1) - 1) * float(before)
+    if every is None:
+        return settings.first_line / 2
+    top = state.topology  # no launch has shown its pace: what the model takes at a rate that is low
     at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, state.dialect)
-    return (every - 1) * at_one[1] / _LEAST_TFLOPS if at_one else 0.0
+    if at_one is None:
+        return settings.first_line
+    work = (every - 1) * at_one[1]
+    return max(work / _USUAL_TFLOPS, min(work / _LEAST_TFLOPS, settings.first_line))
 
 
 def _training(state: RunState, settings: HangSettings) -> Budget:
@@ -144,7 +173,8 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
     if predicted is None:
         first = state.attempt.first_iteration_seconds
         if first is None:
-            return Budget(max(settings.minimum, settings.first_iteration), None, "no iteration time known yet")
+            seconds = max(settings.minimum, settings.first_iteration)
+            return Budget(seconds, None, "no iteration time known yet", settings.first_late)
         # One line is known, and the first is an outlier: 5 x is what NVRx allows before it has learned.
         if known is None:
             guess = _likely_interval(state.attempt.first_iteration or 1, state.driver)
@@ -153,7 +183,7 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
                 return Budget(allowed, None, "one line is known, not yet how many iterations lie between two")
             expected = first * guess
             # A guess that is too large must not hide a hang for half a day.
-            most = max(2 * settings.first_iteration, 1.5 * expected, 5 * first)
+            most = max(2 * settings.first_late, 1.5 * expected, 5 * first)
             seconds = max(settings.minimum, min(5 * expected, most))
             return Budget(seconds, expected, f"5 x the first iteration, if a line is written every {guess}")
         expected = first * every
@@ -171,6 +201,18 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
     if seconds < settings.minimum:
         seconds, reason = settings.minimum, "the minimum"
     return Budget(seconds, expected, reason)
+
+
+def _silently_evaluating(state: RunState, settings: HangSettings, training: Budget) -> Budget:
+    """The budget of training where an evaluation may be going on of which no line tells."""
+    every, gaps, last = evaluation_every(state), state.gaps.get(SILENT_EVALUATION), state.latest.iteration
+    longest = gaps.longest if gaps else None
+    if not state.evaluation_silent or longest is None or not every or last is None or last % every:
+        return training
+    seconds = settings.factor * longest
+    if seconds <= training.seconds:
+        return training
+    return Budget(seconds, longest, f"{settings.factor:g} x the longest gap seen where the arguments ask to evaluate")
 
 
 def _likely_interval(iteration: int, source: str | None) -> int | None:
@@ -212,6 +254,9 @@ def deadline(state: RunState, settings: HangSettings) -> float | None:
 
 def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
     """When silence becomes late, then a hang; None when neither is ahead."""
+    cut = state.attempt.cut_at
+    if cut is not None:
+        return cut + _CUT if cut + _CUT > now else None
     if not watched(state) or state.progress_at is None:
         return None
     allowed = budget(state, settings)
@@ -225,6 +270,8 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     """Late after half the budget (quiet warning), hung after it (critical)."""
     if state.lost:
         return Verdict("hang", "unknown")
+    if state.attempt.cut_at is not None and state.live:
+        return _cut(state, state.attempt.cut_at)
     if not watched(state) or state.progress_at is None:
         return Verdict("hang")
     allowed = budget(state, settings)
@@ -263,6 +310,22 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         since=state.progress_at,
         evidence=evidence,
         quiet=not hung,
+    )
+
+
+def _cut(state: RunState, at: float) -> Verdict:
+    """The training was done, its processes were not: they held their nodes until they were ended by force."""
+    done = state.attempt.done_at or at
+    line = state.failure.line if state.failure else ""
+    return Verdict(
+        "hang",
+        "firing",
+        severity="critical",
+        summary=f"hung in exiting: the training said that it was done, and {at - done:.0f} s later, when their time "
+        "was over, its processes had not ended: look for one that waits for the others at exit",
+        onset_iteration=state.latest.iteration,
+        since=done,
+        evidence={"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line},
     )
 
 

@@ -151,4 +151,4 @@ def _firing(
     )
 
 
-DETECTOR = Detector(_NAME, LaunchBlockingSettings, check, Memory, update)
+DETECTOR = Detector(_NAME, LaunchBlockingSettings, check, Memory, update, messages="level")

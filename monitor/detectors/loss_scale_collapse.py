@@ -259,5 +259,12 @@ def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleColl
 
 
 DETECTOR = Detector(
-    _NAME, LossScaleCollapseSettings, check, Memory, update, on_event, (OverflowSkipped, LossScaleExhausted)
+    _NAME,
+    LossScaleCollapseSettings,
+    check,
+    Memory,
+    update,
+    on_event,
+    (OverflowSkipped, LossScaleExhausted),
+    messages="level",
 )

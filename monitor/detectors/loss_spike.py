@@ -148,7 +148,8 @@ class Memory(Struct):
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossSpikeSettings) -> bool:
     """See the lines of the step source; every node of HF Trainer or an engine may print the same one."""
-    lines, changed, log, infinite = state.driver == "iteration", False, math.log, math.inf
+    lines, number, changed = state.driver == "iteration", state.attempt.number, False
+    log, infinite = math.log, math.inf
     for step in steps:
         printed, norm = step.loss, step.grad_norm
         if lines:
@@ -158,58 +159,49 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
             if not step.reported or printed is None or (step.iteration, printed) == memory.seen:
                 continue
             memory.seen = (step.iteration, printed)
-        if memory.attempt != state.attempt.number:
-            changed = _resume(memory, state.attempt.number, step.iteration, settings) or changed
+        if memory.attempt != number:
+            changed = _resume(memory, number, step.iteration, settings) or changed
         loss = log(printed) if printed is not None and 0.0 < printed < infinite else None
         # 0.000 is not computed, -1 neither, and a norm that is no number is another detector's
         norm = log(norm) if norm is not None and 0.0 < norm < infinite else None
         if memory.spike is not None:
             changed = _follow(memory, memory.spike, step.iteration, loss, norm, settings) or changed
-        elif memory.resume_left:  # these lines may be off: nothing is learned from them
+            continue
+        if memory.resume_left:  # these lines may be off: nothing is learned from them
             if _bumped(memory, loss, settings):
                 _open(memory, step, state.checkpoints.last_iteration, "resume_bump", loss, norm, settings)
                 changed = True
-        elif _learn(memory, step.iteration, step.samples, loss, norm, settings):
+            continue
+        level = memory.loss_level
+        loss_excess = 0.0 if loss is None or level is None else loss - level
+        level = memory.norm_level
+        norm_excess = 0.0 if norm is None or level is None else norm - level
+        high = loss_excess > memory.loss_look or norm_excess > memory.norm_bar_twice or memory.high is not None
+        if high and _abnormal(memory, loss_excess, norm_excess, settings):  # nothing is learned from such a line
             _open(memory, step, state.checkpoints.last_iteration, "spike", loss, norm, settings)
             changed = True
+            continue
+        memory.last_excess = loss_excess
+        if loss is not None:
+            memory.loss.values.append(loss)
+            memory.loss.stamps.append(step.iteration)
+            if loss_excess > memory.loss_record:
+                memory.loss_record = loss_excess
+        if norm is not None:
+            memory.norm.values.append(norm)
+            memory.norm.stamps.append(step.iteration)
+            if norm_excess > memory.norm_record:
+                memory.norm_record = norm_excess
+        memory.samples = step.samples
+        memory.lines += 1
+        if not memory.lines % _BARS_EVERY:
+            _set_bars(memory, settings)
+            if not memory.lines % _LEVEL_EVERY and len(memory.loss.values) >= _LEVEL_EVERY:
+                _mark(memory.levels, step.iteration, median(memory.loss.values[-_LEVEL_EVERY:]))
     return changed
 
 
 # --- what is normal -------------------------------------------------------------------------------------------------
-
-
-def _learn(
-    memory: Memory,
-    iteration: int,
-    samples: int | None,
-    loss: float | None,
-    norm: float | None,
-    settings: LossSpikeSettings,
-) -> bool:
-    """Take in a line while no spike is open. True if it is abnormal: then nothing is learned from it."""
-    loss_excess = loss - memory.loss_level if loss is not None and memory.loss_level is not None else 0.0
-    norm_excess = norm - memory.norm_level if norm is not None and memory.norm_level is not None else 0.0
-    high = loss_excess > memory.loss_look or norm_excess > memory.norm_bar_twice or memory.high is not None
-    if high and _abnormal(memory, loss_excess, norm_excess, settings):
-        return True
-    memory.last_excess = loss_excess
-    if loss is not None:
-        memory.loss.values.append(loss)
-        memory.loss.stamps.append(iteration)
-        if loss_excess > memory.loss_record:
-            memory.loss_record = loss_excess
-    if norm is not None:
-        memory.norm.values.append(norm)
-        memory.norm.stamps.append(iteration)
-        if norm_excess > memory.norm_record:
-            memory.norm_record = norm_excess
-    memory.samples = samples
-    memory.lines += 1
-    if memory.lines % _BARS_EVERY == 0:
-        _set_bars(memory, settings)
-        if memory.lines % _LEVEL_EVERY == 0 and len(memory.loss.values) >= _LEVEL_EVERY:
-            _mark(memory.levels, iteration, median(memory.loss.values[-_LEVEL_EVERY:]))
-    return False
 
 
 def _mark(levels: list[tuple[int, float]], iteration: int, level: float) -> None:

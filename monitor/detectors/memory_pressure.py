@@ -237,4 +237,6 @@ def _leak_text(leak: dict[str, Any]) -> str:
     return f"GPU memory grows by {per_day / _GIB:.2f} GiB a day{when}"
 
 
-DETECTOR = Detector(_NAME, MemoryPressureSettings, check, Memory, update, on_event, (MemoryReported, FailureSeen))
+DETECTOR = Detector(
+    _NAME, MemoryPressureSettings, check, Memory, update, on_event, (MemoryReported, FailureSeen), messages="level"
+)

@@ -30,7 +30,8 @@ class OverflowStormSettings(Struct, frozen=True):
     skipped: int = 3
     """Within 10 iterations: hysteresis lets two meet in health, a third is a storm."""
     share: Ratio = 0.3
-    """Of the steps of a line that stands for more than 10 of them."""
+    """More than this of the steps of a line that stands for several: a scaler that comes down twice after one bad batch
+    skips three of ten, and no line tells whether one after the other."""
     critical: Ratio = 0.8
     """Share of skipped steps from which on the run stands still."""
     calm: int = 20
@@ -42,8 +43,10 @@ class Memory(Struct):
 
     attempt: int = 0
     search: ScaleSearch = field(default_factory=ScaleSearch)
-    overflows: list[int] = field(default_factory=list)
-    """Iterations after which an overflow line came, one entry each."""
+    overflows: list[tuple[int, int]] = field(default_factory=list)
+    """(iteration after which an overflow line came, engine), one entry a step."""
+    reported: int = 0
+    """Steps of these that count."""
     skips: list[tuple[int, int]] = field(default_factory=list)
     """(iteration, skipped steps that its line reports)."""
     skipped: int = 0
@@ -92,22 +95,24 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Ove
         if searching:
             memory.overflows, memory.skips = [], []
             continue
-        changed = _weigh(memory, step.at, iteration, step.interval, settings) or changed
+        changed = _weigh(state, memory, step.at, iteration, step.interval, settings) or changed
     return changed
 
 
 def on_event(state: RunState, memory: Memory, _event: OverflowSkipped, settings: OverflowStormSettings) -> bool:
     """See each overflow when it is reported."""
-    attempt = state.attempt
+    attempt, engine = state.attempt, state.overflows.news
     _begin(memory, attempt.number)
     memory.overflow_since_line = True
+    if engine is None:
+        return False  # another rank's copy
     iteration = state.latest.iteration or 0
     memory.last_bad = iteration
     if memory.search.going_on(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
         return False
-    memory.overflows.append(iteration)
+    memory.overflows.append((iteration, engine))
     at = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
-    return _weigh(memory, at, iteration, state.log_interval or 1, settings)
+    return _weigh(state, memory, at, iteration, state.log_interval or 1, settings)
 
 
 def _begin(memory: Memory, attempt: int) -> None:
@@ -139,13 +144,33 @@ def _norm(memory: Memory, norm: float | None, explained: bool) -> bool:
     return True
 
 
-def _weigh(memory: Memory, at: float, iteration: int, every: int, settings: OverflowStormSettings) -> bool:
+def _reported(state: RunState, memory: Memory) -> int:
+    """Steps of the last iterations that overflow lines tell: of the engine that has most, and no more than the
+    counters of the engines admit where those print any.
+    """
+    until = state.overflows.counted_until
+    open_lines = _most([engine for after, engine in memory.overflows if after >= until])
+    closed = [item for item in memory.overflows if item[0] < until]
+    if not closed:
+        return open_lines
+    told = sum(skipped for step, skipped in state.overflows.counted if step > closed[0][0])
+    return min(_most([engine for _, engine in closed]), told) + open_lines
+
+
+def _most(engines: list[int]) -> int:
+    return max((engines.count(engine) for engine in set(engines)), default=0)
+
+
+def _weigh(
+    state: RunState, memory: Memory, at: float, iteration: int, every: int, settings: OverflowStormSettings
+) -> bool:
     """Count the witnesses of the last iterations. Whether the verdict may have changed."""
     span = max(_SPAN, every)
-    memory.overflows = [after for after in memory.overflows if after > iteration - span]
+    memory.overflows = [item for item in memory.overflows if item[0] > iteration - span]
     memory.skips = [item for item in memory.skips if item[0] > iteration - span]
-    reported, counted = len(memory.overflows), sum(skipped for _, skipped in memory.skips)
-    needed = settings.skipped if every <= _SPAN else max(settings.skipped, settings.share * every)
+    memory.reported = reported = _reported(state, memory)
+    counted = sum(skipped for _, skipped in memory.skips)
+    needed = settings.skipped if every == 1 else max(settings.skipped, settings.share * every + 1)
     most = max(reported, counted, memory.repeats if memory.frozen else 0)
     storm = max(reported, counted) >= needed or memory.frozen
     if storm:
@@ -154,7 +179,9 @@ def _weigh(memory: Memory, at: float, iteration: int, every: int, settings: Over
         memory.witness = named if max(reported, counted) >= needed else "frozen grad norm"
         if not memory.firing:
             memory.firing = True
-            memory.onset = min([*memory.overflows, *(after for after, _ in memory.skips), iteration])
+            memory.onset = min(
+                [*(after for after, _ in memory.overflows), *(after for after, _ in memory.skips), iteration]
+            )
             memory.since = at
         return True
     if memory.firing and iteration - memory.last_bad >= settings.calm:
@@ -171,7 +198,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
         return Verdict(_NAME)
     if state.phase in ENDED:
         return Verdict(_NAME, "unknown")
-    reported, counted = len(memory.overflows), sum(skipped for _, skipped in memory.skips)
+    reported, counted = memory.reported, sum(skipped for _, skipped in memory.skips)
     span = max(_SPAN, state.log_interval or 1)
     scale = state.latest.loss_scale
     if memory.witness == "frozen grad norm":
@@ -203,4 +230,4 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
     )
 
 
-DETECTOR = Detector(_NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,))
+DETECTOR = Detector(_NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level")

@@ -35,6 +35,18 @@ _FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch
 _SEGMENTS = 40  # launches remembered
 _NODESNAMED = 8
+_HEAVY = 3.0  # scales: a larger shift is held against the slow stretches that the level has shown, not only its scale
+_STRETCH = 2  # a stretch of so many slow steps is a hiccup, which the rules of a shift know already
+_CHANCE = 1e-4  # of a stretch that long, if slow steps come one by one
+_LONG = 96  # lines: a slow stretch of so many is told whatever was before
+_FLAP = 32  # a shift that was left soon is a flap: a further one must last as long, after two of them four times as
+# long, after three nine times, and never longer than so many lines a flap
+_FLAPS = 8  # flaps remembered
+_CALM = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
+_UNITS = 1.5  # printed units that a shift must exceed, or else be beyond doubt:
+_UNIT_LASTING = 12  # so many lines at the next printed value, where none had been before
+_FASTER_SHOWN = 50  # iterations for which "faster" is shown
+_NORMAL = 200  # lines after which a faster level is the normal one: before, the way back from it is no slowdown
 
 
 class SlowdownSettings(Struct, frozen=True):
@@ -48,6 +60,10 @@ class SlowdownSettings(Struct, frozen=True):
     """First iterations of a launch that say nothing: compilation, caches; up to 35 % slow in the record."""
     drift: Ratio = 0.04
     """Creeping: the median of 50 iterations over the best one. Less is lost in the noise of long runs."""
+    growing: Ratio = 0.25
+    """Smaller shifts are not reported, and no drift, where the arguments let the sequence grow and no line tells by how
+    much (random-LTD): all of that growth cost 25 % in a real run.
+    """
     between_launches: Ratio = 0.04
     """A launch against the launches before: another allocation of nodes differs by more than iterations do."""
     critical: Ratio = 0.25
@@ -65,6 +81,19 @@ class Shift(Struct):
     reported_at: int
     unsure: bool = False
     """A new launch has not shown its level yet."""
+    before: Level | None = None
+    """The level as it was before the shift, to go on with after it."""
+    lines: int = 0
+    """Lines since its onset, or since a drift was seen."""
+    over: bool = False
+    """Of a faster level: no longer shown."""
+
+
+class Flap(Struct):
+    """A slower level that was left again soon: what this run does by itself."""
+
+    size: float
+    lines: int
 
 
 class Segment(Struct):
@@ -90,15 +119,19 @@ class Memory(Struct):
     shift: Shift | None = None
     faster: Shift | None = None
     segments: list[Segment] = field(default_factory=list)
+    flaps: list[Flap] = field(default_factory=list)
+    reference: float | None = None
+    """Logarithm of the seconds per iteration of the present level; None while unknown."""
     untimed: int | None = None
     """The iteration that came without a time; DeepSpeed's engine prints it on the step's next line."""
 
 
 def _layout_of(state: RunState, step: Step) -> str:
-    """What must be equal for two launches to be compared: the layout over the GPUs, batch size and sequence length."""
+    """What must be equal for two launches to be compared: model, layout over the GPUs, batch size, sequence length."""
     top = state.topology
     sizes = (
-        top.world_size, top.tensor_parallel_size, top.pipeline_parallel_size, top.micro_batch_size,
+        top.layers, top.hidden_size, top.world_size,
+        top.tensor_parallel_size, top.pipeline_parallel_size, top.micro_batch_size,
         step.batch_size or top.global_batch_size, step.sequence_length or top.sequence_length,
     )  # fmt: skip
     return "/".join("?" if size is None else str(size) for size in sizes)
@@ -110,7 +143,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
         if not any(step.counted for step in steps):
             return False
         memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
-        memory.sizes, memory.faster = None, None
+        memory.sizes, memory.faster, memory.reference = None, None, None
         if memory.shift is not None:
             memory.shift.unsure = True
     batch_usual, length_usual = state.topology.global_batch_size, state.topology.sequence_length
@@ -148,13 +181,14 @@ def _take(
     """Compare steps of one batch size with their level; `times` are logarithms."""
     iterations = [step.iteration for step in steps]
     changed, at, limit, far = False, 0, _FULL * settings.sum_limit, 4 * settings.threshold
+    grows = state.topology.sequence_grows
     while at < len(steps):
         track = memory.tracks.get(memory.key)
         if track is None:
             track = memory.tracks[memory.key] = Level()
             while len(memory.tracks) > _TRACKS:
                 del memory.tracks[next(iter(memory.tracks))]
-        known = track.value is not None
+        known, begun = track.value is not None, at
         # while a shift stands, each step may end it
         suspect = settings.sum_limit if memory.shift is None and memory.faster is None else 0.0
         at, look = track.add(times, iterations, at, limit, suspect, far)
@@ -163,16 +197,18 @@ def _take(
         step = steps[at - 1]
         if not known:
             changed = _begin_segment(state, memory, track, step, settings) or changed
-            continue
-        if track.seen % levels.MARK_EVERY == 0:
-            _renew_segment(memory, track)
-        changed = _watch(memory, track, step.iteration, step.at, settings) or changed
+        else:
+            if track.seen % levels.MARK_EVERY == 0:
+                _renew_segment(memory, track)
+            changed = _watch(memory, track, step.iteration, step.at, at - begun, grows, settings) or changed
+        memory.reference = track.value
     return changed
 
 
 def _change_key(memory: Memory, key: str) -> bool:
     """Another batch size: nothing said so far can be compared with what comes."""
     memory.key = key
+    memory.reference = None
     ended = memory.shift is not None or memory.faster is not None
     if memory.shift is not None and not memory.shift.unsure:
         memory.shift = None
@@ -180,45 +216,75 @@ def _change_key(memory: Memory, key: str) -> bool:
     return ended
 
 
-def _watch(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
-    """Compare the step with the level: shifted up, down, back, or drifted."""
-    shift = memory.shift
-    if shift is None and memory.faster is None and not _suspect(track, settings):
-        return _watch_drift(memory, track, iteration, at, settings)  # all but a few looks at a healthy run end here
-    count = needed(track.scale, settings.threshold)
-    if shift is not None and not shift.unsure and shift.reason != "drift":
-        recent = track.values[-max(_BACK, count) :]
-        middle = median_high(recent)
-        if (
-            iteration - shift.reported_at >= len(recent) >= _BACK
-            and middle - shift.base < (shift.level - shift.base) / 2
-        ):
-            _return(memory, track, shift.base)
+def _watch(
+    memory: Memory, track: Level, iteration: int, at: float, new: int, grows: bool, settings: SlowdownSettings
+) -> bool:
+    """Compare the last step of `new` ones with the level: shifted up, down, back, or drifted."""
+    shift, faster = memory.shift, memory.faster
+    if shift is None and faster is None and not _suspect(track, settings):
+        return False if grows else _watch_drift(memory, track, iteration, at, settings)  # nearly all looks end here
+    if shift is not None and not shift.unsure:
+        shift.lines += new
+        if shift.lines // levels.DRIFT > (shift.lines - new) // levels.DRIFT:
+            _renew_level(track, shift, settings)
+        if shift.lines >= _BACK and _is_back(memory, track, shift, settings):
+            _return(memory, track, shift)
             return True
-    if memory.faster is not None and iteration - memory.faster.onset > 50:
-        memory.faster = None
-        return True
-    size = shifted(track, count, settings)
-    if size:
-        _take_shift(memory, track, iteration, at, size, "shift")
-        return True
-    return _watch_drift(memory, track, iteration, at, settings)
+    changed = False
+    if faster is not None:
+        faster.lines += new
+        if faster.lines > _NORMAL:
+            memory.faster = faster = None
+            changed = True
+        elif not faster.over and iteration - faster.onset > _FASTER_SHOWN:
+            faster.over = changed = True
+    threshold = settings.growing if grows else settings.threshold
+    size = shifted(track, needed(track.scale, threshold), threshold, settings.sum_limit)
+    if not size or (size > 0 and _is_usual(memory, track, size)):
+        return changed
+    _take_shift(memory, track, iteration, at, size, settings)
+    return True
 
 
 def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
     """Compare the median of the last steps with the best one that the run has shown."""
-    drift, shift = track.drifted(), memory.shift
+    drift = track.drifted()
     if drift is None or track.best is None:
         return False
-    if shift is None and drift > max(math.log1p(settings.drift), 3 * track.scale):
-        memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift", iteration)
-        return True
-    if shift is not None and shift.reason == "drift":
-        shift.level = max(shift.level, track.best + drift)
-        if drift < (shift.level - shift.base) / 2:
-            memory.shift = None
-            return True
-    return False
+    limit = max(math.log1p(settings.drift), 3 * track.scale, _UNITS * (track.unit or 0.0))
+    if drift <= limit:
+        return False
+    if memory.flaps:  # the level of a run that flaps has drifted when nearly all steps of a longer time are slow
+        last = track.values[-min(_NORMAL, levels.DRIFT << len(memory.flaps)) :]
+        if sum(x - track.best <= drift / 2 for x in last) > len(last) // _CALM:
+            return False
+    memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift", iteration)
+    return True
+
+
+def _renew_level(track: Level, shift: Shift, settings: SlowdownSettings) -> None:
+    """The slow level is what the last steps show; on the way back it stays what it was."""
+    level = median_high(track.values[-levels.DRIFT :])
+    if level - shift.base > math.log1p(settings.threshold):
+        shift.level = level
+
+
+def _is_back(memory: Memory, track: Level, shift: Shift, settings: SlowdownSettings) -> bool:
+    """Whether the last steps lie at the level of before: nearer to it than what is reported, and than half the shift.
+    A run whose level flaps must stay there longer each time.
+    """
+    scale = shift.before.scale if shift.before is not None else track.scale
+    reach = max(0.8 * math.log1p(settings.threshold), scale, (track.unit or 0.0))
+    count = max(_BACK, needed(track.scale, settings.threshold))
+    if shift.reason == "drift":
+        count = levels.DRIFT
+    count = min(_NORMAL, count << len(memory.flaps))
+    if shift.lines < count or len(track.values) < count:
+        return False
+    last, half = track.values[-count:], (shift.level - shift.base) / 2
+    if memory.flaps and sum(x - shift.base > half for x in last) > count // _CALM:
+        return False
+    return median_high(last) - shift.base < min(half, reach)
 
 
 def needed(scale: float, threshold: float) -> int:
@@ -234,20 +300,20 @@ def _suspect(track: Level, settings: SlowdownSettings) -> bool:
     return len(recent) == 3 and min(recent) > far
 
 
-def shifted(track: Level, count: int, settings: SlowdownSettings) -> float | None:
+def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> float | None:
     """The size of a shift that is sure, in logarithms; None if there is none."""
     recent, scale = track.recent(), track.scale
     if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does
         last = sorted(recent[-3:])
-        far = max(4 * settings.threshold, 6 * scale)
+        far = max(4 * threshold, 6 * scale)
         if last[0] > far and last[2] - last[0] <= min(_ALIKE_THREE * scale, last[1] / 4):
             return last[1]
-    up = track.up >= settings.sum_limit
-    if not up and track.down < settings.sum_limit:
+    up = track.up >= sum_limit
+    if not up and track.down < sum_limit:
         return None
     middle = track.confirmed(count)
     # A step of just the threshold shows a median on either side of it: four fifths of it are enough.
-    least = max(0.8 * math.log1p(settings.threshold), scale)
+    least = max(0.8 * math.log1p(threshold), scale)
     if middle is None or abs(middle) < least or (middle > 0) != up:
         return None
     lasting = sum(residual / middle > 0.5 for residual in recent[-_LASTING:]) >= _LASTING - 2
@@ -262,34 +328,73 @@ def _alike(residuals: list[float], middle: float, scale: float) -> bool:
     return max(near) - min(near) <= max(4 * scale, _ALIKE * abs(middle))
 
 
-def _take_shift(memory: Memory, track: Level, iteration: int, at: float, size: float, reason: str) -> None:
+def _is_usual(memory: Memory, track: Level, size: float) -> bool:
+    """Whether a stretch of steps that are slower by `size` is nothing new for this run: it has had such stretches, or
+    has left such a level again soon, or it is one printed unit.
+    """
+    lasting, longest, share = track.slow_stretches(size / 2)
+    if size < _UNITS * (track.unit or 0.0) and size < _UNITS * track.see_unit(levels.RECENT):
+        return longest > 0 or lasting < _UNIT_LASTING
+    if lasting >= _LONG:
+        return False
+    if size > _HEAVY * track.scale and share:  # the scale says nothing of a tail: its own share and stretches do
+        rare = lasting * math.log(share) <= math.log(_CHANCE)
+        if not rare or (longest > _STRETCH and lasting <= longest):
+            return True
+    flaps = [flap.lines for flap in memory.flaps if flap.size > size / 2]
+    return bool(flaps) and lasting < min(_FLAP * len(flaps), max(flaps) * len(flaps) ** 2)
+
+
+def _take_shift(
+    memory: Memory, track: Level, iteration: int, at: float, size: float, settings: SlowdownSettings
+) -> None:
     """A new level: open or enlarge the incident, and learn the level anew from what followed the onset."""
     assert track.value is not None
-    onset = (track.up_since if size > 0 else track.down_since) or iteration
-    since = max(3, min(levels.RECENT, iteration - onset + 1))
-    level = track.value + size
-    shift = memory.shift
+    onset, begun = (track.up_since, track.up_from) if size > 0 else (track.down_since, track.down_from)
+    since = max(3, min(levels.RECENT, track.seen - begun + 1 if onset is not None else 0))
+    onset = iteration if onset is None else onset
+    level, shift, faster = track.value + size, memory.shift, memory.faster
+    if size > 0 and faster is not None and level - faster.base < max(0.8 * math.log1p(settings.threshold), track.scale):
+        memory.faster = None  # back from a faster level, which was none of its own
+        memory.tracks[memory.key] = _resumed(track, faster, since)
+        return
     if size > 0:
         memory.faster = None
         if shift is None or shift.unsure:
-            memory.shift = Shift(onset, at, track.value, level, reason, iteration)
-        elif track.seen <= _SAME_SHIFT:  # the same trouble, still growing
-            shift.level = level
+            memory.shift = Shift(
+                onset, at, track.value, level, "shift", iteration, before=track.before(since), lines=since
+            )
+        elif track.seen <= _SAME_SHIFT or level - shift.base < 2 * (shift.level - shift.base):
+            shift.level = level  # the same trouble, still growing
         else:
-            memory.shift = Shift(onset, at, shift.base, level, reason, iteration)
+            memory.shift = Shift(onset, at, shift.base, level, "shift", iteration, before=shift.before, lines=since)
     elif shift is None:
-        memory.faster = Shift(onset, at, track.value, level, reason, iteration)
-    else:  # faster than the slow level, not yet back: the incident goes on with a smaller figure
+        memory.faster = Shift(onset, at, track.value, level, "shift", iteration, before=track.before(since))
+    elif level - shift.base > math.log1p(settings.threshold):  # not yet back: it goes on with a smaller figure
         shift.level = level
-    memory.tracks[memory.key] = level_of(track.values[-since:], track.scale)
+    memory.tracks[memory.key] = level_of(track.values[-since:], track.scale, track.unit)
 
 
-def _return(memory: Memory, track: Level, base: float) -> None:
+def _resumed(track: Level, shift: Shift, count: int) -> Level:
+    """The level of before the shift goes on with the last `count` values."""
+    level = shift.before
+    if level is None:
+        level = level_of(track.values[-count:], track.scale, track.unit)
+        level.value = shift.base
+        return level
+    level.values += track.values[-count:]
+    level.seen += count
+    return level
+
+
+def _return(memory: Memory, track: Level, shift: Shift) -> None:
     """Back at the old level."""
     memory.shift = None
-    fresh = level_of(track.values[-4:], track.scale)
-    fresh.value = base
-    memory.tracks[memory.key] = fresh
+    if shift.lines < _NORMAL:
+        memory.flaps.append(Flap(shift.level - shift.base, shift.lines))
+        del memory.flaps[:-_FLAPS]
+    if shift.reason != "drift":
+        memory.tracks[memory.key] = _resumed(track, shift, 4)
 
 
 # --- launches -------------------------------------------------------------------------------------------------------
@@ -319,7 +424,7 @@ def _begin_segment(state: RunState, memory: Memory, track: Level, step: Step, se
     known = [segment.level for segment in earlier]
     usual = median_high(known)
     spread = deviation(known, usual) if len(known) >= 3 else 0.0
-    limit = max(math.log1p(settings.between_launches), 3 * spread, 2 * track.scale)
+    limit = max(math.log1p(settings.between_launches), 3 * spread, 2 * track.scale, _UNITS * (track.unit or 0.0))
     if track.value - usual > limit:
         memory.shift = Shift(segment.first_iteration, at, usual, track.value, "launch", iteration)
         return True
@@ -342,9 +447,18 @@ def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettin
         if memory.shift.unsure:
             return Verdict(NAME, "unknown")
         return _slower(state, memory, memory.shift, settings)
-    if memory.faster is not None:
+    if memory.faster is not None and not memory.faster.over:
         return _faster(state, memory.faster)
     return Verdict(NAME)
+
+
+def ratio(state: RunState) -> float | None:
+    """The last iteration's pure time over the normal one; while a slowdown stands, over that of before it."""
+    memory, seconds, normal = state.memory_of.get(NAME), state.pure_seconds, state.pace.baseline
+    if isinstance(memory, Memory):
+        known = memory.reference if memory.shift is None else memory.shift.base
+        normal = normal if known is None else math.exp(known)
+    return seconds / normal if seconds and normal else None
 
 
 def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSettings) -> Verdict:
@@ -422,4 +536,4 @@ def _faster(state: RunState, shift: Shift) -> Verdict:
     )
 
 
-DETECTOR = Detector(NAME, SlowdownSettings, check, Memory, update)
+DETECTOR = Detector(NAME, SlowdownSettings, check, Memory, update, messages="level")

@@ -12,6 +12,7 @@ from monitor.run import causes, flops
 from monitor.run.audit import RANK, Severity, audit
 from monitor.run.state import RunState
 from monitor.run.topology import Topology
+from monitor.run.traits import PACKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +38,46 @@ class Measured:
     """Half a unit of the last digit that the log prints of the seconds."""
 
 
+_VARIES = 0.02  # of an iteration's FLOPs: more than the rounding of three digits of a rate and of its time
 _OWN = frozenset({"K08", "K11", "K12"})  # judged here, by the medians that the row shows
 
 
 def findings(state: RunState, measured: Measured) -> list[Finding]:
     """Every check that failed, the worst first."""
-    own = _tflops(state.topology, measured)
+    own = _tflops(state.topology, measured, _work_varies(state))
     others = [Finding(found.check, found.message, found.severity) for found in audit(state) if found.check not in _OWN]
     return sorted([*([own] if own else []), *others], key=lambda found: -RANK[found.severity])
 
 
 def noted(finding: Finding) -> bool:
     """Whether it belongs into the Notes column: what is wrong or wasteful, and a pipeline that waits."""
-    return finding.severity != "info" or finding.check == "K27"
+    return finding.severity != "info" or finding.check == "K27" or "cannot be recomputed" in finding.text
 
 
-def _tflops(topology: Topology, measured: Measured) -> Finding | None:
+def _work_varies(state: RunState) -> bool:
+    """Whether the FLOPs of an iteration, printed rate x time, differ between the last lines at one batch size."""
+    work = [tflops * seconds for tflops, seconds, batch, _ in state.observed.tflops if batch == _batch(state)]
+    return len(work) > 1 and max(work) > (1 + _VARIES) * min(work)
+
+
+def _batch(state: RunState) -> int | None:
+    return state.observed.tflops[-1][2] if state.observed.tflops else None
+
+
+def _tflops(topology: Topology, measured: Measured, varies: bool) -> Finding | None:
     """K08 and K12: a printed figure that no formula gives, with the input that would, if one does."""
     printed, seconds, batch, sequence = measured.printed, measured.seconds, measured.batch, measured.sequence
     if measured.formula or not (printed and seconds and batch and sequence):
         return None
+    if packed := PACKED.intersection(topology.unusual):
+        text = f"sequences are packed ({', '.join(sorted(packed))}): printed TFLOPs count what each line's held"
+        return Finding("K08", f"{text}, and cannot be recomputed", "info")
+    if topology.unusual:
+        text = f"TFLOPs cannot be recomputed with {', '.join(topology.unusual[:3])}"
+        return Finding("K08", text, "info")
+    if varies:
+        text = "printed TFLOPs x seconds differ from line to line: they count what each line's sequences held"
+        return Finding("K08", f"{text} (packed, or of varying length), and cannot be recomputed", "info")
     near = causes.nearest(printed, topology, seconds, batch, sequence)
     if near is None:
         return None  # too little is known to judge
@@ -78,6 +99,8 @@ def explains(
     """
     if printed is None:
         return None
+    if state.tflops_formula == flops.EFFECTIVE:
+        return flops.EFFECTIVE  # the line names it
     found = (
         flops.explain_printed(printed, state.topology, seconds + share * rounding, batch, sequence)
         for share in _WITHIN

@@ -119,6 +119,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("pipeline_parallel_size", "PP", compare="configuration"),
     Column("context_parallel_size", compare="configuration"),
     Column("micro_batch_size", "MBS", compare="configuration"),
+    Column("gradient_accumulation_steps", compare="configuration"),
     Column("global_batch_size", "GBS", compare="configuration"),
     Column("sequence_length", compare="configuration"),
     Column("memory_bytes", "Mem", cell=_memory, compare="figure"),

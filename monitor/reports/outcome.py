@@ -19,6 +19,7 @@ _WORDS = {
     "preempted": "preempted",
     "node_failure": "node failure",
     "killed": "killed",
+    "stopped": "stopped",
     "disk_full": "disk full",
     "ecc": "ECC error",
     "nccl": "NCCL failure",
@@ -71,7 +72,7 @@ def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
     silence = silent_before_end(state, tally)
     if run_state == "crashed":
         failure = state.failure.failure if state.failure else "unknown"
-        if silence is not None and failure in ("time_limit", "killed", "unknown"):
+        if silence is not None and failure in ("time_limit", "killed", "stopped", "unknown"):
             return "hang"
         return _WORDS.get(failure, "crash")
     if run_state == "hung":

@@ -12,18 +12,21 @@ from decimal import Decimal
 from monitor.reports import formulas
 from monitor.reports.checks import Measured, explains, findings, noted
 from monitor.reports.outcome import Tally, outcome, remark
+from monitor.reports.vocabulary import with_vocabulary
 from monitor.run import derived, flops
 from monitor.run.history import SERIES, Track
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
-from monitor.run.steady import AtSize
+from monitor.run.steady import AtSize, Sample
 from monitor.run.topology import Topology
 from monitor.serve.past import columns
 
 _OF_TOPOLOGY = (
     "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "micro_batch_size",
+    "gradient_accumulation_steps",
     "layers", "hidden_size", "attention_heads", "dtype", "zero_stage", "activation_checkpointing",
 )  # fmt: skip
+_NOT_STEADY = 2  # iterations of a run that has no steady time: the first one warms up, and one value has no median
 _ENDS_APART = 0.02  # the first and last stage are shown apart where they differ this much from the others
 
 
@@ -83,6 +86,7 @@ class Row:
     pipeline_parallel_size: int | None = None
     context_parallel_size: int | None = None
     micro_batch_size: int | None = None
+    gradient_accumulation_steps: int | None = None
     global_batch_size: int | None = None
     memory_bytes: int | None = None
     """Largest over the ranks that print it."""
@@ -131,6 +135,7 @@ class Row:
 
 def row_of(state: RunState, run_state: str, tally: Tally | None, options: Options) -> Row:
     """The row of one run. `run_state` is derived.run_state's."""
+    state, vocabulary = with_vocabulary(state)
     topology = state.topology
     word = outcome(state, run_state, tally)
     row = Row(run=state.name, outcome=word)
@@ -150,6 +155,8 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     row.sources = list(state.sources)
     if row.tflops_source == "computed" and row.tflops_formula:
         notes.append(f"TFLOPs computed by {row.tflops_formula}")
+    if vocabulary is not None:
+        notes.append(f"a vocabulary of {vocabulary}, which the log lacks, makes the printed TFLOPs come out")
     if state.restarts:
         notes.append(f"{state.restarts} restart{'s' if state.restarts > 1 else ''}")
     found = findings(state, measured)
@@ -190,18 +197,19 @@ def _idle(topology: Topology, at_hand: int | None) -> int | None:
 
 def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally | None) -> list[str]:
     """Fill the seconds in; gives what should be noted of how they were measured."""
-    if steady is not None and steady.seconds.seen:
-        row.seconds_per_iteration = steady.seconds.median
-        row.seconds_low, row.seconds_high = steady.seconds.quantile(0.1), steady.seconds.quantile(0.9)
-        row.steady_iterations = steady.seconds.seen
-        row.steady = list(steady.seconds.values)
+    if steady is not None and steady.seconds.seen and state.iterations_total > _NOT_STEADY:
+        seconds = _seconds_of(state, steady)
+        row.seconds_per_iteration = seconds.median
+        row.seconds_low, row.seconds_high = seconds.quantile(0.1), seconds.quantile(0.9)
+        row.steady_iterations = seconds.seen
+        row.steady = list(seconds.values)
         planned = state.topology.global_batch_size
         if planned and row.global_batch_size and row.global_batch_size != planned and state.topology.rampup:
             return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]
         return []
     row.seconds_per_iteration = state.pure_seconds
     if row.seconds_per_iteration is not None:
-        return ["from the first iteration alone"]
+        return [_unsteady(state, steady)]
     rate = tally.summary_rate if tally is not None else None
     if rate and row.global_batch_size:  # HF Trainer with its bar switched off: start-up and evaluation are in it
         row.seconds_per_iteration = row.global_batch_size / rate
@@ -209,27 +217,47 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally | None)
     return []
 
 
+def _seconds_of(state: RunState, steady: AtSize) -> Sample:
+    """HF Trainer's bar prints a moving mean: at the second step nearly half of it is the first one's time."""
+    seconds = steady.seconds
+    if state.driver != "trainer" or seconds.stride > 1 or seconds.seen < _NOT_STEADY:
+        return seconds
+    return Sample(values=seconds.values[1:], seen=seconds.seen - 1)
+
+
+def _unsteady(state: RunState, steady: AtSize | None) -> str:
+    """What the figure of a run that was never steady is."""
+    if steady is None or not steady.seconds.seen:
+        many = state.iterations_total
+        return "from the first line alone, the mean of its iterations" if many > 1 else "from the first iteration alone"
+    shown = "the mean of iterations 1 and 2" if state.driver == "trainer" else "the second one's"
+    return f"no steady time in {state.iterations_total} iterations: {shown} is shown"
+
+
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Measured:
     topology, seconds = state.topology, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
     peak = derived.peak_tflops(state, options.peak_tflops)
-    printed = state.latest.tflops if state.driver == "iteration" else None
-    if steady is not None:
+    printed = derived.printed_tflops(state) if state.driver == "iteration" else None
+    if steady is not None and steady.tflops.seen:
         printed = steady.tflops.median
     rounding = _rounding(steady.seconds.values) if steady is not None else 0.0
     formula = explains(state, printed, seconds, batch, sequence, rounding) if seconds else None
     if seconds:
         wanted = options.formula or formula
-        computed = flops.computed_tflops(topology, seconds, batch, sequence, state.dialect, wanted)
+        computed = flops.computed_tflops(
+            topology, seconds, batch, sequence, state.dialect, wanted, state.log_clock_first
+        )
         if computed is not None and (options.formula is None or computed[0] == options.formula):
             row.tflops_computed = computed[1]
             row.tflops_formula = computed[0] if options.formula or printed is None else formula
         if batch:
             row.samples_per_second = batch / seconds
-        elif state.latest.samples_per_second:
-            row.samples_per_second = state.latest.samples_per_second
         row.mfu, row.hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
         _goals(row, options)
+    if row.samples_per_second is None:
+        rate = state.printed_rates.median if state.driver == "engine" else None
+        row.samples_per_second = rate or state.latest.samples_per_second
     if options.formula is not None or printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
     else:

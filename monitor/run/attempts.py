@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from monitor.run.copies import SourceCursor
 from monitor.run.nodes import nodes_of
+from monitor.run.overflows import Overflows
 from monitor.run.phases import ENDED, Phase
 from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
 
-PLANNED = frozenset({"time_limit", "preempted"})
-"""Failures that are the scheduler's ordinary business."""
+PLANNED = frozenset({"time_limit", "preempted", "stopped"})
+"""Ends that are no failures: the scheduler's ordinary business, and what a person ended."""
+_TIMELESS = frozenset({"arguments", "world"})
 _PHASES_KEPT = 64  # phase changes kept for the page
 _ENDS_KEPT = 50
 _NODES_KEPT = 512
@@ -28,7 +30,11 @@ def set_phase(state: RunState, phase: Phase, at: float) -> None:
 
 def count_failure(state: RunState) -> None:
     """Called when an attempt is known to have crashed: one failure an attempt."""
-    if state.failure is not None and state.counted_attempt != state.attempt.number:
+    if (
+        state.failure is not None
+        and state.failure.failure != "stopped"
+        and state.counted_attempt != state.attempt.number
+    ):
         state.counted_attempt = state.attempt.number
         kind = state.failure.failure
         state.failures_total[kind] = state.failures_total.get(kind, 0) + 1
@@ -37,22 +43,40 @@ def count_failure(state: RunState) -> None:
 def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> None:
     """A set-up mark of `kind`: a second one begins a new attempt. `stamp` is the mark's own time or contents."""
     attempt = state.attempt
+    if state.phase == "crashed" and attempt.doubtful and not attempt.iterations and kind not in attempt.boundaries:
+        _forgive(state, at)
+        attempt = state.attempt
+    mark = f"{kind} {source}"
+    # these carry no time: the same again in the same file, after an end, is of another launch
+    again = kind in _TIMELESS and state.phase == "crashed" and not attempt.doubtful and mark in attempt.boundaries
     begun = attempt.iterations > 0 or attempt.failures > 0 or state.phase in ENDED
     if begun:
         cursor = state.copies.cursors.get(source)
         delivered = cursor is not None and cursor.attempt == attempt.number
         known = attempt.boundaries.get(kind)
         ended_here = state.phase in ENDED and known != stamp
-        if delivered or ended_here or (known is not None and known != stamp):
+        if again or delivered or ended_here or (known is not None and known != stamp):
             begin_attempt(state, at)
     state.attempt.boundaries.setdefault(kind, stamp)
+    if kind in _TIMELESS:
+        state.attempt.boundaries.setdefault(mark, stamp)
+
+
+def _forgive(state: RunState, at: float) -> None:
+    """A set-up goes on after what failed before its first line: that was another program's."""
+    attempt = state.attempt
+    attempt.doubtful, attempt.first_failure_at, attempt.failures, attempt.alone = False, None, 0, False
+    attempt.uncaught_after = None
+    state.failure = None
+    set_phase(state, "starting", at)
 
 
 def begin_attempt(state: RunState, at: float) -> None:
     """A new launch of the same run. Totals go on; what belongs to one launch starts anew."""
-    if state.phase == "crashed":
+    died = state.phase == "crashed" or _left_behind(state)
+    if died:
         count_failure(state)  # one that was doubted until now: it did end the launch
-    _note_end(state, at)
+    _note_end(state, at, died=died)
     state.environment = {
         name: value
         for name, value in state.environment.items()
@@ -63,6 +87,7 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.failure = None
     state.watchdog_ranks, state.watchdog_nodes = [], []
     state.memory = Memory()
+    state.baseline_before = state.last_baseline
     state.pace.reset_windows()
     state.gap_ratios.values.clear()
     if state.log_interval is not None:
@@ -74,18 +99,30 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.last_iteration_at = None
     state.pure_seconds = None
     state.hung = False
-    state.engine_skipped = 0
+    state.overflows = Overflows()
+    state.evaluation_due = state.evaluation_silent = False
     state.checkpoints.started_iteration = state.checkpoints.started_at = None
     for cursor in state.copies.cursors.values():
         cursor.last_iteration = None
     set_phase(state, "starting", at)
 
 
-def _note_end(state: RunState, at: float) -> None:
+def _left_behind(state: RunState) -> bool:
+    """The last that the launch told was an exception: the next launch proves that nobody caught it."""
+    failure, attempt = state.failure, state.attempt
+    if failure is None or state.phase in ("finished", "exiting"):
+        return False
+    return failure.failure in ("python_exception", "stopped") and failure.after == attempt.iterations
+
+
+def _note_end(state: RunState, at: float, *, died: bool) -> None:
     """How the launch ended that the next one replaces: what it lost work to, and whether anybody had planned it."""
     failure, attempt = state.failure, state.attempt
+    state.after_finish = state.phase in ("finished", "exiting")
+    if state.after_finish:
+        failure = None  # a warning of a process on its way out
     cause = "hang" if state.hung else failure.failure if failure else "unknown"
-    planned = state.phase in ("finished", "exiting") or cause in PLANNED
+    planned = state.after_finish or cause in PLANNED
     state.lost_to = cause
     state.unplanned_ends += not planned
     suspects = [failure.node] if failure and failure.node else state.watchdog_nodes or nodes_of(state)
@@ -102,15 +139,32 @@ def _note_end(state: RunState, at: float) -> None:
             planned=planned,
             nodes=suspects[:_NODES_KEPT],
             culprit=bool((failure and failure.node) or state.watchdog_nodes),
+            crashed=died,
+            watched=state.live,
+            line=failure.line if failure else "",
         )
     )
     del state.ends[:-_ENDS_KEPT]
 
 
+def retire(state: RunState, at: float) -> None:
+    """Another experiment has begun in its log: nothing more comes of this one."""
+    attempt = state.attempt
+    if state.ends and not (attempt.iterations or attempt.failures or "arguments" in attempt.boundaries):
+        end = state.ends.pop()  # the set-up lines before the arguments were the other's
+        state.restarts -= 1
+        state.unplanned_ends -= not end.planned
+        state.attempt = Attempt(attempt.number - 1, end.started_at, None, end.last_iteration, end.iterations)
+        died: Phase = "training" if end.failure == "unknown" else "crashed"
+        set_phase(state, "finished" if state.after_finish else died, at)
+    if state.phase == "exiting":
+        set_phase(state, "finished", at)
+
+
 def first_of_attempt(state: RunState, iteration: int) -> None:
     """The first iteration of an attempt tells how much work the end of the last one cost."""
     highest = state.highest_iteration
-    if state.attempt.number == 0 or highest is None or iteration > highest + 1:
+    if state.attempt.number == 0 or state.after_finish or highest is None or iteration > highest + 1:
         return
     lost = highest + 1 - iteration
     if lost > 0:

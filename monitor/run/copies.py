@@ -60,8 +60,10 @@ class Copies:
         report = (
             event.lm_loss, event.grad_norm, event.consumed_samples, event.seconds_per_iteration, attempt, source
         )  # fmt: skip
-        known = seen.pop(iteration, None)  # the newest stands last
-        seen[iteration] = [report] if known is None else [*known[1 - _LAUNCHES :], report]
+        if iteration in seen:
+            seen[iteration] = [*seen.pop(iteration)[1 - _LAUNCHES :], report]  # the newest stands last
+        else:
+            seen[iteration] = [report]
         cursor = self.cursors.get(source)
         if cursor is None:
             cursor = self.cursors[source] = SourceCursor()

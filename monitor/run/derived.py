@@ -45,8 +45,19 @@ def computed_tflops(state: RunState) -> tuple[str, float] | None:
     if not seconds:
         return None
     return flops.computed_tflops(
-        state.topology, seconds, batch_size(state), sequence_length(state), state.dialect, state.tflops_formula
+        state.topology,
+        seconds,
+        batch_size(state),
+        sequence_length(state),
+        state.dialect,
+        state.tflops_formula,
+        state.log_clock_first,
     )
+
+
+def printed_tflops(state: RunState) -> float | None:
+    """The newest printed figure: of the iteration's own line, else of a line of its own (`Effective Tera Flops`)."""
+    return state.latest.tflops if state.latest.tflops is not None else state.effective_tflops
 
 
 def peak_tflops(state: RunState, configured: float | None) -> float | None:
@@ -73,12 +84,6 @@ def utilisation(state: RunState, configured_peak: float | None) -> tuple[float |
     return mfu, hfu
 
 
-def slowdown_ratio(state: RunState) -> float | None:
-    """Last pure time over the learned normal: 1.05 is 5 % slower."""
-    baseline, seconds = state.pace.baseline, state.pure_seconds
-    return seconds / baseline if baseline and seconds else None
-
-
 def effective_ratio(state: RunState) -> float | None:
     """Productive time over wall time since the run's first line, at most 1. The log's own clock where it has one."""
     if state.productive_seconds <= 0:
@@ -103,7 +108,9 @@ def eta(state: RunState) -> float | None:
 
 
 def at_risk_seconds(state: RunState) -> float | None:
-    """Work that a crash now would lose: iteration time since the last whole checkpoint."""
+    """Work that a crash now would lose: iteration time since the last whole checkpoint; none once it has finished."""
+    if state.phase == "finished" or (state.phase == "exiting" and not state.live):
+        return 0.0
     return state.seconds_since_checkpoint if state.attempt.iterations or state.iterations_total else None
 
 

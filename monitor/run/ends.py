@@ -5,6 +5,8 @@ One attempt has one failure, however many ranks and daemons report it: the first
 
 from __future__ import annotations
 
+import re
+
 from monitor.run.attempts import count_failure, set_phase
 from monitor.run.phases import ENDED
 from monitor.run.state import FailureRecord, RunState
@@ -20,10 +22,25 @@ from parsers.events import (
 
 # Programs beside the training whose tracebacks say nothing of it.
 _BYSTANDERS = ("wandb", "tensorboard", "nvidia-smi", "aim", "mlflow", "comet")
+# A program that trains, by the name of its file; others of a job make data, parse logs, copy files.
+_TRAINERS = re.compile(r"train|tune|sft|gpt|llama|bert|megatron", re.IGNORECASE)
+# Who started the processes tells by such an exception that one of them has ended, never why.
+_LAUNCHERS = frozenset({"ChildFailedError", "CalledProcessError"})
+_SIGNAL = re.compile(r"got signal: (\d{1,2})")
 _RANKS_KEPT = 64
+_EXIT_SECONDS = 10.0  # in which processes that are done end: tearing down groups takes seconds
 # Python raises these, and a loop may catch them: a batch that does not fit is split or left out, a save is tried again.
 # What an aborted process, a driver or another rank tells is final; so is a CUDA error, after which no call succeeds.
 _SURVIVABLE = frozenset({"cuda_oom", "disk_full"})
+_BARE = frozenset({"unknown", "killed", "stopped"})
+"""What tells that a process ended, hardly why."""
+_ROOTS = frozenset({"cuda_oom", "host_oom", "ecc", "disk_full", "node_failure"})
+"""What may stand behind another rank's NCCL error although its line comes later."""
+_CONSEQUENCES = re.compile(
+    r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe|NCCL communicator was aborted|gloo/transport"
+    r"|recvValue failed|sendBytes failed|Socket (?:Closed|Timeout)|store->(?:get|wait)|DistNetworkError"
+)
+"""Exceptions of ranks that lost another one."""
 
 
 def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> bool:
@@ -39,20 +56,30 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
         node=event.node,
         logged_at=event.logged_at,
         exit_code=event.exit_code,
+        after=state.attempt.iterations,
     )
+    known = _known(state)
+    if _cuts_exit(state, event, at):
+        state.attempt.cut_at = at
+        state.failure = record
+        set_phase(state, "exiting", at)
+        return False
     if not event.fatal:
-        if state.failure is None:
+        if known is None:
             state.failure = record
         return False
     if event.consequence:
-        if state.failure is None:
+        if known is None or (known.consequence and known.failure in _BARE and record.failure not in _BARE):
             state.failure = record
         _crash(state, at)
         return False
-    known = state.failure
-    if known is not None and not known.fatal and known.failure == record.failure and record.exit_code is not None:
-        # the launcher's word for what a traceback has told better
-        known.fatal, known.exit_code, known.at = True, record.exit_code, at
+    if known is not None and not known.fatal and (
+        _uncaught(state, known) or (known.failure == record.failure and record.exit_code is not None)
+    ) and not _more_telling(known, record):  # fmt: skip
+        # the word for an end of which a traceback has told the cause
+        known.fatal, known.exit_code = True, record.exit_code
+        if state.phase != "crashed":
+            known.at = at
         _crash(state, at)
         return False
     if known is None or not known.fatal or known.consequence or _more_telling(known, record):
@@ -61,15 +88,43 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
     return False
 
 
+def _cuts_exit(state: RunState, event: FailureSeen, at: float) -> bool:
+    """The training had said that it was done, and its processes were still there as their time was over."""
+    done = state.attempt.done_at
+    if done is None or state.phase not in ("exiting", "finished") or at - done < _EXIT_SECONDS:
+        return False
+    return event.failure == "time_limit" and event.message.startswith("Slurm cancelled step")
+
+
+def _known(state: RunState) -> FailureRecord | None:
+    """The failure that may be the cause of what is told now: nothing that the launch has gone on from."""
+    known = state.failure
+    if known is None or state.phase == "crashed":
+        return known
+    return known if state.attempt.iterations - known.after <= (state.log_interval or 1) else None
+
+
+def _uncaught(state: RunState, known: FailureRecord) -> bool:
+    return known.failure in ("python_exception", "stopped") and state.attempt.uncaught_after == known.after
+
+
 def _more_telling(known: FailureRecord, new: FailureRecord) -> bool:
-    """`unknown` and a bare signal give way to a line that says why."""
-    return known.failure in ("unknown", "killed") and new.failure not in ("unknown", "killed", "python_exception")
+    """What only says that something ended gives way to a line that says why; NCCL's error to what broke it."""
+    if known.line == new.line and known.failure == "python_exception":
+        return True  # the exception's own line, read for what it means
+    if known.failure in _BARE:
+        return new.failure not in _BARE and new.failure != "nccl" and (
+            new.failure != "python_exception" or (known.failure == "unknown" and new.exit_code is None)
+        )  # fmt: skip
+    if known.failure == "nccl":
+        return new.failure in _ROOTS
+    return known.exit_code is not None and known.failure == "python_exception" and new.failure in _ROOTS
 
 
 def _crash(state: RunState, at: float, *, survivable: bool = False) -> None:
-    if state.phase == "finished":
-        return  # a worker that segfaults after a clean end changes nothing
     attempt = state.attempt
+    if state.phase == "finished" or attempt.cut_at is not None:
+        return  # a worker that segfaults after a clean end changes nothing
     attempt.failures += 1
     survived = attempt.doubtful and state.phase != "crashed"  # evaluation went on after the last one
     if attempt.first_failure_at is None or survived:
@@ -106,18 +161,68 @@ def fold_watchdog(state: RunState, event: WatchdogTimedOut, at: float, text: str
 
 
 def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) -> bool:
-    """A traceback alone ends nothing: it may be caught, or a bystander's. It names the cause if the end follows."""
-    if any(name in (event.script or "") or name in text for name in _BYSTANDERS):
+    """A traceback alone ends nothing: it may be caught, or a bystander's. It names the cause if the end follows.
+
+    One that begins in no function was caught by nobody: its process has ended. Risk left: a handler in the main module
+    prints one like it and goes on; the next sign of progress tells.
+    """
+    script = event.script or ""
+    if any(name in script or name in text for name in _BYSTANDERS):
+        return False
+    message = f"{event.exception}: {event.message}" if event.message else event.exception
+    record = FailureRecord(
+        "python_exception", message, at, text, fatal=False, rank=event.rank, node=event.node,
+        consequence=bool(_CONSEQUENCES.search(message)), after=state.attempt.iterations,
+    )  # fmt: skip
+    known = _known(state)
+    if event.exception in _LAUNCHERS:
+        return fold_process_exit(state, ProcessExited(rank=event.rank, node=event.node), at, text)
+    if event.exception == "SignalException":  # torchrun's agent was told to end
+        found = _SIGNAL.search(event.message)
+        record.failure, record.fatal = "stopped" if found and found[1] in ("2", "15") else "killed", True
+        state.attempt.processes_ended += 1
+        if known is None or known.consequence or (not known.fatal and not _uncaught(state, known)):
+            state.failure = record
+        _crash(state, at)
+        return False
+    if event.exception == "KeyboardInterrupt":
+        record.failure = "stopped"
+    helper = not _TRAINERS.search(script.rpartition("/")[2]) if script else False
+    if helper and state.phase in ("exiting", "finished"):
+        record.helper = True
+        if known is None:
+            state.failure = record  # if the job's exit code is bad, this is why
         return False
     if event.top_level:
         state.attempt.uncaught_after = state.attempt.iterations
         _prove(state, at)
-    if state.failure is None:
-        message = f"{event.exception}: {event.message}" if event.message else event.exception
-        state.failure = FailureRecord(
-            "python_exception", message, at, text, fatal=False, rank=event.rank, node=event.node
-        )
+    if known is None or (
+        (known.consequence or known.exit_code is not None) and known.failure in (*_BARE, "python_exception", "nccl")
+        and not record.consequence and record.failure != "stopped"
+    ):  # fmt: skip
+        record.fatal = known is not None and known.fatal
+        record.exit_code = known.exit_code if known is not None else None
+        state.failure = record
+    elif not known.fatal and record.failure == "stopped" and not _uncaught(state, known):
+        state.failure = record
+    if event.top_level:
+        certain = not helper and bool(script)
+        _end_by_traceback(state, event, at, certain=certain)
     return False
+
+
+def _end_by_traceback(state: RunState, event: TracebackSeen, at: float, *, certain: bool) -> None:
+    """The process that printed it is gone. `certain`: it is one of the training."""
+    attempt = state.attempt
+    if state.phase == "finished" or state.failure is None:
+        return
+    if event.rank is None and event.node is None:
+        attempt.alone = True
+    state.failure.fatal = True
+    before = attempt.first_failure_at, state.phase
+    _crash(state, at, survivable=True)
+    if before[0] is None or before[1] != "crashed":
+        attempt.doubtful = not certain
 
 
 def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: str) -> bool:
@@ -127,15 +232,28 @@ def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: st
         if state.phase in ENDED:
             return False
         expected = state.topology.world_size or state.topology.processes_per_node
-        over = expected is None or state.attempt.processes_ended >= expected
+        over = event.launch or expected is None or state.attempt.processes_ended >= expected
         set_phase(state, "finished" if over else "exiting", at)
         return True
     if event.exit_code is None and state.phase in ENDED:
+        if state.phase == "crashed":
+            _prove(state, at)
         return False
-    if state.failure is None:
+    known = _known(state)
+    helpers = known is None or known.consequence or known.failure in _BARE or known.helper
+    if state.phase == "exiting" and state.attempt.done_at is not None and helpers:
+        state.attempt.job_failed_at = at
+        set_phase(state, "finished", at)
+        return True
+    if known is None:
+        code = "badly" if event.exit_code is None else f"with exit code {event.exit_code}"
+        what = "the launch" if event.launch else "a process"
         state.failure = FailureRecord(
-            "unknown", f"a process ended with exit code {event.exit_code}", at, text, node=event.node
-        )
+            "unknown", f"{what} ended {code}", at, text, node=event.node, after=state.attempt.iterations,
+            exit_code=event.exit_code,
+        )  # fmt: skip
+    else:
+        known.fatal = True
     _crash(state, at)
     return False
 
@@ -151,6 +269,7 @@ def fold_process_terminated(state: RunState, _event: ProcessTerminated, at: floa
 
 def fold_exit(state: RunState, _event: ProgramExited | TrainerSummary, at: float, _text: str) -> bool:
     """The training loop ended by itself."""
+    state.attempt.done_at = at
     set_phase(state, "finished", at)
     return True
 
@@ -164,7 +283,8 @@ def believe(state: RunState) -> None:
 
 def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
     """A run whose iterations are done and whose log is silent has finished, if no process was seen to hang on."""
-    if state.phase != "exiting" or state.attempt.processes_ended or state.progress_at is None:
+    attempt = state.attempt
+    if state.phase != "exiting" or state.progress_at is None or (attempt.processes_ended and attempt.cut_at is None):
         return False
     if now - state.progress_at < exiting_seconds:
         return False

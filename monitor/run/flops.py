@@ -20,6 +20,7 @@ from monitor.run.topology import Topology
 from parsers.dialects import dialect_of
 
 Formula = Callable[[Topology, float, int, int], float | None]
+_PRINTED_SINCE = 1_640_995_200.0  # 2022: programs of 2021 printed no TFLOPs, people worked them out by the notes' rule
 
 
 def passes(topology: Topology) -> int | None:
@@ -35,9 +36,9 @@ def rate(flops: float | None, topology: Topology, seconds: float) -> float | Non
 
 
 def seed(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """BigScience's notes of 2021: 2 F P s B / (t W), P all parameters as told, else worked out from the sizes."""
+    """BigScience's notes of 2021: 2 F P s B / (t W), P the size as people call it, else as told, else worked out."""
     factor, counted = passes(topology), parameters(topology)
-    count = topology.parameters or (counted[0] if counted else None)
+    count = topology.nominal_parameters or topology.parameters or (counted[0] if counted else None)
     if not factor or not count:
         return None
     return rate(2 * factor * count * sequence * batch, topology, seconds)
@@ -154,7 +155,8 @@ def megatron_lm_2024(topology: Topology, seconds: float, batch: int, sequence: i
 
 
 def megatron_lm_2026(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """Megatron-LM from 2025: causal-halved core, B s [6hfml + 6(h(q + 2k) + qh)l + 6hV] + 6 B s^2 q l.
+    """Megatron-LM from 2025: causal-halved core, B s [6hfml + 6(h(q + 2k + g) + qh)l + 6hV] + 6 B s^2 q l; g is q
+    with an output gate in the attention, else 0.
 
     MoE puts topk f_moe in place of f, MTP adds its layers, 6(3h + 2h^2) and one logit each. The risk left: a model with
     some dense layers, shared experts, latent, linear or hybrid attention, or packed sequences prints another number.
@@ -170,8 +172,8 @@ def megatron_lm_2026(topology: Topology, seconds: float, batch: int, sequence: i
 
 
 def _projections(sizes: Sizes) -> int:
-    """MACs per token of one layer's query, key, value and output projections."""
-    return sizes.hidden * (sizes.query + 2 * sizes.key) + sizes.query * sizes.hidden
+    """MACs per token of one layer's query, key, value, gate and output projections."""
+    return sizes.hidden * (sizes.query + 2 * sizes.key + sizes.gate) + sizes.query * sizes.hidden
 
 
 def gpt_neox_2021(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
@@ -198,6 +200,7 @@ def gpt_neox(topology: Topology, seconds: float, batch: int, sequence: int) -> f
     return _narayanan(topology, seconds, batch, sequence, 24, lambda _factor: 16)
 
 
+EFFECTIVE = "effective_tera_flops"
 FORMULAS: dict[str, Formula] = {
     "bigscience": bigscience,
     "megatron_deepspeed_2021": megatron_deepspeed_2021,
@@ -211,7 +214,7 @@ FORMULAS: dict[str, Formula] = {
     "seed": seed,
     "bigscience_true_vocabulary": bigscience_true_vocabulary,
     "microsoft_corrected": microsoft_corrected,
-    "effective_tera_flops": effective_tera_flops,
+    EFFECTIVE: effective_tera_flops,
 }
 """The order in which a printed number is explained: what programs print, then corrections that none prints."""
 
@@ -228,11 +231,15 @@ def computed_tflops(
     sequence_length: int | None,
     dialect: str | None,
     formula: str | None = None,
+    at: float | None = None,
 ) -> tuple[str, float] | None:
-    """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the dialect's newest, else PR 251."""
+    """(formula, TFLOP/s per GPU): `formula` if it is given and computable, else the rule of 2021's notes for a log of
+    that time, else the dialect's newest, else PR 251. `at`: Unix seconds by the log's own clock.
+    """
     if not batch_size or not sequence_length:
         return None
-    for name in (formula, (*formulas_of(dialect), "bigscience")[0]):
+    noted = "seed" if at is not None and at < _PRINTED_SINCE else None
+    for name in (formula, noted, (*formulas_of(dialect), "bigscience")[0]):
         if name in FORMULAS:
             value = FORMULAS[name](topology, seconds, batch_size, sequence_length)
             if value is not None:

@@ -1,4 +1,4 @@
-"""`fold`: one event into the state of its run. The only writer of RunState, called by the loop that owns it.
+"""`fold`: one event into the state of its run, called by the loop that owns it.
 
 `at` is when the line was written as far as we know: when it was read while the log comes live, the file's last change
 while a backlog is read. `live` tells which.
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from monitor.run import saves, setup
-from monitor.run.attempts import count_failure
 from monitor.run.ends import (
     fold_exit,
     fold_failure,
@@ -19,6 +18,7 @@ from monitor.run.ends import (
     fold_traceback,
     fold_watchdog,
 )
+from monitor.run.flops import EFFECTIVE
 from monitor.run.iterations import (
     fold_engine_step,
     fold_iteration,
@@ -31,6 +31,8 @@ from monitor.run.nodes import note_node
 from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
 from monitor.run.recording import AMENDING, record
 from monitor.run.state import Memory, RunState
+from monitor.run.steady import Sample
+from parsers.engine.fields import whole
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
@@ -59,6 +61,7 @@ from parsers.events import (
     ProcessExited,
     ProcessTerminated,
     ProgramExited,
+    SizesTold,
     SoftwareSeen,
     StragglerReported,
     ThroughputReported,
@@ -101,8 +104,9 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         handler = _HANDLERS.get(kind)
         progressed = handler is None or handler(state, event, source, at, live, entry)
     phase = state.phase
-    if phase == "crashed" and not state.attempt.doubtful:
-        count_failure(state)
+    if phase == "crashed" and not state.attempt.doubtful and (not state.proven or (live and before != "crashed")):
+        # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
+        state.proven, state.live = True, state.live or live
     stepped = state.iterations_total != counted
     if stepped or phase != before or kind in AMENDING or (progressed and kind is ValidationLogged):
         record(state, event, stepped, phase != before, clock, at, live)
@@ -205,11 +209,12 @@ def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float,
 
 
 def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
-    state.overflows_total += 1
+    news = state.overflows.take_line(event, state.latest.iteration or 0, state.log_interval or 1)
+    state.overflows_total += news
     scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
     if scale is not None:
         state.latest.loss_scale = scale
-    return True
+    return news
 
 
 def _on_scale_exhausted(
@@ -221,8 +226,20 @@ def _on_scale_exhausted(
 
 
 def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> bool:
+    latest, topology = state.latest, state.topology
     if event.tflops is not None:
-        state.latest.tflops = event.tflops
+        latest.tflops = event.tflops
+    if event.parameters_billions is not None:  # Megatron-DeepSpeed's flops_calculator: a line behind each iteration's
+        state.effective_tflops = event.tflops
+        state.tflops_formula = EFFECTIVE
+        if topology.parameters is None:
+            topology.parameters = whole(event.parameters_billions * 1e9)
+    if event.samples_per_second is not None and event.seconds_per_step is not None:
+        # DeepSpeed-Chat's own line: a step of its whole loop, of which each engine tells a part
+        if not state.rates_of_loop:
+            state.rates_of_loop, state.printed_rates = True, Sample()
+        latest.samples_per_second = event.samples_per_second
+        state.printed_rates.add(event.samples_per_second)
     return False
 
 
@@ -240,8 +257,9 @@ _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     TrainerSetting: setup.on_trainer_setting,
     MilestoneReached: setup.on_milestone,
     ArgumentsDumped: setup.on_arguments,
-    TopologyLogged: setup.on_topology,
+    TopologyLogged: setup.on_sizes,
     ModelSettingLogged: setup.on_topology,
+    SizesTold: setup.on_topology,
     BatchSizeRampupPlanned: setup.on_topology,
     ParametersCounted: setup.on_parameters,
     EnvironmentVariableSeen: setup.on_environment,

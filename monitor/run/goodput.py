@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from monitor.run.attempts import PLANNED
 from monitor.run.state import RunState
 
 
@@ -18,7 +19,7 @@ def mean_time_between_failures_seconds(state: RunState) -> float | None:
 
 
 def _planned(state: RunState) -> bool:
-    return state.failure is not None and state.failure.failure in ("time_limit", "preempted")
+    return state.failure is not None and state.failure.failure in PLANNED
 
 
 def advised_save_interval(state: RunState) -> float | None:

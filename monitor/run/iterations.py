@@ -19,6 +19,8 @@ from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, Tra
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
 _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost
+SILENT_EVALUATION = "evaluating silently"
+"""Key of the gaps in which an evaluation may lie of which no line tells."""
 EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 
 
@@ -151,9 +153,13 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
         state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
     if state.validations_since:
         state.evaluation_sets, state.validations_since = state.validations_since, 0
+    if state.evaluation_due:
+        _nothing_evaluated(state, at, live)
     phase = _phase_after(state, iteration)
     if phase != state.phase:
         set_phase(state, phase, at)
+    if phase == "evaluating":
+        state.evaluation_due = True
 
 
 def _interval(state: RunState, iteration: int) -> int:
@@ -190,9 +196,7 @@ def _take_seconds(state: RunState, elapsed: float, delta: int, first: bool, at: 
         state.step_seconds = pure
         printed = state.latest.tflops if state.driver == "iteration" and pure == elapsed else None
         state.steady.add(batch_size, pure, printed)
-    baseline = state.pace.add(pure, batch_size, delta)
-    if baseline is not None:
-        state.last_baseline = baseline
+    state.pace.add(pure, batch_size, delta)
 
 
 def _pure_seconds(state: RunState, elapsed: float, delta: int, at: float | None) -> float | None:
@@ -254,11 +258,20 @@ def evaluation_every(state: RunState) -> int | None:
     return (state.topology.eval_interval or state.evaluation_interval) if state.topology.eval_iters != 0 else None
 
 
+def _nothing_evaluated(state: RunState, at: float, live: bool) -> None:
+    """The loop went on after an iteration at which it was to evaluate, and nothing told of that: arguments ask for
+    evaluations that need not be (there may be no validation data). It is not expected again before one is seen.
+    """
+    state.evaluation_due, state.evaluation_silent = False, True
+    if live and state.progress_at is not None and at > state.progress_at:
+        gap_of(state, SILENT_EVALUATION).add(at - state.progress_at)
+
+
 def _phase_after(state: RunState, iteration: int) -> Phase:
     if state.train_iterations is not None and iteration >= state.train_iterations:
         return "exiting"
     every = evaluation_every(state)
-    if every and iteration % every == 0:
+    if every and iteration % every == 0 and not state.evaluation_silent:
         return "evaluating"  # no line announces it: the loop evaluates before it goes on
     return "training"
 
@@ -271,10 +284,14 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
     if event.step <= 0:
         return False
     if state.driver not in (None, "engine"):
+        if event.skipped_steps is not None:
+            state.overflows.take_counter(event.step, event.skipped_steps)
         last = state.latest.iteration
         return last is None or event.step > last
     state.driver = "engine"
-    state.dialect = state.dialect or DEEPSPEED.name
+    state.dialect = event.dialect or state.dialect or DEEPSPEED.name
+    if event.train_steps is not None:
+        state.train_iterations = event.train_steps
     last = state.attempt.last_iteration
     if last is not None and event.step < last:
         begin_attempt(state, at)
@@ -285,10 +302,10 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
     if event.learning_rate is not None:
         latest.learning_rate = event.learning_rate
     if event.skipped_steps is not None:
-        state.skipped_iterations_total += max(0, event.skipped_steps - state.engine_skipped)
-        state.engine_skipped = event.skipped_steps
-    if event.samples_per_second is not None:
+        state.skipped_iterations_total += state.overflows.take_counter(event.step, event.skipped_steps)
+    if event.samples_per_second is not None and not state.rates_of_loop:
         latest.samples_per_second = event.samples_per_second
+        state.printed_rates.add(event.samples_per_second)
     latest.global_batch_size = state.topology.global_batch_size
     elapsed = event.seconds_per_step
     if elapsed is None and event.samples_per_second and latest.global_batch_size:
@@ -313,7 +330,7 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, 
         return False
     state.proven = True
     state.train_iterations = event.total
-    return _trainer_step(state, event.step, event.seconds_per_step, at, live)
+    return _trainer_step(state, event.step, event.seconds_per_step or None, at, live)  # 0.00s/it is no time yet
 
 
 def _trainer_step(state: RunState, step: int, seconds: float | None, at: float, live: bool) -> bool:

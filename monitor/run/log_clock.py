@@ -15,12 +15,11 @@ def log_clock(text: str | None) -> float | None:
     """Of one line; None where it is no time."""
     if text is None:
         return None
-    if len(text) == 26 and text[19] == ".":  # most lines share their minute with the one before
-        minute = _minute(text[:17])
+    if text[19:20] == ".":  # most lines share their minute with the one before
         seconds = text[17:]
-        if minute is not None and seconds.isascii() and seconds[:2].isdigit() and seconds[3:].isdigit():
-            second = float(seconds)
-            return minute + second if second < 60.0 else None
+        if seconds.isascii() and seconds[:2].isdigit() and seconds[3:].isdigit():
+            minute = _minute(text[:17])
+            return minute + float(seconds) if minute is not None and float(seconds) < 60.0 else None
     return _moment(text)
 
 

@@ -39,41 +39,37 @@ def observe_iteration(
     seen: Observed, event: IterationLogged, attempt: int, batch_size: int | None, tokens_per_sample: int | None
 ) -> None:
     """An iteration line that counted; batch and tokens as the line says them, else as the arguments do."""
-    _begin(seen, attempt)
-    batch, samples, seconds = event.global_batch_size, event.consumed_samples, event.seconds_per_iteration
-    if seconds is not None and not 0 < seconds < inf:
-        seconds = None
-    if batch and samples is not None:
-        _count(seen, event.iteration, samples, batch)
-    if batch and seconds:
-        if batch != seen.batch:
-            seen.rates = []
-        elif event.samples_per_second is not None and isfinite(event.samples_per_second):
-            seen.rates.append(event.samples_per_second * seconds / batch)
-            del seen.rates[:-_KEPT]
-    tflops = event.tflops
-    if tflops is not None and 0 < tflops < inf and seconds and batch_size and tokens_per_sample:
-        seen.tflops.append((tflops, seconds, batch_size, tokens_per_sample))
-        del seen.tflops[:-_KEPT]
-    seen.batch = batch
-
-
-def _begin(seen: Observed, attempt: int) -> None:
-    """A new attempt is observed anew."""
-    if seen.attempt != attempt:
+    if seen.attempt != attempt:  # observed anew
         seen.attempt, seen.iteration, seen.samples, seen.batch = attempt, None, None, None
         seen.counted = seen.miscounted = seen.unexplained = 0
         seen.rates, seen.tflops = [], []
-
-
-def _count(seen: Observed, iteration: int, samples: int, batch: int) -> None:
-    """Consumed samples of a line."""
-    if seen.samples is not None and seen.iteration is not None and seen.batch:
-        steps, grown = iteration - seen.iteration, samples - seen.samples
-        seen.counted += 1
-        if min(batch, seen.batch) * steps <= grown <= max(batch, seen.batch) * steps:
-            seen.miscounted = 0
-        else:
-            seen.miscounted += 1
-            seen.miscount = [steps, grown, batch]
-    seen.iteration, seen.samples = iteration, samples
+    batch, samples, seconds, before = (
+        event.global_batch_size,
+        event.consumed_samples,
+        event.seconds_per_iteration,
+        seen.batch,
+    )
+    if batch and samples is not None:
+        if before and seen.samples is not None and seen.iteration is not None:
+            steps, grown = event.iteration - seen.iteration, samples - seen.samples
+            seen.counted += 1
+            if grown == batch * steps or min(batch, before) * steps <= grown <= max(batch, before) * steps:
+                seen.miscounted = 0
+            else:
+                seen.miscounted += 1
+                seen.miscount = [steps, grown, batch]
+        seen.iteration, seen.samples = event.iteration, samples
+    if seconds is not None and 0 < seconds < inf:
+        rate, tflops = event.samples_per_second, event.tflops
+        if batch:
+            if batch != before:
+                seen.rates = []
+            elif rate is not None and isfinite(rate):
+                seen.rates.append(rate * seconds / batch)
+                if len(seen.rates) > _KEPT:
+                    del seen.rates[0]
+        if tflops is not None and 0 < tflops < inf and batch_size and tokens_per_sample:
+            seen.tflops.append((tflops, seconds, batch_size, tokens_per_sample))
+            if len(seen.tflops) > _KEPT:
+                del seen.tflops[0]
+    seen.batch = batch

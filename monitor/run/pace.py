@@ -6,9 +6,10 @@ ramp-up is a legal slowdown), so windows are kept per global batch size and the 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Sequence
+from bisect import bisect_left
 from dataclasses import dataclass, field
+
+from monitor.statistics.median import median
 
 _WINDOW = 64  # iterations remembered per batch size: enough for a steady median, short enough to follow a level shift
 _SIZES = 4  # batch sizes remembered: a ramp-up passes through many, only the last few predict the next
@@ -23,75 +24,59 @@ class Pace:
 
     windows: dict[int, list[float]] = field(default_factory=dict)
     last_batch_size: int = 0
-    ordered: list[float] = field(default_factory=list)
-    """The window of the last batch size by value: the median is asked for at every iteration."""
     sum_seconds: float = 0.0
     count: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(HISTOGRAM_BUCKETS) + 1))
 
-    def add(self, seconds: float, batch_size: int | None, iterations: int = 1) -> float | None:
-        """`iterations` iterations took `seconds` each; gives `baseline` as it is now."""
+    def add(self, seconds: float, batch_size: int | None, iterations: int = 1) -> None:
+        """`iterations` iterations took `seconds` each."""
         key = batch_size or 0
-        window, ordered = self.windows.get(key), self.ordered
-        if window is None or key != self.last_batch_size or len(ordered) != len(window):
+        window = self.windows.get(key)
+        if window is None or key != self.last_batch_size:
             window = self.windows[key] = self.windows.pop(key, [])  # newest last
-            self.ordered = ordered = sorted(window)
             while len(self.windows) > _SIZES:
                 del self.windows[next(iter(self.windows))]
             self.last_batch_size = key
         window.append(seconds)
-        insort(ordered, seconds)
-        if len(window) > _WINDOW:
-            oldest = window.pop(0)
-            place = bisect_left(ordered, oldest)
-            if place < len(ordered) and ordered[place] == oldest:
-                del ordered[place]
-            else:  # a NaN among them has no place in an order
-                self.ordered = ordered = sorted(window)
+        if len(window) > 2 * _WINDOW:
+            del window[:-_WINDOW]
         self.sum_seconds += seconds * iterations
         self.count += iterations
         self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
-        return _middle(ordered) if len(ordered) >= 3 else None
 
     def reset_windows(self) -> None:
         """A new attempt may run on other nodes: its normal is learned anew, the distribution goes on."""
         self.windows = {}
-        self.ordered = []
+
+    @property
+    def window(self) -> list[float]:
+        """The last seconds per iteration at the current batch size, the newest last."""
+        return self.windows.get(self.last_batch_size, [])[-_WINDOW:]
 
     @property
     def baseline(self) -> float | None:
         """Median seconds per iteration at the current batch size; None before the third (the first is an outlier)."""
-        window = self.windows.get(self.last_batch_size, ())
-        return self._median(window) if len(window) >= 3 else None
-
-    def _median(self, window: Sequence[float]) -> float:
-        values = self.ordered
-        return _middle(values if len(values) == len(window) else sorted(window))  # an older version saved no order
+        window = self.window
+        return median(window) if len(window) >= 3 else None
 
     @property
     def band(self) -> tuple[float, float] | None:
         """What nine of ten iterations take at the current batch size, as parts of the baseline: (0.99, 1.02)."""
-        window = sorted(self.windows.get(self.last_batch_size, []))
-        if len(window) < 3:
+        ordered = sorted(self.window)
+        if len(ordered) < 3:
             return None
-        median, edge = self._median(window), len(window) // 20
-        return (window[edge] / median, window[-1 - edge] / median) if median > 0 else None
+        middle, edge = median(ordered), len(ordered) // 20
+        return (ordered[edge] / middle, ordered[-1 - edge] / middle) if middle > 0 else None
 
     def predicted(self) -> float | None:
         """Seconds that the next iteration should take at most on a normal day: the larger of the median and the last,
         so that a batch size that grows step by step is followed at once.
         """
-        window = self.windows.get(self.last_batch_size)
+        window = self.window
         if not window:
             return None
-        median, last = self._median(window), window[-1]
-        return last if last > median else median
-
-
-def _middle(ordered: Sequence[float]) -> float:
-    """The median of values in order."""
-    half = len(ordered) >> 1
-    return ordered[half] if len(ordered) & 1 else (ordered[half - 1] + ordered[half]) / 2
+        middle, last = median(window), window[-1]
+        return last if last > middle else middle
 
 
 @dataclass(slots=True)

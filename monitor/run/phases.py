@@ -59,6 +59,7 @@ SETUP: frozenset[type[Event]] = frozenset(
         events.ArgumentsDumped,
         events.TopologyLogged,
         events.ModelSettingLogged,
+        events.SizesTold,
         events.ParametersCounted,
         events.MilestoneReached,
         events.CheckpointLoadStarted,

@@ -83,15 +83,19 @@ def _row(state: RunState, time: float | None) -> Row:
         latest.loss_scale,
         seconds,
         state.last_baseline,
-        latest.tflops if latest.tflops is not None else _computed_tflops(state, seconds),
+        latest.tflops if latest.tflops is not None else _other_tflops(state, seconds),
         memory.max_reserved or memory.max_allocated,
         latest.learning_rate,
         latest.global_batch_size,
     )
 
 
-def _computed_tflops(state: RunState, seconds: float | None) -> float | None:
-    """FLOPs over time: the FLOPs are worked out once for each batch size, sequence length and layout."""
+def _other_tflops(state: RunState, seconds: float | None) -> float | None:
+    """As a line of its own told last, else FLOPs over time: the FLOPs are worked out once for each batch size, sequence
+    length and layout.
+    """
+    if state.effective_tflops is not None:
+        return state.effective_tflops
     if not seconds:
         return None
     topology, latest = state.topology, state.latest

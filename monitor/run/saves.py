@@ -39,6 +39,7 @@ def on_evaluation(
     state: RunState, event: EvaluationProgressed, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """Evaluation moves."""
+    state.evaluation_due = state.evaluation_silent = False
     _overhead(state, at)
     set_phase(state, PHASE_AFTER[event.kind], at)
     return True
@@ -48,6 +49,7 @@ def on_validation(
     state: RunState, event: ValidationLogged, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """A validation set has its result; more sets may follow."""
+    state.evaluation_due = state.evaluation_silent = False
     known = state.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
     if known is not None and known.iteration == event.iteration and known.loss == loss:
@@ -61,11 +63,12 @@ def on_validation(
     state.validations_since += 1
     if state.phase not in ENDED:
         last_set = state.evaluation_sets is not None and state.validations_since >= state.evaluation_sets
-        set_phase(state, "exiting" if _training_done(state) else "training" if last_set else "evaluating", at)
+        set_phase(state, "exiting" if training_done(state) else "training" if last_set else "evaluating", at)
     return True
 
 
-def _training_done(state: RunState) -> bool:
+def training_done(state: RunState) -> bool:
+    """Whether the last iteration that was asked for is done."""
     last = state.latest.iteration
     return state.train_iterations is not None and last is not None and last >= state.train_iterations
 
@@ -130,7 +133,7 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
     checkpoints.started_at = None
     _overhead(state, at)
     if state.phase == "saving":
-        set_phase(state, "exiting" if _training_done(state) else "training", at)
+        set_phase(state, "exiting" if training_done(state) else "training", at)
     return True
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from monitor.run import topology as topologies
 from monitor.run.attempts import boundary, set_phase
+from monitor.run.experiments import plan_of
 from monitor.run.phases import PHASE_AFTER_MILESTONE
 from monitor.run.state import RunState
+from parsers.engine.fields import whole
 from parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,
@@ -20,6 +22,7 @@ from parsers.events import (
     MilestoneReached,
     ParametersCounted,
     SoftwareSeen,
+    TopologyLogged,
     TrainerSetting,
 )
 
@@ -32,6 +35,8 @@ def on_milestone(
         boundary(state, event.milestone, event.logged_at or source, source, at)
     if state.attempt.iterations == 0 or event.milestone == "training_done":
         set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
+        if event.milestone == "training_done":
+            state.attempt.done_at = at
         return True
     return False
 
@@ -40,7 +45,10 @@ def on_arguments(
     state: RunState, event: ArgumentsDumped, source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """The arguments dump: a boundary, and most of the topology."""
-    boundary(state, "arguments", str(zlib.crc32(repr(sorted(event.values.items())).encode())), source, at)
+    stamp = str(zlib.crc32(repr(sorted(event.values.items())).encode()))
+    boundary(state, "arguments", stamp, source, at)
+    if state.attempt.boundaries["arguments"] == stamp:  # another dump of a launch is a critic's or a teacher's
+        state.plan = plan_of(event)
     return on_topology(state, event, source, at, _live, _entry)
 
 
@@ -52,6 +60,13 @@ def on_topology(state: RunState, event: Event, _source: str, _at: float, _live: 
         if state.train_iterations is None:
             state.train_iterations = changed.train_iterations
     return state.attempt.iterations == 0
+
+
+def on_sizes(state: RunState, event: TopologyLogged, source: str, at: float, live: bool, entry: LogEvent) -> bool:
+    """`using world size: ...` is the first line of Megatron; other programs tell sizes at any time."""
+    if event.world_size is not None and event.data_parallel_size is not None:
+        boundary(state, "world", f"{event.world_size}/{event.data_parallel_size}", source, at)
+    return on_topology(state, event, source, at, live, entry)
 
 
 def on_parameters(state: RunState, event: ParametersCounted, *_rest: Any) -> bool:
@@ -70,7 +85,7 @@ def on_trainer_setting(
             boundary(state, "running_training", event.logged_at or source, source, at)
         state.trainer_declared = True
     elif event.name == "total optimization steps" and isinstance(event.value, int | float):
-        state.trainer_total = int(event.value)
+        state.trainer_total = whole(event.value)
         if state.driver in (None, "trainer"):
             state.train_iterations = state.trainer_total
     return on_topology(state, event, source, at, live, entry)
@@ -79,6 +94,10 @@ def on_trainer_setting(
 def on_environment(state: RunState, event: EnvironmentVariableSeen, *_rest: Any) -> bool:
     """A variable of the allow-list."""
     state.environment[event.name] = event.value
+    if event.name in topologies.NOMINAL_SIZES:
+        changed = topologies.apply(state.topology, event)
+        if changed is not None:
+            state.topology = changed
     state.environment_seen[event.name] = state.iterations_total
     return False
 

@@ -20,6 +20,8 @@ class Sizes:
     query: int
     key: int
     matrices: int
+    gate: int = 0
+    """Width of the attention's output gate: as wide as the query where there is one."""
 
 
 def sizes_of(topology: Topology) -> Sizes | None:
@@ -38,7 +40,9 @@ def sizes_of(topology: Topology) -> Sizes | None:
             return None
         channels = topology.kv_channels or hidden // heads
         query, key = channels * heads, channels * (topology.query_groups or heads)
-    return Sizes(layers, hidden, ffn, query, key, 3 if topology.glu else 2) if 0 < key <= query else None
+    if not 0 < key <= query:
+        return None
+    return Sizes(layers, hidden, ffn, query, key, 3 if topology.glu else 2, query if topology.output_gate else 0)
 
 
 def expert_width(topology: Topology) -> int | None:
@@ -66,7 +70,7 @@ def parameters(topology: Topology) -> tuple[int, int] | None:
     if sizes is None or not vocab or not sequence or (topology.experts or 0) > 1:
         return None
     hidden, ffn = sizes.hidden, sizes.ffn
-    attention = 2 * hidden * (sizes.query + sizes.key) + sizes.query + 2 * sizes.key + hidden
+    attention = hidden * (2 * sizes.query + 2 * sizes.key + sizes.gate) + sizes.query + 2 * sizes.key + hidden
     mlp = sizes.matrices * hidden * ffn + (sizes.matrices - 1) * ffn + hidden
     outside = sizes.layers * (attention + mlp + 4 * hidden)
     return outside + (vocab + sequence + 2) * hidden, outside

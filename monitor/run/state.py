@@ -1,4 +1,7 @@
-"""What is known of one run: plain values, changed by fold.py alone.
+"""What is known of one run: plain values.
+
+The fold writes them; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and the core
+which sources the run has, which of them cannot be read, whether it is live, and when it was read.
 
 A run is a named training: several attempts (launches), each with phases; its lines may come from several sources.
 Instants are seconds of the daemon's steady clock (monitor/clock.py), durations seconds; `unix` translates an instant
@@ -13,9 +16,10 @@ from typing import Any
 from monitor.run.copies import Copies
 from monitor.run.history import History
 from monitor.run.observed import Observed
+from monitor.run.overflows import Overflows
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
-from monitor.run.steady import Steady
+from monitor.run.steady import Sample, Steady
 from monitor.run.topology import Topology
 from parsers.events import text_of
 
@@ -69,8 +73,27 @@ class Attempt:
     """When something told so of what was doubtful before."""
     uncaught_after: int | None = None
     """Iterations of this launch as a traceback came that nobody had caught."""
+    alone: bool = False
+    """A traceback that nobody had caught carries no rank: the process that writes this log has ended."""
+    done_at: float | None = None
+    """When the training loop said that it is done."""
+    job_failed_at: float | None = None
+    """When, after that, its job ended badly: the training's work is whole."""
+    cut_at: float | None = None
+    """When its processes, which should have ended since, were ended by force."""
     highest_before: int | None = None
     """The highest iteration that any launch before this one had reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Which of a log's experiments a run is."""
+
+    log: str = ""
+    """The run of the log's first experiment."""
+    number: int = 1
+    label: str = ""
+    """What the run's name has beside the log's: the experiment's own id, else its number; empty for the first."""
 
 
 @dataclass(slots=True)
@@ -87,6 +110,10 @@ class FailureRecord:
     node: str | None = None
     logged_at: str | None = None
     exit_code: int | None = None
+    helper: bool = False
+    """Another program of the job told it, not the training."""
+    after: int = 0
+    """Iterations of the launch when it was told: what the launch went on from is not what ended it."""
 
 
 @dataclass(slots=True)
@@ -107,6 +134,12 @@ class AttemptEnd:
     """The nodes that failed, or that the launch ran on where no line names the one."""
     culprit: bool = False
     """`nodes` are those that failed."""
+    crashed: bool = False
+    """A line told that it died; else the next launch only began where it had been."""
+    line: str = ""
+    """The line that names the failure."""
+    watched: bool = False
+    """It died while the log was followed."""
 
 
 @dataclass(slots=True)
@@ -188,6 +221,9 @@ class RunState:
     unreadable: dict[str, str] = field(default_factory=dict)
     """Source -> what the system said."""
 
+    experiment: Experiment = field(default_factory=Experiment)
+    plan: dict[str, str] = field(default_factory=dict)
+    """What the arguments of the last launch say that tells experiments apart (experiments.py)."""
     latest: Latest = field(default_factory=Latest)
     attempt: Attempt = field(default_factory=Attempt)
     restarts: int = 0
@@ -212,12 +248,15 @@ class RunState:
     skipped_iterations_total: int = 0
     nan_iterations_total: int = 0
     overflows_total: int = 0
-    engine_skipped: int = 0
+    overflows: Overflows = field(default_factory=Overflows)
+    """Which overflow lines and counters of this launch tell the same step."""
     failures_total: dict[str, int] = field(default_factory=dict)
     counted_attempt: int = -1
     """The last attempt whose failure was counted."""
     lost_to: str = "unknown"
     """What the last launch ended by: its lost work is counted under this name."""
+    after_finish: bool = False
+    """The launch before the present one had finished: what it did is not lost."""
     lost_iterations_total: int = 0
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
 
@@ -231,10 +270,16 @@ class RunState:
     """Iterations between the last two lines."""
     log_interval_before: int | None = None
     """The same of the launch before."""
-    last_baseline: float | None = None
-    """The last known normal seconds per iteration, also of a launch before."""
+    baseline_before: float | None = None
+    """Normal seconds per iteration of the launches before."""
     engine_seconds: float = 0.0
     """Seconds of this launch that DeepSpeed's engine reported before the loop's own line came."""
+    printed_rates: Sample = field(default_factory=Sample)
+    """Samples per second as DeepSpeed's engine prints them where no loop counts."""
+    rates_of_loop: bool = False
+    """They are those of a loop around several engines."""
+    effective_tflops: float | None = None
+    """The last one that stood on a line of its own (`Effective Tera Flops per GPU`)."""
     tflops_key: list[int | str | None] = field(default_factory=list)
     """What `tflops_seconds` was worked out for."""
     tflops_seconds: float | None = None
@@ -253,6 +298,10 @@ class RunState:
     """An evaluation or save happened since the last iteration line."""
     last_iteration_at: float | None = None
     evaluation_interval: int | None = None
+    evaluation_due: bool = False
+    """The last iteration is one after which the loop evaluates, and nothing of that has been seen yet."""
+    evaluation_silent: bool = False
+    """The loop went on and nothing had been seen: this launch evaluates nothing, or does not say so."""
     evaluation_sets: int | None = None
     """Validation results in the last whole evaluation: after so many the loop goes on."""
     validations_since: int = 0
@@ -289,6 +338,11 @@ class RunState:
     """Detectors' own memories, by detector name."""
     progress_clock: float | None = None
     """When the last progress was by the line's own stamp; None where the last step prints none."""
+
+    @property
+    def last_baseline(self) -> float | None:
+        """The last known normal seconds per iteration, of this launch or the one before."""
+        return self.pace.baseline or self.baseline_before
 
     @property
     def last_line(self) -> str:

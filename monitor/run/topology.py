@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 from monitor.run import traits
 from parsers.dialects import GPT_NEOX
+from parsers.engine.fields import integer, whole
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,
+    EnvironmentVariableSeen,
     Event,
     ModelSettingLogged,
+    SizesTold,
     TopologyLogged,
     TrainerSetting,
 )
@@ -44,6 +48,8 @@ class Topology:
     query_groups: int | None = None
     kv_channels: int | None = None
     sequence_length: int | None = None
+    sequence_grows: bool = False
+    """The arguments let the tokens that a layer works on grow (random-LTD), by what no line may tell."""
     vocab_size: int | None = None
     padded_vocab_size: int | None = None
     train_iterations: int | None = None
@@ -65,6 +71,14 @@ class Topology:
     moe_ffn_hidden_size: int | None = None
     mtp_layers: int | None = None
     parameters: int | None = None
+    nominal_parameters: int | None = None
+    """What a person calls the model's size: `MSIZE=18` in the trace of a job's script."""
+    output_gate: bool | None = None
+    """The attention's output is gated."""
+    engine_world_size: int | None = None
+    """DeepSpeed's own: the ranks that share the batch, whatever it is called."""
+    trainer: bool | None = None
+    """HF's Trainer: each GPU holds the whole model, or its ZeRO share of it."""
     gpu_name: str | None = None
     dialect: str | None = None
     rampup: tuple[int, int, int] | None = None
@@ -140,7 +154,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "eval_iters": ("eval_iters",),
     "exit_interval": ("exit_interval",),
     "zero_stage": ("zero_stage", "zero_optimization_stage"),
-    "experts": ("num_experts",),
+    "experts": ("num_experts", "moe_num_experts", "num_moe_experts", "num_local_experts", "n_routed_experts"),
     "moe_top_k": ("moe_router_topk", "topk"),
     "moe_ffn_hidden_size": ("moe_ffn_hidden_size",),
     "mtp_layers": ("mtp_num_layers",),
@@ -150,13 +164,16 @@ _PRECISIONS = (
     ("float32", "fp32"), ("fp32", "fp32"),
 )  # fmt: skip
 _MAY_BE_ZERO = frozenset({"zero_stage", "eval_iters"})
+NOMINAL_SIZES = frozenset({"MSIZE", "MODEL_SIZE"})
+"""Variables by which job scripts name the model's size, in billions."""
+_LARGEST_NOMINAL = 1e5  # billions
 
 
 def apply(topology: Topology, event: Event) -> Topology | None:
     """The topology with what the event tells; None if it tells nothing new."""
     told: dict[str, Any] = {}
     if isinstance(event, ArgumentsDumped):
-        told = _from_arguments(event.values)
+        told = sizes_of(event.values)
     elif isinstance(event, TopologyLogged):
         names = (
             "world_size", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
@@ -169,6 +186,14 @@ def apply(topology: Topology, event: Event) -> Topology | None:
         told = {"rampup": (event.start, event.increment, event.samples), "global_batch_size": event.end}
     elif isinstance(event, TrainerSetting) and isinstance(event.value, int | float):
         told = _from_trainer(event.name, event.value)
+    elif isinstance(event, SizesTold):
+        told = _from_sizes(event.values)
+        if event.default:
+            told = {name: value for name, value in told.items() if name not in topology.told}
+    elif isinstance(event, EnvironmentVariableSeen):
+        billions = _decimal(event.value.rstrip("bB"))
+        if event.name in NOMINAL_SIZES and billions is not None and 0 < billions < _LARGEST_NOMINAL:
+            told = {"nominal_parameters": round(billions * 1e9)}
     told = {name: value for name, value in told.items() if value is not None}
     if not told or all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
         return None
@@ -176,7 +201,8 @@ def apply(topology: Topology, event: Event) -> Topology | None:
     return _derive(replace(Topology(), **{**kept, **told}, told=topology.told | set(told)), topology)
 
 
-def _from_arguments(values: dict[str, str]) -> dict[str, Any]:
+def sizes_of(values: dict[str, str]) -> dict[str, Any]:
+    """What an arguments dump tells, by field of Topology."""
     told: dict[str, Any] = {}
     for name, spellings in _NAMES.items():
         found = next((number for spelling in spellings if (number := _whole(values.get(spelling))) is not None), None)
@@ -187,6 +213,7 @@ def _from_arguments(values: dict[str, str]) -> dict[str, Any]:
     told["dtype"] = _dtype(values)
     told["activation_checkpointing"] = _checkpointing(values)
     told["glu"] = _glu(values)
+    told["output_gate"] = _flag(values, "attention_output_gate")
     if any(value is not None for value in told.values()):
         told.update(traits.from_arguments(values))
     told["learning_rate"] = _decimal(values.get("lr"))
@@ -217,27 +244,58 @@ def _from_setting(name: str, value: float | str) -> dict[str, Any]:
             return {"gpu_name": value}
         return {"dtype": name} if name in ("fp16", "bf16") and value == "True" else {}
     if name == "parameters_billions":
-        return {"parameters": round(value * 1e9)}
+        return {"parameters": whole(value * 1e9)}
     if name == "unique_parameters":
-        return {"parameters": int(value)}
+        return {"parameters": whole(value)}
     sizes = ("padded_vocab_size", "micro_batches", "global_batch_size", "micro_batch_size", "world_size",
-             "gradient_accumulation_steps", "zero_stage")  # fmt: skip
-    return {name: int(value)} if name in sizes else {}
+             "gradient_accumulation_steps", "zero_stage", "engine_world_size")  # fmt: skip
+    return {name: whole(value)} if name in sizes else {}
 
 
 def _from_trainer(name: str, value: float) -> dict[str, Any]:
     if name == "instantaneous batch size per device":
-        return {"micro_batch_size": int(value)}
+        return {"micro_batch_size": whole(value), "trainer": True}
     if name.startswith("total train batch size"):
-        return {"global_batch_size": int(value)}
+        return {"global_batch_size": whole(value), "trainer": True}
     if name == "gradient accumulation steps":
-        return {"gradient_accumulation_steps": int(value)}
-    return {"train_iterations": int(value)} if name == "total optimization steps" else {}
+        return {"gradient_accumulation_steps": whole(value), "trainer": True}
+    return {"train_iterations": whole(value)} if name == "total optimization steps" else {}
+
+
+def _from_sizes(values: dict[str, int]) -> dict[str, Any]:
+    told: dict[str, Any] = dict(values)
+    if "recomputes" in told:
+        told["activation_checkpointing"] = "full" if told.pop("recomputes") else "none"
+    if "glu" in told:
+        told["glu"] = bool(told["glu"])
+    if "micro_batch_size" in told:
+        told["trainer"] = True
+    return told
+
+
+def _derive_trainer(new: Topology) -> None:
+    """DeepSpeed alone or HF's Trainer: no rank holds a part of another's layer."""
+    context = new.context_parallel_size or 1
+    if new.data_parallel_size is None:
+        if new.world_size and new.world_size % context == 0:
+            new.data_parallel_size = new.world_size // context
+        elif new.engine_world_size and context == 1:
+            new.data_parallel_size = new.engine_world_size
+        elif new.global_batch_size and new.micro_batch_size and new.gradient_accumulation_steps:
+            step = new.micro_batch_size * new.gradient_accumulation_steps
+            if new.global_batch_size % step == 0:
+                new.data_parallel_size = new.global_batch_size // step
+    if new.world_size is None and new.data_parallel_size:
+        new.world_size = new.data_parallel_size * context
 
 
 def _derive(new: Topology, _old: Topology) -> Topology:
     """What follows surely from what was told."""
     tensor, pipeline, context = new.tensor_parallel_size, new.pipeline_parallel_size, new.context_parallel_size or 1
+    if tensor is None and pipeline is None and (new.trainer or new.engine_world_size):
+        _derive_trainer(new)
+    elif new.data_parallel_size is None and new.engine_world_size and context == 1:
+        new.data_parallel_size = new.engine_world_size
     if tensor and pipeline:
         replica = tensor * pipeline * context
         if new.world_size and new.data_parallel_size is None and new.world_size % replica == 0:
@@ -254,23 +312,22 @@ def _derive(new: Topology, _old: Topology) -> Topology:
 def _whole(text: str | None) -> int | None:
     if text is None:
         return None
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        value = float(text)
-    except ValueError:
+    if text[:1] in ("[", "("):
         listed = _list(text)  # microsoft's fork prints num_experts as [1]
         return listed[0] if listed else None
-    return int(value) if value == value and abs(value) < 1e15 and value == int(value) else None
+    try:
+        float(text)
+    except ValueError:
+        return None  # `8 of them` is no number, where a line's field may go on behind one
+    return integer(text)
 
 
 def _decimal(text: str | None) -> float | None:
     try:
-        return float(text) if text is not None else None
+        value = float(text) if text is not None else None
     except ValueError:
         return None
+    return value if value is not None and isfinite(value) else None
 
 
 def _parsed(text: str | None) -> Any:
@@ -286,10 +343,8 @@ def _list(text: str | None) -> list[int] | None:
     value = _parsed(text)
     if not isinstance(value, list | tuple) or not value:
         return None
-    try:
-        return [int(item) for item in value]
-    except (ValueError, TypeError):
-        return None
+    found = [integer(str(item)) for item in value]
+    return None if None in found else [item for item in found if item is not None]
 
 
 def _flag(values: dict[str, str], name: str) -> bool | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from parsers.engine.fields import integer
+
 _OFF = frozenset({"", "None", "False", "0", "1", "[]", "{}", "[1]", "1.0", "no_shard"})
 _UNEVEN = (
     "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout",
@@ -29,6 +31,13 @@ _UNUSUAL = (
     "window_size", "sliding_window", "mamba_num_heads", "is_encoder_decoder", "sparse_attention_mode",
 )  # fmt: skip
 """Arguments under which FLOPs, parameters or tokens per sample are not those of a plain GPT."""
+PACKED = frozenset(
+    {
+        "sft", "variable_seq_lengths", "packing", "sequence_packing", "use_packed_sequences", "pack_sequences",
+        "sequence_packing_scheduler", "packed documents", "hybrid_context_parallel",
+    }
+)  # fmt: skip
+"""Those of them by which a sample holds as many sequences as fit: attention's FLOPs differ from step to step."""
 _PARALLEL = frozenset(
     {
         "tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size", "pipe_parallel_size",
@@ -51,6 +60,12 @@ def _on(values: dict[str, str], name: str) -> bool:
     return values.get(name, "None") not in _OFF
 
 
+def _grows(values: dict[str, str]) -> bool:
+    """A first length below the full one: how the first random-LTD was told."""
+    first, full = values.get("initial_sequence_length", ""), values.get("seq_length", "")
+    return first.isdigit() and full.isdigit() and 0 < int(first) < int(full)
+
+
 def from_arguments(values: dict[str, str]) -> dict[str, Any]:
     """The traits that a dump tells; every field is given, so that a new launch replaces the last one's."""
     parallel = sorted(
@@ -66,11 +81,12 @@ def from_arguments(values: dict[str, str]) -> dict[str, Any]:
         "num_virtual_stages_per_pipeline_rank", ""
     )
     return {
-        "virtual_pipeline_size": int(virtual) if virtual.isdigit() and int(virtual) > 1 else 1,
+        "virtual_pipeline_size": max(integer(virtual) or 1, 1),
         "uneven_pipeline": any(_on(values, name) for name in _UNEVEN),
         "other_parallelism": parallel,
         "unusual": unusual,
         "untied": _on(values, "untie_embeddings_and_output_weights") or _on(values, "no_weight_tying"),
+        "sequence_grows": _on(values, "random_ltd") or _grows(values),
         "flexible_batch": _on(values, "decrease_batch_size_if_needed"),
         "low_precision": _on(values, "fp8") or _on(values, "fp4") or _on(values, "transformer_impl_fp8"),
         "fused_softmax": {"True": True, "False": False}.get(values.get("masked_softmax_fusion", "")),

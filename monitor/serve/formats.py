@@ -155,7 +155,10 @@ LABELS = {
     "effective_training_time_ratio": "Effective time",
     "consumed_tokens": "Tokens consumed",
 }
-FLEET = ("iteration", "eta", "seconds_per_iteration", "tflops", "lm_loss", "progress_at", "at_risk_seconds")
+FLEET = (
+    "iteration", "eta", "seconds_per_iteration", "tflops", "samples_per_second", "lm_loss", "loss_scale",
+    "max_memory_bytes", "progress_at", "at_risk_seconds",
+)  # fmt: skip
 """The columns of the table of all runs, after name and state."""
 
 

@@ -18,12 +18,16 @@ WINDOW = 200  # values that make the level: long enough that a shift is found be
 RECENT = 16  # residuals for the median check
 LEARN = 16  # values before a level is believed
 DRIFT_EVERY = 10  # values between two looks at a drift
-_DRIFT = 50  # values whose median is held against the lowest such median
+DRIFT = 50  # values whose median is held against the lowest such median
 _RENEW = 8  # steps between two renewals of level and scale
 _CLIP = 4.0
 _SLACK = 1.5  # k of the CUSUM, in scales: a step of two scales is found, autocorrelated noise is not
 _FLOOR = 0.0035  # no scale is smaller: steady runs show 0.35 to 0.4 %, and milliseconds are rounded
 MARK_EVERY = 64  # values between two marks of the level
+_FINE = 0.001  # printed finer than that, rounding is lost in the noise
+_ROUNDING = 0.5  # scales that one printed unit counts for: rounding errs by up to half a unit
+_DECIMALS = (2, 3)  # decimals looked for: no program prints fewer, and more are fine enough
+_MISS = 3  # a value that is not slow takes back so many that are
 
 
 class Level(Struct):
@@ -43,6 +47,11 @@ class Level(Struct):
     down_since: int | None = None
     best: float | None = None
     """Lowest median of 50 so far."""
+    up_from: int = 0
+    """`seen` at `up_since`."""
+    down_from: int = 0
+    unit: float | None = None
+    """What the last printed digit is worth, in logarithms: 0.022 for times like 0.45; None while unknown."""
 
     def add(
         self, xs: Sequence[float], iterations: Sequence[int], begin: int = 0, limit: float = math.inf,
@@ -76,7 +85,7 @@ class Level(Struct):
                         up = 0.0
                     else:
                         if before <= 0.0:
-                            self.up_since = iterations[at]
+                            self.up_since, self.up_from = iterations[at], seen
                         if up > limit:
                             up = limit
                 if down or z < -_SLACK:
@@ -86,7 +95,7 @@ class Level(Struct):
                         down = 0.0
                     else:
                         if before <= 0.0:
-                            self.down_since = iterations[at]
+                            self.down_since, self.down_from = iterations[at], seen
                         if down > limit:
                             down = limit
                 look = up >= suspect or down >= suspect or residual > distant
@@ -96,6 +105,10 @@ class Level(Struct):
                 look, known = look or value is None, at + 1 if known is None else known
                 value = ordered[len(ordered) // 2]
                 scale = max(_FLOOR, NORMAL_DEVIATIONS * _median_deviation(ordered, value))
+                if self.unit is None or self.unit > _FINE:
+                    self.see_unit(_RENEW)
+                    if ordered[0] != ordered[-1]:
+                        scale = max(scale, _ROUNDING * (self.unit or 0.0))
                 distant = max(far, 6 * scale)
             if look or not seen % DRIFT_EVERY or not seen % MARK_EVERY:
                 look = True
@@ -119,12 +132,62 @@ class Level(Struct):
 
     def drifted(self) -> float | None:
         """How far the median of the last 50 lies above the lowest median of 50; asked every tenth value."""
-        if len(self.values) < _DRIFT or self.seen % DRIFT_EVERY:
+        if len(self.values) < DRIFT or self.seen % DRIFT_EVERY:
             return None
-        middle = median(self.values[-_DRIFT:])
+        middle = median(self.values[-DRIFT:])
         if self.best is None or middle < self.best:
             self.best = middle
         return middle - self.best
+
+    def see_unit(self, count: int) -> float:
+        """Look at the last `count` values for the digits that they were printed with; all where none were seen yet."""
+        fresh = printed_unit(self.values[-count:] if self.unit is not None else self.values)
+        self.unit = fresh if self.unit is None else min(self.unit, fresh)
+        return self.unit
+
+    def slow_stretches(self, above: float) -> tuple[int, int, float]:
+        """(how long the last values have been more than `above` over the level, the longest earlier such stretch, the
+        share of slow values before the last ones): a value that is not slow takes back three that are.
+        """
+        value = self.value or 0.0
+        score, longest, peak, slow, slow_before, begun = 0, 0, 0, 0, 0, 0
+        for place, x in enumerate(self.values):
+            if x - value > above:
+                if not score:
+                    longest, peak, slow_before, begun = max(longest, peak), 0, slow, place
+                slow += 1
+                score += 1
+                peak = max(peak, score)
+            elif score:
+                score = max(0, score - _MISS)
+        if not score:
+            longest, slow_before, begun = max(longest, peak), slow, len(self.values)
+        return score, longest, slow_before / begun if begun else 0.0
+
+    def before(self, count: int) -> Level:
+        """The level as it was before its last `count` values."""
+        return Level(
+            values=self.values[:-count], seen=max(self.seen - count, 1), value=self.value, scale=self.scale,
+            best=self.best, unit=self.unit,
+        )  # fmt: skip
+
+
+def printed_unit(logs: Sequence[float]) -> float:
+    """What the last digit is worth that these times, or their inverses (iterations per second), were printed with, in
+    logarithms: the coarsest decimals that all of them have. 0 where they have more than anybody reads.
+    """
+    times = [math.exp(x) for x in logs]
+    for decimals in _DECIMALS:
+        if all(_has_decimals(x, decimals) for x in times):
+            return 10.0**-decimals / min(times)
+        if all(_has_decimals(1 / x, decimals) for x in times):
+            return 10.0**-decimals * max(times)
+    return 0.0
+
+
+def _has_decimals(x: float, decimals: int) -> bool:
+    shifted = x * 10.0**decimals
+    return 0.5 < shifted < 1e9 and abs(shifted - round(shifted)) < 1e-6
 
 
 def _median_deviation(ordered: list[float], value: float) -> float:
@@ -143,6 +206,8 @@ def _median_deviation(ordered: list[float], value: float) -> float:
     return min(max(value - ordered[at], ordered[at + count - 1] - value) for at in starts)
 
 
-def level_of(values: list[float], scale: float) -> Level:
+def level_of(values: list[float], scale: float, unit: float | None) -> Level:
     """A level begun from the few values that follow a shift; the noise is that of before."""
-    return Level(values=values, seen=max(len(values), 1), value=median(values) if values else None, scale=scale)
+    return Level(
+        values=values, seen=max(len(values), 1), value=median(values) if values else None, scale=scale, unit=unit
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import isfinite
 
 MIB = 1024**2
 GIB = 1024**3
@@ -71,6 +72,17 @@ def number(text: str) -> float | None:
         return float(match[1]) if match else None
 
 
+def finite(text: str) -> float | None:
+    """The same where nan and inf say nothing: a time, a rate, a size. None for them."""
+    value = number(text)
+    return value if value is not None and isfinite(value) else None
+
+
+def whole(value: float) -> int | None:
+    """A number that was worked out, rounded; None for one that no 64-bit counter holds."""
+    return round(value) if abs(value) < _MAX_INTEGER else None
+
+
 def integer(text: str) -> int | None:
     """The whole number that `text` begins with; None for a fraction, NaN, no number or one beyond 64 bits."""
     try:
@@ -98,7 +110,7 @@ def seconds(value: float | None, unit: str) -> float | None:
 
 def milliseconds(text: str) -> float | None:
     """The milliseconds that `text` begins with, as seconds."""
-    return seconds(number(text), "ms")
+    return seconds(finite(text), "ms")
 
 
 def milliseconds_range(text: str) -> tuple[float, float] | None:
@@ -111,29 +123,29 @@ def milliseconds_range(text: str) -> tuple[float, float] | None:
 def duration(text: str) -> float | None:
     """`4.125 s` as seconds: the unit stands beside the value; without one it is not guessed."""
     unit = _TIME_UNIT.search(text)
-    return seconds(number(text), unit[1]) if unit else None
+    return seconds(finite(text), unit[1]) if unit else None
 
 
 def clock(text: str) -> float | None:
     """`03:45`, `1:02:03`, `0:14:55.93` as seconds."""
     total = 0.0
-    for part in text.split(":"):
-        value = number(part)
-        if value is None:
-            return None
-        total = total * 60 + value
-    return total
+    try:
+        for part in text.split(":"):
+            total = total * 60.0 + float(part)
+    except ValueError:
+        return None
+    return total if isfinite(total) else None
 
 
 def per_second(text: str) -> float | None:
     """A rate (`3.42it/s`) as the seconds that one takes; None for 0."""
-    rate = number(text)
-    return round(1 / rate, 9) if rate else None
+    rate = finite(text)
+    return round(1 / rate, 9) if rate and isfinite(1 / rate) else None
 
 
 def ratio(text: str) -> float | None:
     """`35.8%` as 0.358. A bare number above 1 cannot be a ratio and is not guessed at."""
-    value = number(text)
+    value = finite(text)
     if value is not None and text.endswith("%"):
         return round(value / 100, 12)
     return value if value is None or value <= 1 else None
@@ -163,4 +175,5 @@ def byte_size(text: str, default_unit: str = "b") -> int | None:
 def teraflops(text: str) -> float | None:
     """`13.3TFLOPS`, `512.0 GFLOPS` as TFLOP/s. gpt-neox scales the unit with the value; below 1000 it prints none."""
     match = _FLOPS.match(text)
-    return float(match[1]) * _FLOPS_UNITS[(match[2] or "").lower()] if match else None
+    value = float(match[1]) * _FLOPS_UNITS[(match[2] or "").lower()] if match else None
+    return value if value is not None and isfinite(value) else None

@@ -46,14 +46,6 @@ def next_line(data: bytes, end: int) -> int:
     return end + (2 if data.startswith(b"\r\n", end) else 1)
 
 
-def line_start(data: bytes, index: int, has_cr: bool, floor: int = 0) -> int:
-    """Index of the first byte of the line that holds `index`; nothing before `floor` is looked at."""
-    start = data.rfind(b"\n", floor, index) + 1
-    if has_cr:
-        start = max(start, data.rfind(b"\r", max(start, floor), index) + 1)
-    return max(start, floor)
-
-
 class LineSplitter:
     """Holds the part of the last line that has no end yet."""
 

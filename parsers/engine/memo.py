@@ -35,10 +35,11 @@ _MAX_LAYOUTS = 500  # a run has some ten; what is learned in vain costs a millis
 class Shape:
     """Lines of one shape: the rules that may want them, and the template that reads them once it is known."""
 
-    __slots__ = ("rules", "seen", "template")
+    __slots__ = ("new", "rules", "seen", "template")
 
     def __init__(self, rules: tuple[int, ...]) -> None:
         self.rules = rules
+        self.new = True
         self.seen = 0
         self.template: Template | None = None
 
@@ -50,9 +51,9 @@ Known: TypeAlias = Shape | None
 class Memo:
     """Shapes and layouts known so far."""
 
-    def __init__(self, scanner: Scanner, used: Callable[[Event], bool] = lambda _: True) -> None:
+    def __init__(self, scanner: Scanner, used: Callable[[Event], bool] | None = None) -> None:
         """`used`: whether the reader's caller has a use for an event. It may ask for its type and for names in it, not
-        for numbers: lines of a shape that gives nothing of use are not read again.
+        for numbers: lines of a shape that gives nothing of use are not read again. None: every event is wanted.
         """
         self.scanner = scanner
         self.used = used
@@ -89,6 +90,7 @@ class Memo:
 
     def template(self, shape: Shape, raw: bytes) -> Template | None:
         """The template of a new shape, where a layout is known that has proved itself on others."""
+        shape.new = False
         layout = self._layouts.get(widths_aside(raw.translate(SHAPE)))
         if layout is not None and layout.proofs >= _ENOUGH:
             with contextlib.suppress(NoTemplateError):
@@ -114,7 +116,9 @@ class Memo:
                     return
                 self._layouts[key] = None
                 layout = self._layouts[key] = learn(raw, answer, read)
-                layout.used = any(self.used(event) for _, event in answer)
+                if self.used is not None:
+                    layout.used = any(self.used(event) for _, event in answer)
+                    layout.redrawn = all(event.redrawn for _, event in answer)
             template = layout.template(raw)
         except NoTemplateError:
             return

@@ -24,6 +24,8 @@ _PREFIX = re.compile(
       (?P<task>[ ]{0,5}\d{1,6}):(?:[ ]|$)
     # `[default7]:` torchrun --tee: role and local rank
     | [ ]{0,4}\[(?:default|worker|trainer)(?P<local>\d{1,9})\]:
+    # `[node01:3]:` torchrun --tee with --role HOST: the role, and the local rank
+    | [ ]{0,4}\[(?P<role_host>[a-z](?![\w.-]{0,80}\.(?:py|cc|cpp|h|c|cu):)[\w.-]{0,80}):(?P<role_local>\d{1,5})\]:
     # `[rank13]:` PyTorch >= 2.2
     | \[rank(?P<rank>\d{1,9})\]:[ ]?
     # `[1,3]<stdout>:` OpenMPI --tag-output
@@ -59,6 +61,8 @@ _PREFIX = re.compile(
     re.VERBOSE,
 )
 
+# What a prefix begins with: most other texts are turned away without a look at each alternative
+_MAY_BEGIN = re.compile(r"[ ]{0,5}[\d\[]|[(a-zDIWEC]")
 # `[E522 03:45:48.123456789 ProcessGroupNCCL.cpp:632] ...`, `W0414 18:38:58.281000 175535 torch/run.py:793] `:
 # glog prints no year. It is left in the text: rules know the lines by it.
 _GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d\d?)(\d\d) (\d\d:\d\d:\d\d)(\.\d{1,6})?\d{0,3} ")
@@ -116,24 +120,11 @@ def strip_prefixes(text: str) -> tuple[Prefix, str]:
 def _matches(text: str) -> Iterator[re.Match[str]]:
     position = 0
     for _ in range(_MAX_NESTING):
-        match = _PREFIX.match(text, position)
+        match = _PREFIX.match(text, position) if _MAY_BEGIN.match(text, position) else None
         if not match or match.end() == position or match["host"] in NOT_HOSTS or match["word_host"] in NOT_HOSTS:
             return
         yield match
         position = match.end()
-
-
-_TELLS = {"mpi": "rank", "word_host": "host", "ray_ip": "host"}
-
-
-def prefix_spans(text: str) -> dict[str, tuple[int, int]]:
-    """Where the prefixes tell `time`, `rank`, `task`, `local` and `host`; the last one where several do."""
-    out = {}
-    for match in _matches(text):
-        for group in match.re.groupindex:
-            if match[group] is not None:
-                out[_TELLS.get(group) or group.rpartition("_")[2]] = match.span(group)
-    return out
 
 
 def _take(prefix: Prefix, match: re.Match[str]) -> None:
@@ -167,8 +158,10 @@ def _take(prefix: Prefix, match: re.Match[str]) -> None:
                 prefix.level = value
             elif what == "where":
                 prefix.location = value
-            elif what == "ip":
+            elif what in ("ip", "host"):
                 prefix.node = value
+            elif what == "local":
+                prefix.local_rank = int(value)
 
 
 def segments(text: str) -> list[str]:

@@ -22,6 +22,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+import msgspec.structs
 
 from parsers.engine import fields
 from parsers.engine.prefixes import NOT_HOSTS, iso_time
@@ -37,7 +38,7 @@ Reading: TypeAlias = Callable[[bytes], Answer]
 
 _EXAMPLES = 4  # lines with other digits from which values are found: two one-digit numbers are alike in 1 of 6,561
 _PROOFS = 2  # further ones that the finished template must read right
-_RUNS = re.compile(rb"0+| {2,}|[\x80-\xff]+")  # the last: the blocks of progress bars
+_BAR = re.compile(rb"(?:\xe2\x96[\x80-\x8f])+")  # a progress bar's blocks
 _REGION = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _SUFFIX = re.compile(rb"[A-Za-z%]{1,8}|(?::\d+){1,3}(?:\.\d+)?| (?:ms|s|min|h)\b")  # `13.3TFLOPS`, `35.8%`, `1:02:03`
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?|\d{8} \d\d:\d\d:\d\d")
@@ -91,10 +92,12 @@ class _Part(NamedTuple):
 class Template:
     """How to read the lines of one shape."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "redrawn")
 
-    def __init__(self, parts: Sequence[_Part], regions: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, parts: Sequence[_Part], regions: Sequence[tuple[int, int]], *, redrawn: bool = False) -> None:
         """`regions`: where the numbers of such a line stand. Raises NoTemplateError if a piece would be empty."""
+        self.redrawn = redrawn
+        """The same line once more says nothing new: a progress bar is drawn again and again."""
         self._parts = []
         for rule, cuts, works, text, decode in parts:
             slices = [
@@ -107,19 +110,21 @@ class Template:
 
     def read(self, raw: bytes) -> Answer | None:
         """(rule, event) of each thing that a line of this shape says; None if the reference reading must be asked."""
-        answer = []
-        for rule, cut, works, text, decode in self._parts:
-            pieces = cut(raw)
-            if works:
-                worked = list(pieces)
-                for place, work in works:
-                    worked[place] = work(pieces[place])
-                pieces = tuple(worked)
-            try:
-                answer.append((rule, decode(text % pieces)))
-            except msgspec.DecodeError:  # a leading zero, or too large a number
-                return None
-        return answer
+        try:
+            return [
+                (rule, decode(text % (_worked(cut(raw), works) if works else cut(raw))))
+                for rule, cut, works, text, decode in self._parts
+            ]
+        except msgspec.DecodeError:  # a leading zero, or too large a number
+            return None
+
+
+def _worked(pieces: tuple[bytes, ...], works: Sequence[tuple[int, Callable[[bytes], bytes]]]) -> tuple[bytes, ...]:
+    """The pieces as JSON."""
+    worked = list(pieces)
+    for place, work in works:
+        worked[place] = work(pieces[place])
+    return tuple(worked)
 
 
 UNUSED: Final = Template((), ())
@@ -129,13 +134,14 @@ UNUSED: Final = Template((), ())
 class Layout:
     """A template for lines that differ from each other in the width of numbers and blanks, too."""
 
-    __slots__ = ("_numbers", "_parts", "proofs", "used")
+    __slots__ = ("_numbers", "_parts", "proofs", "redrawn", "used")
 
     def __init__(self, parts: Sequence[_Part], numbers: int) -> None:
         self._parts = parts
         self._numbers = numbers
         self.proofs = 0
         """Lines of different shapes of which it gave what the reference reading gave."""
+        self.redrawn = False
         self.used = True
         """False where nobody has a use for what such lines say."""
 
@@ -147,16 +153,17 @@ class Layout:
             for start, end in regions
         ):
             raise NoTemplateError
-        return Template(self._parts, regions)
+        return Template(self._parts, regions, redrawn=self.redrawn)
 
 
 def widths_aside(shape: bytes) -> bytes:
     """A shape without the widths of its numbers, blanks and bars: lines that share it may share a layout."""
-    return _RUNS.sub(_first, shape)
-
-
-def _first(match: re.Match[bytes]) -> bytes:
-    return match[0][:1]
+    if b"\xe2\x96" in shape:
+        shape = _BAR.sub(b"#", shape)
+    for twice, once in ((b"00", b"0"), (b"  ", b" ")):
+        while twice in shape:
+            shape = shape.replace(twice, once)
+    return shape
 
 
 def agrees(template: Template, raw: bytes, answer: Answer) -> bool:
@@ -211,12 +218,11 @@ class _Finder:
                 self._note(start + 1, end)
 
     def _note(self, start: int, end: int) -> None:
-        text = self._lines[0][start:end].decode("ascii", "replace")
+        text, cut = self._lines[0][start:end].decode("ascii", "replace"), self._cut(start, end)
         for convert in _CONVERTERS:
             value = convert(text)
             if value is not None:
-                cut = self._cut(start, end)._replace(convert=convert)
-                self._known.setdefault(repr(value), []).append((cut, start, end))
+                self._known.setdefault(repr(value), []).append((cut._replace(convert=convert), start, end))
 
     def _cut(self, start: int, end: int) -> _Cut:
         """The piece [start, end) of the first line by the numbers in it. Raises NoTemplateError if it holds none."""
@@ -231,7 +237,7 @@ class _Finder:
         before = "{"
         for name in events[0].__struct_fields__:
             values = [getattr(event, name) for event in events]
-            if any(value is not None for value in values):
+            if any(value != _defaults(type(events[0])).get(name) for value in values):
                 yield f'{before}"{name}":'
                 yield from self._value(values)
                 before = ","
@@ -339,6 +345,16 @@ def _part(rule: str, events: Sequence[Event], finder: _Finder) -> _Part:
         written += b"%b"
     written += b"%b" * (2 - len(cuts))
     return _Part(rule, tuple(cuts), tuple(works), written, _decoder(type(events[0])))
+
+
+@cache
+def _defaults(kind: type[Event]) -> dict[str, Any]:
+    """What an event of this type says of a field that is left out."""
+    return {
+        field.name: {} if field.default_factory is dict else field.default
+        for field in msgspec.structs.fields(kind)
+        if not field.required
+    }
 
 
 @cache

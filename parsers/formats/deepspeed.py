@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.fields import gibibytes, integer, milliseconds_range, number, seconds, teraflops
+from parsers.engine.fields import finite, gibibytes, integer, milliseconds_range, number, seconds, teraflops
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
     EngineStepLogged,
@@ -50,7 +50,7 @@ _CHAT_SAMPLES = re.compile(r"\bCurSamplesPerSec=(" + _N + ")")
 # `OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768`
 # `... Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1`
 _OVERFLOW = re.compile(
-    r"(?:OVERFLOW!|loss scale overflow!).{0,80}?Attempted loss scale: (" + _N + r")"
+    r"(?:OVERFLOW!|loss scale overflow!|Overflow detected\.).{0,80}?Attempted loss scale: (" + _N + r")"
     r"(?:, reducing to (" + _N + r")|, but hysteresis is \d{1,6}\. Reducing hysteresis to (\d{1,6}))?"
 )
 # `Grad overflow on iteration 3`, `Reducing dynamic loss scale from 65536.0 to 32768.0` are the same overflow told twice
@@ -70,7 +70,7 @@ _PROFILER = re.compile(
 # `  zero_optimization_stage ...... 1` printed by config.py
 _SETTING = re.compile(r"^[ ]{2}(\w{1,60})[ ](?:\.{2,60}|)[ ](.{1,200})$")
 _SETTINGS = {
-    # its `world_size` is the data-parallel size when tensor or pipeline parallelism is on: not ours
+    "world_size": "engine_world_size",  # the data-parallel size where tensor or pipeline parallelism is on
     "train_batch_size": "global_batch_size",
     "train_micro_batch_size_per_gpu": "micro_batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -89,8 +89,8 @@ def read_steps(line: Line) -> Iterator[Event]:
             step=int(match[1]),
             loss=number(match[2]),
             losses=losses,
-            seconds_per_step=number(match[4]),
-            samples_per_second=number(match[5]),
+            seconds_per_step=finite(match[4]),
+            samples_per_second=finite(match[5]),
             **line.origin,
         )
 
@@ -118,8 +118,8 @@ def read_throughput(line: Line) -> Iterator[Event]:
             step=int(match[3] or match[5]),
             epoch=int(match[1] or match[4]),
             micro_step=int(match[2]) if match[2] else None,
-            samples_per_second=number(current) if current else None,
-            average_samples_per_second=number(average) if average else None,
+            samples_per_second=finite(current) if current else None,
+            average_samples_per_second=finite(average) if average else None,
             allocated_bytes=gibibytes(values.get("MemAllocated", "")),
             max_allocated_bytes=gibibytes(values.get("MaxMemAllocated", "")),
             **line.origin,
@@ -127,7 +127,7 @@ def read_throughput(line: Line) -> Iterator[Event]:
         return
     latency, chat = _CHAT.search(text), _CHAT_SAMPLES.search(text)
     if latency and chat:
-        yield ThroughputReported(seconds_per_step=number(latency[1]), samples_per_second=number(chat[1]), **line.origin)
+        yield ThroughputReported(seconds_per_step=finite(latency[1]), samples_per_second=finite(chat[1]), **line.origin)
 
 
 def read_overflow(line: Line) -> Iterator[Event]:
@@ -177,7 +177,7 @@ def read_memory(line: Line) -> Iterator[Event]:
             **line.origin,
         )
     elif match := _HOST_MEMORY.search(line.text):
-        percent = number(match[2])
+        percent = finite(match[2])
         ratio = round(percent / 100, 6) if percent is not None else None
         yield MemoryReported(host_used_bytes=gibibytes(match[1]), host_used_ratio=ratio, **line.origin)
 
@@ -187,7 +187,7 @@ def read_profile(line: Line) -> Iterator[Event]:
     match = _PROFILER.match(line.text.strip())
     if not match:
         return
-    value, unit = number(match[1]), match[2]
+    value, unit = finite(match[1]), match[2]
     if line.text.lstrip().startswith("FLOPS"):
         rate = teraflops(f"{match[1]}{unit}")
         if rate is not None:

@@ -28,6 +28,7 @@ ALLOWED = frozenset(
         "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING",
         "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "HSA_FORCE_FINE_GRAIN_PCIE", "GPU_MAX_HW_QUEUES",
         "NVTE_FUSED_ATTN", "NVTE_FLASH_ATTN", "SLURM_JOB_ID", "SLURM_NNODES", "SLURM_JOB_NODELIST", "SLURM_NTASKS",
+        "MSIZE", "MODEL_SIZE",
     }
 )  # fmt: skip
 _VALUE = r"""(?:"([^"\n]{0,200})"|'([^'\n]{0,200})'|([^\s;"']{0,200}))"""
@@ -69,7 +70,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "environment",
         (b"CUDA_", b"NCCL_", b"TORCH_", b"PYTORCH_", b"OMP_NUM_THREADS=", b"PYTHONUNBUFFERED=", b"SLURM_", b"NVTE_",
-         b"PYTHONFAULTHANDLER=", b"HSA_FORCE", b"GPU_MAX_HW"),
+         b"PYTHONFAULTHANDLER=", b"HSA_FORCE", b"GPU_MAX_HW", b" MSIZE=", b" MODEL_SIZE="),
         read_variables,
     ),
 )  # fmt: skip

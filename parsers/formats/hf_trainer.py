@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import isfinite
 from typing import Any
 
-from parsers.engine.fields import clock, gibibytes, number, per_second
+from parsers.engine.fields import clock, finite, gibibytes, integer, per_second
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, TrainerLogged, TrainerProgressed, TrainerSetting, TrainerSummary
 
@@ -50,27 +51,29 @@ def read_dict(line: Line) -> Iterator[Event]:
 def _from_values(values: dict[str, str], line: Line) -> Iterator[Event]:
     if "train_runtime" in values:
         yield TrainerSummary(
-            train_runtime_seconds=_number(values.get("train_runtime")),
-            samples_per_second=_number(values.get("train_samples_per_second")),
-            steps_per_second=_number(values.get("train_steps_per_second")),
+            train_runtime_seconds=_finite(values.get("train_runtime")),
+            samples_per_second=_finite(values.get("train_samples_per_second")),
+            steps_per_second=_finite(values.get("train_steps_per_second")),
             train_loss=_number(values.get("train_loss")),
-            epoch=_number(values.get("epoch")),
+            epoch=_finite(values.get("epoch")),
             **line.origin,
         )
         return
     known: dict[str, Any] = {}
     extra: dict[str, float | str] = {}
     for name, text in values.items():
-        if name in ("loss", "eval_loss", "grad_norm", "learning_rate", "epoch"):
+        if name in ("loss", "eval_loss", "grad_norm", "learning_rate"):
             known[name] = _number(text)
+        elif name == "epoch":
+            known[name] = _finite(text)
         elif name in ("global_step/max_steps", "global_step"):
             step, _, most = text.partition("/")
-            known["step"] = _whole(step)
-            known["max_steps"] = _whole(most) if most else None
+            known["step"] = integer(step)
+            known["max_steps"] = integer(most) if most else None
         elif name in ("memory(GiB)", "memory (GiB)"):
             known["memory_bytes"] = gibibytes(text)
         elif name == "train_speed(s/it)":
-            known["seconds_per_step"] = _number(text)
+            known["seconds_per_step"] = _finite(text)
         elif name in ("train_speed(iter/s)", "train_speed(it/s)"):
             known["seconds_per_step"] = per_second(text)
         else:
@@ -88,15 +91,16 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _whole(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+def _finite(text: str | None) -> float | None:
+    value = _number(text)
+    return value if value is not None and isfinite(value) else None
 
 
 def read_bar(line: Line) -> Iterator[Event]:
     """Bars in iterations; bytes, examples and files are not ours."""
     for match in _BAR.finditer(line.text[-_MAX_BARS:]):
         rate = match["rate"]
-        pace = per_second(rate) if match["unit"] == "it/s" else number(rate) or None
+        pace = per_second(rate) if match["unit"] == "it/s" else finite(rate)
         yield TrainerProgressed(
             step=int(match["step"]),
             total=int(match["total"]),
@@ -129,13 +133,18 @@ def read_setting(line: Line) -> Iterator[Event]:
             fields: dict[str, Any] = {names[match[1]]: value, **line.origin}
             yield TrainerSummary(**fields)
     elif match := _SETTING.match(text):
-        value = number(match[2].replace(",", "").replace("_", ""))
+        value = finite(match[2].replace(",", "").replace("_", ""))
         if value is not None:
             yield TrainerSetting(name=match[1].lower(), value=value, **line.origin)
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("hf.dict_or_bar", (b"%|", b"'loss'", b"'eval_loss'", b"'train_runtime'"), read_line, templated=True),
+    Rule(
+        "hf.dict_or_bar",
+        (b"%|", b"'loss'", b"'eval_loss'", b"'train_runtime'"),
+        read_line,
+        templated=True,
+    ),
     Rule(
         "hf.setting",
         (b"***** Running training", b"optimization steps = ", b"batch size per device = ", b"Num examples = ",

@@ -1,4 +1,4 @@
-"""Launchers: deepspeed, torchrun, torch.distributed.launch, mpirun, bash. They see processes begin and end.
+"""Launchers: deepspeed, torchrun, torch.distributed.launch, pdsh, mpirun, Primus, bash. They see processes end.
 
 What they kill because something else failed is a consequence: 256 lines of `Killing subprocess` follow one scancel.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Gatherer, Line, Rule
@@ -22,6 +23,8 @@ from parsers.events import (
 )
 
 _BLOCK_LINES = 120  # of a torchrun report that other ranks' lines may stand between
+_FRAME_LINES = 8  # of MPICH's report
+_SENTENCE = 300  # characters of a script's own line at most
 
 # `nnodes=2, num_local_procs=8, node_rank=1`
 _NODES = re.compile(r"nnodes=(\d{1,6}), num_local_procs=(\d{1,6}), node_rank=\d{1,6}")
@@ -40,20 +43,69 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,6}) \(
 _ROOT_CAUSE = "Root Cause (first observed failure):"
 # `  host      : nid006913`, `  exitcode  : 1 (pid: 194956)`
 _BLOCK_FIELD = re.compile(r"^[ ]{1,8}(time|host|rank|exitcode|traceback)[ ]{1,8}:[ ](.{0,300})$")
+# `Received 15 death signal, shutting down workers` of torchrun's agent: somebody or something told it to end
+_DEATH_SIGNAL = re.compile(r"Received (?:(\d{1,2})|Signals\.(SIG\w{2,8})) death signal, shutting down workers")
+# `pdsh@head: node02: ssh exited with exit code 1`
+_PDSH = re.compile(r"pdsh@\S{1,80}: (\S{1,80}): ssh exited with exit code (\d{1,3})")
+# `[NODE-0(host)] [ERROR] primus launcher exited with code 1`
+_LAUNCHER = re.compile(r"^(?:\[[^\]]{1,80}\] ?){0,4}\w{1,40} launcher exited with code (-?\d{1,3})\.?$")
 # `mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).`
 _MPI = re.compile(r"process rank (\d{1,7}) with PID \d{1,10} on node (\S{1,80}) exited on signal (\d{1,3})")
 # `MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD`
 _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d{1,7})")
-# `/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 pretrain_gpt.py`
-_SHELL = re.compile(r"line \d{1,6}:[ ]{1,4}(\d{1,10}) (Killed|Segmentation fault|Bus error|Aborted)\b")
-_SHELL_FAILURES: dict[str, Failure] = {
-    "Killed": "killed",
-    "Segmentation fault": "segfault",
-    "Bus error": "bus_error",
-    "Aborted": "unknown",
+# Open MPI: `Primary job  terminated normally, but 1 process returned`, `mpirun has exited due to process rank 0 with
+# PID 0 on node n1 exiting improperly`; `prterun detected that one or more processes exited with non-zero status`
+_MPI_ENDED = re.compile(
+    r"Primary job[ ]{1,2}terminated normally, but \d{1,7} process|processes exited with non-zero status"
+    r"|(?:mpi|prte)\w{2,4} has exited due to process rank"
+)
+# `  Exit code:    1` under it
+_MPI_CODE = re.compile(r"^[ ]{2,4}Exit code:[ ]{1,8}(\d{1,3})$")
+# MPICH and Intel: `=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES`, and in the lines under it
+# `=   RANK 3 PID 4242 RUNNING AT n1`, `=   EXIT CODE: 9`, `=   KILLED BY SIGNAL: 9 (Killed)`
+_HYDRA = "BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
+_HYDRA_WHERE = re.compile(r"^=[ ]{1,6}(?:RANK (\d{1,7}) )?PID \d{1,10} RUNNING AT (\S{1,80})")
+_HYDRA_HOW = re.compile(r"^=[ ]{1,6}(EXIT CODE|EXIT STATUS|KILLED BY SIGNAL): (\d{1,3})")
+# Cray PALS: `x3006c0s13b0n0.hsn.cm: rank 3 exited with code 1`, `rank 0 died from signal 9`, `shepherd died from ...`
+_PALS = re.compile(
+    r"^(?:(\S{1,100}): )?(?:rank (\d{1,7})|shepherd) (?:exited with code (\d{1,3})|died from signal (\d{1,2}))\b"
+)
+# `/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 pretrain_gpt.py`; a shell that
+# runs no script writes the word alone
+_SHELL = re.compile(
+    r"(?:line \d{1,6}:[ ]{1,4}(\d{1,10}) |^)(Killed|Terminated|Segmentation fault|Bus error|Aborted)\b"
+    r"(?:[ ]{0,20}\(core dumped\))?(.{0,1000})$"
+)
+_SHELL_FAILURES: dict[str, tuple[Failure, bool]] = {
+    "Killed": ("killed", False),
+    "Terminated": ("stopped", False),
+    "Segmentation fault": ("segfault", False),
+    "Bus error": ("bus_error", False),
+    "Aborted": ("unknown", True),  # what abort() was called for stands elsewhere
 }
+# A script's words for a launch: `[Sun May 10 01:54:52 UTC 2026] SFT attempt #1 rc=1 last_step=40`, `training exited
+# with code 1`, `run_1: exit code = 137`, `pretrain failed with exit status 1`
+_SCRIPT = re.compile(
+    r"\b(?:rc|RC|exit[ _-]?code|EXIT[ _]?CODE|exit[ _-]?status|exited with|(?:exited|failed|finished|ended) with code)"
+    r"(?:[ ]?[:=][ ]?|[ ])(-?\d{1,3})\b"
+)
+# `[Sat May  9 08:24:18 PM UTC 2026] SFT attempt #2 (disk free: 61GB)`: `date` in a script's own line, and a new try
+_DATE = re.compile(
+    r"^[ ]{0,4}\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(\d{1,2}) "
+    r"(\d\d):(\d\d:\d\d)(?: ([AP])M)?(?: [A-Z]{1,5})? (\d{4})\]?:? "
+)
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_ATTEMPT = re.compile(r"\battempt #?(\d{1,4})\b(?!.{0,200}\b(?:rc=|exit|fail|done|succe))", re.IGNORECASE)
+_LAUNCHES = re.compile(
+    r"\b(?:attempt|run|job|launch|launcher|train|training|pretrain|pretraining|finetune|torchrun|srun|deepspeed|mpirun)"
+    r"(?:_\w{1,20})?\b"
+    r"|\b(?:pre|fine)?train\w{0,20}\.(?:py|sh)\b|\blast_step=",
+    re.IGNORECASE,
+)
 
-_BY_SIGNAL: dict[int, Failure] = {9: "killed", 11: "segfault", 7: "bus_error", 10: "bus_error"}
+_BY_SIGNAL: dict[int, Failure] = {
+    2: "stopped", 9: "killed", 11: "segfault", 7: "bus_error", 10: "bus_error", 15: "stopped",
+}  # fmt: skip
 
 
 def failure_of(exit_code: int) -> Failure:
@@ -79,6 +131,7 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
     elif text.startswith("cmd = ") and "runner.py" in (line.prefix.location or ""):
         yield MilestoneReached(milestone="launched", **origin)
     elif "Main process received SIGTERM, exiting" in text:
+        yield FailureSeen(failure="stopped", message="the launcher received SIGTERM", consequence=True, **origin)
         yield ProcessTerminated(**origin)
     elif match := _SUCCESS.search(text):
         yield ProcessExited(exit_code=0, pid=int(match[1]), **origin)
@@ -113,6 +166,9 @@ def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
             **origin,
         )
         yield ProcessExited(exit_code=code, local_rank=int(match[2]), pid=int(match[3]), **origin)
+    elif match := _DEATH_SIGNAL.search(text):
+        name = match[2] or f"signal {match[1]}"
+        yield FailureSeen(failure="stopped", message=f"torchrun received {name}", consequence=True, **origin)
     elif "worker group" in text and "will restart" in text:
         yield ProcessTerminated(**origin)
 
@@ -153,7 +209,86 @@ class RootCauseGatherer:
             node=self.fields.get("host"),
             logged_at=iso_time(when.replace("_", " ")) if when else None,
         )
-        return [event]
+        return [event, ProcessExited(exit_code=code, rank=event.rank, node=event.node, logged_at=event.logged_at)]
+
+
+@dataclass(slots=True)
+class HydraGatherer:
+    """MPICH's and Intel's frame of `=`: who ended, where, and how."""
+
+    rank: int | None = None
+    node: str | None = None
+    lines: int = 0
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """The line that says how ends it."""
+        self.lines += 1
+        if match := _HYDRA_WHERE.match(line.text):
+            self.rank, self.node = int(match[1]) if match[1] else None, match[2]
+            return [], True, False
+        if match := _HYDRA_HOW.match(line.text):
+            number = int(match[2])
+            code = -number if match[1] == "KILLED BY SIGNAL" or number in _BY_SIGNAL else number
+            return _ended("mpiexec", code, {**line.origin, "rank": self.rank, "node": self.node}), True, True
+        return [], False, self.lines > _FRAME_LINES
+
+    def close(self) -> list[Event]:
+        """It says that a process ended, however little of it was written."""
+        return [ProcessExited(rank=self.rank, node=self.node)]
+
+
+def _ended(who: str, code: int, origin: dict[str, Any], *, launch: bool = False) -> list[Event]:
+    """A process, or the launch, ended with this code; what a bare exit code 1 is of stands elsewhere."""
+    exited = ProcessExited(exit_code=code, launch=launch, **origin)
+    if code >= 0 and code <= 128:
+        return [exited]
+    signal = -code if code < 0 else code - 128
+    message = f"{who}: a process ended by signal {signal}"
+    failure = FailureSeen(
+        failure=failure_of(code), message=message, exit_code=code, consequence=_is_victim(code), **origin
+    )
+    return [failure, exited]
+
+
+def read_mpi(line: Line) -> Iterator[Event | Gatherer]:
+    """Open MPI's, MPICH's, Intel's and Cray's mpirun."""
+    text = line.text
+    if _HYDRA in text:
+        yield HydraGatherer()
+    elif _MPI_ENDED.search(text):
+        yield ProcessExited(**line.origin)
+    elif match := _MPI_CODE.match(text):
+        yield from _ended("mpirun", int(match[1]), line.origin)
+    elif match := _PALS.match(text):
+        code = int(match[3]) if match[3] else -int(match[4])
+        origin = {**line.origin, "rank": int(match[2]) if match[2] else None, "node": match[1] or line.prefix.node}
+        yield from _ended(f"mpiexec: rank {match[2]}" if match[2] else "mpiexec's shepherd", code, origin)
+
+
+def read_launch(line: Line) -> Iterator[Event]:
+    """What the program or the script that started the launch says of its end."""
+    text = line.text
+    stamped = _DATE.match(text)
+    if stamped:
+        origin = {**line.origin, "logged_at": _date(stamped)}
+        if _ATTEMPT.search(text[:400]):
+            yield MilestoneReached(milestone="launched", **origin)
+            return
+        line = Line(text[stamped.end() :], replace(line.prefix, logged_at=origin["logged_at"]))
+    if match := _PDSH.search(text):
+        yield from _ended("pdsh", int(match[2]), {**line.origin, "node": match[1]})
+    elif match := _LAUNCHER.match(text.strip()):
+        yield from _ended("the launcher", int(match[1]), line.origin, launch=True)
+    elif len(text) <= _SENTENCE and (match := _SCRIPT.search(text)) and _LAUNCHES.search(text):
+        code = int(match[1])
+        if code or "last_step=" in text or "attempt" in text.lower():  # a helper's success is no end
+            yield from _ended("the script", code, line.origin, launch=True)
+
+
+def _date(match: re.Match[str]) -> str:
+    month, day, hour, rest, half, year = match.groups()
+    hours = int(hour) % 12 + 12 * (half == "P") if half else int(hour)
+    return f"{year}-{_MONTHS.index(month) // 3 + 1:02}-{int(day):02}T{hours:02}:{rest}"
 
 
 def read_other(line: Line) -> Iterator[Event]:
@@ -169,13 +304,16 @@ def read_other(line: Line) -> Iterator[Event]:
             consequence=_is_victim(code),
             **origin,
         )
+        yield ProcessExited(exit_code=code, **origin)
     elif match := _MPI_ABORT.search(text):
         yield FailureSeen(
             failure="unknown", message=f"MPI_ABORT on rank {match[1]}", **{**line.origin, "rank": int(match[1])}
         )
-    elif match := _SHELL.search(text):
-        failure = _SHELL_FAILURES[match[2]]
-        yield FailureSeen(failure=failure, message=f"process {match[1]}: {match[2]}", **line.origin)
+    elif (match := _SHELL.search(text)) and (match[1] or not match[3].strip()):
+        failure, consequence = _SHELL_FAILURES[match[2]]
+        who = f"process {match[1]}" if match[1] else "the shell"
+        yield FailureSeen(failure=failure, message=f"{who}: {match[2]}", consequence=consequence, **line.origin)
+        yield ProcessExited(pid=int(match[1]) if match[1] else None, **line.origin)
 
 
 RULES: tuple[Rule, ...] = (
@@ -188,9 +326,26 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "launcher.torchrun",
-        (b"Root Cause (first", b"failed (exitcode:", b"will restart"),
+        (b"Root Cause (first", b"failed (exitcode:", b"will restart", b" death signal, shutting"),
         read_torchrun,
     ),
-    Rule("launcher.other", (b"with PID ", b"MPI_ABORT was invoked", b": line "), read_other),
+    Rule(
+        "launcher.mpi",
+        (b"BAD TERMINATION OF", b"Primary job", b"processes exited with non-zero", b" has exited due to process rank",
+         b" Exit code: ", b": rank ", b"exited with code ", b"died from signal "),
+        read_mpi,
+    ),
+    Rule(
+        "launcher.other",
+        (b"with PID ", b"MPI_ABORT was invoked", b": line ", b"Killed", b"Terminated", b"Segmentation fault",
+         b"Bus error", b"Aborted"),
+        read_other,
+    ),
+    Rule(
+        "launcher.launch",
+        (b"ssh exited with exit code", b"launcher exited with code", b"rc=", b"RC=", b"exit code", b"exit_code",
+         b" attempt ", b"exit status", b"EXIT CODE", b"EXIT_CODE", b"Exit code", b" with code ", b"exited with "),
+        read_launch,
+    ),
 )  # fmt: skip
-GATHERERS = {"launcher.torchrun": RootCauseGatherer}
+GATHERERS = {"launcher.torchrun": RootCauseGatherer, "launcher.mpi": HydraGatherer}

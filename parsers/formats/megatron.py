@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parsers.dialects import recognised
-from parsers.engine.fields import NUMBER, duration, integer, milliseconds, name_and_value, number, ratio, teraflops
+from parsers.engine.fields import (
+    NUMBER,
+    duration,
+    finite,
+    integer,
+    milliseconds,
+    name_and_value,
+    number,
+    ratio,
+    teraflops,
+)
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, IterationLogged, Malformed
 
@@ -41,7 +51,7 @@ FIELDS: dict[str, tuple[str, _Convert]] = {
     "consumed samples": ("consumed_samples", integer),
     "consumed tokens": ("consumed_tokens", integer),
     "elapsed time per iteration (ms)": ("seconds_per_iteration", milliseconds),
-    "elapsed time per iteration (s)": ("seconds_per_iteration", number),
+    "elapsed time per iteration (s)": ("seconds_per_iteration", finite),
     "iteration time": ("seconds_per_iteration", duration),
     "learning rate": ("learning_rate", number),
     "global batch size": ("global_batch_size", integer),
@@ -55,17 +65,17 @@ FIELDS: dict[str, tuple[str, _Convert]] = {
     "num zeros": ("num_zeros", number),
     "number of skipped iterations": ("skipped_iterations", integer),
     "number of nan iterations": ("nan_iterations", integer),
-    "samples per second": ("samples_per_second", number),
-    "samples/sec": ("samples_per_second", number),
-    "tokens per gpu per second (tgs)": ("tokens_per_second_per_gpu", number),
-    "tokens per gpu (tokens/s/gpu)": ("tokens_per_second_per_gpu", number),
-    "tokens/s/gpu inst/harmonic mean": ("tokens_per_second_per_gpu", number),
-    "tokens-per-second-per-gpu": ("tokens_per_second_per_gpu", number),
-    "tokens/sec/gpu": ("tokens_per_second_per_gpu", number),
-    "TFLOPs": ("tflops", number),
-    "tflops": ("tflops", number),
-    "throughput per GPU (TFLOP/s/GPU)": ("tflops", number),
-    "compute per gpu (tflop/s/gpu)": ("tflops", number),
+    "samples per second": ("samples_per_second", finite),
+    "samples/sec": ("samples_per_second", finite),
+    "tokens per gpu per second (tgs)": ("tokens_per_second_per_gpu", finite),
+    "tokens per gpu (tokens/s/gpu)": ("tokens_per_second_per_gpu", finite),
+    "tokens/s/gpu inst/harmonic mean": ("tokens_per_second_per_gpu", finite),
+    "tokens-per-second-per-gpu": ("tokens_per_second_per_gpu", finite),
+    "tokens/sec/gpu": ("tokens_per_second_per_gpu", finite),
+    "TFLOPs": ("tflops", finite),
+    "tflops": ("tflops", finite),
+    "throughput per GPU (TFLOP/s/GPU)": ("tflops", finite),
+    "compute per gpu (tflop/s/gpu)": ("tflops", finite),
     "approx flops per GPU": ("tflops", teraflops),
     "actual seqlen": ("sequence_length", integer),
     "curriculum seqlen": ("sequence_length", integer),

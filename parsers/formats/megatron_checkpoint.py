@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from parsers.engine.fields import finite
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
@@ -76,7 +77,7 @@ def read_save(line: Line) -> Iterator[Event]:
     elif match := _SAVING.search(text):
         yield CheckpointSaveStarted(iteration=_iteration(match[1]), path=match[2], **origin)  # type: ignore[arg-type]
     elif match := _TIMED.search(text):
-        yield CheckpointSaved(seconds=float(match[1]), **line.origin)
+        yield CheckpointSaved(seconds=finite(match[1]), **line.origin)
 
 
 def read_load(line: Line) -> Iterator[Event]:

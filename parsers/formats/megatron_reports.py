@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.fields import MIB, mebibytes, milliseconds_range, number
+from parsers.engine.fields import finite, mebibytes, milliseconds_range
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
     Event,
@@ -66,9 +66,9 @@ def read_memory(line: Line) -> Iterator[Event]:
 def read_theoretical(line: Line) -> Iterator[Event]:
     """The estimate that NVIDIA prints before the first iteration."""
     match = _THEORETICAL_TOTAL.search(line.text) or _THEORETICAL.search(line.text)
-    value = number(match[1]) if match else None
+    value = mebibytes(match[1]) if match else None
     if value is not None:
-        yield ModelSettingLogged(name="theoretical_memory_bytes", value=round(value * MIB), **line.origin)
+        yield ModelSettingLogged(name="theoretical_memory_bytes", value=value, **line.origin)
 
 
 def read_timers(line: Line) -> Iterator[Event]:
@@ -101,7 +101,7 @@ def read_straggler(line: Line) -> Iterator[Event]:
     values = {
         name: (round(float(value) * scale.get(unit, 1.0), 9), int(rank))
         for name, value, unit, rank in _STRAGGLER.findall(line.text)
-        if number(value) is not None and value.count(".") <= 1
+        if finite(value) is not None and value.count(".") <= 1
     }
     if values:
         yield StragglerReported(values=values, **line.origin)
@@ -111,8 +111,8 @@ def read_effective(line: Line) -> Iterator[Event]:
     """Megatron-DeepSpeed's flops_calculator of 2021."""
     match = _EFFECTIVE.search(line.text)
     if match:
-        billions = number(match[2]) if match[2] else None
-        yield ThroughputReported(tflops=number(match[1]), parameters_billions=billions, **line.origin)
+        billions = finite(match[2]) if match[2] else None
+        yield ThroughputReported(tflops=finite(match[1]), parameters_billions=billions, **line.origin)
 
 
 RULES: tuple[Rule, ...] = (

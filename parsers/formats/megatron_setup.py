@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.fields import integer, number, split_fields
+from parsers.engine.fields import finite, integer, number, split_fields
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
     BatchSizeRampupPlanned,
     EvaluationProgressed,
     Event,
+    ExitReason,
     IterationsSkipped,
     MilestoneReached,
     ModelSettingLogged,
@@ -36,10 +37,11 @@ _MILESTONES = {
     "before the start of training step": "before_training_step",
     "after training is done": "training_done",
 }
-# `[exiting program at iteration 500] datetime: ...`, `... after 1190.03 minutes`, `... after receiving SIGTERM.`
-_EXIT = re.compile(
-    r"\[exiting program (at iteration[ ]{1,4}(\d{1,12})|after receiving|after[ ]{1,4}[\d.]{1,30}[ ]minutes)"
-)
+# `[exiting program at iteration 500] datetime: ...`, `... after 1190.03 minutes`, `... after receiving SIGTERM.`,
+# in forks other reasons: `... after consuming all available data at iteration 19]`
+_EXIT = re.compile(r"\[exiting program[ ](?=[^\]]{0,200}(?:\]|$))")
+_EXIT_ITERATION = re.compile(r"at iteration[ ]{1,4}(\d{1,12})")
+_EXIT_MINUTES = re.compile(r"after[ ]{1,4}[\d.]{1,30}[ ]minutes")
 # `[Detected kill switch at /path/kill. Exiting] datetime: ...`
 _KILL_SWITCH = re.compile(r"\[?Detected kill switch at")
 # `using world size: 64, data-parallel-size: 1, tensor-model-parallel size: 4, pipeline-model-parallel size: 16 `
@@ -110,9 +112,15 @@ def read_exit(line: Line) -> Iterator[Event]:
     when = re.search(_DATETIME, line.text)
     origin = {**line.origin, "logged_at": iso_time(when[1])} if when else line.origin
     if match:
-        reason = "iterations" if match[2] else "signal" if "receiving" in match[1] else "duration"
-        iteration = int(match[2]) if match[2] else None
-        yield ProgramExited(reason=reason, iteration=iteration, **origin)  # type: ignore[arg-type]
+        words = line.text[match.end() : match.end() + 200].partition("]")[0]
+        reached = _EXIT_ITERATION.search(words)
+        reason: ExitReason = (
+            "iterations" if words.startswith("at iteration")
+            else "signal" if "receiving" in words
+            else "duration" if _EXIT_MINUTES.search(words)
+            else "unknown"
+        )  # fmt: skip
+        yield ProgramExited(reason=reason, iteration=int(reached[1]) if reached else None, **origin)
     elif _KILL_SWITCH.search(line.text):
         yield ProgramExited(reason="kill_switch", **origin)
 
@@ -151,15 +159,15 @@ def read_model(line: Line) -> Iterator[Event]:
     if match := _VOCAB.search(text):
         yield ModelSettingLogged(name="padded_vocab_size", value=float(match[2]), **line.origin)
     elif match := _PARAMETERS.search(text):
-        ranks = [int(part) for part in match[1].replace(" ", "").split(",") if part]
-        if ranks:
+        ranks = [integer(part) for part in match[1].replace(" ", "").split(",") if part]
+        if ranks and None not in ranks:
             yield ParametersCounted(
                 parameters=int(match[2]), tensor_rank=ranks[0], pipeline_rank=ranks[-1], **line.origin
             )
     elif match := _PARAMETERS_OLD.search(text):
         yield ParametersCounted(parameters=int(match[2]), tensor_rank=int(match[1]), **line.origin)
     elif match := _BILLIONS.search(text):
-        value = number(match[1])
+        value = finite(match[1])
         if value is not None:
             yield ModelSettingLogged(name="parameters_billions", value=value, **line.origin)
     elif match := _UNIQUE.search(text):

@@ -26,6 +26,8 @@ _CAPACITY = re.compile(r"(?:total capac\w{1,4} of " + _SIZE + r"|" + _SIZE + r" 
 _ECC = re.compile(r"uncorrectable ECC error|cudaErrorECCUncorrectable")
 # `CUDA error: an illegal memory access was encountered`, `HIP error: ...`, `cudaErrorLaunchFailure`
 _CUDA = re.compile(r"\b(?:CUDA|HIP) error: [^\n]{3,200}|\bcudaError[A-Z]\w{3,60}|CUBLAS_STATUS_(?!SUCCESS)\w{3,40}")
+# NCCL's own words for CUDA's: `NCCL WARN Cuda failure 2 'out of memory'`; without the warning under an exception
+_INSIDE = re.compile(r"\b(?:Cuda|CUDA|HIP) failure (?:\d{1,4} )?'(.{3,200})'")
 _FRAME = re.compile(r"^[ ]{0,4}frame #\d{1,4}:")
 _ADVICE = (
     "For debugging consider passing",
@@ -47,7 +49,8 @@ _FILE = re.compile(r'^[ ]{0,8}File "([^"]{1,400})", line \d{1,7}')
 _TOP_LEVEL = ", in <module>"
 # `RuntimeError: message`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`
 _EXCEPTION = re.compile(
-    r"^(?:\w{1,60}\.){0,8}(\w{0,60}(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Iteration))(?::[ ]?(.{0,1000}))?$"
+    r"^(?:\w{1,60}\.){0,8}(\w{0,60}(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Iteration))"
+    r"(?::[ ]?(.{0,1000}))?$"
 )
 
 
@@ -57,7 +60,11 @@ def read_cuda(line: Line) -> Iterator[Event]:
     if _FRAME.match(text) or any(words in text for words in _ADVICE) or "NCCL INFO" in text:
         return
     message = text.strip()[:500]
-    if _OOM.search(text):
+    if inside := _INSIDE.search(text):
+        kind: Failure = "cuda_oom" if "out of memory" in inside[1] else "ecc" if "ECC" in inside[1] else "cuda_error"
+        # a warning may be of a try that NCCL repeats another way
+        yield FailureSeen(failure=kind, message=message, fatal="NCCL WARN" not in text, **line.origin)
+    elif _OOM.search(text):
         tried, capacity = _TRIED.search(text), _CAPACITY.search(text)
         yield FailureSeen(
             failure="cuda_oom",
@@ -175,6 +182,9 @@ RULES: tuple[Rule, ...] = (
             b"cudaError",
             b"ECC error",
             b"CUBLAS_STATUS_",
+            b"Cuda failure",
+            b"CUDA failure",
+            b"HIP failure",
         ),
         read_cuda,
     ),

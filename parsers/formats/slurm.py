@@ -32,10 +32,14 @@ _STATES: dict[str, tuple[Failure, bool]] = {
     "Bus error": ("bus_error", False),
     "Out Of Memory": ("host_oom", False),
     "Aborted": ("unknown", True),  # what abort() was called for stands elsewhere
-    "Terminated": ("killed", True),
+    "Terminated": ("stopped", True),
 }
 # `slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup.`, newer `oom_kill event`
-_OOM = re.compile(r"Detected \d{1,6} oom[-_]kill events?")
+_OOM = re.compile(
+    r"Detected \d{1,6} oom[-_]kill events?|slurmstepd: error: (?:Exceeded (?:job|step) memory limit"
+    r"|(?:Job|Step) \S{1,30} exceeded memory limit)"
+)
+_NODE = re.compile(r"srun: error: Node failure on (\S{1,200})")
 _ENDING = ("srun: Terminating ", "srun: Job step aborted", "srun: Force Terminated", "srun: forcing job termination")
 
 
@@ -45,7 +49,7 @@ def read_cancelled(line: Line) -> Iterator[Event]:
     if not match:
         return
     reason = match[5] or ""
-    failure: Failure = next((name for words, name in _REASONS if words in reason), "killed")
+    failure: Failure = next((name for words, name in _REASONS if words in reason), "killed" if reason else "stopped")
     why = f" due to {reason.strip().lower()}" if reason else ""
     yield FailureSeen(
         failure=failure,
@@ -59,6 +63,11 @@ def read_cancelled(line: Line) -> Iterator[Event]:
 
 def read_task(line: Line) -> Iterator[Event]:
     """Srun saw tasks end badly."""
+    if match := _NODE.search(line.text):
+        origin = {**line.origin, "node": match[1]}
+        yield FailureSeen(failure="node_failure", message=f"Slurm: node failure on {match[1]}", **origin)
+        yield ProcessTerminated(**line.origin)
+        return
     match = _TASK.search(line.text)
     if not match:
         return
@@ -86,7 +95,9 @@ def read_task(line: Line) -> Iterator[Event]:
 def read_oom(line: Line) -> Iterator[Event]:
     """The cgroup's memory was used up."""
     if _OOM.search(line.text):
-        yield FailureSeen(failure="host_oom", message=line.text.strip()[:300], **line.origin)
+        node = line.prefix.node  # `slurmstepd-node04: error: Detected ...` where the step has a node of its own
+        origin = {**line.origin, "node": node.removeprefix("slurmstepd-") if node else None}
+        yield FailureSeen(failure="host_oom", message=line.text.strip()[:300], **origin)
 
 
 def read_ending(line: Line) -> Iterator[Event]:
@@ -98,6 +109,6 @@ def read_ending(line: Line) -> Iterator[Event]:
 RULES: tuple[Rule, ...] = (
     Rule("slurm.cancelled", (b" CANCELLED AT ",), read_cancelled),
     Rule("slurm.task", (b"srun: error: ",), read_task),
-    Rule("slurm.oom", (b" oom-kill event", b" oom_kill event"), read_oom),
+    Rule("slurm.oom", (b" oom-kill event", b" oom_kill event", b"xceeded memory limit", b"memory limit"), read_oom),
     Rule("slurm.ending", (b"srun: Terminating", b"srun: Job step", b"srun: Force", b"srun: forcing"), read_ending),
 )

@@ -253,7 +253,7 @@ def test_every_width_fits(browser: Browser, hung: RunningDaemon) -> None:
     """From the smallest phone to a wall: nothing makes the page scroll sideways."""
     for path in ("", "runs/train"):
         page = opened(browser, f"http://{hung.address}/{path}")
-        for width in (320, 390, 600, 768, 900, 1000, 1100, 1200, 1300, 1350, 1500, 1920):
+        for width in (320, 390, 600, 768, 900, 1000, 1080, 1100, 1200, 1300, 1350, 1400, 1500, 1600, 1920):
             page.resize(width)
             widest = (
                 "Math.max(...[...document.querySelectorAll('html, main, .scroll .fleet')].map((e) => e.scrollWidth))"

@@ -9,6 +9,7 @@ from monitor.config import load
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.replay import Replay
+from monitor.run.source_clock import Placed
 from monitor.run.state import RunState
 from monitor.simulate import Fault, Scenario, timeline
 from parsers.reader import SourceReader
@@ -43,7 +44,7 @@ def play(timed: Iterable[tuple[float, str]], after: float = 0.0, config: str = "
     for at, text in timed:
         told.extend(player.pass_until(at))
         for entry in reader.feed(text.encode()):
-            told.extend(player.play(at, entry, "log"))
+            told.extend(player.play(Placed(at, entry, "log")))
     told.extend(player.finish(after + at - player.now))
     return Played(told, player.run.state)
 

@@ -87,6 +87,42 @@ def test_out_and_err_are_one_run() -> None:
     assert run_name("/l/out/77.out", "/l/out/*.out", globs) == run_name("/l/err/77.err", "/l/err/*.err", globs) == "77"
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        ("77.out", "77.err", "77"),
+        ("train.log.out", "train.log.err", "train"),
+        ("train.out.log", "train.err.log", "train"),
+        ("train_stdout", "train_stderr", "train"),
+        ("train_stdout.log", "train_stderr.log", "train"),
+        ("77.stdout", "77.stderr", "77"),
+        ("77-stdout.txt", "77-stderr.txt", "77"),
+        ("stdout_77.txt", "stderr_77.txt", "77"),
+        ("77_out.log", "77_err.log", "77_out"),
+        ("output_77.log", "error_77.log", "output_77"),
+        ("job.o54745", "job.e54745", "job.o54745"),
+        ("stdout.log", "stderr.log", "stdout"),
+        ("out.log", "err.log", "out"),
+        ("stdout", "stderr", "stdout"),
+        ("log.out", "log.err", "log"),
+        ("neox_77_77-%T.out", "neox_77_77-%T.err", "neox_77_77-%T"),
+    ],
+)
+def test_the_two_streams_of_a_job(one: str, other: str, name: str) -> None:
+    """However a site calls them; of a directory each, they are two runs."""
+    for pattern in ("/l/*", "/l"):
+        assert named(f"/l/{one}", pattern) == named(f"/l/{other}", pattern) == name
+    files = Watch(paths=(f"/l/{one}", f"/l/{other}"))
+    assert {run_name(path, path, [files]) for path in files.paths} == {name}
+    assert named(f"/l/1/{one}", "/l/**") == named(f"/l/1/{other}", "/l/**") == f"1/{name}"
+
+
+@pytest.mark.parametrize("name", ["error_analysis", "terr", "std", "my-std", "train.e1x"])
+def test_other_words_stay(name: str) -> None:
+    """What only looks like the name of a stream is a name."""
+    assert named(f"/l/{name}.log", "/l/*") == name
+
+
 def test_equal_patterns_in_different_directories() -> None:
     """One wildcard in two directories gives two sets of runs."""
     watches = [Watch(paths=("/l/tr11/*.log",)), Watch(paths=("/l/tr12/*.log",))]

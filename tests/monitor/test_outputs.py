@@ -41,7 +41,7 @@ class Ticks:
 class Recorder:
     """An output that fails as scripted."""
 
-    name, interval = "recorder", 15.0
+    name, interval, constant_labels = "recorder", 15.0, {}
 
     def __init__(self, *failures: Exception | None) -> None:
         self.failures, self.did = list(failures), []  # type: ignore[var-annotated]

@@ -56,7 +56,7 @@ def test_damage_is_noticed(cut: int) -> None:
 
 def test_another_version_is_refused() -> None:
     """A file of a later version is rebuilt, not guessed at."""
-    data = encode(sample()).replace(b'"version": 1', b'"version": 9', 1)
+    data = encode(sample()).replace(b'"version": 2', b'"version": 9', 1)
     with pytest.raises(StateUnreadableError, match="version 9"):
         decode(data, Saved)
 

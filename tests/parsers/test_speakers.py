@@ -138,6 +138,8 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [
      [{"event": "overflow", "loss_scale": 256, "new_loss_scale": 128}]),
     ("[2023-04-18 01:46:52,554] [INFO] [loss_scaler.py:188:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted "
      "loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1", [{"loss_scale": 65536, "hysteresis": 1}]),
+    ("Overflow detected. Skipping step. Attempted loss scale: 64.0, reducing to 32.0",
+     [{"event": "overflow", "loss_scale": 64.0, "new_loss_scale": 32.0}]),
     ("[deepspeed] fp16 dynamic loss scale overflow! Skipping step. Attempted loss scale: 64.0, reducing to 32.0",
      [{"loss_scale": 64, "new_loss_scale": 32}]),
     ("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.", [{"event": "loss_scale_exhausted"}]),
@@ -179,18 +181,20 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [
      [{"event": "process_terminated", "pid": 291888}]),
     ("E0318 14:02:51.365000 1 torch/x/api.py:984] failed (exitcode: -11) local_rank: 1 (pid: 3677234) of binary: /usr/bin/python3",
      [{"failure": "segfault", "exit_code": -11}, {"event": "process_exit", "local_rank": 1}]),
-    ("mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).", [{"failure": "killed", "rank": 3, "node": "n1"}]),
-    ("/var/spool/job1/slurm_script: line 28:  8156 Killed                  python3 pretrain_gpt.py", [{"failure": "killed"}]),
+    ("mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
+     [{"failure": "killed", "rank": 3, "node": "n1"}, {"event": "process_exit", "exit_code": -9}]),
+    ("/var/spool/job1/slurm_script: line 28:  8156 Killed                  python3 pretrain_gpt.py",
+     [{"failure": "killed"}, {"event": "process_exit", "pid": 8156}]),
     # --- Slurm ---
     ("slurmstepd: error: *** STEP 1999616.0 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***",
      [{"event": "failure", "failure": "time_limit", "node": "r6i4n5", "logged_at": "2021-05-27T21:42:11"}, {"event": "process_terminated"}]),
     ("0: slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-04-12T21:18:22 DUE TO PREEMPTION ***", [{"failure": "preempted"}, {"event": "process_terminated"}]),
     ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-04-12T21:18:22 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
      [{"failure": "node_failure"}, {"event": "process_terminated"}]),
-    ("slurmstepd: error: *** JOB 1839551 ON nid006149 CANCELLED AT 2026-04-12T21:18:22 ***", [{"failure": "killed"}, {"event": "process_terminated"}]),
+    ("slurmstepd: error: *** JOB 1839551 ON nid006149 CANCELLED AT 2026-04-12T21:18:22 ***", [{"failure": "stopped"}, {"event": "process_terminated"}]),
     ("srun: error: nid006913: task 0: Exited with exit code 1", [{"event": "process_exit", "exit_code": 1, "node": "nid006913", "tasks": "0"}]),
     ("srun: error: nid006270: tasks 37,39: Segmentation fault", [{"failure": "segfault"}, {"event": "process_exit", "tasks": "37,39"}]),
-    ("srun: error: nid0: tasks 0-1,3: Terminated", [{"failure": "killed", "consequence": True}, {"event": "process_exit"}]),
+    ("srun: error: nid0: tasks 0-1,3: Terminated", [{"failure": "stopped", "consequence": True}, {"event": "process_exit"}]),
     ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup. Some of your processes may have been killed.",
      [{"failure": "host_oom"}]),
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=11300781.0. Some of the step tasks have been OOM Killed.", [{"failure": "host_oom"}]),
@@ -222,7 +226,7 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [
      [{"failure": "bus_error"}]),
     ("OSError: [Errno 28] No space left on device", [{"failure": "disk_full"}]),
     ("NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping", [{"failure": "ecc", "fatal": False}]),
-    ("Segmentation fault (core dumped)", [{"failure": "segfault"}]),
+    ("Segmentation fault (core dumped)", [{"failure": "segfault"}, {"event": "process_exit"}]),
     ("[  123.4] Out of memory: Killed process 1234 (python3) total-vm:1kB", [{"failure": "host_oom"}]),
 ]  # fmt: skip
 NOTHING = [
@@ -280,15 +284,16 @@ def test_a_torchrun_report_gives_one_failure() -> None:
   exitcode  : -9 (pid: 194956)
   error_file: <N/A>
   traceback : Signal 9 (SIGKILL) received by PID 194956"""
-    (failure,) = events(block)
+    failure, end = events(block)
     assert (failure["failure"], failure["rank"], failure["node"]) == ("killed", 5, "nid006913")
+    assert (end["event"], end["exit_code"]) == ("process_exit", -9)
     assert (failure["logged_at"], failure["consequence"]) == ("2026-03-24T17:34:38", False)
 
 
 def test_a_sigterm_victim_is_a_consequence() -> None:
     """A block whose first failure is SIGTERM names a victim."""
     block = "Root Cause (first observed failure):\n  exitcode  : -15 (pid: 1)\n  traceback : Signal 15 (SIGTERM) received by PID 1"
-    assert [event["consequence"] for event in events(block)] == [True]
+    assert [event.get("consequence") for event in events(block)] == [True, None]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def _slip(topology: Topology) -> Iterator[Finding]:
     if nearest >= _SMALLEST_SLIP and abs(batch / nearest - 1) <= _NEAR_POWER and nearest % step == 0:
         yield Finding(
             "K19",
-            "warning",
+            "info",  # a guess: 1008 may be meant
             f"global batch size {batch} looks like a typing error for {nearest} ({batch / nearest - 1:+.1%})",
             "batch",
             {"global_batch_size": batch, "likely": nearest},

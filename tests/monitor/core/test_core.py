@@ -92,7 +92,8 @@ def test_errors_file_read_first_does_not_restart_the_run() -> None:
     ):  # fmt: skip
         core.handle(message, NOW)
     core.tick(NOW + 2)
-    (run,) = core.snapshot(NOW + 2).runs
+    core.tick(NOW + 10)
+    (run,) = core.snapshot(NOW + 10).runs
     assert (run.page["state"], run.page["iteration"], run.page["restarts"]) == ("crashed", 3, 0)
     assert run.samples["megatron_failures_total"] == (Sample(("nccl",), 1.0),)
 

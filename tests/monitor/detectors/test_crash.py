@@ -93,11 +93,11 @@ def test_the_same_node_twice_is_named() -> None:
 
 
 def test_what_a_person_cancels_wakes_nobody() -> None:
-    """Scancel without a reason is somebody's own doing: told, as a warning."""
+    """Scancel without a reason is somebody's own doing: an end, no failure."""
     log = [*texts(Scenario(iterations=60))][:-1]
     line = "slurmstepd: error: *** STEP 1809579.0 ON r8i3n1 CANCELLED AT 2026-01-01T08:45:57 ***\n"
     told = play([*log, (log[-1][0] + 1, line)], after=10.0).firing("crash")
-    assert (told.severity, told.evidence["failure"]) == ("warning", "killed")
+    assert (told.severity, told.evidence["failure"]) == ("info", "stopped")
 
 
 def test_a_fatal_looking_line_that_the_loop_survives_is_not_told() -> None:

@@ -1,0 +1,166 @@
+"""Several experiments in one file: where one ends and the next begins. A sweep's script writes them all into its log.
+
+The next arguments dump tells: another `experiment_run_id`; without one another model; another batch or layout, where
+the launch before had finished and nothing is loaded of it. What else follows is a restart of the same experiment.
+The lines that a launch writes before its arguments are held until these tell whose they are.
+Law: what a source's own lines say decides, so that reading it again gives the same experiments under the same labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from monitor.run.phases import ENDED
+from monitor.run.saves import training_done
+from monitor.run.state import RunState
+from monitor.run.topology import sizes_of
+from parsers.events import (
+    ArgumentsDumped,
+    EnvironmentVariableSeen,
+    Event,
+    FailureSeen,
+    LogEvent,
+    MemoryReported,
+    MilestoneReached,
+    ModelSettingLogged,
+    ProcessExited,
+    SoftwareSeen,
+    TopologyLogged,
+)
+
+HELD_SECONDS = 120.0
+"""Live: from the launcher's first word to the arguments took 30 to 50 s on two nodes; lines that waited longer belong
+to the run before, as a restart."""
+_MOST_HELD = 4096
+_IDS_KEPT = 1024
+OPENING = frozenset({TopologyLogged, EnvironmentVariableSeen, SoftwareSeen, ModelSettingLogged})
+"""What a launch may say before its arguments, beside its milestones."""
+BOUNDS = frozenset(
+    {
+        TopologyLogged.kind, EnvironmentVariableSeen.kind, SoftwareSeen.kind, ModelSettingLogged.kind,
+        MilestoneReached.kind, ArgumentsDumped.kind,
+    }
+)  # fmt: skip
+"""Kinds of events that `Experiments.take` must see; the others only while something is held."""
+_ID = "experiment_run_id"
+_MODEL = ("layers", "hidden_size", "ffn_hidden_size", "attention_heads", "experts")
+_LAYOUT = (
+    "world_size", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "expert_parallel_size",
+    "micro_batch_size", "global_batch_size", "sequence_length", "dtype", "zero_stage", "activation_checkpointing",
+    "learning_rate",
+)  # fmt: skip
+_NOTHING = ("", "None")
+Tag = TypeVar("Tag")
+
+
+def plan_of(event: ArgumentsDumped) -> dict[str, str]:
+    """What tells experiments apart, of one arguments dump; absent where it does not say."""
+    values = event.values
+    sizes = sizes_of(values)
+    plan = {name: str(sizes[name]) for name in (*_MODEL, *_LAYOUT) if sizes.get(name) is not None}
+    plan |= {name: values[name] for name in (_ID, "load", "save") if values.get(name, "") not in _NOTHING}
+    return plan
+
+
+def _is_another(state: RunState, plan: dict[str, str]) -> bool:
+    """Whether arguments that say `plan` are another experiment's than the run's last launch."""
+    known = state.plan
+    if not known or not _begun(state):
+        return False
+    if _ID in known and _ID in plan:
+        return known[_ID] != plan[_ID]
+    if _differ(known, plan, _MODEL):
+        return True
+    return _differ(known, plan, _LAYOUT) and _over(state) and not _continued(state, plan)
+
+
+def _differ(known: dict[str, str], plan: dict[str, str], names: tuple[str, ...]) -> bool:
+    return any(known[name] != plan[name] for name in names if name in known and name in plan)
+
+
+def _begun(state: RunState) -> bool:
+    """Whether the present launch is past its set-up: its own arguments may be printed more than once before."""
+    attempt = state.attempt
+    if attempt.iterations > 0 or attempt.failures > 0 or state.phase in ENDED:
+        return True
+    return attempt.number > 0 and "arguments" not in attempt.boundaries
+
+
+def _over(state: RunState) -> bool:
+    """Whether the last launch came to its end, or never to an iteration: then no work goes on in another layout."""
+    if state.iterations_total == 0 or state.phase in ("finished", "exiting") or training_done(state):
+        return True
+    return state.attempt.iterations == 0 and state.after_finish
+
+
+def _continued(state: RunState, plan: dict[str, str]) -> bool:
+    """Whether these arguments load what the run has saved."""
+    load = plan.get("load")
+    return load is not None and state.checkpoints.saves > 0 and load == state.plan.get("save", load)
+
+
+@dataclass(slots=True)
+class Known:
+    """Which experiment the lines of a source belong to, as a restart needs it."""
+
+    number: int = 1
+    label: str = ""
+    told: bool = False
+    """It holds arguments: its own lines say which experiment they are of."""
+    ids: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Experiment id -> its number and label: a sweep may come back to one."""
+
+
+@dataclass(slots=True)
+class Experiments(Known):
+    """The same, and the lines that may belong to the next."""
+
+    held: list[tuple[LogEvent, Any]] = field(default_factory=list)
+
+    def take(self, entry: LogEvent, tag: Tag, state: RunState | None) -> list[tuple[LogEvent, Tag]]:
+        """The events that are to be folded now, in their order, each with the tag that it came with. Into the run of
+        the experiment that `number` and `label` say afterwards; `state` is that of the run they say before.
+        """
+        event = entry.event
+        if state is not None and _opens(event) and (self.held or _begun(state)):
+            self.held.append((entry, tag))
+            return [] if len(self.held) < _MOST_HELD else self.release()
+        if isinstance(event, ArgumentsDumped):
+            self._tell(plan_of(event), state)
+        elif self.held and _is_the_last_ones(event):
+            return [(entry, tag)]
+        return [*self.release(), (entry, tag)]
+
+    def known(self) -> Known | None:
+        """Without what is held; None where it holds no arguments."""
+        return Known(self.number, self.label, self.told, dict(self.ids)) if self.told else None
+
+    def release(self) -> list[tuple[LogEvent, Any]]:
+        """What was held."""
+        held, self.held = self.held, []
+        return held
+
+    def _tell(self, plan: dict[str, str], state: RunState | None) -> None:
+        own = plan.get(_ID)
+        if state is not None and _is_another(state, plan):
+            if own in self.ids:
+                self.number, self.label = self.ids[own]
+            else:
+                self.number = 1 + max([self.number, *(number for number, _ in self.ids.values())])
+                self.label = own or str(self.number)
+        self.told = True
+        if own is not None and len(self.ids) < _IDS_KEPT:
+            self.ids.setdefault(own, (self.number, self.label))
+
+
+def _opens(event: Event) -> bool:
+    """Whether a launch writes this before its arguments."""
+    return type(event) in OPENING or (isinstance(event, MilestoneReached) and event.milestone != "training_done")
+
+
+def _is_the_last_ones(event: Event) -> bool:
+    """What the launch before may still write while the next one begins."""
+    if isinstance(event, FailureSeen):
+        return not event.fatal
+    return isinstance(event, MemoryReported) or (isinstance(event, ProcessExited) and event.exit_code == 0)

@@ -1,0 +1,156 @@
+"""What programs around HF's Trainer print of a launch and its model: world size, batch, accumulation, sizes.
+
+In: the Trainer's arguments (one a line, all in one line, or a command line), the line with which ms-swift,
+LLaMA-Factory and accelerate name the world size, and the model's configuration as JSON. Out: `SizesTold`. Programs that
+do not train print the same, so that none of it makes a run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from parsers.engine.fields import integer
+from parsers.engine.scan import Gatherer, Line, Rule
+from parsers.events import Event, SizesTold
+
+_MAX_TEXT = 50_000  # of a line: `TrainingArguments(...)` in one line has 3,000 characters
+_MAX_LINES = 1500  # the longest real configuration has 300 lines; other ranks may print theirs in between
+
+# `[INFO:swift] rank: 0, local_rank: 0, world_size: 8, local_world_size: 8`
+_SWIFT = re.compile(r"\bworld_size: (\d{1,7}), local_world_size: (\d{1,5})\b")
+# `Process rank: 0, world size: 8, device: cuda:0, distributed training: True`
+_PROCESS = re.compile(r"\b[Pp]rocess rank: \d{1,7}, world size: (\d{1,7})\b")
+# `Num processes: 8`, under accelerate's `Distributed environment:`
+_ACCELERATE = re.compile(r"^[ ]{0,4}Num processes: (\d{1,7})\s*$")
+# `per_device_train_batch_size=4,`, `--gradient_accumulation_steps 8`, `'gradient_accumulation_steps': 8`
+_ARGUMENT = re.compile(
+    r"(?<![\w.])(per_device_train_batch_size|gradient_accumulation_steps|sequence_parallel_size)"
+    r"['\"]?[:= ]{1,3}(\d{1,9})(?![\w.])"
+)
+_ARGUMENTS = {
+    "per_device_train_batch_size": "micro_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "sequence_parallel_size": "context_parallel_size",
+}
+# `gradient_checkpointing=True`, `'activation_checkpointing': True`
+_CHECKPOINTING = re.compile(r"(?<![\w.])(?:gradient|activation)_checkpointing['\"]?[:= ]{1,3}([Tt]rue|[Ff]alse)\b")
+# `INFO:__main__:Overriding config: n_embd=11264,n_head=32,n_layer=64,n_positions=1024,gradient_checkpointing=true`
+_OVERRIDES = re.compile(r"\bOverriding config: (\w{1,60}=[^ ]{1,2000})")
+# `[INFO|configuration_utils.py:553] ... >> Model config GPT2Config {`, `ModelInfo(..., config=LlamaConfig {`
+_MODEL = re.compile(r"(?:\bModel config |\bconfig=)\w{1,80}Config \{\s*$")
+# `  "hidden_size": 2816,` and `    "hidden_size": 2816,` in a section
+_PAIR = re.compile(r'^([ ]{2}|[ ]{4})"(\w{1,80})": (.{1,200}?),?\s*$')
+_SECTIONS = frozenset({"text_config", "llm_config", "language_config"})
+_KEYS = {
+    "n_layer": "layers", "num_hidden_layers": "layers", "num_layers": "layers", "n_layers": "layers",
+    "n_embd": "hidden_size", "hidden_size": "hidden_size", "d_model": "hidden_size",
+    "n_head": "attention_heads", "num_attention_heads": "attention_heads", "n_heads": "attention_heads",
+    "num_key_value_heads": "query_groups", "head_dim": "kv_channels",
+    "n_inner": "ffn_hidden_size", "intermediate_size": "ffn_hidden_size", "ffn_dim": "ffn_hidden_size",
+    "n_positions": "sequence_length", "vocab_size": "padded_vocab_size",
+    "num_experts": "experts", "num_local_experts": "experts", "n_routed_experts": "experts",
+    "num_experts_per_tok": "moe_top_k", "top_k_experts": "moe_top_k", "moe_intermediate_size": "moe_ffn_hidden_size",
+}  # fmt: skip
+"""Names of HF's configurations -> ours. GPT-2's `n_positions` is what its examples cut texts into; the
+`max_position_embeddings` of later models are not.
+"""
+
+
+def read_world(line: Line) -> Iterator[Event]:
+    """How many processes train."""
+    text = line.text[:_MAX_TEXT]
+    if match := _SWIFT.search(text):
+        world, local = integer(match[1]), integer(match[2])
+        if world and local:
+            yield SizesTold(values={"world_size": world, "processes_per_node": local}, **line.origin)
+    elif match := _PROCESS.search(text) or _ACCELERATE.match(text):
+        world = integer(match[1])
+        if world:
+            yield SizesTold(values={"world_size": world}, **line.origin)
+
+
+def read_arguments(line: Line) -> Iterator[Event]:
+    """The Trainer's arguments, wherever they stand in the line; what replaces parts of the model's configuration."""
+    text = line.text[:_MAX_TEXT]
+    if match := _OVERRIDES.search(text):
+        pairs = (pair.partition("=") for pair in match[1].split(","))
+        values = _values({name: value for name, _, value in pairs})
+        if values:
+            yield SizesTold(values=values, **line.origin)
+        return
+    found = {_ARGUMENTS[name]: size for name, digits in _ARGUMENT.findall(text) if (size := integer(digits))}
+    if found:
+        yield SizesTold(values=found, **line.origin)
+    if words := _CHECKPOINTING.findall(text):
+        on = any(word in ("True", "true") for word in words)
+        # that it is off may hold for one of two ways to do it
+        yield SizesTold(values={"recomputes": int(on)}, default=not on, **line.origin)
+
+
+def _values(pairs: dict[str, str]) -> dict[str, int]:
+    values = {_KEYS[name]: size for name, text in pairs.items() if name in _KEYS and (size := integer(text))}
+    if pairs.get("gradient_checkpointing") in ("true", "True"):
+        values["recomputes"] = 1
+    return values
+
+
+@dataclass(slots=True)
+class ConfigurationGatherer:
+    """An open configuration. `section` is the one whose lines stand two columns further in."""
+
+    own: dict[str, str] = field(default_factory=dict)
+    nested: dict[str, str] = field(default_factory=dict)
+    section: str = ""
+    lines: int = 0
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """Take the pairs, leave everything else."""
+        self.lines += 1
+        text = line.text
+        if text.startswith("}") or self.lines > _MAX_LINES:
+            return self.close(), False, True
+        match = _PAIR.match(text)
+        if match is None:
+            return [], False, False
+        if len(match[1]) == 2:
+            self.section = match[2] if match[3] == "{" else ""
+            self._take(self.own, match[2], match[3])
+        elif self.section in _SECTIONS:
+            self._take(self.nested, match[2], match[3])
+        return [], True, False
+
+    def close(self) -> list[Event]:
+        """What was read, if it tells a model's depth."""
+        pairs = {**self.own, **self.nested}
+        values = _values(pairs)
+        if "layers" not in values:
+            return []
+        if "rms_norm_eps" in pairs:  # models that normalise so have gated MLPs
+            values["glu"] = 1
+        return [SizesTold(values=values, default=True)]
+
+    @staticmethod
+    def _take(into: dict[str, str], name: str, text: str) -> None:
+        if name in _KEYS or name == "rms_norm_eps":
+            into[name] = text
+
+
+def open_configuration(line: Line) -> Iterator[Event | Gatherer]:
+    """A model's configuration begins."""
+    if _MODEL.search(line.text[:_MAX_TEXT]):
+        yield ConfigurationGatherer()
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("hf.world", (b"local_world_size: ", b"rocess rank: ", b"Num processes: "), read_world),
+    Rule("hf.model_config", (b"Config {",), open_configuration),
+    Rule(
+        "hf.arguments",
+        (b"per_device_train_batch_size", b"gradient_accumulation_steps", b"sequence_parallel_size",
+         b"gradient_checkpointing", b"activation_checkpointing'", b"Overriding config: "),
+        read_arguments,
+    ),
+)  # fmt: skip
+GATHERERS = {"hf.model_config": ConfigurationGatherer}

@@ -1,0 +1,568 @@
+"""Several experiments in one log: each is a run of its own. What restarts is one run, and so are a job's two files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from monitor.backfill import history
+from monitor.clock import ManualClock
+from monitor.commands.arguments import configured
+from monitor.commands.reading import runs_of
+from monitor.config import Config, Watch, default_config
+from monitor.core import Core
+from monitor.core.saved import Saved
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.incidents import Transition
+from monitor.judgement import Judge
+from monitor.metrics import Sample
+from monitor.reading import dated_events
+from monitor.replay import Replay, replay
+from monitor.reports.rows import Options, Row
+from monitor.run import derived
+from monitor.run.experiments import HELD_SECONDS
+from monitor.store import decode, encode
+from parsers.reader import SourceReader
+from tests.conftest import FIELD_LOGS
+
+START = datetime(2026, 3, 1, 8, tzinfo=UTC)
+NOW = 1_700_000_000.0
+SIZES = {
+    "global_batch_size": 64, "hidden_size": 2048, "log_interval": 1, "micro_batch_size": 1, "num_attention_heads": 16,
+    "num_layers": 24, "pipeline_model_parallel_size": 2, "seq_length": 2048, "tensor_model_parallel_size": 2,
+    "train_iters": 20, "world_size": 8, "load": "None", "save": "None",
+}  # fmt: skip
+
+
+class Log:
+    """A log in Megatron's words, with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.seconds = 0.0
+
+    def say(self, *lines: str) -> Log:
+        """Lines without a time."""
+        self.text += "".join(f"{line}\n" for line in lines)
+        return self
+
+    def stamp(self, seconds: float = 0.0) -> str:
+        """The time after so many seconds more."""
+        self.seconds += seconds
+        return (START + timedelta(seconds=self.seconds)).strftime("%Y-%m-%d %H:%M:%S")
+
+    def arguments(self, **arguments: object) -> Log:
+        """What DeepSpeed's launcher and Megatron say before the arguments, and these."""
+        values = {**SIZES, **arguments}
+        self.say(
+            f"[{self.stamp(20)},666] [INFO] [runner.py:630:main] cmd = python3 -m deepspeed.launcher.launch train.py",
+            f"[{self.stamp(6)},846] [INFO] [launch.py:168:main] nnodes=1, num_local_procs=8, node_rank=0",
+            "torch version .................... 2.9.1+cu128",
+            f"using world size: {values['world_size']}, data-parallel-size: 2, tensor-model-parallel size: 2, "
+            "pipeline-model-parallel size: 2 ",
+        )
+        return self.dump(values)
+
+    def dump(self, values: dict[str, object]) -> Log:
+        """An arguments dump."""
+        shown = (f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sorted(values.items()))
+        return self.say("-" * 24 + " arguments " + "-" * 24, *shown, "-" * 20 + " end of arguments " + "-" * 21)
+
+    def set_up(self) -> Log:
+        """From the arguments to the first iteration."""
+        return self.say(
+            f"[after megatron is initialized] datetime: {self.stamp(10)} ",
+            f"[after dataloaders are built] datetime: {self.stamp(10)} ",
+            "done with setup ...",
+            "training ...",
+            f"[before the start of training step] datetime: {self.stamp()} ",
+        )
+
+    def iterate(self, last: int, first: int = 1, seconds: float = 20.0, batch: int = 64, total: int = 20) -> Log:
+        """Iteration lines."""
+        for number in range(first, last + 1):
+            self.say(
+                f" [{self.stamp(seconds)}] iteration {number:8d}/{total:8d} | consumed samples: {number * batch:12d} | "
+                f"elapsed time per iteration (ms): {seconds * 1000 + number % 3:.1f} | learning rate: 1.500E-04 | "
+                f"global batch size: {batch:5d} | lm loss: {3 - number / 100:.6E} | loss scale: 1.0 | "
+                f"grad norm: {1 + number / 7:.3f} | number of skipped iterations:   0 | "
+                "number of nan iterations:   0 |"
+            )
+        return self
+
+    def end(self) -> Log:
+        """The loop has ended, and so have eight processes; one says something on its way out."""
+        self.say(f"[after training is done] datetime: {self.stamp()} ")
+        self.say(
+            *(
+                f"[{self.stamp()},950] [INFO] [launch.py:367:main] Process {rank} exits successfully."
+                for rank in range(8)
+            )
+        )
+        return self.say(
+            "[rank1]:[W301 12:26:38.234210612 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=138, "
+            "addr=[::]:27967, remote=[::]:35988): Connection reset by peer"
+        )
+
+    def die(self) -> Log:
+        """An exception that nobody catches, and the launcher's word for it."""
+        return self.say(
+            "Traceback (most recent call last):",
+            '  File "pretrain_gpt.py", line 10, in <module>',
+            "    main()",
+            "FileNotFoundError: [Errno 2] No such file or directory: data.bin",
+            f"[{self.stamp(1)},865] [INFO] [launch.py:335:sigkill_handler] Killing subprocess 5",
+            f"[{self.stamp()},865] [ERROR] [launch.py:341:sigkill_handler] ['python'] exits with return code = 1",
+        )
+
+    def launch(self, last: int = 20, *, first: int = 1, seconds: float = 20.0, **arguments: object) -> Log:
+        """A launch up to iteration `last`; it says nothing of how it ends."""
+        values = {**SIZES, **arguments}
+        self.arguments(**arguments).set_up()
+        return self.iterate(
+            last, first, seconds, int(str(values["global_batch_size"])), int(str(values["train_iters"]))
+        )
+
+
+def sweep() -> Log:
+    """Three experiments that finish and one that dies at its start."""
+    log = Log()
+    for number, seconds in enumerate((22.4, 20.0, 18.0)):
+        log.launch(seconds=seconds, experiment_run_id=f"exp{number}").end()
+    return log.arguments(experiment_run_id="exp3").die()
+
+
+def replayed(*texts: str, after: float = 10.0) -> tuple[dict[str, Replay], list[Transition]]:
+    """The runs by name as `replay` ends with them, and what it tells."""
+    sources = {str(number): SourceReader().feed(text.encode()) for number, text in enumerate(texts)}
+    runs, told = {}, []
+    for player, transition in replay(Judge(default_config(), repeats=False), "run", sources, after):
+        if transition is None:
+            runs[player.run.state.name] = player
+        elif not transition.quiet:
+            told.append(transition)
+    return runs, told
+
+
+def reported(folder: Path, *texts: str) -> dict[str, Row]:
+    """The rows of `report` by their names."""
+    names = [folder / f"run.{end}" for end in ("out", "err")][: len(texts)]
+    for name, text in zip(names, texts, strict=True):
+        name.write_text(text)
+    config = configured(None, (), [str(name) for name in names])
+    return {row.run: row for _, row in runs_of(config, Options(), ManualClock(wall=NOW + 1e8))[0]}
+
+
+# --- what is another experiment, and what is not ----------------------------------------------------------------------
+
+
+def test_each_experiment_of_a_sweep_is_a_run(tmp_path: Path) -> None:
+    """Its own medians, nothing lost, nothing at risk once it has finished; the crash at start lost no work."""
+    runs, told = replayed(sweep().text)
+    assert list(runs) == ["run", "run:exp1", "run:exp2", "run:exp3"]
+    for name, median in zip(runs, (22.4, 20.0, 18.0), strict=False):
+        summary = runs[name].summary()
+        assert summary["state"] == "finished"
+        assert (summary["iterations"], summary["restarts"], summary["lost_iterations"]) == (20, 0, 0)
+        assert summary["median_seconds_per_iteration"] == pytest.approx(median, abs=0.01)
+        assert summary["effective_training_time_ratio"] > 0.85
+        assert summary["at_risk_seconds"] == 0
+    assert [(item.run, item.incident, item.status) for item in told] == [("run:exp3", "crash", "firing")]
+    assert "lost" not in told[0].summary
+    rows = reported(tmp_path, sweep().text)
+    assert {name: (row.outcome, row.iterations, row.restarts) for name, row in rows.items()} == {
+        "run": ("ok", 20, 0), "run:exp1": ("ok", 20, 0), "run:exp2": ("ok", 20, 0), "run:exp3": ("crash", 0, 0),
+    }  # fmt: skip
+    assert rows["run:exp1"].arguments["experiment_run_id"] == "exp1"
+    assert rows["run:exp1"].seconds_per_iteration == pytest.approx(20.0, abs=0.01)
+
+
+def test_another_model_is_another_run_and_no_slowdown() -> None:
+    """Whether the first has finished or was cut off."""
+    for finished in (True, False):
+        log = Log().launch(seconds=2.0)
+        if finished:
+            log.end()
+        log.launch(seconds=9.0, num_layers=48, hidden_size=4096)
+        runs, told = replayed(log.text)
+        assert list(runs) == ["run", "run:2"]
+        assert told == []
+        assert runs["run:2"].run.state.topology.layers == 48
+        assert runs["run"].run.state.topology.layers == 24
+        assert [player.run.state.lost_iterations_total for player in runs.values()] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"global_batch_size": 128}),
+        ({}, {"world_size": 16}),
+        ({}, {"micro_batch_size": 2}),
+        # nothing was saved where the next looks for it
+        ({"load": "/ckpt", "save": "/ckpt"}, {"load": "/ckpt", "save": "/ckpt", "global_batch_size": 128}),
+    ],
+)
+def test_another_batch_or_layout_that_begins_anew_after_a_finished_launch(
+    before: dict[str, object], after: dict[str, object]
+) -> None:
+    """A benchmark over sizes, without ids: numbers."""
+    log = Log().launch(**before).end().launch(**after).end().launch(**after).end()
+    runs, _ = replayed(log.text)
+    assert list(runs) == ["run", "run:2"]  # the third is the second once more
+    state = runs["run:2"].run.state
+    assert (state.restarts, state.iterations_total, state.lost_iterations_total) == (1, 40, 0)
+
+
+def test_the_same_training_in_another_layout_goes_on() -> None:
+    """On fewer GPUs from the checkpoint, after an end that was planned or none: a restart."""
+    for planned in (True, False):
+        folder = {"load": "/ckpt", "save": "/ckpt", "train_iters": 40}
+        log = Log().launch(15, **folder)
+        log.say("  successfully saved checkpoint at iteration      10 to /ckpt").iterate(20, 16, total=40)
+        if planned:
+            log.say(f"[exiting program at iteration 20] datetime: {log.stamp()} ")
+        log.launch(30, first=11, world_size=4, global_batch_size=32, **folder)
+        runs, _ = replayed(log.text)
+        (player,) = runs.values()
+        assert player.run.state.restarts == 1
+        assert player.run.state.lost_iterations_total == (0 if planned else 10)
+
+
+def test_an_elastic_restart_from_the_beginning_is_a_restart() -> None:
+    """A launch that died has not finished: what it did is lost, and the next is the same training."""
+    runs, told = replayed(Log().launch(10).die().launch(5, world_size=4).text)
+    (player,) = runs.values()
+    assert (player.run.state.restarts, player.run.state.lost_iterations_total) == (1, 10)
+    assert [item.status for item in told if item.incident == "crash"] == ["firing", "resolved"]
+
+
+def test_a_configuration_that_never_trained_is_a_run_of_its_own() -> None:
+    """A sweep over batches in which one dies at its start, and the next is smaller."""
+    log = Log().launch().end().arguments(global_batch_size=256).die().launch(global_batch_size=32).end()
+    runs, told = replayed(log.text)
+    assert {name: player.summary()["state"] for name, player in runs.items()} == {
+        "run": "finished", "run:2": "crashed", "run:3": "finished",
+    }  # fmt: skip
+    assert [(item.run, item.status) for item in told] == [("run:2", "firing"), ("run:2", "resolved")]
+
+
+def test_a_relaunch_of_one_experiment_is_an_attempt() -> None:
+    """The same id after a crash, at another batch even; and the same arguments after an end lose nothing."""
+    log = Log().launch(10, experiment_run_id="a").die().launch(experiment_run_id="a", global_batch_size=32).end()
+    (player,) = replayed(log.text)[0].values()
+    assert (player.run.state.restarts, player.run.state.lost_iterations_total) == (1, 10)
+    (player,) = replayed(Log().launch().end().launch().end().text)[0].values()
+    assert (player.run.state.restarts, player.run.state.lost_iterations_total) == (1, 0)
+    assert player.summary()["lost_seconds"] == {}
+
+
+def test_a_sweep_may_come_back_to_an_experiment() -> None:
+    """Then the run of that id goes on: what died is launched again after the others."""
+    log = Log().launch(10, experiment_run_id="a").die().launch(experiment_run_id="b").end()
+    log.launch(experiment_run_id="a").end().launch(experiment_run_id="c").end()
+    runs, _ = replayed(log.text)
+    assert list(runs) == ["run", "run:b", "run:c"]
+    first = runs["run"].run.state
+    assert (first.restarts, first.iterations_total, first.lost_iterations_total) == (1, 30, 10)
+
+
+def test_two_models_of_one_launch_are_one_run() -> None:
+    """An actor's and a critic's arguments stand one after the other, at each launch."""
+    log, critic = Log(), {**SIZES, "num_layers": 12}
+    for last in (10, 20):
+        log.arguments().dump(critic).set_up().iterate(last)
+    (player,) = replayed(log.text)[0].values()
+    assert player.run.state.restarts == 1
+
+
+def test_one_that_was_killed_without_a_word() -> None:
+    """The next experiment ends it: no restart of it, no failure that nobody saw."""
+    log = Log().launch(10, experiment_run_id="a").launch(experiment_run_id="b").end()
+    runs, told = replayed(log.text)
+    state = runs["run"].run.state
+    assert (state.restarts, state.ends, state.iterations_total) == (0, [], 10)
+    assert derived.run_state(state, runs["run"].run.archived) == "lost"
+    assert told == []
+
+
+def test_names_are_bounded() -> None:
+    """An id of any length and of any characters; two stay two."""
+    log = Log().launch(experiment_run_id="a").end()
+    for last in "bc":
+        log.launch(experiment_run_id="x" * 500 + last).end()
+    names = list(replayed(log.text)[0])
+    assert len(set(names)) == 3
+    assert max(len(name) for name in names) <= 200
+
+
+def test_backfill_shows_each_experiment(tmp_path: Path) -> None:
+    """One after the other, each up to its last line."""
+    text = sweep().text.encode()
+    moments = list(
+        history(default_config(), Judge(default_config()), "run", {"a": lambda: SourceReader().feed(text)}, 60.0, UTC)
+    )
+    names = list(dict.fromkeys(moment.run for moment in moments))
+    assert names == ["run", "run:exp1", "run:exp2", "run:exp3"]
+    for name in names:
+        times = [moment.at for moment in moments if moment.run == name]
+        assert times == sorted(set(times))
+    last = [moment for moment in moments if moment.run == "run:exp1"][-1]
+    assert last.samples["megatron_iteration"] == (Sample((), 20.0),)
+
+
+# --- the daemon -------------------------------------------------------------------------------------------------------
+
+
+class Daemon:
+    """A core that follows one path, and what it told."""
+
+    def __init__(self, saved: Saved | None = None, path: str = "/l/run.out") -> None:
+        self.core = Core(config())
+        self.path, self.offset, self.now = path, 0, NOW
+        self.told: list[tuple[str, str, str]] = []
+        position = None
+        if saved is not None:
+            position = self.core.restore(decode(encode(saved), Saved))[path]
+            self.offset = position.offset
+        resumed = position is not None
+        self.core.handle(Opened(path, path, position, 0, NOW, resumed, offset=self.offset), NOW)
+        if not resumed:
+            self.core.handle(CaughtUp(path, NOW), NOW)
+
+    def write(self, text: str, seconds: float = 1.0) -> Daemon:
+        """Text comes live after so many seconds."""
+        self.now += seconds
+        self.core.handle(Data(self.path, self.offset, text.encode(), self.now, self.now, 0), self.now)
+        self.offset += len(text.encode())
+        return self.tick()
+
+    def tick(self, seconds: float = 0.0) -> Daemon:
+        """Time passes."""
+        self.now += seconds
+        self.told += [(i.run, i.incident, i.status) for i in self.core.tick(self.now) if not i.quiet]
+        return self
+
+    def states(self) -> dict[str, str]:
+        """Run -> state, as shown."""
+        return {run.run: str(run.page["state"]) for run in self.core.snapshot(self.now).runs}
+
+    def sample(self, run: str, metric: str) -> float:
+        """One value of the metrics page."""
+        (found,) = [shown for shown in self.core.snapshot(self.now).runs if shown.run == run]
+        (sample,) = found.samples[metric]
+        return float(sample.value)
+
+
+def config() -> Config:
+    """All of one directory."""
+    return msgspec.structs.replace(default_config(), runs=(Watch(paths=("/l/*",)),))
+
+
+def parts(log: Log) -> list[str]:
+    """The text up to each of its iteration lines, at its arguments and at its ends."""
+    out, part = [], ""
+    for line in log.text.splitlines(keepends=True):
+        part += line
+        if " iteration " in line or "end of arguments" in line or "launch.py" in line or "runner.py" in line:
+            out.append(part)
+            part = ""
+    return [*out, part]
+
+
+def test_live_each_experiment_begins_and_ends() -> None:
+    """The first is finished for good when the next begins; nobody is told of anything but the crash at start."""
+    daemon, seen = Daemon(), []
+    for part in parts(sweep()):
+        daemon.write(part, 20.0)
+        seen.append(daemon.states())
+    daemon.tick(60.0)
+    assert daemon.states() == {
+        "run": "finished", "run:exp1": "finished", "run:exp2": "finished", "run:exp3": "crashed",
+    }  # fmt: skip
+    ended = seen.index({"run": "finished"})
+    assert all(states["run"] == "finished" for states in seen[ended:])
+    assert daemon.told == [("run:exp3", "crash", "firing")]
+    for name in ("run", "run:exp1", "run:exp2"):
+        assert daemon.sample(name, "megatron_iterations_total") == 20
+        assert daemon.sample(name, "megatron_restarts_total") == 0
+        assert daemon.sample(name, "megatron_at_risk_seconds") == 0
+    daemon.tick(config().run_retention)
+    assert daemon.states() == {}
+
+
+def test_live_a_crash_ends_with_the_next_experiment() -> None:
+    """Whoever was told of it hears that it is over; it is told even where the next comes at once."""
+    log = Log().launch(10, experiment_run_id="a").die()
+    daemon = Daemon()
+    for part in parts(log):
+        daemon.write(part, 20.0)
+    for part in parts(Log().launch(5, experiment_run_id="b")):
+        daemon.write(part)
+    assert daemon.told == [("run", "crash", "firing"), ("run", "crash", "resolved")]
+    assert daemon.states() == {"run": "crashed", "run:b": "training"}
+
+
+@pytest.mark.parametrize("cut", range(4))
+def test_names_stay_over_restarts_of_the_daemon(cut: int) -> None:
+    """Wherever it is stopped, also between the launcher's first lines and the arguments, and read from the start."""
+    texts = parts(sweep())
+    begins = [place for place, text in enumerate(texts) if "runner.py" in text][2]
+    stop = begins + (-4, 0, 1, 2)[cut]
+    daemon = Daemon()
+    for text in texts[: stop + 1]:
+        daemon.write(text, 5.0)
+    again = Daemon(daemon.core.save(daemon.now))
+    again.now = daemon.now
+    again.core.handle(CaughtUp(again.path, again.now), again.now)
+    for text in texts[stop + 1 :]:
+        again.write(text, 5.0)
+    again.tick(60.0)
+    fresh = Daemon().write("".join(texts)).tick(60.0)
+    for one in (again, fresh):
+        assert one.states() == {
+            "run": "finished", "run:exp1": "finished", "run:exp2": "finished", "run:exp3": "crashed",
+        }  # fmt: skip
+        assert {one.sample(name, "megatron_iterations_total") for name in ("run", "run:exp1", "run:exp2")} == {20}
+        assert {one.sample(name, "megatron_restarts_total") for name in one.states()} == {0}
+
+
+def test_a_launch_that_never_comes_to_its_arguments() -> None:
+    """Its lines wait for so long and no longer: then it is a restart of the run before, and judged."""
+    daemon = Daemon()
+    for part in parts(Log().launch(10, train_iters=100)):
+        daemon.write(part, 20.0)
+    opening = parts(Log().arguments())
+    daemon.write(opening[0], 5.0)
+    assert daemon.states() == {"run": "training"}
+    daemon.tick(HELD_SECONDS + 1)
+    assert daemon.states() == {"run": "starting"}
+    assert daemon.sample("run", "megatron_restarts_total") == 1
+    for part in (*opening[1:], Log().arguments().die().text):
+        daemon.write(part)
+    daemon.tick(60.0)
+    assert daemon.told == [("run", "crash", "firing")]
+
+
+def test_an_old_log_that_ends_with_a_launcher_s_line_is_history() -> None:
+    """What was held as the backlog ended makes no live run of it."""
+    text = Log().launch().end().text + parts(Log().arguments())[0]
+    core = Core(config())
+    old = NOW - 1e6
+    for message in (
+        Opened("/l/run.log", "/l/run.log", None, 0, old, False), Data("/l/run.log", 0, text.encode(), old, NOW, 0),
+        CaughtUp("/l/run.log", NOW),
+    ):  # fmt: skip
+        core.handle(message, NOW)
+    for seconds in (0.0, HELD_SECONDS + 1, 1e5):
+        assert core.tick(NOW + seconds) == []
+
+
+# --- a job's two files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "order", [("/l/run_stderr.log", "/l/run_stdout.log"), ("/l/run_stdout.log", "/l/run_stderr.log")]
+)
+def test_two_files_of_a_job_are_one_run_in_either_order(order: Sequence[str]) -> None:
+    """What libraries say on standard error is no training loop: the failure behind it comes last."""
+    texts = {
+        "/l/run_stdout.log": Log().launch(10).text,
+        "/l/run_stderr.log": "INFO:root:NeoXArgs.calculate_derived() Total number of GPUs determined to be: 16\n"
+        "slurmstepd-node04: error: Detected 1 oom-kill event(s) in StepId=3982836.0. Some of your processes may have "
+        "been killed by the cgroup out-of-memory handler.\nsrun: error: node04: task 12: Out Of Memory\n",
+    }
+    core = Core(config())
+    for path in order:
+        for message in (
+            Opened(path, path, None, 0, NOW, False),
+            Data(path, 0, texts[path].encode(), NOW, NOW, 0),
+            CaughtUp(path, NOW),
+        ):
+            core.handle(message, NOW)
+    core.flush(NOW)
+    (run,) = core.runs.values()
+    assert (run.state.name, run.state.phase, run.state.restarts) == ("run", "crashed", 0)
+    assert run.state.failure is not None
+    assert run.state.failure.failure == "host_oom"
+
+
+def test_the_second_file_belongs_to_the_last_experiment(tmp_path: Path) -> None:
+    """Undated lines of a failure beside a sweep: to the one that did not finish."""
+    out = Log().launch(experiment_run_id="a").end().launch(10, experiment_run_id="b")
+    rows = reported(tmp_path, out.text, "srun: error: node04: task 12: Out Of Memory\n")
+    assert {name: row.outcome for name, row in rows.items()} == {"run": "ok", "run:b": "host OOM"}
+
+
+# --- logs of others ---------------------------------------------------------------------------------------------------
+
+
+def _field(*names: str) -> tuple[dict[str, Replay], list[Transition]]:
+    sources = {}
+    for name in names:
+        with (FIELD_LOGS / name).open("rb") as stream:
+            sources[name] = list(dated_events(stream, default_config()))
+    runs, told = {}, []
+    for player, transition in replay(Judge(default_config(), repeats=False), "run", sources):
+        if transition is None:
+            runs[player.run.state.name] = player
+        elif not transition.quiet:
+            told.append(transition)
+    return runs, told
+
+
+@pytest.mark.real_logs
+@pytest.mark.field_logs
+def test_field_several_experiments() -> None:
+    """Two experiments of 20 iterations at other clocks, and one that dies in NCCL before its first iteration."""
+    runs, told = _field("microsoft_several_experiments.log")
+    summaries = [player.summary() for player in runs.values()]
+    assert [(one["state"], one["iterations"], one["lost_iterations"], one["restarts"]) for one in summaries] == [
+        ("finished", 20, 0, 0), ("finished", 20, 0, 0), ("crashed", 0, 0, 0),
+    ]  # fmt: skip
+    assert list(runs)[2] == "run:dual32_tp4pp1dp8_static1200_20260324_131546_DGX2-1"
+    assert [(item.run, item.incident, item.status) for item in told] == [(list(runs)[2], "crash", "firing")]
+    assert "lost" not in told[0].summary
+
+
+@pytest.mark.real_logs
+@pytest.mark.field_logs
+def test_field_locked_clocks() -> None:
+    """Four launches of 50 iterations at 967, 975, 982 and 1050 MHz: the medians that their authors report."""
+    runs, told = _field("microsoft_locked_clocks.log")
+    medians = [player.summary()["median_seconds_per_iteration"] for player in runs.values()]
+    assert medians == pytest.approx([18.20, 18.06, 17.92, 16.80], abs=0.005)
+    assert {player.summary()["state"] for player in runs.values()} == {"finished"}
+    assert {player.run.state.iterations_total for player in runs.values()} == {50}
+    assert told == []
+
+
+@pytest.mark.real_logs
+@pytest.mark.field_logs
+def test_field_two_files_of_one_job() -> None:
+    """GPT-NeoX: one run of 4,500 iterations, ended by the cgroup's out-of-memory handler; replayed and as a backlog."""
+    runs, told = _field("neox_3982836.out", "neox_3982836.err")
+    (player,) = runs.values()
+    assert (player.run.state.iterations_total, player.run.state.restarts) == (4500, 0)
+    crash = [item for item in told if item.incident == "crash"]
+    assert [item.evidence["failure"] for item in crash] == ["host_oom"]
+    files = [str(FIELD_LOGS / f"neox_3982836.{end}") for end in ("err", "out")]
+    ((state, _),) = runs_of(configured(None, (), files), Options())[0]
+    assert (state.name, state.phase, state.iterations_total, state.restarts) == ("neox_3982836", "crashed", 4500, 0)
+    assert state.failure is not None
+    assert state.failure.failure == "host_oom"
+
+
+@pytest.mark.real_logs
+@pytest.mark.field_logs
+def test_field_crash_loop() -> None:
+    """Four launches of one experiment: attempts of one run, each dead by an AssertionError, no work lost."""
+    runs, told = _field("nvidia_crash_loop_2624217.out")
+    (player,) = runs.values()
+    state = player.run.state
+    assert (state.restarts, state.iterations_total, state.failures_total) == (3, 0, {"python_exception": 4})
+    assert "crash_loop" in {item.incident for item in told}
+    assert player.summary()["lost_iterations"] == 0

@@ -1,0 +1,333 @@
+"""Slowdowns of logs that others wrote: what is printed coarsely, flaps, is lawfully slower, or stays slow for long."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.detection.mlperf import messages
+from benchmarks.detection.mlperf_log import Evaluation, Line, read_run
+from monitor.config import Config
+from monitor.detectors import slowdown
+from monitor.incidents import Transition
+from monitor.judgement import Judge
+from monitor.reading import dated_events
+from monitor.replay import Replay, replay
+from monitor.run.source_clock import Placed
+from monitor.statistics.levels import printed_unit
+from parsers.reader import SourceReader
+from tests.conftest import FIELD_LOGS, ROOT
+from tests.monitor.playing import Played, play
+
+ARGUMENTS = {"log_interval": "1", "seq_length": "2048", "world_size": "8", "global_batch_size": "64"}
+
+
+def dump(**changes: str) -> str:
+    """An arguments dump."""
+    rows = [f"  {name} ................................ {value}" for name, value in {**ARGUMENTS, **changes}.items()]
+    begin, end = f"{'-' * 24} arguments {'-' * 24}", f"{'-' * 20} end of arguments {'-' * 21}"
+    return "\n".join([begin, *rows, end, ""])
+
+
+def line(iteration: int, seconds: str, batch_size: int = 64) -> str:
+    """An iteration line; `seconds` with their unit."""
+    return (
+        f" iteration {iteration:8d}/  100000 | consumed samples: {iteration * batch_size:12d} | elapsed time per "
+        f"iteration {seconds} | learning rate: 1.000E-04 | global batch size: {batch_size:5d} | "
+        "lm loss: 3.000000E+00 | loss scale: 1.0 | number of skipped iterations:   0 | "
+        "number of nan iterations:   0 |\n"
+    )
+
+
+def log(
+    times: Iterable[float], *, every: int = 1, printed: str = "(ms): {:.1f}", unit: float = 1000.0, **arguments: str
+) -> Iterator[tuple[float, str]]:
+    """Lines of `every` iterations that take `times` each, at their instants."""
+    now = 0.0
+    yield now, dump(log_interval=str(every), **arguments)
+    for number, seconds in enumerate(times, 1):
+        now += seconds * every
+        yield now, line(number * every, printed.format(unit * seconds))
+
+
+def noisy(seconds: float, count: int, noise: float = 0.003, seed: int = 1) -> list[float]:
+    """Times with a normal noise."""
+    rng = random.Random(seed)
+    return [seconds * math.exp(rng.gauss(0, noise)) for _ in range(count)]
+
+
+def told(played: Played) -> list[str]:
+    """What was told of slowdowns."""
+    return [item.status for item in played.of("slowdown")]
+
+
+def ratios(timed: Iterable[tuple[float, str]]) -> list[float]:
+    """`megatron_slowdown_ratio` after each line."""
+    reader, player, found = SourceReader(), Replay(Judge(Config(), repeats=False), "run"), []
+    for at, text in timed:
+        for entry in reader.feed(text.encode()):
+            list(player.play(Placed(at, entry, "log")))
+        value = slowdown.ratio(player.run.state)
+        if value is not None:
+            found.append(value)
+    return found
+
+
+# --- printed digits -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [0.4545, 0.455, 0.4555, 0.0949, 1.0051])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_two_printed_decimals_are_noise(seconds: float, seed: int) -> None:
+    """0.455 s printed as 0.45 and 0.46 in turn: the last digit is 2.2 %."""
+    times = noisy(seconds, 1500, seed=seed)
+    assert told(play(log(times, printed="(s): {:.2f}", unit=1.0))) == []
+
+
+@pytest.mark.parametrize("factor", [1.05, 1.1])
+def test_a_step_beyond_two_decimals_is_found(factor: float) -> None:
+    """0.455 s become 0.478 or 0.5 s: told in a few lines, and it stays."""
+    times = noisy(0.455, 300) + noisy(0.455 * factor, 300, seed=2)
+    played = play(log(times, printed="(s): {:.2f}", unit=1.0))
+    assert told(played) == ["firing"]
+    assert played.firing("slowdown").iteration in range(301, 325)
+
+
+def test_constant_times_of_few_digits_are_no_coarse_print() -> None:
+    """0.1 s and then 0.11 s, always: one printed unit, but the printed value never flickered."""
+    assert told(play(log([0.1] * 100 + [0.11] * 100))) == ["firing"]
+
+
+@pytest.mark.parametrize(
+    ("times", "unit"),
+    [
+        ([0.45, 0.46, 0.5], 0.01 / 0.45),
+        ([0.451, 0.46], 0.001 / 0.451),
+        ([0.4512, 0.46], 0.0),
+        ([1 / 8.13, 1 / 8.2], 0.01 / 8.13),
+    ],
+)
+def test_the_printed_unit(times: list[float], unit: float) -> None:
+    """Of seconds, or of iterations per second."""
+    assert printed_unit([math.log(x) for x in times]) == pytest.approx(unit)
+
+
+# --- what stays slow ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_noisy_slow_level_goes_on_firing(seed: int) -> None:
+    """20 % slower with a noise of 8 %, a few lines as fast as before: slow until it is not."""
+    rng = random.Random(seed)
+    slow = [0.597 * (1.0 if rng.random() < 0.04 else math.exp(rng.gauss(0.18, 0.08))) for _ in range(600)]
+    times = noisy(0.597, 500, seed=seed) + slow
+    assert told(play(log(times))) == ["firing"]
+    assert told(play(log([*times, *noisy(0.597, 60, seed=9)]))) == ["firing", "resolved"]
+
+
+@pytest.mark.parametrize("factor", [1.04, 1.1, 1.5])
+def test_the_ratio_is_over_the_time_of_before(factor: float) -> None:
+    """For as long as it is slower, however long that is; 1 again behind it."""
+    values = ratios(log(noisy(5.0, 200) + noisy(5.0 * factor, 1500, seed=2) + noisy(5.0, 300, seed=3)))
+    slow, back = values[220:1690], values[1750:]
+    assert min(slow) > factor * 0.98
+    assert max(slow) < factor * 1.02
+    assert 0.98 < min(back) < max(back) < 1.02
+
+
+def test_partly_back_is_still_slow() -> None:
+    """10 % slower, then 4 %: one incident, with the smaller figure."""
+    played = play(log(noisy(5.0, 200) + noisy(5.5, 200, seed=2) + noisy(5.2, 300, seed=3)))
+    assert told(played) == ["firing"]
+
+
+def test_a_way_back_takes_lines_not_iterations() -> None:
+    """A line stands for ten iterations: three lines are no return."""
+    played = play(
+        log(noisy(5.0, 100) + noisy(5.5, 40, seed=2) + noisy(5.0, 3, seed=3) + noisy(5.5, 40, seed=4), every=10)
+    )
+    assert told(played) == ["firing"]
+
+
+# --- what flaps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "seed"), [(0.1, 1), (0.25, 2), (0.5, 3)])
+def test_a_level_that_flaps_is_told_twice_at_most(share: float, seed: int) -> None:
+    """Stretches of 4 % in the mean of 15 lines, all day."""
+    rng, slow, times = random.Random(seed), False, []
+    for seconds in noisy(2.8, 1200, seed=seed):
+        if rng.random() < (1 / 15 if slow else share / (1 - share) / 15):
+            slow = not slow
+        times.append(seconds * (1.04 if slow else 1.0))
+    assert told(play(log(times))).count("firing") <= 2
+
+
+def test_a_second_slowdown_is_told_too() -> None:
+    """A slow stretch of 40 lines, the pace of before for over an hour, the same again for longer: two incidents."""
+    times = noisy(5.0, 200) + noisy(5.4, 40, seed=2) + noisy(5.0, 800, seed=3) + noisy(5.4, 80, seed=4)
+    assert told(play(log(times))) == ["firing", "resolved", "firing"]
+
+
+def test_faster_stretches_are_no_normal() -> None:
+    """A fast stretch of 40 lines now and then: the way back from it is no slowdown."""
+    times = [x * (0.95 if number % 240 > 200 else 1.0) for number, x in enumerate(noisy(2.8, 1500))]
+    assert told(play(log(times))) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_heavy_tail_is_no_slowdown(seed: int) -> None:
+    """Every fifth line is longer by up to 15 %, one by one and some together; the others lie within 0.2 %."""
+    rng, slow, times = random.Random(seed), False, []
+    for seconds in noisy(0.66, 750, 0.001, seed):
+        slow = rng.random() < (0.35 if slow else 0.2)
+        times.append(seconds * (1 + rng.uniform(0.01, 0.15)) if slow else seconds)
+    assert told(play(log(times, every=10))) == []
+
+
+def test_evaluation_inside_the_line_is_no_slowdown() -> None:
+    """Every twentieth line holds an evaluation that nothing tells of: 34 % more."""
+    times = [x * (1.34 if number % 20 == 19 else 1.0) for number, x in enumerate(noisy(3.1, 1000))]
+    assert told(play(log(times, every=10))) == []
+
+
+# --- lawful reasons -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{"random_ltd": "True"}, {"initial_sequence_length": "128"}])
+def test_a_sequence_that_grows_is_lawful(arguments: dict[str, str]) -> None:
+    """Random-LTD: the kept sequence grows, by what no line tells; 20 % in the end, and a step of 50 % is none of it."""
+    times = [x * (1 + min(0.2, number // 40 * 0.01)) for number, x in enumerate(noisy(0.55, 1000, 0.02))]
+    assert told(play(log(times, **arguments))) == []
+    assert told(play(log(times))) != []
+    assert told(play(log([*times, *noisy(1.0, 50, 0.02, 7)], **arguments))) == ["firing"]
+
+
+def test_another_model_in_the_file_is_not_compared() -> None:
+    """Four times the layers, the same batch size: another launch, not a slower one."""
+    small = list(log(noisy(0.5, 60), num_layers="12", hidden_size="1024"))
+    large = [(at + 60.0, text) for at, text in log(noisy(2.0, 60, seed=2), num_layers="48", hidden_size="1024")]
+    assert told(play([*small, *large])) == []
+
+
+def test_a_launch_at_lower_clocks_is_slower() -> None:
+    """The same model again, 6 % slower from its first line on."""
+    first = list(log(noisy(16.8, 50), num_layers="12", hidden_size="1024"))
+    then = [(at + 900.0, text) for at, text in log(noisy(17.9, 50, seed=2), num_layers="12", hidden_size="1024")]
+    assert "launches before" in play([*first, *then]).firing("slowdown").evidence["reason"]
+
+
+# --- real logs ------------------------------------------------------------------------------------------------------
+
+
+def replayed(path: Path) -> list[Transition]:
+    """What `replay` says of slowdowns."""
+    config = Config()
+    with open(path, "rb") as stream:
+        sources = {str(path): dated_events(stream, config)}
+        found = [item for _, item in replay(Judge(config, repeats=False), path.stem, sources) if item is not None]
+    return [item for item in found if item.incident == "slowdown" and not item.quiet]
+
+
+@pytest.mark.real_logs
+@pytest.mark.field_logs
+@pytest.mark.parametrize(
+    "name", ["pbs_54745.log", "bigcode_job_74m.log", "microsoft_moe_random_ltd.log", "microsoft_locked_clocks.log"]
+)
+def test_a_real_log_without_a_slowdown(name: str) -> None:
+    """77 longer lines; evaluations inside lines; random-LTD; launches each faster than the one before."""
+    assert replayed(FIELD_LOGS / name) == []
+
+
+@pytest.mark.real_logs
+@pytest.mark.field_logs
+@pytest.mark.parametrize(
+    ("case", "said"), [("10_two_decimals_false_slowdowns", []), ("12_slowdown_resolved_while_slow", ["firing"])]
+)
+def test_a_case(case: str, said: list[str]) -> None:
+    """Two decimals; slow to the end."""
+    assert [item.status for item in replayed(FIELD_LOGS.parent / "cases" / case / "run.log")] == said
+
+
+# --- MLPerf ---------------------------------------------------------------------------------------------------------
+
+
+def record(at: float, key: str, value: object, **metadata: object) -> str:
+    """A line of a result."""
+    body = {"namespace": "", "time_ms": round(1000 * at), "event_type": "POINT_IN_TIME", "key": key, "value": value}
+    return "0: :::MLLOG " + json.dumps({**body, "metadata": {"file": "a.py", "lineno": 1, **metadata}})
+
+
+def fine_tuning() -> Iterator[str]:
+    """A loss every ten steps, an evaluation of 8 s every 48."""
+    now = 1_745_155_000.0
+    yield record(now, "global_batch_size", 8)
+    yield record(now, "run_start", None)
+    for step in range(1, 481):
+        now += 0.8
+        if step % 10 == 0:
+            yield record(now, "train_loss", 1.3, samples_count=8 * step, lr=4e-4)
+        if step % 48 == 0:
+            yield record(now, "eval_start", None, samples_count=8 * step)
+            now += 8.0
+            yield record(now, "eval_accuracy", 0.94, samples_count=8 * step)
+            yield record(now, "eval_stop", None, samples_count=8 * step)
+    yield "slurmstepd: torn :::MLLOG {"
+    yield record(now, "run_stop", None, status="success")
+
+
+def pre_training() -> Iterator[str]:
+    """Each step prints its time; `step` counts samples."""
+    now = 1_745_155_000.0
+    yield record(now, "global_batch_size", 1152)
+    yield record(now, "run_start", None)
+    for step in range(1, 200):
+        now += 25.0
+        yield record(now, "tracked_stats", {"train_step_time": 25.0, "reduced_train_loss": 7.0}, step=1152.0 * step)
+        if step % 50 == 0:
+            now += 60.0
+            yield record(now, "eval_accuracy", 6.0, samples_count=1152 * step)
+    yield record(now, "tracked_stats", {"train_step_time": 26.0, "throughput": 40.0}, step=1152.0 * 199)
+    yield record(now, "run_stop", None, status="success")
+
+
+def test_a_fine_tuning_of_mlperf() -> None:
+    """Steps between two lines, evaluations taken out, and nothing to tell of it."""
+    run = read_run("result_0.txt", fine_tuning())
+    assert run is not None
+    assert run.successful
+    assert (run.steps, len(run.lines), len(run.evaluations)) == (480, 48, 10)
+    assert [x.seconds for x in run.lines] == pytest.approx([0.8] * 48)
+    assert run.evaluations[0] == Evaluation(1_745_155_046.4, 48, 0.94)
+    assert [item.incident for item in messages(run) if item.incident == "slowdown"] == []
+
+
+def test_a_pre_training_of_mlperf() -> None:
+    """One line a step; the figure of the whole block is none."""
+    run = read_run("result_0.txt", pre_training())
+    assert run is not None
+    assert run.lines[1] == Line(1_745_155_050.0, 2, 1, 25.0, 7.0, 0.0)
+    assert run.steps == 199
+    assert read_run("result_1.txt", ["no record"]) is None
+
+
+def test_the_benchmark_says_what_it_needs(tmp_path: Path) -> None:
+    """Without the results it ends with a sentence; with them it prints figures."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "benchmarks.detection.mlperf", *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    absent = run(str(tmp_path / "none"))
+    assert absent.returncode == 2
+    assert "clone mlcommons/training_results_v5.0" in absent.stdout
+    assert run(str(tmp_path)).returncode == 2
+    (tmp_path / "result_0.txt").write_text("\n".join(fine_tuning()))
+    assert "1 runs, 480 steps on 48 lines" in run(str(tmp_path)).stdout
