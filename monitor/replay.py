@@ -81,6 +81,8 @@ class Replay:
             return False
         if placed.proof == "lawful":
             return placed.at <= state.progress_at + self._judge.lawful_silence(self.run, placed.entry.event)
+        if placed.proof == "beside":
+            return state.iterations_total == 0
         return placed.proof == "unknown" or 0 < placed.took >= _OWN_TIME * (placed.at - state.progress_at)
 
     def _unproved(self, placed: Placed) -> float:
@@ -88,7 +90,7 @@ class Replay:
         state, at = self.run.state, placed.at
         if self.leaves_open(placed):
             self.now = at
-            if placed.dated and placed.proof != "proved":
+            if placed.dated and placed.proof in ("lawful", "unknown"):
                 state.progress_at = at  # the last undated line may have been written just now
         elif (
             placed.proof == "lawful" and not placed.dated and state.progress_at is not None and state.phase not in ENDED

@@ -46,9 +46,9 @@ from parsers.events import (
     WatchdogTimedOut,
 )
 
-Proof = Literal["proved", "lawful", "unknown"]
-"""Of the silence right before a line: the lines prove it; they leave it open, within what its phase may need; or it
-means nothing at all."""
+Proof = Literal["proved", "lawful", "unknown", "beside"]
+"""Of the silence right before a line: the lines prove it; they leave it open, within what its phase may need; it means
+nothing at all; or the file tells of no step (a job's `.err`), so that it proves nothing by itself."""
 
 _SKEW = 60.0  # seconds by which clocks of ranks and nodes differ: no reason to believe in another clock
 _HOUR = 3600.0
@@ -200,8 +200,10 @@ class SourceClock:
 
     def _summer_began(self, event: Event, moment: float) -> bool:
         """The clock was put on by an hour, on a Sunday night of spring: the iteration says it took that much less."""
+        if self.now is None or moment - self.now < _HOUR or not self.dated:
+            return False
         seconds = _seconds(event)
-        if seconds is None or self.now is None or not self.dated:
+        if seconds is None:
             return False
         expected = seconds * self._peek(event)
         if abs(moment - self.now - _HOUR - expected) > max(5.0, 0.1 * expected) or expected >= _HOUR:
@@ -274,6 +276,7 @@ class SourceClock:
             seconds = _seconds(event)
             return 0.0 if steps == 0 else None if seconds is None else seconds * steps
         if isinstance(event, TrainerProgressed):
+            self._counting = True
             return self._bar(event, position)
         if isinstance(event, CheckpointSaved):
             return event.seconds
@@ -316,9 +319,12 @@ class SourceClock:
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
-    def place(self, waiting: list[LogEvent], dated: LogEvent | None, source: str) -> Iterator[Placed]:
-        """The undated entries, and the dated one that ends their silence: None if the source, or patience, ended."""
-        raw = self.moment(dated.event) if dated is not None else None
+    def place(
+        self, waiting: list[LogEvent], dated: LogEvent | None, source: str, raw: float | None = None
+    ) -> Iterator[Placed]:
+        """The undated entries, and the dated one that ends their silence, with its stamp (`moment`): None where the
+        source, or patience, has ended.
+        """
         begin = self.now
         if not waiting and dated is not None and raw is not None:
             at = self._on_own_scale(dated.event, raw) if self.dated else self._first_stamp(dated.event, raw)
@@ -446,15 +452,17 @@ class SourceClock:
             at, slack = begin + share, slack - share
         shares = _shares(spans, slack)
         if slack > 0 and not any(shares) and not self._counting:  # a job's `.err`: its ends are at its end
-            end_line = next((index for index, entry in enumerate(waiting) if type(entry.event) in _ENDS), None)
-            if end_line is not None:
-                shares[end_line] = slack
-        jumped = at > begin
+            ending = next((index for index, entry in enumerate(waiting) if type(entry.event) in _ENDS), None)
+            if ending is not None:
+                shares[ending] = slack
+        jumped, counting = at > begin, self._counting
         for entry, span, share in zip(waiting, spans, shares, strict=True):
             at = min(at + span.seconds + share, end)
             proof: Proof = "lawful" if span.open and not span.launch else "proved"
             if jumped or span.after_end:
                 proof = "unknown"
+            elif not counting and type(entry.event) in _ENDS:
+                proof = "beside"
             jumped = False
             yield Placed(at, entry, source, proof, False, span.took)
 
@@ -596,7 +604,7 @@ class Dating:
             self._shown = entry
             return
         waiting, self._waiting = self._waiting, []
-        yield from self.clock.place(waiting, entry, self._source)
+        yield from self.clock.place(waiting, entry, self._source, raw)
 
     def flush(self) -> Iterator[Placed]:
         """What waits for a stamp."""
@@ -612,7 +620,7 @@ class Dating:
         told = self.clock.moment(shown.event) if shown is not None else None
         if shown is not None and told is not None and (raw is None or told <= raw + _SKEW):
             waiting, self._waiting = self._waiting, since
-            yield from self.clock.place(waiting, shown, self._source)
+            yield from self.clock.place(waiting, shown, self._source, told)
         else:
             self._waiting += since
 

@@ -380,6 +380,13 @@ def test_the_field_hang_is_found_between_two_files() -> None:
     assert "2025-01-07T08:40" < hang["time"] < "2025-01-07T08:50"
 
 
+@pytest.mark.field_logs
+@pytest.mark.real_logs
+def test_a_file_of_errors_alone_proves_no_hang() -> None:
+    """The same `.err` by itself: 16 hours between two warnings in which it had nothing to say."""
+    assert said(FIELD_LOGS / "neox_3982836.err") == ["crash firing"]
+
+
 @pytest.mark.real_logs
 def test_real_logs_hang_only_where_the_lines_prove_it() -> None:
     """Of all logs beside the project one has hung: 2340723."""
