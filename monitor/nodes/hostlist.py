@@ -1,0 +1,127 @@
+"""Slurm's node lists: `jpbo-034-[01-38,40],login1` to names, and names to the shortest such list. Pure.
+
+The grammar is that of `scontrol show hostnames` (src/common/hostlist.c): names apart by commas outside brackets, in
+brackets numbers and ranges of them, the first number's zeros give the width; several brackets in a name multiply.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+
+MOST = 65_536
+"""Names in a list: no cluster is larger, and a log's text must not fill the memory with `n[1-99999999]`."""
+_LONGEST = 1_000_000
+"""Characters of a list: 65,536 names of 15 characters each."""
+
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?")
+_ITEM = re.compile(r"(?:[^,\s\[\]]|\[[^\[\]]*\])+")
+_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
+_RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
+_NUMBERED = re.compile(r"([^.]*?)(\d{1,12})([^\d.]*(?:\..*)?)")
+_ADDRESS = re.compile(r"[\d.]+|[^.]*:.*")
+
+
+class HostlistError(ValueError):
+    """The text is no node list; says where."""
+
+
+def is_node_name(text: str) -> bool:
+    """Whether a host may be called so. Names with other characters are never handed to another program."""
+    return _NAME.fullmatch(text) is not None
+
+
+def expand(text: str) -> list[str]:
+    """The names of a list, in its order, each once. Raises HostlistError for what is none, and above MOST names."""
+    if len(text) > _LONGEST:
+        raise HostlistError(f"a node list of {len(text)} characters; at most {_LONGEST} are read")
+    names: dict[str, None] = {}
+    end = 0
+    for item in _ITEM.finditer(text):
+        _separators_only(text, end, item.start())
+        end = item.end()
+        for name in _expand_item(item[0]):
+            if not is_node_name(name):
+                raise HostlistError(f"{name[:80]!r} in {item[0][:80]!r} is no node's name")
+            names[name] = None
+            if len(names) > MOST:
+                raise HostlistError(f"{item[0][:80]!r} names more than {MOST} nodes")
+    _separators_only(text, end, len(text))
+    return list(names)
+
+
+def compress(names: Iterable[str]) -> str:
+    """The list that `expand` turns into these names: sorted, each once, the last number of a host's label in ranges."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    single: list[str] = []
+    for name in set(names):
+        match = None if _ADDRESS.fullmatch(name) else _NUMBERED.fullmatch(name)
+        if match is None:
+            single.append(name)
+        else:
+            groups.setdefault((match[1], match[3]), []).append(match[2])
+    items = [(name, name) for name in single]
+    for (before, after), numbers in groups.items():
+        for width, values in _by_width(numbers):
+            ranges = list(_ranges(sorted(values), width))
+            plain = len(values) == 1
+            shown = ranges[0] if plain else f"[{','.join(ranges)}]"
+            items.append((f"{before}{min(values):0{width}d}{after}", f"{before}{shown}{after}"))
+    return ",".join(shown for _, shown in sorted(items))
+
+
+def _separators_only(text: str, begin: int, end: int) -> None:
+    rest = text[begin:end].strip(", \t\r\n")
+    if rest:
+        raise HostlistError(f"{rest[:80]!r} at character {begin + 1} does not belong in a node list")
+
+
+def _expand_item(item: str) -> Iterator[str]:
+    """The names of one item: its brackets multiplied, the first one slowest."""
+    pieces: list[list[str]] = []
+    count = 1
+    for match in _PIECE.finditer(item):
+        pieces.append(list(_numbers(match[1], item)) if match[1] is not None else [match[2]])
+        count *= len(pieces[-1])
+        if count > MOST:
+            raise HostlistError(f"{item[:80]!r} names more than {MOST} nodes")
+    return map("".join, itertools.product(*pieces))
+
+
+def _numbers(ranges: str, item: str) -> Iterator[str]:
+    for text in ranges.split(","):
+        match = _RANGE.fullmatch(text.strip())
+        if match is None:
+            raise HostlistError(f"{text[:80]!r} in {item[:80]!r} is neither a number nor a range such as 01-38")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high < low:
+            raise HostlistError(f"the range {text[:80]!r} in {item[:80]!r} runs backwards")
+        if high - low >= MOST:
+            raise HostlistError(f"{item[:80]!r} names more than {MOST} nodes")
+        for number in range(low, high + 1):
+            yield f"{number:0{len(match[1])}d}"
+
+
+def _by_width(numbers: list[str]) -> Iterator[tuple[int, list[int]]]:
+    """Numbers that one width prints as they stand: 09, 10 and 100 go together (two digits at least), 9 does not."""
+    padded = sorted({len(number) for number in numbers if number[0] == "0"}, reverse=True)
+    groups: dict[int, list[int]] = {}
+    for number in numbers:
+        if number[0] == "0":
+            width = len(number)
+        else:
+            width = next((width for width in padded if width <= len(number)), 1)
+        groups.setdefault(width, []).append(int(number))
+    yield from sorted(groups.items())
+
+
+def _ranges(values: list[int], width: int) -> Iterator[str]:
+    begin = last = values[0]
+    for value in [*values[1:], None]:
+        if value is not None and value == last + 1:
+            last = value
+            continue
+        yield f"{begin:0{width}d}" if begin == last else f"{begin:0{width}d}-{last:0{width}d}"
+        if value is not None:
+            begin = last = value
