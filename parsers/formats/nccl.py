@@ -29,7 +29,7 @@ _ERRORS = re.compile(
 # `Process group watchdog thread terminated with exception`, `Some NCCL operations have failed or timed out.`
 _AFTER = re.compile(
     r"watchdog thread terminated with exception|NCCL operations have failed or timed out"
-    r"|NCCL watchdog thread terminated"
+    r"|NCCL watchdog thread terminated|Terminating the process after attempting to dump debug info"
 )
 # gloo: `[..pair.cc:598] Connection closed by peer [10.0.0.1]:1234`; c10d: `sendBytes failed on SocketImpl(...)`
 _LOST = re.compile(
@@ -78,7 +78,8 @@ def read_error(line: Line) -> Iterator[Event]:
 RULES: tuple[Rule, ...] = (
     Rule(
         "nccl.watchdog",
-        (b"Watchdog caught collective", b"watchdog thread terminated", b"NCCL operations have failed"),
+        (b"Watchdog caught collective", b"watchdog thread terminated", b"NCCL operations have failed",
+         b"Terminating the process after"),
         read_watchdog,
     ),
     Rule(

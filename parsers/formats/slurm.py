@@ -21,6 +21,7 @@ _REASONS: tuple[tuple[str, Failure], ...] = (
     ("TIME LIMIT", "time_limit"),
     ("PREEMPTION", "preempted"),
     ("NODE FAILURE", "node_failure"),
+    ("REQUEUE", "preempted"),  # the job comes back: by scontrol, by a policy of the site, or after a node's failure
 )
 _FOLLOWS = "TASK FAILURE"  # of srun -K: the task's own end stands on another line
 # `srun: error: nid006913: task 0: Exited with exit code 1`, `srun: error: nid0: tasks 37,39: Killed`
