@@ -17,6 +17,7 @@ from msgspec import Struct
 from monitor.detectors.base import Detector, Severity, Verdict, duration
 from monitor.run.attempts import PLANNED
 from monitor.run.derived import at_risk_seconds
+from monitor.run.ends import may_be_optional
 from monitor.run.state import AttemptEnd, FailureRecord, RunState
 from monitor.run.units import Factor, Seconds
 
@@ -62,6 +63,9 @@ class CrashSettings(Struct, frozen=True):
     starting: Seconds = 30.0
     """Before the first iteration, after a traceback that may be another program's of the same job: a job's next program
     imports and prints within seconds."""
+    failed_import: Seconds = 120.0
+    """Before the first iteration, after an import that failed and that nothing else calls an end: some programs print
+    that flash-attn is not there and go on; importing the rest from a busy file system takes a minute or two."""
 
 
 def ended_by(state: RunState) -> FailureRecord | None:
@@ -77,8 +81,9 @@ def due(state: RunState, settings: CrashSettings) -> float | None:
     if not state.attempt.doubtful:
         proved = state.attempt.proved_at
         return at + settings.wait if proved is None else max(at + settings.wait, proved + _PROVED)
-    helper = state.failure is not None and state.failure.failure == "python_exception" and not state.attempt.iterations
-    least = settings.starting if helper else settings.wait
+    least, failure, iterations = settings.wait, state.failure, state.attempt.iterations
+    if failure is not None and failure.failure == "python_exception" and not iterations:
+        least = settings.failed_import if may_be_optional(failure, iterations) else settings.starting
     return at + max(least, min(settings.caught_maximum, settings.caught_iterations * _expected(state)))
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict
 from monitor.run.flops import computed_tflops
-from monitor.run.iterations import SILENT_EVALUATION, evaluation_every
+from monitor.run.iterations import SILENT_SAVE
 from monitor.run.phases import ENDED, EVALUATION, SAVE
 from monitor.run.state import RunState
 from monitor.run.units import Seconds
@@ -86,7 +86,7 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
     """How long the run may show no progress in its present phase."""
     phase = state.phase
     if phase == "training":
-        return _silently_evaluating(state, settings, _training(state, settings))
+        return _silently_at_work(state, settings, _training(state, settings))
     gaps = state.gaps.get(phase)
     longest = gaps.longest if gaps else None
     if phase == "evaluating":
@@ -203,16 +203,24 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
     return Budget(seconds, expected, reason)
 
 
-def _silently_evaluating(state: RunState, settings: HangSettings, training: Budget) -> Budget:
-    """The budget of training where an evaluation may be going on of which no line tells."""
-    every, gaps, last = evaluation_every(state), state.gaps.get(SILENT_EVALUATION), state.latest.iteration
+def _silently_at_work(state: RunState, settings: HangSettings, training: Budget) -> Budget:
+    """The budget of training where an evaluation or a save may be going on of which no line tells: no data for it, a
+    fork, another rank's log.
+    """
+    if state.silent_work is None:
+        return training
+    gaps = state.gaps.get(state.silent_work)
     longest = gaps.longest if gaps else None
-    if not state.evaluation_silent or longest is None or not every or last is None or last % every:
+    saving = state.silent_work == SILENT_SAVE
+    where = f"where the arguments ask to {'save' if saving else 'evaluate'}"
+    if longest is not None:
+        factor = settings.saving_factor if saving else settings.factor
+        allowed = Budget(factor * longest, longest, f"{factor:g} x the longest gap seen {where}")
+    elif saving:
+        allowed = Budget(settings.saving, training.expected, f"first default for saving, {where}")
+    else:
         return training
-    seconds = settings.factor * longest
-    if seconds <= training.seconds:
-        return training
-    return Budget(seconds, longest, f"{settings.factor:g} x the longest gap seen where the arguments ask to evaluate")
+    return allowed if allowed.seconds > training.seconds else training
 
 
 def _likely_interval(iteration: int, source: str | None) -> int | None:

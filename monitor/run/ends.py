@@ -32,6 +32,8 @@ _EXIT_SECONDS = 10.0  # in which processes that are done end: tearing down group
 # Python raises these, and a loop may catch them: a batch that does not fit is split or left out, a save is tried again.
 # What an aborted process, a driver or another rank tells is final; so is a CUDA error, after which no call succeeds.
 _SURVIVABLE = frozenset({"cuda_oom", "disk_full"})
+# Programs try imports that they can do without, and some print what they caught.
+_IMPORTS = ("ModuleNotFoundError", "ImportError", "importlib.metadata.PackageNotFoundError")
 _BARE = frozenset({"unknown", "killed", "stopped"})
 """What tells that a process ended, hardly why."""
 _ROOTS = frozenset({"cuda_oom", "host_oom", "ecc", "disk_full", "node_failure"})
@@ -188,8 +190,8 @@ def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) 
     if event.exception == "KeyboardInterrupt":
         record.failure = "stopped"
     helper = not _TRAINERS.search(script.rpartition("/")[2]) if script else False
+    record.helper = helper
     if helper and state.phase in ("exiting", "finished"):
-        record.helper = True
         if known is None:
             state.failure = record  # if the job's exit code is bad, this is why
         return False
@@ -207,8 +209,18 @@ def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) 
         state.failure = record
     if event.top_level:
         certain = not helper and bool(script)
-        _end_by_traceback(state, event, at, certain=certain)
+        _end_by_traceback(state, event, at, certain=certain and not may_be_optional(record, state.attempt.iterations))
     return False
+
+
+def may_be_optional(failure: FailureRecord, iterations: int) -> bool:
+    """Whether it may be of an import that the training can do without: before the first iteration only."""
+    return (
+        not iterations
+        and not failure.helper
+        and failure.failure == "python_exception"
+        and failure.message.startswith(_IMPORTS)
+    )
 
 
 def _end_by_traceback(state: RunState, event: TracebackSeen, at: float, *, certain: bool) -> None:

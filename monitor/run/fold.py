@@ -17,6 +17,7 @@ from monitor.run.ends import (
     fold_process_terminated,
     fold_traceback,
     fold_watchdog,
+    may_be_optional,
 )
 from monitor.run.flops import EFFECTIVE
 from monitor.run.iterations import (
@@ -94,7 +95,7 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     clock = None if event.logged_at is None else _read_log_clock(state, event.logged_at)
     if event.node is not None:
         note_node(state, event.node)
-    before, counted = state.phase, state.iterations_total
+    before, silent, counted = state.phase, state.silent_work, state.iterations_total
     if kind is IterationLogged:
         progressed = fold_iteration(state, event, source, at, live)  # type: ignore[arg-type]
         if progressed:
@@ -104,16 +105,23 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         handler = _HANDLERS.get(kind)
         progressed = handler is None or handler(state, event, source, at, live, entry)
     phase = state.phase
-    if phase == "crashed" and not state.attempt.doubtful and (not state.proven or (live and before != "crashed")):
+    if phase == "crashed" and (not state.proven or (live and before != "crashed")) and _of_training(state):
         # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
         state.proven, state.live = True, state.live or live
     stepped = state.iterations_total != counted
     if stepped or phase != before or kind in AMENDING or (progressed and kind is ValidationLogged):
         record(state, event, stepped, phase != before, clock, at, live)
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
-        _note_progress(state, before, kind, at, live)
+        _note_progress(state, before, silent, kind, at, live)
         if clock is not None or kind in STEP:
             state.progress_clock = clock
+
+
+def _of_training(state: RunState) -> bool:
+    """Whether what crashed is a training for all that the log tells, and no other program of its job."""
+    if not state.attempt.doubtful:
+        return True
+    return state.failure is not None and may_be_optional(state.failure, state.attempt.iterations)
 
 
 def used(event: Event) -> bool:
@@ -138,15 +146,19 @@ def _gap_phase(before: Phase, kind: type[Event]) -> Phase | None:
     return before
 
 
-def _note_progress(state: RunState, before: Phase, kind: type[Event], at: float, live: bool) -> None:
-    """The run has moved. Live, the gap that ends now is an example of a good one, unless it was judged a hang."""
+def _note_progress(
+    state: RunState, before: Phase, silent: str | None, kind: type[Event], at: float, live: bool
+) -> None:
+    """The run has moved. Live, the gap that ends now is an example of a good one, unless it was judged a hang: of its
+    phase, or of the work that may have gone on in it without a word.
+    """
     last = state.progress_at
     if live and last is not None and state.live and not state.hung and at > last:
         phase = _gap_phase(before, kind)
         if phase is not None and phase not in ENDED:
             gap = at - last
-            gap_of(state, phase).add(gap)
-            if phase == "training" and state.phase == "training":
+            gap_of(state, silent if silent and phase == "training" else phase).add(gap)
+            if silent is None and phase == "training" and state.phase == "training":
                 expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
                 if expected > 0:
                     state.gap_ratios.add(gap / expected)

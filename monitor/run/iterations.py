@@ -21,6 +21,8 @@ _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost
 SILENT_EVALUATION = "evaluating silently"
 """Key of the gaps in which an evaluation may lie of which no line tells."""
+SILENT_SAVE = "saving silently"
+"""Key of the gaps in which a save may lie of which no line tells."""
 EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 
 
@@ -160,6 +162,7 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
         set_phase(state, phase, at)
     if phase == "evaluating":
         state.evaluation_due = True
+    state.silent_work = _silent_work(state, iteration) if phase == "training" else None
 
 
 def _interval(state: RunState, iteration: int) -> int:
@@ -256,6 +259,16 @@ def gap_of(state: RunState, phase: str) -> Intervals:
 def evaluation_every(state: RunState) -> int | None:
     """Iterations between two evaluations; None (or 0) where the run does not evaluate, or nobody knows when."""
     return (state.topology.eval_interval or state.evaluation_interval) if state.topology.eval_iters != 0 else None
+
+
+def _silent_work(state: RunState, iteration: int) -> str | None:
+    """What the arguments ask for between this line and the next, where no line has told of any before."""
+    checkpoints, every = state.checkpoints, state.topology.save_interval
+    saves = state.topology.saves is not False and not checkpoints.saves and checkpoints.started_iteration is None
+    if every and saves and (iteration + (state.log_interval or 1) - 1) // every > (iteration - 1) // every:
+        return SILENT_SAVE
+    every = evaluation_every(state)
+    return SILENT_EVALUATION if state.evaluation_silent and every and iteration % every == 0 else None
 
 
 def _nothing_evaluated(state: RunState, at: float, live: bool) -> None:

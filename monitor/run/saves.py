@@ -29,7 +29,7 @@ _DATASETS_KEPT = 64
 
 
 def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
-    state.impure = True
+    state.impure, state.silent_work = True, None
     state.overhead_until = at
     if iteration is not None:
         state.overhead_iteration = iteration

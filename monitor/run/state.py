@@ -302,6 +302,8 @@ class RunState:
     """The last iteration is one after which the loop evaluates, and nothing of that has been seen yet."""
     evaluation_silent: bool = False
     """The loop went on and nothing had been seen: this launch evaluates nothing, or does not say so."""
+    silent_work: str | None = None
+    """What may go on behind the last iteration line without a word: key of its gaps, None for nothing."""
     evaluation_sets: int | None = None
     """Validation results in the last whole evaluation: after so many the loop goes on."""
     validations_since: int = 0

@@ -183,11 +183,40 @@ def live(*readings: tuple[float, str]) -> tuple[list[Transition], dict[str, str]
 
 @pytest.mark.parametrize(("text", "failure"), DEATHS.values(), ids=DEATHS.keys())
 def test_a_death_before_any_known_line_is_reported_live(text: str, failure: str) -> None:
-    """The file says nothing else: it is a run, and shows on the page."""
+    """The file says nothing else: it is a run, and shows on the page. Of an import that failed nothing is told for two
+    minutes, a program may go on without it.
+    """
     lines = [(1.0, line) for line in text.splitlines(keepends=True)]
-    told, states = live((1.0, "START\n"), *lines, (60.0, "\n"))
+    told, states = live((1.0, "START\n"), *lines, (125.0 if text == IMPORT_ERROR else 60.0, "\n"))
     assert [(item.incident, item.status, item.evidence["failure"]) for item in told] == [("crash", "firing", failure)]
     assert states == {"a": "crashed"}
+
+
+def test_an_import_that_the_program_can_do_without_is_no_crash() -> None:
+    """Caught and printed by the training script; its set-up goes on a minute later."""
+    printed = IMPORT_ERROR.replace("from megatron.training import pretrain", "import flash_attn_3")
+    played = play([(0.0, printed), *((60.0 + at, text) for at, text in cut())])
+    assert played.kinds() == set()
+    assert (played.state.phase, played.state.restarts, played.state.failures_total) == ("training", 0, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "severity"),
+    [
+        (CANCELLED.format(why=" DUE TO JOB REQUEUE"), "preempted", "info"),
+        (CANCELLED.format(why=" DUE TO PREEMPTION"), "preempted", "info"),
+        (CANCELLED.format(why=" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"), "node_failure", "critical"),
+        (
+            "[rank5]:[F301 08:12:11.100000000 ProcessGroupNCCL.cpp:1385] [PG ID 0 PG GUID 0(default_pg) Rank 5] "
+            "Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.\n",
+            "nccl", "critical",
+        ),
+    ],
+    ids=["requeue", "preemption", "node failure", "heartbeat monitor"],
+)  # fmt: skip
+def test_who_ended_it_decides_who_is_woken(text: str, failure: str, severity: str) -> None:
+    """A job that the scheduler takes and gives back is information."""
+    assert failed(trained(text)) == (failure, severity)
 
 
 def test_a_file_that_came_with_its_whole_death_in_it_is_news() -> None:

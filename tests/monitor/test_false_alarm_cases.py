@@ -245,6 +245,46 @@ def test_an_evaluation_of_which_no_line_tells_may_take_as_long_as_before() -> No
     assert all(item.iteration is not None and item.iteration <= 550 for item in played.of("hang"))
 
 
+def saving_silently(pauses: list[float], announced: bool = False) -> list[tuple[float, str]]:
+    """A line each iteration of 5 s; the arguments ask for a save after each 20, which takes one of `pauses`."""
+    dump = arguments(log_interval=1, eval_interval=0).replace(
+        "  seq_length", "  save ... /ckpt\n  save_interval ... 20\n  seq_length"
+    )
+    log, at = [(0.0, dump), (1.0, "[before the start of training step] datetime: 2026-03-01 08:00:01 \n")], 60.0
+    for iteration in range(1, 20 * len(pauses) + 11):
+        log.append((at, line(iteration, 5.0)))
+        if iteration % 20 == 0:
+            pause = pauses[iteration // 20 - 1]
+            if announced:
+                log.append((at + 0.1, f"saving checkpoint at iteration {iteration:7d} to /ckpt\n"))
+                log.append((at + pause, f"  successfully saved checkpoint at iteration {iteration:7d} to /ckpt\n"))
+            at += pause
+        at += 5.0
+    return log
+
+
+def test_a_save_of_which_no_line_tells_may_take_its_time() -> None:
+    """The first as long as any first save, the later ones by those before."""
+    assert play(saving_silently([400.0, 500.0, 450.0])).kinds() == set()
+
+
+def test_a_hang_in_a_silent_save_is_told() -> None:
+    """The first after the first default, a later one after four times the longest; elsewhere the minimum stands."""
+    first = play(saving_silently([400.0])[:22], after=3600.0).firing("hang")
+    assert first.evidence["budget_seconds"] == 1800
+    later = play(saving_silently([400.0, 400.0])[:42], after=3600.0).firing("hang")
+    assert 1600 <= later.evidence["budget_seconds"] <= 1640
+    between = play(saving_silently([400.0, 400.0])[:-5], after=600.0).firing("hang")
+    assert between.evidence["budget_seconds"] == 60
+
+
+def test_a_save_that_was_announced_before_is_announced_again() -> None:
+    """Behind an iteration at which a save is due and none begins, a hang is told by the training's budget."""
+    log = saving_silently([30.0, 30.0], announced=True)
+    due = next(place for place, (_, text) in enumerate(log) if " iteration       40/" in text)
+    assert play(log[: due + 1], after=600.0).firing("hang").evidence["budget_seconds"] == 60
+
+
 def test_evaluations_that_were_seen_are_expected() -> None:
     """They hang by their own past."""
     played = play([*begun(), *trained(range(50, 501, 50), 4.0, 50, evaluated=30.0)][:-1], after=HOUR)
