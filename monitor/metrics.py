@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from monitor.detectors import slowdown
+from monitor.causes import Cause, causes, failure_of
+from monitor.detectors import memory_pressure, slowdown
 from monitor.incidents import IncidentBook, Transition
 from monitor.run import derived, goodput
 from monitor.run.history import History
@@ -129,6 +130,28 @@ def _incidents(view: View) -> Iterator[Sample]:
         yield Sample((name, severity), 0.0)
 
 
+_FAILURE_LABELS = ("failure", "rank", "node", "summary", "advice", "line")
+
+
+def _incident_info(view: View) -> Iterator[Sample]:
+    for cause in causes(view.book):
+        yield Sample(tuple(clean_label(text) for text in cause), 1.0)
+
+
+def _failure_info(view: View) -> Iterator[Sample]:
+    cause = failure_of(view.state)
+    if cause is not None:
+        yield Sample(tuple(clean_label(getattr(cause, name)) for name in _FAILURE_LABELS), 1.0)
+
+
+def _recent(name: str) -> Callable[[View], Iterable[Sample]]:
+    def read(view: View) -> Iterable[Sample]:
+        bounds = view.state.recent.bounds(name)
+        return () if bounds is None else (Sample(("min",), bounds[0]), Sample(("max",), bounds[1]))
+
+    return read
+
+
 def _launch_blocking(view: View) -> Iterable[Sample]:
     value = view.state.environment.get("CUDA_LAUNCH_BLOCKING")
     return _one({"1": 1.0, "0": 0.0}.get(value.strip()) if value is not None else None)
@@ -148,6 +171,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_consumed_tokens", "gauge", "Tokens consumed (log: `consumed tokens`)", (), lambda v: _one(v.state.latest.consumed_tokens)),
     Metric("megatron_iteration_seconds", "gauge", "Time of the last iteration (log: `elapsed time per iteration`), evaluation and saving taken out", (),
            lambda v: _one(derived.seconds_per_iteration(v.state))),
+    Metric("megatron_recent_iteration_seconds", "gauge", "Shortest and longest time per iteration of the last minute or two, which a scrape would miss", ("bound",), _recent("seconds")),
     Metric("megatron_iteration_duration_seconds", "histogram", "Distribution of the time per iteration, evaluation and saving taken out", (), _durations),
     Metric("megatron_samples_per_second", "gauge", "Samples per second, recomputed from batch size and time per iteration", (),
            lambda v: _one(derived.samples_per_second(v.state))),
@@ -160,10 +184,12 @@ CATALOGUE: tuple[Metric, ...] = (
            lambda v: _one(derived.utilisation(v.state, v.peak_tflops)[1])),
     Metric("megatron_lm_loss", "gauge", "Training loss (log: `lm loss`); absent when the log left it out, as it does for NaN", (),
            lambda v: _one(v.state.latest.lm_loss)),
+    Metric("megatron_recent_lm_loss", "gauge", "Lowest and highest training loss of the last minute or two", ("bound",), _recent("lm_loss")),
     Metric("megatron_loss", "gauge", "Every other loss of the iteration line, by its printed name", ("name",), lambda v: _named(v.state.latest.losses)),
     Metric("megatron_validation_loss", "gauge", "Last validation loss (log: `validation loss at iteration`)", ("dataset",),
            lambda v: _named({name: result.loss for name, result in v.state.validations.items()})),
     Metric("megatron_grad_norm", "gauge", "Gradient norm (log: `grad norm`)", (), lambda v: _one(v.state.latest.grad_norm)),
+    Metric("megatron_recent_grad_norm", "gauge", "Lowest and highest gradient norm of the last minute or two", ("bound",), _recent("grad_norm")),
     Metric("megatron_learning_rate", "gauge", "Learning rate (log: `learning rate`)", (), lambda v: _one(v.state.latest.learning_rate)),
     Metric("megatron_loss_scale", "gauge", "Loss scale of fp16 (log: `loss scale`, DeepSpeed's overflow lines)", (),
            lambda v: _one(v.state.latest.loss_scale)),
@@ -175,6 +201,10 @@ CATALOGUE: tuple[Metric, ...] = (
            lambda v: _one(v.state.nan_iterations_total)),
     Metric("megatron_overflows_total", "counter", "Gradient overflows (log: DeepSpeed's `OVERFLOW!` lines)", (), lambda v: _one(v.state.overflows_total)),
     Metric("megatron_gpu_memory_bytes", "gauge", "GPU memory, largest over the ranks that print it (log: `memory (MB)`, `MA`, `MemAllocated`)", ("kind",), _memory),
+    Metric("megatron_gpu_memory_capacity_bytes", "gauge", "Memory of one GPU, by its name in the log or by an out-of-memory line", (),
+           lambda v: _one(memory_pressure.device_bytes(v.state))),
+    Metric("megatron_gpu_seconds_total", "counter", "Time of all iterations times the GPUs that computed them, those computed again included", (),
+           lambda v: _one(v.state.gpu_seconds or None)),
     Metric("megatron_last_progress_timestamp_seconds", "gauge", "When the last line that proves progress was written", (),
            lambda v: _one(v.state.unix(v.state.progress_at))),
     Metric("megatron_hang_deadline_timestamp_seconds", "gauge", "When silence becomes a hang; alert rules can compare it with time() even if the monitor has died", (),
@@ -184,8 +214,10 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_slowdown_ratio", "gauge", "Time of the last iteration over the learned normal, over that of before a slowdown as long as it stands; 1.05 is 5 % slower", (),
            lambda v: _one(slowdown.ratio(v.state))),
     Metric("megatron_incident", "gauge", "1 while the incident fires", ("incident", "severity"), _incidents),
+    Metric("megatron_incident_info", "gauge", "What is known of an open incident, as it was last told: where it is, what to do, the line that shows it; always 1", Cause._fields, _incident_info),
     Metric("megatron_incidents_total", "counter", "Incidents that have fired", ("incident",), lambda v: _named(v.book.counts)),
     Metric("megatron_failures_total", "counter", "Attempts that ended in a failure, by its cause", ("failure",), lambda v: _named(v.state.failures_total)),
+    Metric("megatron_failure_info", "gauge", "What a crashed run died of, be it before the monitor saw it; always 1", _FAILURE_LABELS, _failure_info),
     Metric("megatron_restarts_total", "counter", "Launches after the first", (), lambda v: _one(v.state.restarts)),
     Metric("megatron_last_checkpoint_iteration", "gauge", "Iteration of the last checkpoint that was saved whole", (),
            lambda v: _one(v.state.checkpoints.last_iteration)),

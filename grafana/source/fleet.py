@@ -94,7 +94,7 @@ def _attention() -> object:
             Query(firing),
             Query(f"{unit} * {on} group_left () {q.value('megatron_slowdown_ratio', RUN)}"),
             Query(f"{unit} * {on} group_left () {q.value('megatron_world_size', RUN)}"),
-            Query(f"{unit} * {on} group_left (failure) ({q.last_failure(RUN)}) ^ 0"),
+            Query(q.value("megatron_failure_info", RUN, "failure", "rank", "node")),
         ],
         [
             Column("A", "Severity", width=105, look=SEVERITY),

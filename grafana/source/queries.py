@@ -113,13 +113,6 @@ def grown(metric: str, select: str, *labels: str, over: str = "$__range") -> str
     return f"clamp_min({now} - ({before} or 0 * {now}), 0)"
 
 
-def last_failure(select: str, over: str = "12h:2m") -> str:
-    """What a run's last failed attempt died of: the series of the cause that grew or was born last."""
-    metric = f"megatron_failures_total{{{select}}}"
-    grew = f"({metric} > ({metric} offset 2m)) or ({metric} unless ({metric} offset 2m))"
-    return f"topk by (cluster, run) (1, max by (cluster, run, failure) (max_over_time(timestamp({grew})[{over}])))"
-
-
 def last_phase(select: str, states: str = ALIVE, over: str = "12h:2m") -> str:
     """What a run last did before it hung or crashed: the series of the state that was on last, its label names it."""
     when = f'max_over_time(timestamp(megatron_run_state{{{select}, state=~"{states}"}} == 1)[{over}])'

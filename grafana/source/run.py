@@ -104,6 +104,7 @@ def _incidents() -> Any:
         [
             Query(q.incidents_with_phase(RUN)),
             Query(firing),
+            Query(of("megatron_incident_info", "incident", "rank", "node", "advice")),
         ],
         [
             Column("A", "Severity", width=105, look=SEVERITY),
@@ -111,7 +112,7 @@ def _incidents() -> Any:
             Column("state", "Last phase", width=110),
             Column("B", "Firing for (of 12 h)", "s", 150),
         ],
-        hidden=("run", "cluster"),
+        hidden=("run", "cluster", "Value #C"),
         empty="No incident fires",
         sort="Severity",
     )  # fmt: skip
@@ -126,11 +127,13 @@ def _learning() -> list[Line]:
                        "a divergence: go back to a checkpoint before it, with a lower learning rate or without the "
                        "bad data.", "none",
                        Query(of("megatron_lm_loss"), "training"),
+                       Query(of("megatron_recent_lm_loss", "bound"), "{{bound}}"),
                        Query(of("megatron_validation_loss", "dataset"), "{{dataset}}"),
                        values=("lastNotNull", "min"), decimals=3)),
             (12, chart("Gradient norm", "Norm of the gradient, logarithmic. Spikes come before loss spikes; a level "
                        "that rises for long is a divergence in the making.", "none",
-                       Query(of("megatron_grad_norm"), "gradient norm"), colour="orange", log=True,
+                       Query(of("megatron_grad_norm"), "gradient norm"),
+                       Query(of("megatron_recent_grad_norm", "bound"), "{{bound}}"), colour="orange", log=True,
                        values=("lastNotNull", "max"))),
         ]),
         Line(7, [
@@ -143,8 +146,8 @@ def _learning() -> list[Line]:
                       legend="hidden", empty="No loss scale: bf16 or fp32")),
             (8, coloured(chart("Skipped, NaN, overflow", "Iterations that taught nothing, each interval. A few skipped "
                       "ones are how fp16 finds its scale; NaN, or many in a row, are bad: stop and go back.", "none",
-                      *[Query(f"sum(increase({metric}{{{RUN}}}[$__rate_interval])) > 0", name)
-                        for name, metric in trouble],
+                      Query(" or ".join(f'label_replace(sum(increase({metric}{{{RUN}}}[$__rate_interval])) > 0, "kind", "{name}", "", "")'
+                                        for name, metric in trouble), "{{kind}}"),
                       bars=True, minimum=0, decimals=0, empty="None in this range"),
                       skipped="dark-yellow", NaN="red", overflow="orange")),
         ]),
@@ -157,7 +160,8 @@ def _speed() -> list[Line]:
         Line(8, [
             (12, coloured(chart("Time per iteration", "Last iteration and the learned normal, evaluation and saving "
                        "taken out. A level above the normal is a slow node, link or file system; a saw is the data "
-                       "loader.", "s", Query(now, "last iteration"), Query(normal, "normal"), decimals=2),
+                       "loader.", "s", Query(now, "last iteration"), Query(normal, "normal"),
+                       Query(of("megatron_recent_iteration_seconds", "bound"), "{{bound}}"), decimals=2),
                        **{"last iteration": "blue", "normal": "#8e8e8e"})),
             (12, buckets("Time per iteration, distribution", "How many iterations took how long; darker is more. A "
                          "second band above the first is a periodic disturbance; all in one band is good.", "s",
@@ -273,7 +277,7 @@ def run() -> build.Dashboard:
         Section("Headline", _headline()),
         Section("Learning", _learning()),
         Section("Speed", _speed()),
-        Section("Where the time goes", _time()),
+        Section("Where the time goes", _time(), collapsed=True),
         Section("Reliability", _reliability(), collapsed=True),
         *details(),
     ])  # fmt: skip

@@ -16,7 +16,8 @@ def _memory() -> Section:
         Line(8, [
             (24, chart("GPU memory", "Largest over the ranks that print it. Reserved should be flat; a slow climb is a "
                        "leak, a reserved far above allocated is fragmentation.", "bytes",
-                       Query(q.value("megatron_gpu_memory_bytes", RUN, "kind"), "{{kind}}"), minimum=0,
+                       Query(q.value("megatron_gpu_memory_bytes", RUN, "kind"), "{{kind}}"),
+                       Query(q.value("megatron_gpu_memory_capacity_bytes", RUN), "capacity"), minimum=0,
                        values=("lastNotNull", "max"))),
         ]),
     ], collapsed=True)  # fmt: skip
@@ -79,7 +80,11 @@ def _data() -> Section:
                       colour="blue", legend="hidden", minimum=0)),
         ]),
         Line(7, [
-            (12, chart("Iterations finished per minute", "From the counter, repeated iterations included: 0 is no "
+            (6, chart("GPUs at work", "GPU-seconds of iterations a second: the GPUs that train, on average. Below the "
+                      "world size by what evaluation, saving and waiting take.", "none",
+                      Query(f"max by (cluster, run) (rate(megatron_gpu_seconds_total{{{RUN}}}[$__rate_interval]))",
+                            "GPUs"), colour="blue", legend="hidden", minimum=0, interval="5m")),
+            (6, chart("Iterations finished per minute", "From the counter, repeated iterations included: 0 is no "
                        "progress, whatever the state is.", "none",
                        Query(f"60 * max by (cluster, run) (rate(megatron_iterations_total{{{RUN}}}[$__rate_interval]))",
                              "iterations/min"), colour="blue", legend="hidden", minimum=0, interval="5m")),

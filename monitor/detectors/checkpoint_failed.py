@@ -224,4 +224,13 @@ def _late(save: Save, memory: Memory) -> bool:
     return save.lines > 0 and memory.completed == 0
 
 
-DETECTOR = Detector(_NAME, CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS)
+DETECTOR = Detector(
+    _NAME,
+    CheckpointFailedSettings,
+    check,
+    Memory,
+    update,
+    on_event,
+    _LISTENS,
+    advice="free space and save by hand now: all since the last whole checkpoint is at risk",
+)

@@ -174,4 +174,5 @@ DETECTOR = Detector(
     _NAME, CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,),
     inhibited_by=("checkpoint_failed",),  # none is complete because they fail
     messages="level",
+    advice="look at --save, --save-interval and the disk: a crash now loses all since the last checkpoint",
 )  # fmt: skip

@@ -206,4 +206,12 @@ def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-DETECTOR = Detector(_NAME, CrashSettings, check, memory=CrashMemory, deadline=next_change, messages="each")
+DETECTOR = Detector(
+    _NAME,
+    CrashSettings,
+    check,
+    memory=CrashMemory,
+    deadline=next_change,
+    messages="each",
+    advice="read the first fatal line; exclude the node if the hardware failed; launch again",
+)

@@ -105,4 +105,10 @@ def _got_further(state: RunState) -> bool:
     return saved or (state.attempt.last_iteration or 0) > reached
 
 
-DETECTOR = Detector(_NAME, CrashLoopSettings, check, messages="each")
+DETECTOR = Detector(
+    _NAME,
+    CrashLoopSettings,
+    check,
+    messages="each",
+    advice="stop the requeueing; find what the launches have in common: a node, an argument, the disk",
+)

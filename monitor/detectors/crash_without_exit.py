@@ -70,4 +70,11 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
     )
 
 
-DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadline=next_change, messages="each")
+DETECTOR = Detector(
+    _NAME,
+    CrashWithoutExitSettings,
+    check,
+    deadline=next_change,
+    messages="each",
+    advice="cancel the job now: it will not end by itself, and all its GPUs wait",
+)

@@ -180,4 +180,13 @@ def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSett
     )
 
 
-DETECTOR = Detector(_NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level")
+DETECTOR = Detector(
+    _NAME,
+    DivergenceSettings,
+    check,
+    Memory,
+    update,
+    inhibited_by=("nan_loss",),
+    messages="level",
+    advice="stop; go back to a checkpoint well before the onset; skip those samples or lower the learning rate",
+)

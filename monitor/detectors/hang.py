@@ -377,5 +377,6 @@ DETECTOR = Detector(
     HangSettings,
     check,
     deadline=next_change,
-    inhibited_by=("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed
+    inhibited_by=("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed,
+    advice="take stacks before you kill anything (py-spy dump on every rank), then cancel and restart",
 )

@@ -151,4 +151,12 @@ def _firing(
     )
 
 
-DETECTOR = Detector(_NAME, LaunchBlockingSettings, check, Memory, update, messages="level")
+DETECTOR = Detector(
+    _NAME,
+    LaunchBlockingSettings,
+    check,
+    Memory,
+    update,
+    messages="level",
+    advice="unset CUDA_LAUNCH_BLOCKING unless you look for a hang: it makes every kernel wait",
+)

@@ -267,4 +267,5 @@ DETECTOR = Detector(
     on_event,
     (OverflowSkipped, LossScaleExhausted),
     messages="level",
+    advice="prepare to go back: note the last good checkpoint; at its minimum the run stops or learns nothing",
 )

@@ -491,5 +491,6 @@ def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
 
 DETECTOR = Detector(
     _NAME, LossSpikeSettings, check, Memory, update,
-    inhibited_by=("nan_loss", "divergence"),  # the worse word for the same loss
+    inhibited_by=("nan_loss", "divergence"),  # the worse word for the same loss,
+    advice="usually nothing: most spikes recover within tens of iterations; note the samples",
 )  # fmt: skip

@@ -134,6 +134,12 @@ def _size(state: RunState, memory: Memory) -> int | None:
     return memory.device_bytes
 
 
+def device_bytes(state: RunState) -> int | None:
+    """Memory of one GPU: by its name, else as an out-of-memory line told; None where neither is known."""
+    memory = state.memory_of.get(_NAME)
+    return _size(state, memory if isinstance(memory, Memory) else Memory())
+
+
 def _peak(state: RunState) -> int | None:
     reported = state.memory
     return max((value for value in (reported.max_allocated, reported.allocated) if value), default=None)
@@ -238,5 +244,13 @@ def _leak_text(leak: dict[str, Any]) -> str:
 
 
 DETECTOR = Detector(
-    _NAME, MemoryPressureSettings, check, Memory, update, on_event, (MemoryReported, FailureSeen), messages="level"
+    _NAME,
+    MemoryPressureSettings,
+    check,
+    Memory,
+    update,
+    on_event,
+    (MemoryReported, FailureSeen),
+    messages="level",
+    advice="plan the next restart with a smaller micro batch, more recomputation or more stages; a climb is a leak",
 )

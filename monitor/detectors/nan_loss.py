@@ -178,4 +178,11 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
     )
 
 
-DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update)
+DETECTOR = Detector(
+    _NAME,
+    NanLossSettings,
+    check,
+    Memory,
+    update,
+    advice="stop before the next save and go back to the last checkpoint before it: NaN does not recover",
+)

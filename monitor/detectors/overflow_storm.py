@@ -230,4 +230,14 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
     )
 
 
-DETECTOR = Detector(_NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level")
+DETECTOR = Detector(
+    _NAME,
+    OverflowStormSettings,
+    check,
+    Memory,
+    update,
+    on_event,
+    (OverflowSkipped,),
+    messages="level",
+    advice="look whether the loss is still finite; if it goes on, go back and lower the learning rate",
+)

@@ -215,4 +215,13 @@ def check(state: RunState, memory: Memory, now: float, settings: ResumeSettings)
     )
 
 
-DETECTOR = Detector(_NAME, ResumeSettings, check, Memory, update, on_event, (IterationsSkipped,))
+DETECTOR = Detector(
+    _NAME,
+    ResumeSettings,
+    check,
+    Memory,
+    update,
+    on_event,
+    (IterationsSkipped,),
+    advice="stop at once: the run does not go on where it was; check --load and the schedule's arguments",
+)

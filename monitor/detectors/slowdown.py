@@ -536,4 +536,12 @@ def _faster(state: RunState, shift: Shift) -> Verdict:
     )
 
 
-DETECTOR = Detector(NAME, SlowdownSettings, check, Memory, update, messages="level")
+DETECTOR = Detector(
+    NAME,
+    SlowdownSettings,
+    check,
+    Memory,
+    update,
+    messages="level",
+    advice="look for one slow GPU or node (clocks, ECC, network) and exclude it at the next restart",
+)

@@ -27,4 +27,10 @@ def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSett
     )
 
 
-DETECTOR = Detector("source_lost", SourceLostSettings, check, archived=True)
+DETECTOR = Detector(
+    "source_lost",
+    SourceLostSettings,
+    check,
+    archived=True,
+    advice="look at the mount and the permissions of the log: until then nobody watches this run",
+)

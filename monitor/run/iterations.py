@@ -81,6 +81,7 @@ def _replace_engine(state: RunState) -> None:
         state.iterations_total -= attempt.iterations
         attempt.iterations, attempt.last_iteration = 0, None
         state.productive_seconds -= state.engine_seconds
+        state.gpu_seconds = max(0.0, state.gpu_seconds - state.engine_seconds * (state.topology.world_size or 0))
         state.seconds_since_checkpoint = max(0.0, state.seconds_since_checkpoint - state.engine_seconds)
         state.engine_seconds = 0.0
     state.driver = "iteration"
@@ -186,6 +187,7 @@ def _take_seconds(state: RunState, elapsed: float, delta: int, first: bool, at: 
     if state.driver == "engine":
         state.engine_seconds += seconds  # the loop may yet report them itself
     state.productive_seconds += seconds  # what a restart computes again was taken off when it began
+    state.gpu_seconds += seconds * (state.topology.world_size or 0)
     state.seconds_since_checkpoint += seconds
     pure = _pure_seconds(state, elapsed, delta, at) if state.impure else elapsed
     if pure is None:

@@ -22,6 +22,9 @@ def record(
     `clock` is the log's own time of the event, None if it printed none; `at` and `live` are fold's.
     """
     history, at = state.history, at + state.wall_offset  # the log's own times are those of a wall clock
+    if live and (stepped or type(event) in AMENDING):
+        latest = state.latest
+        state.recent.add(at, lm_loss=latest.lm_loss, grad_norm=latest.grad_norm, seconds=state.step_seconds)
     if live and clock is not None:
         lag = at - clock
         history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)

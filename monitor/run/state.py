@@ -19,6 +19,7 @@ from monitor.run.observed import Observed
 from monitor.run.overflows import Overflows
 from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
+from monitor.run.recent import Recent
 from monitor.run.steady import Sample, Steady
 from monitor.run.topology import Topology
 from parsers.events import text_of
@@ -309,7 +310,11 @@ class RunState:
     validations_since: int = 0
     """Validation results since the last iteration line."""
     productive_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    """Seconds of all iterations times the GPUs that computed them, those computed again included."""
     seconds_since_checkpoint: float = 0.0
+    recent: Recent = field(default_factory=Recent)
+    """Lowest and highest figures of the last minute."""
     log_clock_first: float | None = None
     log_clock_last: float | None = None
 

@@ -202,6 +202,28 @@ class Scene:
         if self.peak:
             put("mfu_ratio", tflops / self.peak)
             put("hfu_ratio", tflops / self.peak * 1.21)
+        for bound, by in (("min", -0.01), ("max", 0.01)):
+            put("recent_lm_loss", self.lm_loss + by, bound=bound)
+            put("recent_grad_norm", self.grad_norm + by, bound=bound)
+            put("recent_iteration_seconds", self.pace + by, bound=bound)
+        put("gpu_memory_capacity_bytes", 80 * 2**30)
+        put("gpu_seconds_total", self.productive * self.gpus)
+        for incident, severity in self.open_incidents():
+            put(
+                "incident_info",
+                1,
+                incident=incident,
+                severity=severity,
+                phase="training",
+                failure="",
+                rank="3",
+                node="node7",
+                summary="what it is",
+                advice="what to do",
+                line="the line",
+            )
+        if self.state == "crashed":
+            put("failure_info", 1, failure="nccl", rank="3", node="node7", summary="s", advice="a", line="l")
         put("lm_loss", self.lm_loss)
         put("loss", 0.011 + self.noise.gauss(0, 0.0004), name="load balancing loss")
         put("validation_loss", self.validation, dataset="validation")

@@ -1,0 +1,97 @@
+"""What is wrong with a run, where, and what to do: short texts for metrics and dashboards.
+
+Law: pure. A text is that of the incident's last message, so a series with it as labels changes no more often than
+somebody is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from monitor.detectors import DETECTORS
+from monitor.detectors.crash import ADVICE
+from monitor.incidents import Incident, IncidentBook, Transition
+from monitor.run.state import RunState
+
+_NAMED = 4  # ranks and nodes that are named; the others are counted
+_LINES = ("line", "failure_line", "last_line")
+_NODES = ("node", "nodes", "common_nodes", "watchdog_nodes")
+_RANKS = ("rank", "watchdog_ranks")
+
+
+class Cause(NamedTuple):
+    """Texts, "" where nothing is known. The fields are the labels of `megatron_incident_info`."""
+
+    incident: str
+    severity: str
+    phase: str
+    failure: str
+    rank: str
+    node: str
+    summary: str
+    advice: str
+    line: str
+
+
+def causes(book: IncidentBook) -> Iterator[Cause]:
+    """One for each open incident, as it was last told."""
+    for incident in book.open.values():
+        yield _cause(_told(book, incident) or incident)
+
+
+def failure_of(state: RunState) -> Cause | None:
+    """What a run died of that is crashed now, be it archived; None where it is not, or no line tells."""
+    failure = state.failure
+    if failure is None or state.phase != "crashed":
+        return None
+    return Cause(
+        "crash",
+        "",
+        "",
+        failure.failure,
+        _some(failure.rank),
+        _some(failure.node or state.watchdog_nodes),
+        failure.message,
+        ADVICE.get(failure.failure, ADVICE["unknown"]),
+        failure.line,
+    )
+
+
+def _told(book: IncidentBook, incident: Incident) -> Transition | None:
+    """The last time that somebody was told of it. A page may say more, for what it shows may change all the time."""
+    return next(
+        (item for item in reversed(book.history) if item.incident == incident.incident and item.status == "firing"),
+        None,
+    )
+
+
+def _cause(told: Incident | Transition) -> Cause:
+    evidence = told.evidence
+    failure = str(evidence.get("failure") or "")
+    advice = ADVICE.get(failure) if told.incident == "crash" else None
+    return Cause(
+        told.incident,
+        told.severity,
+        (told.phase or "").replace("_", " "),
+        failure,
+        _first(evidence, _RANKS),
+        _first(evidence, _NODES),
+        told.summary,
+        advice or DETECTORS[told.incident].advice,
+        next((str(evidence[name]) for name in _LINES if evidence.get(name)), ""),
+    )
+
+
+def _first(evidence: Mapping[str, Any], names: Sequence[str]) -> str:
+    return next((_some(evidence[name]) for name in names if evidence.get(name) not in (None, [], "")), "")
+
+
+def _some(value: Any) -> str:
+    """`3`, or `3, 7, 8, 9 and 12 more`."""
+    if value is None or value == []:
+        return ""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    rest = f" and {len(value) - _NAMED} more" if len(value) > _NAMED else ""
+    return ", ".join(map(str, value[:_NAMED])) + rest

@@ -1,0 +1,80 @@
+"""Open incidents and crashes as short texts: where, what to do, and no series that changes with every scrape."""
+
+from __future__ import annotations
+
+from monitor.causes import causes, failure_of
+from monitor.config import default_config
+from monitor.core.view import view_of
+from monitor.detectors import DETECTORS
+from monitor.detectors.crash import ADVICE
+from monitor.judgement import Judge
+from monitor.metrics import Sample, samples_of
+from monitor.replay import Replay
+from monitor.run.recent import Recent
+from monitor.run.source_clock import Placed
+from monitor.simulate import Fault, Scenario
+from parsers.reader import SourceReader
+from tests.monitor.playing import play, texts
+
+_ECC = "[rank17]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+
+
+def player_after(scenario: Scenario, seconds: float) -> Replay:
+    """The run so many seconds after its last line."""
+    reader, player = SourceReader(), Replay(Judge(default_config(), repeats=False), "run")
+    at = 0.0
+    for at, text in texts(scenario):
+        list(player.pass_until(at))
+        for entry in reader.feed(text.encode()):
+            list(player.play(Placed(at, entry, "log")))
+    list(player.pass_until(at + seconds))
+    return player
+
+
+def test_a_hang_says_what_and_what_to_do_and_stays_as_it_was_told() -> None:
+    """The page's text counts the silence; the series does not, or each scrape would be a new one."""
+    player = player_after(Scenario(iterations=200, seconds_per_iteration=5.0, faults=(Fault("hang", 100),)), 600.0)
+    (first,) = causes(player.run.book)
+    assert (first.incident, first.severity, first.phase) == ("hang", "critical", "training")
+    assert first.advice == DETECTORS["hang"].advice
+    assert "iteration" in first.line
+    list(player.pass_until(player.now + 3600.0))
+    player._judge.judge(player.run, player.now)
+    assert tuple(causes(player.run.book)) == (first,)
+    assert player.run.book.open["hang"].summary != first.summary
+    (sample,) = samples_of(view_of(player.run, default_config()))["megatron_incident_info"]  # type: ignore[misc]
+    assert isinstance(sample, Sample)
+    assert sample.labels == tuple(text[:300] for text in first)
+
+
+def test_a_crash_names_its_rank_and_the_advice_of_its_failure() -> None:
+    """Also the failure alone, which a run has that was dead when it was first seen."""
+    lines = [(at, text) for at, text in texts(Scenario(iterations=20, seconds_per_iteration=5.0))]
+    lines = [(at, text) for at, text in lines if "iteration       15/" not in text][: len(lines) // 2]
+    played = play([*lines, (lines[-1][0] + 1.0, _ECC)], after=60.0)
+    failure = failure_of(played.state)
+    assert failure is not None
+    assert (failure.failure, failure.rank, failure.advice) == ("ecc", "17", ADVICE["ecc"])
+    assert failure_of(play(lines).state) is None
+
+
+def test_every_kind_has_an_advice_that_fits_a_cell() -> None:
+    """One sentence, no full stop."""
+    for name, detector in DETECTORS.items():
+        assert 20 < len(detector.advice) < 120, name
+        assert not detector.advice.endswith("."), name
+
+
+def test_the_last_minutes_extremes() -> None:
+    """A spike between two scrapes is in them, for a minute at least and two at most; what is no number is not."""
+    recent = Recent()
+    for second in range(0, 40, 2):
+        recent.add(float(second), lm_loss=9.0 if second == 6 else 2.0, grad_norm=None)
+    recent.add(40.0, lm_loss=float("nan"), grad_norm=float("inf"))
+    assert recent.bounds("lm_loss") == (2.0, 9.0)
+    assert recent.bounds("grad_norm") is None
+    for second in range(42, 200, 2):
+        recent.add(float(second), lm_loss=2.0)
+        assert (recent.bounds("lm_loss") == (2.0, 9.0)) == (second < 120)
+    recent.add(1000.0, lm_loss=1.0)  # slower than a minute an iteration: the last one alone
+    assert recent.bounds("lm_loss") == (1.0, 1.0)
