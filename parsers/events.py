@@ -506,6 +506,22 @@ class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False):
     waited_seconds: float | None = None
 
 
+class CollectiveStatus(Event, frozen=True, kw_only=True, gc=False):
+    """How far a rank had come in a process group as a collective timed out, there or on another rank. `work` is the one
+    that it gave up waiting for; all are counted within the group, `group` is the name that its ranks share.
+    """
+
+    kind: ClassVar[str] = "nccl_status"
+    proves_training: ClassVar[bool] = False
+
+    group: str | None = None
+    group_name: str | None = None
+    group_rank: int | None = None
+    work: int | None = None
+    enqueued: int
+    completed: int
+
+
 class TracebackSeen(Event, frozen=True, kw_only=True, gc=False):
     """The last line of a Python traceback. It may belong to a helper (wandb): the run decides."""
 

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from monitor.nodes.collectives import operation_name
+from monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from parsers.events import Event
@@ -124,3 +126,24 @@ def advice(facts: dict[str, Any]) -> str:
     if first is not None and last is not None:
         words += f" and skip samples {first} to {last}"
     return words
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def missing_evidence(state: RunState) -> dict[str, Any]:
+    """Of the ranks that the others wait for: their numbers and nodes, and in which collective; empty if unknown."""
+    found = missing_ranks(state)
+    if found is None:
+        return {}
+    nodes = nodes_of_ranks(state, found.ranks)
+    facts: dict[str, Any] = {
+        "ranks": list(found.ranks),
+        "nodes": blamed(state),
+        "collective": f"{operation_name(found.operation)} {found.work}",
+        "collective_group": found.group,
+        "ranks_waiting": found.waiting,
+        "missing": found.sentence(nodes),
+        "missing_proof": found.proof,
+    }
+    return {name: value for name, value in facts.items() if value}

@@ -14,10 +14,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Severity, Verdict, duration
+from monitor.detectors.base import Detector, Severity, Verdict, duration, missing_evidence
 from monitor.run.attempts import PLANNED
 from monitor.run.derived import at_risk_seconds
 from monitor.run.ends import may_be_optional
+from monitor.run.nodes import blamed
 from monitor.run.state import AttemptEnd, FailureRecord, RunState
 from monitor.run.units import Factor, Seconds
 
@@ -150,7 +151,13 @@ def _replaced(end: AttemptEnd) -> Verdict:
         f"{ADVICE.get(end.failure, ADVICE['unknown'])}",
         onset_iteration=end.last_iteration,
         since=end.at,
-        evidence={"failure": end.failure, "message": end.message, "line": end.line, "attempt": end.number},
+        evidence={
+            "failure": end.failure,
+            "message": end.message,
+            "line": end.line,
+            "attempt": end.number,
+            "nodes": end.nodes if end.culprit else [],
+        },
     )
 
 
@@ -185,7 +192,12 @@ def _summary(state: RunState, failure: FailureRecord) -> str:
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = ADVICE.get(failure.failure, ADVICE["unknown"])
     verb = "ended" if failure.failure in PLANNED else "crashed"
-    return f"{verb}{where}: {failure.failure}{place}{many}: {failure.message[:200]}{lost}; {advice}"
+    message = failure.message[:200]
+    if absent := missing_evidence(state):
+        message += f"; {absent['missing']}"
+        if failure.failure == "nccl":
+            place = ""  # the rank that was first to give up waiting
+    return f"{verb}{where}: {failure.failure}{place}{many}: {message}{lost}; {advice}"
 
 
 def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
@@ -202,6 +214,9 @@ def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
         "last_checkpoint_iteration": state.checkpoints.last_iteration,
         "lost_seconds": at_risk_seconds(state),
         "last_line": state.last_line or None,
+        "nodes": blamed(state) or None,
+        "ranks": [failure.rank] if failure.rank is not None and not state.watchdog_ranks else None,
+        **missing_evidence(state),
     }
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict
-from monitor.run.nodes import nodes_of
+from monitor.run.nodes import nodes_of, suspects
 from monitor.run.state import AttemptEnd, RunState
 from monitor.run.units import Seconds
 
@@ -63,6 +63,7 @@ def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettin
             "failures": [end.failure for end in row],
             "messages": [end.message for end in row],
             "common_nodes": named,
+            "nodes": named,
             "iterations": [end.iterations for end in row],
         },
     )
@@ -71,12 +72,12 @@ def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettin
 def _present(state: RunState) -> AttemptEnd:
     failure = state.failure
     assert failure is not None
-    suspects = [failure.node] if failure.node else state.watchdog_nodes or nodes_of(state)
+    named = suspects(state)
     return AttemptEnd(
         number=state.attempt.number, failure=failure.failure, message=failure.message, at=failure.at,
         started_at=state.attempt.started_at, iterations=state.attempt.iterations,
         last_iteration=state.attempt.last_iteration, checkpoint=state.checkpoints.last_iteration,
-        planned=False, nodes=list(suspects), culprit=bool(failure.node or state.watchdog_nodes),
+        planned=False, nodes=named or nodes_of(state), culprit=bool(named),
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict
+from monitor.detectors.base import Detector, Verdict, missing_evidence
+from monitor.run.nodes import suspects
 from monitor.run.state import RunState
 from monitor.run.units import Factor, Seconds
 
@@ -50,13 +51,13 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
     if due is None or not state.live or now < due or state.failure is None:
         return Verdict(_NAME)
     failure = state.failure
-    nodes = [failure.node] if failure.node else state.watchdog_nodes[:8]
-    suspects = f" (suspect: {', '.join(nodes)})" if nodes else ""
+    nodes = suspects(state)[:8]
+    shown = f" (suspect: {', '.join(nodes)})" if nodes else ""
     return Verdict(
         _NAME,
         "firing",
         severity="critical",
-        summary=f"{failure.failure} {now - failure.at:.0f} s ago, and no process was seen to end{suspects}: the job "
+        summary=f"{failure.failure} {now - failure.at:.0f} s ago, and no process was seen to end{shown}: the job "
         "may still hold its nodes; look with squeue, cancel it, and start it with srun --kill-on-bad-exit=1",
         onset_iteration=state.latest.iteration,
         since=failure.at,
@@ -65,6 +66,7 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
             "message": failure.message,
             "line": failure.line,
             "nodes": nodes,
+            **missing_evidence(state),
             "silence_seconds": round(now - failure.at, 1),
         },
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict
+from monitor.detectors.base import Detector, Verdict, missing_evidence
 from monitor.run.flops import computed_tflops
 from monitor.run.iterations import SILENT_SAVE
 from monitor.run.phases import ENDED, EVALUATION, SAVE
@@ -344,6 +344,10 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
         evidence["watchdog_ranks"], evidence["watchdog_nodes"] = state.watchdog_ranks, state.watchdog_nodes
         found += f"; the watchdog of {len(state.watchdog_ranks)} ranks gave up"
         found += f" on {', '.join(state.watchdog_nodes[:8])}" if state.watchdog_nodes else ""
+    absent = missing_evidence(state)
+    if absent:
+        evidence.update(absent)
+        found += f"; {absent['missing']}"
     failure = state.failure
     if failure is not None:
         evidence["failure"], evidence["failure_line"] = failure.failure, failure.line

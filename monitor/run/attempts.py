@@ -7,7 +7,7 @@ A set-up seen in another file of the same launch (per-rank logs) is a copy of th
 from __future__ import annotations
 
 from monitor.run.copies import SourceCursor
-from monitor.run.nodes import nodes_of
+from monitor.run.nodes import nodes_of, suspects
 from monitor.run.overflows import Overflows
 from monitor.run.phases import ENDED, Phase
 from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
@@ -126,7 +126,7 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
     planned = state.after_finish or cause in PLANNED
     state.lost_to = cause
     state.unplanned_ends += not planned
-    suspects = [failure.node] if failure and failure.node else state.watchdog_nodes or nodes_of(state)
+    named = suspects(state) if failure is not None else []
     state.ends.append(
         AttemptEnd(
             number=attempt.number,
@@ -138,8 +138,8 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
             last_iteration=attempt.last_iteration,
             checkpoint=state.checkpoints.last_iteration,
             planned=planned,
-            nodes=suspects[:_NODES_KEPT],
-            culprit=bool((failure and failure.node) or state.watchdog_nodes),
+            nodes=(named or nodes_of(state))[:_NODES_KEPT],
+            culprit=bool(named),
             crashed=died,
             watched=state.live,
             line=failure.line if failure else "",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from monitor.run.attempts import count_failure, set_phase
+from monitor.run.nodes import note_collective, note_tasks
 from monitor.run.phases import ENDED
 from monitor.run.state import FailureRecord, RunState
 from parsers.events import (
@@ -27,6 +28,7 @@ _TRAINERS = re.compile(r"train|tune|sft|gpt|llama|bert|megatron", re.IGNORECASE)
 # Who started the processes tells by such an exception that one of them has ended, never why.
 _LAUNCHERS = frozenset({"ChildFailedError", "CalledProcessError"})
 _SIGNAL = re.compile(r"got signal: (\d{1,2})")
+_CANCELLED = "Slurm cancelled"
 _RANKS_KEPT = 64
 _EXIT_SECONDS = 10.0  # in which processes that are done end: tearing down groups takes seconds
 # Python raises these, and a loop may catch them: a batch that does not fit is split or left out, a save is tried again.
@@ -55,7 +57,8 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
         fatal=event.fatal,
         consequence=event.consequence,
         rank=event.rank,
-        node=event.node,
+        # the daemon that writes that the job was cancelled runs on its first node, seldom the one that failed
+        node=None if event.failure == "node_failure" and event.message.startswith(_CANCELLED) else event.node,
         logged_at=event.logged_at,
         exit_code=event.exit_code,
         after=state.attempt.iterations,
@@ -86,6 +89,8 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
         return False
     if known is None or not known.fatal or known.consequence or _more_telling(known, record):
         state.failure = record
+    elif known.failure == record.failure == "node_failure" and known.node is None:
+        known.node = record.node  # the scheduler's word came first, srun's names the node
     _crash(state, at, survivable=event.failure in _SURVIVABLE and event.exit_code is None and event.pattern is None)
     return False
 
@@ -95,7 +100,7 @@ def _cuts_exit(state: RunState, event: FailureSeen, at: float) -> bool:
     done = state.attempt.done_at
     if done is None or state.phase not in ("exiting", "finished") or at - done < _EXIT_SECONDS:
         return False
-    return event.failure == "time_limit" and event.message.startswith("Slurm cancelled step")
+    return event.failure == "time_limit" and event.message.startswith(f"{_CANCELLED} step")
 
 
 def _known(state: RunState) -> FailureRecord | None:
@@ -147,6 +152,7 @@ def _prove(state: RunState, at: float) -> None:
 
 def fold_watchdog(state: RunState, event: WatchdogTimedOut, at: float, text: str) -> bool:
     """A NCCL watchdog gave up: the collective hung. Ranks are counted, not lines."""
+    note_collective(state, event)
     if event.rank is not None and event.rank not in state.watchdog_ranks and len(state.watchdog_ranks) < _RANKS_KEPT:
         state.watchdog_ranks.append(event.rank)
     if event.node and event.node not in state.watchdog_nodes and len(state.watchdog_nodes) < _RANKS_KEPT:
@@ -240,6 +246,7 @@ def _end_by_traceback(state: RunState, event: TracebackSeen, at: float, *, certa
 def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: str) -> bool:
     """A launcher saw a process end."""
     state.attempt.processes_ended += 1
+    note_tasks(state, event)
     if event.exit_code == 0:
         if state.phase in ENDED:
             return False

@@ -28,7 +28,7 @@ from monitor.run.iterations import (
     gap_of,
 )
 from monitor.run.log_clock import log_clock
-from monitor.run.nodes import note_node
+from monitor.run.nodes import note_collective, note_node, note_rank
 from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
 from monitor.run.recording import AMENDING, record
 from monitor.run.state import Memory, RunState
@@ -44,6 +44,7 @@ from parsers.events import (
     CheckpointSaved,
     CheckpointSaveScheduled,
     CheckpointSaveStarted,
+    CollectiveStatus,
     CustomProgressLogged,
     CustomValueLogged,
     EngineStepLogged,
@@ -95,6 +96,8 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     clock = None if event.logged_at is None else _read_log_clock(state, event.logged_at)
     if event.node is not None:
         note_node(state, event.node)
+        if event.rank is not None:
+            note_rank(state, event.rank, event.node)
     before, silent, counted = state.phase, state.silent_work, state.iterations_total
     if kind is IterationLogged:
         progressed = fold_iteration(state, event, source, at, live)  # type: ignore[arg-type]
@@ -260,6 +263,11 @@ def _on_custom_value(state: RunState, event: CustomValueLogged, *_rest: Any) -> 
     return False
 
 
+def _on_collective_status(state: RunState, event: CollectiveStatus, *_rest: Any) -> bool:
+    note_collective(state, event)
+    return False
+
+
 _Handler = Callable[[RunState, Any, str, float, bool, LogEvent], bool]
 _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     EngineStepLogged: lambda s, e, _src, at, live, _e: fold_engine_step(s, e, at, live),
@@ -292,6 +300,7 @@ _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     LossScaleExhausted: _on_scale_exhausted,
     FailureSeen: lambda s, e, _src, at, _l, entry: fold_failure(s, e, at, entry.text),
     WatchdogTimedOut: lambda s, e, _src, at, _l, entry: fold_watchdog(s, e, at, entry.text),
+    CollectiveStatus: _on_collective_status,
     TracebackSeen: lambda s, e, _src, at, _l, entry: fold_traceback(s, e, at, entry.text),
     ProcessExited: lambda s, e, _src, at, _l, entry: fold_process_exit(s, e, at, entry.text),
     ProcessTerminated: lambda s, e, _src, at, _l, entry: fold_process_terminated(s, e, at, entry.text),

@@ -1,11 +1,22 @@
-"""The nodes of a launch: those whose names stand before its lines, and Slurm's own list where a dump shows it."""
+"""The nodes of a launch, which rank ran on which, and which of them are suspect.
+
+Names stand before lines, in srun's reports of tasks, and in Slurm's own list where a dump shows it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from monitor.nodes.collectives import Missing, Report, missing
 from monitor.nodes.hostlist import HostlistError, expand
 from monitor.run.state import RunState
+from parsers.events import CollectiveStatus, ProcessExited, WatchdogTimedOut
 
 MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few
+_MOST_RANKS = 16_384  # ranks kept: of more no training is known
+NODE_FAULTS = frozenset({"node_failure", "ecc", "cuda_error", "bus_error", "segfault", "host_oom", "nccl"})
+"""Failures that speak of the node they happened on. What Python, the scheduler or a person ends speaks of none."""
+_LOCAL = frozenset({"localhost", "127.0.0.1"})  # what pdsh prints for itself: the same name on every node
 
 
 def expand_some(hostlist: str) -> list[str]:
@@ -27,3 +38,104 @@ def note_node(state: RunState, node: str, lines: int = 1) -> None:
     nodes = state.attempt.nodes
     if node in nodes or len(nodes) < MOST:
         nodes[node] = nodes.get(node, 0) + lines
+
+
+def note_rank(state: RunState, rank: int, node: str) -> None:
+    """A line of this rank carries its node's name."""
+    known = state.attempt.rank_nodes
+    if known.get(rank) != node and node not in _LOCAL and (rank in known or len(known) < _MOST_RANKS):
+        known[rank] = node
+
+
+def note_tasks(state: RunState, event: ProcessExited) -> None:
+    """Which tasks srun ran on a node."""
+    if event.node is None or event.tasks is None:
+        return
+    known = state.attempt.task_nodes
+    for task in expand_some(f"[{event.tasks}]"):
+        if len(known) < _MOST_RANKS:
+            known[int(task)] = event.node
+
+
+def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus) -> None:
+    """How far a rank had come in a process group."""
+    known = state.attempt.collectives
+    if event.rank is None or len(known) >= _MOST_RANKS:
+        return
+    work = event.sequence if isinstance(event, WatchdogTimedOut) else event.work
+    if isinstance(event, WatchdogTimedOut):
+        # its group stands on the next line of the rank; until then the collective stands for it
+        group = f"?{event.operation} {event.sequence}"
+        known[f"{event.rank}/{group}"] = Report(
+            event.rank, group, "", event.group_rank, work, event.operation, completed=None
+        )
+        return
+    operation = None
+    for key in [key for key in known if key.startswith(f"{event.rank}/?") and key.endswith(f" {work}")]:
+        operation = known.pop(key).operation
+    key = f"{event.rank}/{event.group or ''}"
+    before = known.get(key)
+    known[key] = Report(
+        event.rank,
+        event.group or "",
+        event.group_name or "",
+        event.group_rank,
+        work if work is not None else before.work if before else None,
+        operation or (before.operation if before else None),
+        event.enqueued,
+        event.completed,
+    )
+
+
+def missing_ranks(state: RunState) -> Missing | None:
+    """The ranks that the others gave up waiting for in this launch; None where the log does not tell."""
+    if not state.attempt.collectives:
+        return None
+    return missing(list(state.attempt.collectives.values()), state.topology.world_size)
+
+
+def node_of(state: RunState, rank: int) -> str | None:
+    """The rank's node: named beside it, else by its place in Slurm's list, over which srun spreads ranks in blocks."""
+    named = state.attempt.rank_nodes.get(rank)
+    if named is not None:
+        return named
+    world, tasks = state.topology.world_size, state.attempt.task_nodes
+    if rank in tasks and len(set(tasks.values())) < len(tasks):
+        return tasks[rank]  # several tasks ran on one node: they are ranks
+    listed = expand_some(state.environment.get("SLURM_JOB_NODELIST", ""))
+    if not world or not listed or world % len(listed) or rank >= world:
+        return None
+    each = world // len(listed)
+    if any(listed[known // each] != node for known, node in state.attempt.rank_nodes.items() if known < world):
+        return None  # they are spread in another way
+    return listed[rank // each]
+
+
+def nodes_of_ranks(state: RunState, ranks: Iterable[int]) -> dict[int, str]:
+    """Rank -> node, where it is known."""
+    found = {rank: node_of(state, rank) for rank in ranks}
+    return {rank: node for rank, node in found.items() if node is not None}
+
+
+def blamed(state: RunState) -> list[str]:
+    """The nodes that may be left out because of this one failure, most suspect first."""
+    failure = state.failure
+    if failure is None or failure.failure in NODE_FAULTS:
+        return suspects(state)
+    found = missing_ranks(state)
+    return list(dict.fromkeys(nodes_of_ranks(state, found.ranks).values())) if found else []
+
+
+def suspects(state: RunState) -> list[str]:
+    """The nodes that the launch's failure names, most suspect first; empty where it names none.
+
+    A rank whose watchdog gave up is a victim: its node is no suspect. The node of the rank that it waited for is.
+    """
+    failure, names = state.failure, list[str]()
+    if failure is not None and not (failure.failure == "nccl" and state.watchdog_ranks):
+        by_rank = node_of(state, failure.rank) if failure.node is None and failure.rank is not None else None
+        names += [name for name in (failure.node or by_rank,) if name is not None]
+    found = missing_ranks(state)
+    if found is not None:
+        names += nodes_of_ranks(state, found.ranks).values()
+    return list(dict.fromkeys(names))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from monitor.nodes.collectives import Report
 from monitor.run.copies import Copies
 from monitor.run.history import History
 from monitor.run.observed import Observed
@@ -64,6 +65,12 @@ class Attempt:
     """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
     nodes: dict[str, int] = field(default_factory=dict)
     """Names of nodes that stand before its lines -> lines seen, at most nodes.MOST of them."""
+    rank_nodes: dict[int, str] = field(default_factory=dict)
+    """Rank -> its node, where a line names both."""
+    task_nodes: dict[int, str] = field(default_factory=dict)
+    """srun's task -> its node. A task is a rank, or under torchrun a node."""
+    collectives: dict[str, Report] = field(default_factory=dict)
+    """Rank and process group -> how far it had come as a collective timed out."""
     processes_ended: int = 0
     processes_terminated: int = 0
     failures: int = 0
