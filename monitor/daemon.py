@@ -1,8 +1,8 @@
 """The daemon: the one loop that owns all state, and the threads around it.
 
 Reader threads put messages in a bounded queue (live.py); the loop takes them, folds, judges, shows, saves. HTTP and
-output threads ask the loop for a Snapshot (serve/latest.py); notifier threads drain their own queues. A hung mount
-stops its own reader only.
+output threads ask the loop for a Snapshot (serve/latest.py); notifier threads try what the loop hands them of the
+messages that it owes (deliveries.py). A hung mount stops its own reader only.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 _WAIT = 0.5  # seconds that the loop waits for a message at most: so often is the clock asked whether a run hangs
 _STATUS_SECONDS = 1.0  # between two lines for systemd
 _HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
+_SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the logs may say that it has ended
 _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
 _STOP_SECONDS = 0.8  # for the reader threads at the end
 
@@ -67,9 +68,9 @@ class Daemon:
         first = Snapshot(at=self.clock.wall(), loop_turned_at=self.clock.wall())
         self._latest = Latest(first, self._live.wake)
         self._services: Services | None = None
-        self._saving = Saving(self._core, self.clock)
+        self._saving = Saving(self._core, self.clock, self._live.wake)
         self._manager = ServiceManager(os.environ)
-        self._turned_at = self.clock.monotonic()
+        self._began_at = self._turned_at = self.clock.monotonic()
         self._status_at = self._hold_until = float("-inf")  # monotonic seconds, as the line above
         self._was_ready = False
 
@@ -81,7 +82,7 @@ class Daemon:
 
     def start(self) -> None:
         """Bind, take the state directory, resume, begin to follow. Raises StartError."""
-        self._services = Services(self.config, self._latest, self.clock, lambda: self._turned_at)
+        self._services = Services(self.config, self._latest, self.clock, lambda: self._turned_at, self._live.wake)
         given = self.config.state_dir
         try:
             saved = self._saving.load(
@@ -93,6 +94,7 @@ class Daemon:
         self._note_reload(successful=True)
         self._services.start()
         self._live.start(saved)
+        self._core.outbox.receivers(notifier.name for notifier in self.config.notifiers)
         self._manager.ready()
 
     def run(self) -> None:
@@ -119,26 +121,28 @@ class Daemon:
         self._live.take(0.0 if self._latest.wanted else wait)
         began, now = self.clock.monotonic(), self._live.now()
         for transition in self._core.tick(now):
-            self._report(transition)
+            self._report(transition, now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
         if self._latest.wanted:
             self._show(now, pages=self._latest.pages_wanted)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
         self._saving.turn(now)
+        if self._services is not None and (self._was_ready or began - self._began_at >= _SETTLE):
+            self._services.deliver(self._core.outbox, now)
         self._turned_at = self.clock.monotonic()
         self._manager.turned(self._turned_at)
         if self._manager.listens and not 0.0 <= self._turned_at - self._status_at < _STATUS_SECONDS:
             self._status_at = self._turned_at
             self._manager.status(self._status())
 
-    def _report(self, transition: Transition) -> None:
+    def _report(self, transition: Transition, now: float) -> None:
         level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
         _log.log(
             level, "run=%s incident=%s status=%s severity=%s %s",
             transition.run, transition.incident, transition.status, transition.severity, _printable(transition.summary),
         )  # fmt: skip
         if not transition.quiet and self._services is not None:
-            self._services.notify(transition)
+            self._core.outbox.owe(transition, self._services.receivers(transition), now)
             self._saving.at_once()
 
     # --- what is shown ----------------------------------------------------------------------------------------------
@@ -206,6 +210,7 @@ class Daemon:
         self._show(self._live.now(), pages=True)  # what is shown until all of it is back
         self.config = config
         self._services.apply(config, prepared)
+        self._core.outbox.receivers(notifier.name for notifier in config.notifiers)
         self._live.reconfigure(config)
         self._hold_until = self.clock.monotonic() + _HOLD
         logging.getLogger().setLevel(config.log_level.upper())
@@ -217,9 +222,13 @@ class Daemon:
 
     def _close(self) -> None:
         self._manager.stopping()
-        self._saving.save_last(self._live.now())  # first: whatever hangs below, this is done
+        now, outbox = self._live.now(), self._core.outbox
+        self._saving.save_last(now)  # first: whatever hangs below, this is done
         self._live.stop(_STOP_SECONDS)
         if self._services is not None:
+            self._services.deliver_last(outbox, now)
+            if outbox.changed:  # what was delivered is not sent again
+                self._saving.save_last(now)
             self._services.stop()
         self._saving.release()
 

@@ -264,6 +264,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_pattern_timeouts_total", "counter", "Configured patterns that took too long on a line", ("pattern",)),
     MonitorMetric("megatron_monitor_stat_calls_total", "counter", "stat calls made on log files: the polling budget", ()),
     MonitorMetric("megatron_monitor_notifications_total", "counter", "Notifications by what became of them", ("notifier", "outcome")),
+    MonitorMetric("megatron_monitor_notifications_owed", "gauge", "Notifications that the receiver has not accepted yet; they are tried until it does", ("notifier",)),
     MonitorMetric("megatron_monitor_output_writes_total", "counter", "Writes of textfiles and pushes by what became of them", ("output", "outcome")),
     MonitorMetric("megatron_monitor_state_save_failures_total", "counter", "State files that could not be written", ()),
     MonitorMetric("megatron_monitor_state_rebuilds_total", "counter", "State files that were lost or corrupt and rebuilt from the logs", ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from monitor.clock import Clock
@@ -13,19 +14,22 @@ from monitor.store import Saver, Store, encode, pause_after
 _log = logging.getLogger(__name__)
 
 _SOON = 1.0  # seconds to the save after a rotation: a crash later finds no more what the old file ended with
-_LAST = 2.0  # seconds that the last save may take
+_LAST = 2.0  # seconds that a last save may take
 
 
 class Saving:
     """The state of one core in one directory; without a directory nothing is kept."""
 
-    def __init__(self, core: Core, clock: Clock) -> None:
+    def __init__(self, core: Core, clock: Clock, wake: Callable[[], None]) -> None:
+        """`wake` makes the loop turn, from any thread: messages go out when they are saved."""
         self._core = core
         self._clock = clock
+        self._wake = wake
         self._store: Store | None = None
         self._saver: Saver | None = None
         self._due_at = float("-inf")
         self._failures = 0
+        self._offered = 0  # the last owed message in what was given to the saver
 
     def load(self, directory: Path) -> Saved | None:
         """Take the directory and what is saved there. Raises StateInUseError."""
@@ -39,7 +43,7 @@ class Saving:
             )  # fmt: skip
             counts.add("state_save_failures_total")
             return None
-        self._store, self._saver = store, Saver(store)
+        self._store, self._saver = store, Saver(store, self._wake)
         saved, problems = store.load(Saved)
         for problem in problems:
             _log.warning("state %s; it is rebuilt from the logs", problem)
@@ -52,32 +56,44 @@ class Saving:
 
     def turn(self, now: float) -> None:
         """Save if something has changed and it is time. `now`: the core's instant."""
+        outbox = self._core.outbox
         if self._saver is None:
+            outbox.saved = outbox.last  # nothing will ever be
             return
+        busy = self._saver.busy
         if self._saver.failures > self._failures:
             self._core.counts.add("state_save_failures_total", by=self._saver.failures - self._failures)
             self._failures, self._core.changed = self._saver.failures, True  # what was not written is tried again
+        elif not busy:
+            outbox.saved = max(outbox.saved, self._offered)
+        if outbox.changed:
+            outbox.changed, self._core.changed = False, True  # else a crash would send it again
+            self.at_once()
         began = self._clock.monotonic()
         if self._core.save_soon:
             self._core.save_soon = False
             self._due_at = min(self._due_at, began + _SOON)
-        if not self._core.changed or began < self._due_at or self._saver.busy:  # a slow disk is not given more
+        if not self._core.changed or began < self._due_at or busy:  # a slow disk is not given more
             return
         data = encode(self._core.save(now))
+        self._offered = outbox.last
         self._saver.offer(data)
         self._core.changed = False
         ended = self._clock.monotonic()
         self._due_at = ended + pause_after(len(data), ended - began)
 
     def save_last(self, now: float) -> None:
-        """Before the end."""
+        """Before the end; again if something is still changed then."""
         if self._saver is None:
             return
+        self._core.outbox.changed = False
         self._saver.offer(encode(self._core.save(now)))
-        if not self._saver.finish(_LAST):
+        if not self._saver.wait(_LAST):
             _log.warning("state not saved: the disk did not take it within %.0f s", _LAST)
 
     def release(self) -> None:
         """Let the directory go."""
+        if self._saver is not None:
+            self._saver.end()
         if self._store is not None:
             self._store.release()

@@ -6,15 +6,15 @@ They read Snapshots and are given transitions; none of them sees the core.
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
 from monitor.clock import Clock
 from monitor.config import Config, host_and_port
+from monitor.core.outbox import Outbox
+from monitor.deliveries import Deliveries
 from monitor.incidents import Transition
 from monitor.metrics import MonitorCounts
-from monitor.notifiers import NotificationQueue
 from monitor.outputs import Outputs
 from monitor.serve.auth import BasicAuth
 from monitor.serve.http import App
@@ -23,7 +23,7 @@ from monitor.serve.server import HttpServer
 from monitor.serve.tls import Tls, TlsError
 
 _STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
-_DELIVER_SECONDS = 30.0  # for what is queued for notifiers that a new configuration replaces, in a thread of its own
+_DELIVER_SECONDS = 30.0  # for what notifiers are at that a new configuration replaces, in a thread of its own
 
 
 class StartError(Exception):
@@ -35,18 +35,18 @@ class Prepared(NamedTuple):
 
     tls: Tls | None
     auth: BasicAuth | None
-    notifications: NotificationQueue | None
 
 
 class Services:
     """Made from a configuration; bound to its address at once."""
 
-    def __init__(self, config: Config, latest: Latest, clock: Clock, turned: Callable[[], float]) -> None:
-        """`turned`: monotonic second of the loop's last turn. Raises StartError, ConfigError."""
+    def __init__(
+        self, config: Config, latest: Latest, clock: Clock, turned: Callable[[], float], wake: Callable[[], None]
+    ) -> None:
+        """`turned`: monotonic second of the loop's last turn; `wake` makes it turn. Raises StartError, ConfigError."""
         self._config = config
         self._latest = latest
-        self._clock = clock
-        self._notifications = NotificationQueue(config.notifiers, clock=clock)
+        self._deliveries = Deliveries(config.notifiers, clock, wake)
         host, port = host_and_port(config.listen)
         try:
             tls, auth = _secured(config)
@@ -70,18 +70,24 @@ class Services:
 
     def start(self) -> None:
         """Begin to answer, write and send."""
-        self._notifications.start()
+        self._deliveries.start()
         self._server.start()
         self._outputs.start()
 
-    def notify(self, transition: Transition) -> None:
-        """Send it to whoever wants it."""
-        self._notifications.put(transition)
+    def receivers(self, message: Transition) -> list[str]:
+        """The notifiers that want it."""
+        return self._deliveries.receivers(message)
+
+    def deliver(self, outbox: Outbox, now: float) -> None:
+        """Send what is owed and due. `now`: the core's instant."""
+        self._deliveries.turn(outbox, now)
+
+    def deliver_last(self, outbox: Outbox, now: float) -> None:
+        """The same, for the last time."""
+        self._deliveries.finish(outbox, now, _STOP_SECONDS)
 
     def count(self, counts: MonitorCounts) -> None:
-        """Into `counts`: what was sent, written and connected."""
-        for (notifier, outcome), count in self._notifications.counts().items():
-            counts.set("notifications_total", count, notifier, outcome)
+        """Into `counts`: what was written and connected."""
         for (output, written), count in self._outputs.counts().items():
             counts.set("output_writes_total", count, output, written)
         counts.set("http_connections", self._server.connections)
@@ -89,17 +95,13 @@ class Services:
     def prepare(self, config: Config) -> Prepared:
         """Build what can fail, change nothing. Raises ConfigError, TlsError."""
         tls, auth = _secured(config) if config.web != self._config.web else (None, None)
-        changed = config.notifiers != self._config.notifiers
-        queue = NotificationQueue(config.notifiers, clock=self._clock) if changed else None
-        return Prepared(tls, auth, queue)
+        return Prepared(tls, auth)
 
     def apply(self, config: Config, prepared: Prepared) -> None:
         """Go on by another configuration."""
         before, self._config = self._config, config
-        if prepared.notifications is not None:
-            old, self._notifications = self._notifications, prepared.notifications
-            self._notifications.start()
-            threading.Thread(target=old.stop, args=(_DELIVER_SECONDS,), name="old notifiers", daemon=True).start()
+        if config.notifiers != before.notifiers:
+            self._deliveries.replace(config.notifiers, _DELIVER_SECONDS)
         if config.web != before.web:
             self._server.tls, self._server.auth = prepared.tls, prepared.auth
         if config.outputs != before.outputs:
@@ -109,7 +111,6 @@ class Services:
 
     def stop(self) -> None:
         """End every thread."""
-        self._notifications.stop(_STOP_SECONDS)
         self._outputs.stop(_STOP_SECONDS)
         self.stop_server()
 

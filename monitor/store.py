@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +154,10 @@ class Store:
 class Saver:
     """Writes in a thread of its own, so that a disk that hangs does not stop the loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, written: Callable[[], None] = lambda: None) -> None:
+        """`written` is called in the saver's thread after each try."""
         self._store = store
+        self._written = written
         self._data: bytes | None = None
         self._changed = threading.Condition()
         self._busy = self._ended = False
@@ -180,13 +183,16 @@ class Saver:
         with self._changed:
             return self._failures
 
-    def finish(self, timeout: float) -> bool:
-        """Write what waits, for so long at most; then end."""
+    def wait(self, timeout: float) -> bool:
+        """Until nothing waits to be written, for so long at most."""
         with self._changed:
-            done = self._changed.wait_for(lambda: not self._busy and self._data is None, timeout)
+            return self._changed.wait_for(lambda: not self._busy and self._data is None, timeout)
+
+    def end(self) -> None:
+        """Take nothing more."""
+        with self._changed:
             self._ended = True
             self._changed.notify_all()
-        return done
 
     def _run(self) -> None:
         while True:
@@ -200,3 +206,4 @@ class Saver:
                 self._busy = False
                 self._failures += not good
                 self._changed.notify_all()
+            self._written()

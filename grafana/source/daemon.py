@@ -138,10 +138,11 @@ def _judging() -> list[Line]:
                       "a program that changed its format: report it with the line.", "short",
                       Query(f"{q.rate('megatron_monitor_malformed_lines_total', OWN, 'rule')} > 0", "{{rule}}"),
                       bars=True, minimum=0, empty="Every known line parsed")),
-            (7, chart("Notifications and outputs", "Per second, by notifier or output and outcome. Anything but sent and "
-                      "written is a lost notification, or a textfile or push that is out of date.", "short",
+            (7, chart("Notifications and outputs", "Per second, by notifier or output and outcome; owed: messages that the receiver "
+                      "has not accepted yet. Failed and dropped messages are lost; an output that fails is out of date.", "short",
                       Query(f"{q.rate('megatron_monitor_notifications_total', OWN, 'notifier', 'outcome')} > 0",
                             "{{notifier}}: {{outcome}}"),
+                      Query(f"max by (notifier) (megatron_monitor_notifications_owed{{{OWN}}}) > 0", "{{notifier}}: owed"),
                       Query(f"{q.rate('megatron_monitor_output_writes_total', OWN, 'output', 'outcome')} > 0",
                             "{{output}}: {{outcome}}"), bars=True, minimum=0,
                       empty="None sent, or no notifier is configured")),

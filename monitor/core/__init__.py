@@ -8,6 +8,7 @@ is live. The rooms:
     runs.py       the runs: begin, archive, lose, expire, make room
     schedule.py   which run is judged when
     view.py       what HTTP shows of them
+    outbox.py     the messages that are owed to receivers
     saved.py      what a restart needs
     counters.py   what the monitor counts of its own reading
 
@@ -27,6 +28,7 @@ from collections.abc import Sequence
 from monitor import __version__
 from monitor.config import Config
 from monitor.core.counters import Counters
+from monitor.core.outbox import Outbox
 from monitor.core.runs import Run, Runs, being_copied
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.schedule import Schedule
@@ -82,6 +84,7 @@ class Core:
         self._transitions: list[Transition] = []
         self._counters = Counters()
         self.counts = self._counters.counts
+        self.outbox = Outbox()
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
@@ -445,6 +448,11 @@ class Core:
 
     def counted(self) -> MonitorCounts:
         """The counts, brought up to date."""
+        for (receiver, outcome), many in self.outbox.take_outcomes().items():
+            self.counts.add("notifications_total", receiver, outcome, by=many)
+        self.counts.clear("notifications_owed")
+        for receiver, many in self.outbox.owed().items():
+            self.counts.set("notifications_owed", many, receiver)
         return self._counters.up_to_date(self.sources.values())
 
     # --- state over a restart ---------------------------------------------------------------------------------------
@@ -460,6 +468,7 @@ class Core:
         """Everything a restart needs: aggregates and offsets as they belong together."""
         saved = self._saved.unclaimed(now)
         saved.wall_offset = self._wall_offset
+        saved.owed = self.outbox.save()
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         for name, source in self.sources.items():
             reader = source.reader.save()
@@ -492,6 +501,7 @@ class Core:
         """
         self._saved = saved
         self.wall_offset = saved.wall_offset
+        self.outbox.restore(saved.owed)
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
             saved.forget_expired_runs()
         for name, series in saved.counts.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from monitor.core.outbox import Owed
 from monitor.follow.messages import Position
 from monitor.judgement import Judged
 from monitor.run.experiments import Known
@@ -38,6 +39,8 @@ class Saved:
     counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
     wall_offset: float = 0.0
     """Unix time less the instants in here (monitor/clock.py), seconds."""
+    owed: dict[str, list[Owed]] = field(default_factory=dict)
+    """By notifier, the messages that it has not accepted yet."""
 
     @property
     def positions(self) -> dict[str, Position]:

@@ -6,20 +6,9 @@ from monitor.notifiers.alertmanager import Alertmanager
 from monitor.notifiers.apprise import Apprise
 from monitor.notifiers.command import Command
 from monitor.notifiers.message import DeliveryError, Notifier, payload
-from monitor.notifiers.queue import DEFAULT_CAPACITY, OUTCOMES, NotificationQueue, Outcome, Retry
 from monitor.notifiers.webhook import Webhook
 
-__all__ = [
-    "DEFAULT_CAPACITY",
-    "NOTIFIERS",
-    "OUTCOMES",
-    "DeliveryError",
-    "NotificationQueue",
-    "Notifier",
-    "Outcome",
-    "Retry",
-    "payload",
-]
+__all__ = ["NOTIFIERS", "DeliveryError", "Notifier", "payload"]
 
 NOTIFIERS: tuple[type[Notifier], ...] = (Webhook, Alertmanager, Command, Apprise)
 """The configuration takes each class from here: `type:` is its tag."""

@@ -12,12 +12,12 @@ import json
 import os
 import signal
 import subprocess
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
 from monitor.incidents import Transition
-from monitor.notifiers.message import DeliveryError, Notifier, payload
+from monitor.notifiers.message import DeliveryError, Notifier, message_id, payload
 from monitor.run.units import PositiveSeconds
 from monitor.scalars import absolute_if_slashed
 
@@ -30,6 +30,7 @@ class Command(Notifier, frozen=True, kw_only=True, tag_field="type", tag="comman
 
     command: Annotated[tuple[str, ...], Meta(min_length=1, extra={"first": _Program})]
     """Program and arguments; no shell looks at them."""
+    refusal_is_final: ClassVar[bool] = True
     timeout: PositiveSeconds = 300.0
     """Then it is ended, with everything it started: py-spy over a hundred nodes takes minutes."""
 
@@ -63,6 +64,7 @@ class Command(Notifier, frozen=True, kw_only=True, tag_field="type", tag="comman
 def _variables(message: Transition) -> dict[str, str]:
     """The facts for programs that read no JSON; a NUL cannot stand in an environment."""
     fields = {
+        "MEGATRON_MESSAGE_ID": message_id(message),
         "MEGATRON_RUN": message.run,
         "MEGATRON_INCIDENT": message.incident,
         "MEGATRON_STATUS": message.status,

@@ -6,12 +6,13 @@ DeliveryError otherwise; `permanent` decides between trying again and giving up.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, ClassVar, Final, get_args
 
 from msgspec import Struct
 
@@ -45,6 +46,11 @@ class Notifier(Struct, frozen=True, kw_only=True):
     """Globs over run names; none: every run."""
     incidents: tuple[IncidentKind, ...] = ()
     """Incident kinds; none: every kind."""
+
+    refusal_is_final: ClassVar[bool] = False
+    """A permanent failure is the receiver's own word on this message. Otherwise somebody may mend an address or a
+    password: the message stays owed for a day, and is tried from time to time.
+    """
 
     def wants(self, message: Transition) -> bool:
         """Whether the message goes to this notifier; a quiet one goes to nobody."""
@@ -81,9 +87,17 @@ def loudness(message: Transition) -> int:
     return SEVERITIES.index(message.severity)
 
 
+def message_id(message: Transition) -> str:
+    """The same for each try of one message, also after a restart: a receiver that answered too late can recognise the
+    repetition.
+    """
+    what = (message.run, message.incident, message.status, message.severity, repr(message.time), message.summary)
+    return hashlib.blake2s("\0".join(what).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
 def payload(message: Transition) -> dict[str, Any]:
-    """The object of `replay --json` and its version, in values that every JSON reader takes."""
-    plain: dict[str, Any] = _plain({"version": PAYLOAD_VERSION, **message.to_json()})
+    """The object of `replay --json`, its version and its id, in values that every JSON reader takes."""
+    plain: dict[str, Any] = _plain({"version": PAYLOAD_VERSION, "id": message_id(message), **message.to_json()})
     return plain
 
 

@@ -10,7 +10,6 @@ answer byte by byte holds up this notifier's own thread, and no other.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import urllib.error
@@ -22,7 +21,7 @@ import msgspec
 
 from monitor import __version__, scalars
 from monitor.incidents import Transition
-from monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, payload
+from monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, message_id, payload
 from monitor.run.units import PositiveSeconds
 from monitor.scalars import FilePath, header_value_of, url_of
 
@@ -54,7 +53,7 @@ class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhoo
         """Posts the message once. Raises DeliveryError; 408, 425, 429, 5xx, no answer and no connection may pass."""
         body = json.dumps(self._content(message), allow_nan=False).encode("ascii")
         try:
-            request = urllib.request.Request(self._url(), data=body, headers=self._headers(body), method="POST")  # noqa: S310 - url_of lets http and https pass only
+            request = urllib.request.Request(self._url(), data=body, headers=self._headers(message), method="POST")  # noqa: S310 - url_of lets http and https pass only
             with _opener().open(request, timeout=self.timeout) as answer:
                 status, reason = int(answer.status), str(answer.reason)
         except OSError as error:
@@ -81,12 +80,11 @@ class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhoo
         except ValueError as error:
             raise DeliveryError(f"in {self.url_env or self.url_file}: {error}", permanent=True) from error
 
-    def _headers(self, body: bytes) -> dict[str, str]:
+    def _headers(self, message: Transition) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"megatron-monitor/{__version__}",
-            # The same for each try of one message: a receiver that answered too late can recognise the repetition.
-            "Idempotency-Key": hashlib.blake2s(body, digest_size=16).hexdigest(),
+            "Idempotency-Key": message_id(message),
         }
         headers.update(self.headers)
         for header, path in self.header_files.items():

@@ -1,4 +1,4 @@
-"""Notifiers: what each sends and how it fails, and the queue that keeps slow receivers from everyone else."""
+"""Notifiers: what each sends and how it fails, and the threads that keep slow receivers from everyone else."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.clock import ManualClock, SystemClock
+from monitor.clock import SystemClock
 from monitor.config import ConfigError, load
+from monitor.core.outbox import Outbox
+from monitor.deliveries import Deliveries
 from monitor.incidents import Transition
-from monitor.notifiers import (
-    DeliveryError,
-    NotificationQueue,
-    Notifier,
-    Retry,
-    payload,
-)
+from monitor.notifiers import DeliveryError, Notifier, payload
 from monitor.notifiers.alertmanager import Alertmanager
 from monitor.notifiers.apprise import Apprise
 from monitor.notifiers.command import Command
+from monitor.notifiers.message import message_id
 from monitor.notifiers.webhook import Webhook
 
 PATIENCE = 10.0  # seconds that a test waits before it fails; none waits that long when all is well
@@ -137,8 +134,9 @@ def failure(notifier: Notifier) -> tuple[str, bool]:
 
 
 def test_payload() -> None:
-    """The object is that of `replay --json` and a version."""
-    assert payload(HANG) == {"version": "1", **HANG.to_json()}
+    """The object is that of `replay --json`, a version, and an id that stays the same for each try."""
+    assert payload(HANG) == {"version": "1", "id": message_id(HANG), **HANG.to_json()}
+    assert len({message_id(HANG), message_id(dataclasses.replace(HANG, time=HANG.time + 1))}) == 2
     assert {"run", "incident", "status", "severity", "time", "summary", "evidence"} <= payload(HANG).keys()
 
 
@@ -321,11 +319,13 @@ def test_filter(minimum: Any, runs: tuple[str, ...], changes: dict[str, Any], wa
     assert notifier.wants(dataclasses.replace(HANG, **changes)) is wanted
 
 
-# --- queue ------------------------------------------------------------------------------------------------------------
+# --- delivery ---------------------------------------------------------------------------------------------------------
 
 
 class Recorder:
     """A receiver in memory: keeps what it is given, fails as scripted, and can be held up."""
+
+    refusal_is_final = False
 
     def __init__(self, name: str, failures: list[Exception] | None = None) -> None:
         self.name = name
@@ -348,308 +348,195 @@ class Recorder:
         self.messages.append(message)
 
 
-class Waits:
-    """Stands for waiting between tries: notes how long, and takes no time; can wait for the stop instead."""
+class Loop:
+    """The daemon's loop, as far as it sends: an outbox, the threads, and a clock of its own."""
 
-    def __init__(self, until_stop: bool = False) -> None:
-        self.seconds: list[float] = []
-        self.until_stop = until_stop
-        self.begun = threading.Event()
+    def __init__(self, *recorders: Recorder) -> None:
+        self.recorders = recorders
+        self.called = threading.Semaphore(0)
+        self.deliveries = Deliveries(recorders, SystemClock(), self.called.release, chance=lambda: 0.0)  # type: ignore[arg-type]
+        self.outbox = Outbox()
+        self.outbox.receivers(one.name for one in recorders)
+        self.now = 0.0
+        self.deliveries.start()
 
-    def __call__(self, stop: threading.Event, seconds: float) -> None:
-        """Waits, or does not."""
-        self.seconds.append(seconds)
-        self.begun.set()
-        if self.until_stop:
-            assert stop.wait(PATIENCE)
+    def owe(self, *messages: Transition) -> None:
+        """As the daemon does, saved at once."""
+        for message in messages:
+            self.outbox.owe(message, self.deliveries.receivers(message), self.now)
+        self.outbox.saved = self.outbox.last
 
+    def turn(self, seconds: float = 0.0, reports: int | None = None) -> None:
+        """Hand out what is due, and settle when so many notifiers have reported: all that were handed something."""
+        self.now += seconds
+        busy = sum(bool(many) for many in self.outbox.owed().values()) if reports is None else reports
+        self.deliveries.turn(self.outbox, self.now)
+        for _ in range(busy):
+            assert self.called.acquire(timeout=PATIENCE)
+        self.deliveries._settle(self.outbox, self.now)
 
-Make = Callable[..., NotificationQueue]
+    def finish(self, seconds: float = PATIENCE) -> dict[str, int]:
+        """End; what is owed then."""
+        self.deliveries.finish(self.outbox, self.now, seconds)
+        return self.outbox.owed()
 
 
 @pytest.fixture
-def queue() -> Iterator[Make]:
-    """Makes queues, and stops them at the end."""
-    made: list[tuple[NotificationQueue, list[Recorder]]] = []
+def loop() -> Iterator[Callable[..., Loop]]:
+    """Makes loops, and lets their receivers go at the end."""
+    made: list[Loop] = []
 
-    def make(*recorders: Recorder, capacity: int = 10, **more: Any) -> NotificationQueue:
-        one = NotificationQueue(
-            recorders, capacity, clock=SystemClock(), **{"chance": lambda: 0.0, "wait": Waits(), **more}
-        )
-        made.append((one, list(recorders)))
-        return one
+    def make(*recorders: Recorder) -> Loop:
+        made.append(Loop(*recorders))
+        return made[-1]
 
     yield make
-    for one, recorders in made:
-        for recorder in recorders:
+    for one in made:
+        for recorder in one.recorders:
             recorder.free.set()
-        one.stop(PATIENCE)
+        one.finish()
 
 
 def numbered(count: int, **changes: Any) -> list[Transition]:
-    """Messages that differ in their iteration."""
-    return [dataclasses.replace(HANG, iteration=number, **changes) for number in range(count)]
+    """Messages of as many runs."""
+    return [dataclasses.replace(HANG, run=f"r{number}", **changes) for number in range(count)]
 
 
-def outcomes(queue: NotificationQueue, name: str = "a") -> dict[str, int]:
+def outcomes(loop: Loop, name: str = "a") -> dict[str, int]:
     """What is not zero."""
-    return {outcome: count for (notifier, outcome), count in queue.counts().items() if notifier == name and count}
+    return {
+        what: count for (notifier, what), count in loop.outbox.take_outcomes().items() if notifier == name and count
+    }
 
 
-def test_everything_is_sent_in_order(queue: Make) -> None:
-    """Messages reach every notifier, in the order in which they were put."""
+Make = Callable[..., Loop]
+
+
+def test_everything_is_sent_in_order(loop: Make) -> None:
+    """Messages reach every notifier that wants them, in the order in which they were owed; a quiet one nobody."""
     a, b = Recorder("a"), Recorder("b")
-    one = queue(a, b)
-    one.start()
-    messages = numbered(5)
-    for message in messages:
-        one.put(message)
-    one.stop(PATIENCE)
+    one, messages = loop(a, b), numbered(5)
+    one.owe(*messages, dataclasses.replace(HANG, quiet=True))
+    one.turn()
     assert a.messages == b.messages == messages
-    assert one.counts() == {
+    assert one.outbox.take_outcomes() == {
         (name, outcome): 5 if outcome == "sent" else 0
         for name in "ab"
         for outcome in ("sent", "retried", "failed", "dropped")
     }
 
 
-def test_retry_until_it_is_taken(queue: Make) -> None:
-    """A failure that may pass is tried again, after pauses that double and are bounded."""
-    waits = Waits()
+def test_retry_until_it_is_taken(loop: Make) -> None:
+    """A failure that may pass is tried again after pauses that double; what is behind waits, and comes after it."""
     a = Recorder("a", [DeliveryError("later", permanent=False) for _ in range(4)])
-    one = queue(a, wait=waits, retry=Retry(attempts=10, first_delay=1.0, longest_delay=5.0))
-    one.start()
-    one.put(HANG)
-    for _ in range(5):
-        assert a.entered.acquire(timeout=PATIENCE)
-    one.stop(PATIENCE)
-    assert a.messages == [HANG]
-    assert outcomes(one) == {"sent": 1, "retried": 4}
-    assert waits.seconds == [1.0, 2.0, 4.0, 5.0]
+    one = loop(a)
+    one.owe(*numbered(3))
+    one.turn()
+    for pause in (1.0, 2.0, 4.0):
+        one.turn(pause - 0.01, reports=0)
+        one.turn(0.01)
+    one.turn(8.0)
+    assert a.messages == numbered(3)
+    assert outcomes(one) == {"sent": 3, "retried": 4}
 
 
-@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
-def test_delay_is_bounded(attempt: int, chance: float) -> None:
-    """No pause is longer than the longest, nor shorter than half the first."""
-    assert 0.5 <= Retry().delay(attempt, chance) <= 60.0
-
-
-def test_jitter_spreads_the_tries(queue: Make) -> None:
-    """The chance that is given in shortens a pause by up to half."""
-    waits = Waits()
-    a = Recorder("a", [DeliveryError("later", permanent=False)])
-    one = queue(a, wait=waits, chance=lambda: 0.5)
-    one.start()
-    one.put(HANG)
-    assert a.entered.acquire(timeout=PATIENCE)
-    assert a.entered.acquire(timeout=PATIENCE)
-    assert waits.seconds == [0.75]
-
-
-def test_permanent_failure_is_not_tried_again(queue: Make) -> None:
-    """What no repetition will change is given up at once, and the next message goes out."""
-    a = Recorder("a", [DeliveryError("gone", permanent=True)])
-    one = queue(a)
-    first, second = numbered(2)
-    one.start()
-    one.put(first)
-    one.put(second)
-    one.stop(PATIENCE)
-    assert a.messages == [second]
-    assert outcomes(one) == {"failed": 1, "sent": 1}
-
-
-def test_giving_up(queue: Make) -> None:
-    """After the last try the message has failed, and the next one gets its chance."""
-    a = Recorder("a", [DeliveryError("later", permanent=False) for _ in range(3)])
-    one = queue(a, retry=Retry(attempts=3))
-    first, second = numbered(2)
-    one.start()
-    one.put(first)
-    for _ in range(3):
-        assert a.entered.acquire(timeout=PATIENCE)
-    one.put(second)
-    assert a.entered.acquire(timeout=PATIENCE)
-    one.stop(PATIENCE)
-    assert a.messages == [second]
-    assert outcomes(one) == {"failed": 1, "retried": 2, "sent": 1}
-
-
-def test_bug_in_a_notifier(queue: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """Any other exception of a notifier is logged with its trace, counted, and kills nothing."""
-    a = Recorder("a", [ZeroDivisionError("a bug")])
-    one = queue(a)
-    first, second = numbered(2)
-    one.start()
-    one.put(first)
-    one.put(second)
-    one.stop(PATIENCE)
-    assert a.messages == [second]
-    assert outcomes(one) == {"failed": 1, "sent": 1}
+def test_a_refusal_and_a_bug_hold_nobody_up(loop: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """The next message goes out; what was refused is owed. A bug of a notifier is logged with its trace."""
+    a = Recorder("a", [DeliveryError("gone", permanent=True), ZeroDivisionError("a bug")])
+    one = loop(a)
+    one.owe(*numbered(3))
+    one.turn()
+    assert a.messages == numbered(3)[2:]
+    assert one.outbox.owed() == {"a": 2}
     assert "ZeroDivisionError" in caplog.text
+    one.turn(300.0)
+    assert a.messages == [numbered(3)[2], *numbered(2)]
 
 
-def test_slow_notifier_delays_nobody(queue: Make) -> None:
-    """While one receiver hangs, another gets its messages and `put` returns."""
+def test_the_word_of_a_program_is_final(loop: Make) -> None:
+    """A program that exits by anything but 0 and 75 has decided: it is not started again."""
+    a = Recorder("a", [DeliveryError("exit 3", permanent=True)])
+    a.refusal_is_final = Command.refusal_is_final
+    one = loop(a)
+    one.owe(HANG)
+    one.turn()
+    assert one.outbox.owed() == {"a": 0}
+    assert outcomes(one) == {"failed": 1}
+
+
+def test_slow_notifier_delays_nobody(loop: Make) -> None:
+    """While one receiver hangs, another gets its messages and the loop turns."""
     slow, quick = Recorder("slow"), Recorder("quick")
     slow.free.clear()
-    one = queue(slow, quick)
-    one.start()
-    messages = numbered(3)
+    one, messages = loop(slow, quick), numbered(3)
     for message in messages:
-        one.put(message)
-    for _ in messages:
-        assert quick.entered.acquire(timeout=PATIENCE)
+        one.owe(message)
+        one.turn(reports=1)
+    assert quick.messages == messages
     assert slow.messages == []
     slow.free.set()
-    one.stop(PATIENCE)
-    assert quick.messages == slow.messages == messages
+    assert one.called.acquire(timeout=PATIENCE)
+    one.turn()
+    assert slow.messages == messages
 
 
-def test_full_queue_drops_the_oldest_of_the_quietest(queue: Make) -> None:
-    """Of more messages than fit the oldest of the lowest severity goes, be it the new one, and is counted."""
-    a = Recorder("a")
-    one = queue(a, capacity=3)
-    loud, other = numbered(2)
-    quiet, newer = numbered(2, severity="warning")
-    for message in (loud, quiet, newer, other):
-        one.put(message)
-    one.put(dataclasses.replace(HANG, severity="info"))
-    one.start()
-    one.stop(PATIENCE)
-    assert a.messages == [loud, newer, other]
-    assert outcomes(one) == {"sent": 3, "dropped": 2}
+def test_the_end_tries_each_once(loop: Make) -> None:
+    """A pause is cut short by the end: what is taken is delivered, the rest stays owed."""
+    later = DeliveryError("later", permanent=False)
+    a, b = Recorder("a", [later]), Recorder("b", [later, later])
+    one = loop(a, b)
+    one.owe(*numbered(2))
+    one.turn()
+    assert one.finish() == {"a": 0, "b": 2}
+    assert a.messages == numbered(2)
+    assert len(b.failures) == 0
 
 
-def test_full_queue_of_equals_drops_the_oldest(queue: Make) -> None:
-    """Among equally loud messages the newest are kept."""
-    a = Recorder("a")
-    one = queue(a, capacity=2)
-    messages = numbered(5)
-    for message in messages:
-        one.put(message)
-    one.start()
-    one.stop(PATIENCE)
-    assert a.messages == messages[-2:]
-    assert outcomes(one) == {"sent": 2, "dropped": 3}
-
-
-def test_stop_cuts_a_pause_short(queue: Make) -> None:
-    """A delivery that waits for its next try gets one last try at the stop."""
-    waits = Waits(until_stop=True)
-    a = Recorder("a", [DeliveryError("later", permanent=False)])
-    one = queue(a, wait=waits)
-    one.start()
-    one.put(HANG)
-    assert waits.begun.wait(PATIENCE)
-    one.stop(PATIENCE)
-    assert a.messages == [HANG]
-    assert outcomes(one) == {"retried": 1, "sent": 1}
-
-
-def test_stop_tries_each_message_once(queue: Make) -> None:
-    """A receiver that is down does not hold up the end: each waiting message gets one try."""
-    waits = Waits(until_stop=True)
-    a = Recorder("a", [DeliveryError("later", permanent=False) for _ in range(10)])
-    one = queue(a, wait=waits)
-    one.start()
-    for message in numbered(3):
-        one.put(message)
-    assert waits.begun.wait(PATIENCE)
-    one.stop(PATIENCE)
-    assert outcomes(one) == {"retried": 1, "failed": 3}
-    assert len(a.failures) == 6
-
-
-def test_stop_leaves_a_hanging_receiver_behind(queue: Make) -> None:
-    """The stop ends in its time though a receiver hangs, and what could not be sent is counted as dropped."""
+def test_the_end_leaves_a_hanging_receiver_behind(loop: Make) -> None:
+    """It comes in its time though a receiver hangs, and what was handed to that one stays owed."""
     a = Recorder("a")
     a.free.clear()
-    one = queue(a)
-    one.start()
-    for message in numbered(3):
-        one.put(message)
+    one = loop(a)
+    one.owe(*numbered(3))
+    one.turn(reports=0)
     assert a.entered.acquire(timeout=PATIENCE)
-    one.stop(0.0)
-    assert outcomes(one) == {"dropped": 2}
+    assert one.finish(0.0) == {"a": 3}
 
 
-def test_put_after_stop(queue: Make) -> None:
-    """A message that comes too late is counted as dropped."""
-    a = Recorder("a")
-    one = queue(a)
-    one.start()
-    one.stop(PATIENCE)
-    one.put(HANG)
-    assert a.messages == []
-    assert outcomes(one) == {"dropped": 1}
+def test_another_configuration_sends_nothing_twice(loop: Make) -> None:
+    """What the notifier of before is at is reported by it; the new one goes on with the rest."""
+    before, after = Recorder("a"), Recorder("a")
+    before.free.clear()
+    one = loop(before)
+    one.owe(HANG)
+    one.turn(reports=0)
+    assert before.entered.acquire(timeout=PATIENCE)
+    one.deliveries.replace([after], PATIENCE)  # type: ignore[list-item]
+    one.owe(*numbered(1))
+    one.turn(reports=0)
+    before.free.set()
+    assert one.called.acquire(timeout=PATIENCE)
+    one.turn()
+    assert (before.messages, after.messages) == ([HANG], numbered(1))
+    assert one.finish() == {"a": 0}
 
 
-def test_stop_without_start() -> None:
-    """A queue whose threads never ran can be stopped, by any clock."""
-    one = NotificationQueue([Recorder("a")], 10, clock=ManualClock())
-    one.put(HANG)
-    one.stop(1.0)
-    assert outcomes(one) == {"dropped": 1}
-
-
-def test_unwanted_message_is_not_counted(queue: Make) -> None:
-    """A message that a notifier does not want is no outcome of it."""
-    a = Recorder("a")
-    one = queue(a)
-    one.start()
-    one.put(dataclasses.replace(HANG, quiet=True))
-    one.stop(PATIENCE)
-    assert a.messages == []
-    assert outcomes(one) == {}
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.sampled_from(["info", "warning", "critical"]), max_size=12),
-    st.lists(st.sampled_from([None, False, True]), max_size=20),
-    st.integers(1, 4),
-)
-def test_every_message_ends_once(severities: list[str], failures: list[bool | None], capacity: int) -> None:
-    """However deliveries fail, each message is in exactly one of sent, failed and dropped."""
-    a = Recorder("a", [])
-    faults = [DeliveryError("x", permanent=fault) if fault is not None else None for fault in failures]
-
-    class Faulty(Recorder):
-        def send(self, message: Transition) -> None:
-            fault = faults.pop(0) if faults else None
-            if fault is not None:
-                raise fault
-            a.send(message)
-
-    one = NotificationQueue([Faulty("a")], capacity, clock=SystemClock(), retry=Retry(attempts=3), wait=Waits())
-    one.start()
-    for severity in severities:
-        one.put(dataclasses.replace(HANG, severity=severity))  # type: ignore[arg-type]
-    one.stop(PATIENCE)
-    counts = one.counts()
-    assert sum(counts["a", outcome] for outcome in ("sent", "failed", "dropped")) == len(severities)
-    assert counts["a", "sent"] == len(a.messages)
-
-
-def test_queue_delivers_to_a_webhook_after_a_500(receiver: Receiver) -> None:
-    """All together: a receiver that fails once gets the message at the second try."""
+def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver) -> None:
+    """All together: a receiver that fails once gets the message at the second try, under the same key."""
     receiver.answers = [500, 200]
-    arrived = threading.Event()
     notifier = webhook(f"url: '{receiver.url}'")
 
     class Watched(Recorder):
         def send(self, message: Transition) -> None:
             notifier.send(message)
-            arrived.set()
 
-    one = NotificationQueue([Watched("chat")], 10, clock=SystemClock(), wait=Waits())
-    one.start()
-    one.put(HANG)
-    assert arrived.wait(PATIENCE)
-    one.stop(PATIENCE)
+    one = loop(Watched("chat"))
+    one.owe(HANG)
+    one.turn()
+    one.turn(1.0)
     assert outcomes(one, "chat") == {"sent": 1, "retried": 1}
     assert [body for _, _, body in receiver.received] == [payload(HANG)] * 2
+    assert len({headers["Idempotency-Key"] for _, headers, _ in receiver.received} | {payload(HANG)["id"]}) == 1
 
 
 # --- alertmanager ---------------------------------------------------------------------------------------------------
@@ -701,7 +588,7 @@ def test_a_program_is_given_the_object_and_the_facts(tmp_path: Path) -> None:
     assert sent["argv"] == ["$(touch x)"]
     assert sent["env"] == {
         "MEGATRON_RUN": "tr11-176B", "MEGATRON_INCIDENT": "hang", "MEGATRON_STATUS": "firing",
-        "MEGATRON_SEVERITY": "critical", "MEGATRON_ITERATION": "4100",
+        "MEGATRON_SEVERITY": "critical", "MEGATRON_ITERATION": "4100", "MEGATRON_MESSAGE_ID": message_id(HANG),
     }  # fmt: skip
 
 

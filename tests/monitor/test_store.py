@@ -203,7 +203,7 @@ def test_a_disk_that_hangs_does_not_stop_the_caller(tmp_path: Path, monkeypatch:
     for number in range(5):
         saver.offer(encode(numbered(number)))
         assert saver.busy
-    assert not saver.finish(0.05)
+    assert not saver.wait(0.05)
     gate.set()
     until = time.perf_counter() + 10
     while saver.busy and time.perf_counter() < until:

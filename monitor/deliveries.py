@@ -1,0 +1,174 @@
+"""Sends what is owed: a thread for each notifier tries what it is handed, in order, and reports what became of it.
+
+Law: the loop never waits for a receiver, and none waits for another. The loop hands out and settles (`turn`); what is
+owed, and what is tried again when, is the outbox's matter (monitor/core/outbox.py). Every message that is handed out
+is reported once. After a failure that may pass, the rest of a batch is not tried: the receiver is away, and order is
+kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from monitor.clock import Clock
+from monitor.core.outbox import Outbox, Owed, Result, Tried
+from monitor.incidents import Transition
+from monitor.notifiers import DeliveryError, Notifier
+
+_log = logging.getLogger(__name__)
+
+_SLICE: Final = 1.0  # seconds of one batch: then what was delivered is reported, and saved
+
+_Report = Callable[[str, Sequence[Tried]], None]
+
+
+class Deliveries:
+    """The configured notifiers. All but the reports for the loop's thread."""
+
+    def __init__(
+        self,
+        notifiers: Sequence[Notifier],
+        clock: Clock,
+        wake: Callable[[], None],
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`wake` makes the loop turn, from any thread; `chance` gives numbers in [0, 1)."""
+        self._clock, self._wake, self._chance = clock, wake, chance
+        self._reports: queue.SimpleQueue[tuple[str, Sequence[Tried]]] = queue.SimpleQueue()
+        self._lanes = [_Lane(notifier, clock, self._reported) for notifier in notifiers]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for lane in self._lanes:
+            lane.start()
+
+    def receivers(self, message: Transition) -> list[str]:
+        """Who wants it."""
+        return [lane.notifier.name for lane in self._lanes if lane.notifier.wants(message)]
+
+    def turn(self, outbox: Outbox, now: float) -> None:
+        """Settle what was tried and hand out what is due."""
+        self._settle(outbox, now)
+        self._hand(outbox, now, last=False)
+
+    def replace(self, notifiers: Sequence[Notifier], seconds: float) -> None:
+        """Others are configured. What is being tried by those before is reported when it is done, in `seconds`."""
+        before = self._lanes
+        self._lanes = [_Lane(notifier, self._clock, self._reported) for notifier in notifiers]
+        self.start()
+        until = self._clock.monotonic() + seconds
+        for lane in before:
+            threading.Thread(target=lane.finish, args=(until,), name="old notifier", daemon=True).start()
+
+    def finish(self, outbox: Outbox, now: float, seconds: float) -> None:
+        """The daemon ends: try everything once more, within `seconds`. What is not delivered stays owed.
+
+        A thread that hangs in its receiver is left behind: it ends with the process.
+        """
+        until = self._clock.monotonic() + seconds
+        self._settle(outbox, now)
+        self._hand(outbox, now, last=True)
+        for lane in self._lanes:
+            lane.finish(until)
+        self._settle(outbox, now)
+
+    def _settle(self, outbox: Outbox, now: float) -> None:
+        while not self._reports.empty():
+            name, tried = self._reports.get()
+            outbox.settle(name, tried, now, self._chance())
+
+    def _hand(self, outbox: Outbox, now: float, *, last: bool) -> None:
+        for lane in self._lanes:
+            lane.hand(outbox.batch(lane.notifier.name, now, last=last))
+
+    def _reported(self, name: str, tried: Sequence[Tried]) -> None:
+        self._reports.put((name, tried))
+        self._wake()
+
+
+class _Lane:
+    """A notifier and its thread."""
+
+    def __init__(self, notifier: Notifier, clock: Clock, report: _Report) -> None:
+        self.notifier = notifier
+        self._clock = clock
+        self._report = report
+        self._thread = threading.Thread(target=self._run, name=f"notify-{notifier.name}", daemon=True)
+        self._changed = threading.Condition()  # guards what follows; never held while sending
+        self._batch: list[Owed] = []
+        self._busy = self._stopping = False
+        self._until = float("inf")
+        self._failing = False  # the thread's own
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def hand(self, batch: Sequence[Owed]) -> None:
+        if batch:
+            with self._changed:
+                self._batch.extend(batch)
+                self._changed.notify_all()
+
+    def finish(self, until: float) -> None:
+        """Wait until what was handed is tried, until that monotonic second at most; begin nothing after it."""
+        with self._changed:
+            self._until = until
+            if self._thread.is_alive():
+                seconds = max(0.0, until - self._clock.monotonic())
+                self._changed.wait_for(lambda: not self._batch and not self._busy, seconds)
+            self._stopping = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._batch or self._stopping)
+                if not self._batch:
+                    return
+                batch, self._batch, self._busy = self._batch, [], True
+            self._report(self.notifier.name, self._tried(batch))
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def _tried(self, batch: Sequence[Owed]) -> list[Tried]:
+        began, results = self._clock.monotonic(), list[Result]()
+        for owed in batch:
+            now = self._clock.monotonic()
+            over = results and now - began >= _SLICE and self._until == float("inf")
+            if over or "later" in results or now >= self._until or self._stopping:
+                break
+            results.append(self._try(owed.message))
+        results += ["untried"] * (len(batch) - len(results))
+        return [Tried(owed.number, result) for owed, result in zip(batch, results, strict=True)]
+
+    def _try(self, message: Transition) -> Result:
+        try:
+            self.notifier.send(message)
+        except DeliveryError as error:
+            if not error.permanent:
+                level = logging.DEBUG if self._failing else logging.WARNING  # a receiver may be away for a day
+                self._failing = True
+                self._log_outcome(level, message, f"outcome=retried error={str(error)!r}; it stays owed")
+                return "later"
+            final = self.notifier.refusal_is_final
+            self._log_outcome(
+                logging.WARNING, message, f"outcome={'failed' if final else 'refused'} error={str(error)!r}"
+            )
+            return "final" if final else "refused"
+        except Exception as error:  # noqa: BLE001 - a bug in one notifier must not silence the others, nor itself for ever
+            self._log_outcome(logging.ERROR, message, "outcome=bug", exception=error)
+            return "refused"
+        self._failing = False
+        self._log_outcome(logging.INFO, message, "outcome=sent")
+        return "sent"
+
+    def _log_outcome(self, level: int, message: Transition, text: str, exception: Exception | None = None) -> None:
+        name, what = self.notifier.name, f"run={message.run} incident={message.incident}"
+        _log.log(level, "notifier=%s %s status=%s %s", name, what, message.status, text, exc_info=exception)

@@ -1,0 +1,243 @@
+"""A message is delivered or still owed: receivers that are down, slow or wrong, by the clock, over crashes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.core import outbox as rules
+from monitor.core.outbox import Outbox, Result, Tried
+from monitor.core.saved import Saved
+from monitor.detectors.base import Severity
+from monitor.incidents import Transition
+from monitor.notifiers.message import message_id
+from monitor.store import decode, encode
+
+DAY = 86400.0
+AT = 1_700_000_000.0  # Unix seconds at the core's instant 0
+
+
+def message(
+    run: str, now: float, status: Literal["firing", "resolved"] = "firing", kind: str = "hang",
+    severity: Severity = "critical",
+) -> Transition:  # fmt: skip
+    """A transition at an instant."""
+    return Transition(run, kind, status, severity, AT + now, f"{status} at {now:g}")
+
+
+class World:
+    """An outbox and a receiver on one clock. `answer` gives what the receiver does with a message."""
+
+    def __init__(self, answer: Result = "sent") -> None:
+        self.outbox = Outbox()
+        self.outbox.receivers(["chat"])
+        self.answer: Result = answer
+        self.received: list[Transition] = []
+        self.asked = 0
+        self.now = 0.0
+        self.on_disk = self.saved()
+
+    def owe(self, *messages: Transition) -> None:
+        """They are owed and, as in the daemon, saved before they are sent."""
+        for one in messages:
+            self.outbox.owe(one, ["chat"], self.now)
+        self.save()
+
+    def saved(self) -> bytes:
+        """What the state file would hold."""
+        return encode(Saved(owed=self.outbox.save()))
+
+    def save(self) -> None:
+        """The state is written."""
+        self.on_disk, self.outbox.saved = self.saved(), self.outbox.last
+
+    def crash(self) -> None:
+        """Kill -9 and a new start."""
+        self.outbox = Outbox()
+        self.outbox.restore(decode(self.on_disk, Saved).owed)
+        self.outbox.receivers(["chat"])
+
+    def step(self, seconds: float = 0.0) -> None:
+        """Time passes; the receiver is asked once, if it is time."""
+        self.now += seconds
+        tried = []
+        for owed in self.outbox.batch("chat", self.now):
+            away = any(one.result == "later" for one in tried)
+            tried.append(Tried(owed.number, "untried" if away else self.answer))
+            self.asked += not away
+            if tried[-1].result == "sent":
+                self.received.append(owed.message)
+        self.outbox.settle("chat", tried, self.now)
+
+    def until(self, instant: float) -> None:
+        """A look every five seconds."""
+        while self.now < instant:
+            self.step(5.0)
+
+    def told(self) -> list[tuple[str, str]]:
+        """(run, status) as received."""
+        return [(one.run, one.status) for one in self.received]
+
+
+def test_a_receiver_that_is_down_for_a_day() -> None:
+    """What still holds comes once, in order; what came and went is one message, and a digest where it was a storm."""
+    world = World("later")
+    world.owe(message("long", 0.0))
+    for hour in range(4, 24, 4):  # the repeat interval
+        world.until(hour * 3600.0)
+        world.owe(message("long", world.now))
+        if hour == 12:  # a storage that was away: 300 runs hang and go on
+            world.owe(*(message(f"r{number}", world.now) for number in range(300)))
+            world.until(world.now + 300.0)
+            world.owe(*(message(f"r{number}", world.now, "resolved") for number in range(300)))
+        for _ in range(5):
+            world.owe(message("flaky", world.now, kind="crash"))
+            world.until(world.now + 60.0)
+            world.owe(message("flaky", world.now, "resolved", kind="crash"))
+    world.owe(message("late", world.now, kind="crash"))
+    world.until(DAY)
+    assert world.asked < DAY / rules._LONGEST + 20  # a try a minute, not a storm of them
+    world.crash()
+    world.answer = "sent"
+    world.until(DAY + 60.0)
+    assert world.told() == [
+        ("long", "firing"), ("301 runs", "resolved"), ("flaky", "resolved"), ("late", "firing"),
+    ]  # fmt: skip
+    long, digest, flaky, _ = world.received
+    assert long.time == AT + 20 * 3600.0  # the newest repetition
+    assert (digest.severity, digest.evidence["kinds"]["hang"]) == ("critical", 300)
+    assert "300 hang" in digest.summary
+    assert digest.evidence["kept_back"] + flaky.evidence["kept_back"] == 300 + 25
+    world.until(2 * DAY)
+    assert len(world.received) == 4
+
+
+def test_250_runs_hang_while_the_receiver_restarts() -> None:
+    """25 seconds: every message as it was, in order, once; and their ends."""
+    world = World("later")
+    world.owe(*(message(f"r{number}", 0.0) for number in range(250)))
+    world.until(25.0)
+    world.owe(*(message(f"r{number}", 25.0, "resolved") for number in range(10)))
+    world.answer = "sent"
+    world.until(120.0)
+    expected = [(f"r{number}", "firing") for number in range(250)] + [
+        (f"r{number}", "resolved") for number in range(10)
+    ]
+    assert world.told() == expected
+
+
+def test_too_much_to_keep_drops_nothing_that_fires() -> None:
+    """A receiver that is down, 500 runs that hang, half of them thrice: those that still hang are all told."""
+    world = World("later")
+    for _ in range(3):
+        world.owe(*(message(f"r{number}", world.now) for number in range(500)))
+        world.owe(*(message(f"r{number}", world.now, "resolved") for number in range(250)))
+        world.step(1.0)
+    world.until(30.0)
+    assert world.outbox.owed() == {"chat": 1 + 250}
+    world.answer = "sent"
+    world.until(300.0)
+    firing = Counter(one.run for one in world.received if one.status == "firing")
+    assert firing == {f"r{number}": 1 for number in range(250, 500)}
+    assert [one.evidence["kept_back"] for one in world.received if one.status == "resolved"] == [250 * 3]
+
+
+def test_a_refused_message_waits_apart() -> None:
+    """A receiver that answers 404 to one run's messages: its others come, that one is tried for a day, in its order."""
+    world = World("refused")
+    world.owe(message("a", 0.0))
+    world.step()
+    world.owe(message("a", 0.0, "resolved"), message("b", 0.0))
+    world.answer = "sent"
+    world.step()
+    assert world.told() == [("b", "firing")]  # the end of what was not told waits for it
+    world.until(400.0)
+    assert world.told() == [("b", "firing"), ("a", "firing"), ("a", "resolved")]
+
+
+def test_a_receiver_that_is_wrong_for_longer_than_a_day() -> None:
+    """It has failed then, counted; until then it is tried more and more rarely."""
+    world = World("refused")
+    world.owe(message("a", 0.0))
+    world.until(DAY - 3600.0)
+    assert world.outbox.owed() == {"chat": 1}
+    world.until(DAY + 3600.0)
+    assert world.outbox.owed() == {"chat": 0}
+    assert 24 <= world.asked <= 30
+    assert world.outbox.take_outcomes()["chat", "failed"] == 1
+
+
+def test_a_message_goes_out_when_it_is_saved() -> None:
+    """Else a crash would send it again under another id; a disk that hangs delays it by two seconds only."""
+    world = World()
+    world.outbox.owe(message("a", 0.0), ["chat"], 0.0)
+    world.step(1.0)
+    assert world.received == []
+    world.save()
+    world.step()
+    assert world.told() == [("a", "firing")]
+    world.outbox.owe(message("b", 1.0), ["chat"], world.now)
+    world.step(2.0)
+    assert world.told()[-1] == ("b", "firing")
+
+
+def test_a_receiver_that_is_configured_no_more_is_owed_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It is said, and counted."""
+    world = World("later")
+    world.owe(message("a", 0.0))
+    world.outbox.receivers(["other"])
+    assert world.outbox.owed() == {"other": 0}
+    assert world.outbox.take_outcomes()["chat", "dropped"] == 1
+    assert "chat is no longer configured: 1 messages dropped" in caplog.text
+
+
+_ACTS = st.one_of(
+    st.tuples(st.just("turn"), st.integers(0, 2)),  # a run's incident begins or ends
+    st.tuples(st.just("answer"), st.sampled_from(["sent", "later", "refused"])),
+    st.tuples(st.just("pass"), st.sampled_from([1.0, 30.0, 700.0, 4000.0])),
+    st.tuples(st.just("crash"), st.none()),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(_ACTS, max_size=40))
+def test_nothing_is_lost_whatever_happens(acts: list[tuple[str, object]]) -> None:
+    """Whoever was told of an incident hears its end, what still fires was told, each incident is told or counted in a
+    digest, and what comes twice after a crash carries the same id.
+    """
+    world = World()
+    firing: dict[str, bool] = {}
+    begun: Counter[str] = Counter()
+    crashes = 0
+    for what, value in acts:
+        if what == "turn":
+            run = f"r{value}"
+            firing[run] = not firing.get(run, False)
+            begun[run] += firing[run]
+            at = world.now + sum(begun.values()) / 2  # no two alike
+            world.owe(message(run, at, "firing" if firing[run] else "resolved"))
+        elif what == "answer":
+            world.answer = value  # type: ignore[assignment]
+        elif what == "pass":
+            world.step(float(value))  # type: ignore[arg-type]
+        else:
+            crashes += 1
+            world.crash()
+    world.answer = "sent"
+    for _ in range(40):
+        world.step(100.0)
+    assert world.outbox.owed() == {"chat": 0}
+    ids = Counter(message_id(one) for one in world.received)
+    assert crashes or not ids or max(ids.values()) == 1
+    last = {one.run: one.status for one in world.received}
+    unique = {message_id(one): one for one in world.received}
+    for run, fires in firing.items():
+        assert last[run] == ("firing" if fires else "resolved")
+        told = {one.time for one in unique.values() if one.run == run and one.status == "firing"}
+        kept = sum(one.evidence.get("kept_back", 0) for one in unique.values() if one.run == run)
+        assert len(told) + kept >= begun[run]
+        assert crashes or len(told) + kept == begun[run]
