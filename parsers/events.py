@@ -393,15 +393,20 @@ class MemoryReported(Event, frozen=True, kw_only=True, gc=False):
 
 
 class TimersReported(Event, frozen=True, kw_only=True, gc=False):
-    """Named timers in seconds, each (min, max) over the ranks; one number gives the same twice.
+    """Named timers in seconds, each (min, max) over the ranks; one number gives the same twice (parsers/timers.py).
 
-    `speaker` tells Megatron's timers (averaged over the log interval) from DeepSpeed's (per micro step).
+    `speaker` tells Megatron's timers (averaged over the log interval) from DeepSpeed's (of one step, or summed over
+    the steps since its last report).
     """
 
     kind: ClassVar[str] = "timers"
 
     speaker: Literal["megatron", "deepspeed"]
     timers: dict[str, tuple[float, float]]
+    across: Literal["one", "range", "maximum"] = "one"
+    """Whose time it is: one rank's, the least and the most of all ranks', or the most alone."""
+    ranks: dict[int, float] = field(default_factory=dict)
+    """Rank -> seconds, where the log prints each rank's: of the one timer that such an event names."""
 
 
 class StragglerReported(Event, frozen=True, kw_only=True, gc=False):

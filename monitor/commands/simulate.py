@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from monitor.clock import SystemClock
-from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, write
+from monitor.simulate import DIALECTS, FAULTS, FORMS, Fault, Scenario, write
 
 
 def faults_help() -> str:
@@ -18,17 +18,21 @@ def faults_help() -> str:
     return "\n".join(f"  {kind:<22} {text}" for kind, text in sorted(FAULTS.items()))
 
 
-@click.command(epilog="\b\nFaults:\n" + faults_help())
+_FORMS_HELP = "\n".join(f"  {form:<22} {text}" for form, text in FORMS.items())
+
+
+@click.command(epilog="\b\nFaults:\n" + faults_help() + "\n\n\b\nTimers:\n" + _FORMS_HELP)
 @click.option("--fault", "kinds", multiple=True, metavar="KIND[@ITERATION]", help="A fault; half way if no iteration.")
 @click.option("--dialect", type=click.Choice(sorted(DIALECTS)), default="bigscience", show_default=True)
 @click.option("--iterations", type=click.IntRange(1), default=500, show_default=True)
 @click.option("--seconds-per-iteration", type=click.FloatRange(0, min_open=True), default=None, help="Log seconds.")
+@click.option("--timers", type=click.Choice(sorted(FORMS)), default=None, help="Timers that the log prints, below.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=None, help="Play live, this much faster.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
 def simulate(
-    kinds: tuple[str, ...], dialect: str, iterations: int, seconds_per_iteration: float | None, seed: int,
-    speed: float | None, output: Path | None,
+    kinds: tuple[str, ...], dialect: str, iterations: int, seconds_per_iteration: float | None, timers: str | None,
+    seed: int, speed: float | None, output: Path | None,
 ) -> None:  # fmt: skip
     r"""Write a synthetic training log, at once or (with --speed) live, to drill alert routes and to test.
 
@@ -36,8 +40,11 @@ def simulate(
     Examples:
       megatron-monitor simulate --fault hang_evaluation -o run.log
       megatron-monitor simulate --dialect megatron-lm --fault crash_oom@120 --speed 10 -o live.log
+      megatron-monitor simulate --dialect megatron-lm --timers range --fault slow_data -o slow.log
     """
     scenario = scenario_of(kinds, dialect, iterations, seconds_per_iteration, seed)
+    if timers is not None:
+        scenario = replace(scenario, timers=timers)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         if output is None:
             write(scenario, sys.stdout.buffer, speed=speed, clock=SystemClock())

@@ -16,6 +16,10 @@ from typing import Any
 from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Verdict, duration
+from monitor.run.breakdown import words
+from monitor.run.breakdown.account import Timed
+from monitor.run.breakdown.profile import Profile
+from monitor.run.breakdown.window import Window
 from monitor.run.derived import batch_size
 from monitor.run.nodes import nodes_of
 from monitor.run.state import RunState
@@ -105,6 +109,8 @@ class Segment(Struct):
     level: float
     nodes: list[str] = field(default_factory=list)
     launch_blocking: str | None = None
+    profile: Profile | None = None
+    """Where its time went, by the log's timers."""
 
 
 class Memory(Struct):
@@ -124,6 +130,7 @@ class Memory(Struct):
     """Logarithm of the seconds per iteration of the present level; None while unknown."""
     untimed: int | None = None
     """The iteration that came without a time; DeepSpeed's engine prints it on the step's next line."""
+    window: Window = field(default_factory=Window)
 
 
 def _layout_of(state: RunState, step: Step) -> str:
@@ -144,11 +151,15 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
             return False
         memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
         memory.sizes, memory.faster, memory.reference = None, None, None
+        memory.window.restart()
         if memory.shift is not None:
             memory.shift.unsure = True
     batch_usual, length_usual = state.topology.global_batch_size, state.topology.sequence_length
     sizes = memory.sizes
     changed, log = False, math.log
+    timed = [step.timed for step in steps if step.timed is not None]
+    if timed:
+        memory.window.add(timed)
     taken: list[Step] = []
     times: list[float] = []
     for step in steps:
@@ -172,7 +183,35 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
             changed = _change_key(memory, f"{size[0]}/{size[1]}") or changed
         taken.append(step)
         times.append(log(seconds))
-    return _take(state, memory, taken, times, settings) or changed
+    changed = _take(state, memory, taken, times, settings) or changed
+    return _explain(state, memory, timed) or changed
+
+
+def _explain(state: RunState, memory: Memory, timed: Sequence[Timed]) -> bool:
+    """Name what took the added time, where the log's timers tell; True if something else is named than before."""
+    window, shift = memory.window, memory.shift
+    if shift is None:
+        if window.onset is not None:
+            window.ended()
+    elif not shift.unsure:
+        if window.onset != shift.onset:
+            drifted = shift.reason == "drift"
+            others = _other_launches(memory) if shift.reason == "launch" else None
+            window.shifted(shift.onset, drifted=drifted, before=others)
+        if timed or window.found is None:
+            changed = window.explain(timed, state.topology.pipeline_parallel_size)
+            window.trim()
+            return changed
+    window.trim()
+    return False
+
+
+def _other_launches(memory: Memory) -> Profile | None:
+    """The profile of the last launch before this one that is like it and printed timers."""
+    here = memory.segments[-1] if memory.segments else None
+    return next((segment.profile for segment in reversed(memory.segments[:-1])
+                 if here is not None and segment.key == here.key and segment.attempt != here.attempt
+                 and segment.profile is not None), None)  # fmt: skip
 
 
 def _take(
@@ -209,6 +248,7 @@ def _change_key(memory: Memory, key: str) -> bool:
     """Another batch size: nothing said so far can be compared with what comes."""
     memory.key = key
     memory.reference = None
+    memory.window.restart()
     ended = memory.shift is not None or memory.faster is not None
     if memory.shift is not None and not memory.shift.unsure:
         memory.shift = None
@@ -407,7 +447,7 @@ def _begin_segment(state: RunState, memory: Memory, track: Level, step: Step, se
     earlier = [segment for segment in memory.segments if segment.key == key and segment.attempt != memory.attempt]
     segment = Segment(
         key, memory.attempt, state.attempt.first_iteration or iteration, track.value,
-        nodes_of(state)[:512], state.environment.get("CUDA_LAUNCH_BLOCKING"),
+        nodes_of(state)[:512], state.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
     )  # fmt: skip
     memory.segments.append(segment)
     del memory.segments[:-_SEGMENTS]
@@ -436,6 +476,8 @@ def _renew_segment(memory: Memory, track: Level) -> None:
     if memory.segments and memory.segments[-1].attempt == memory.attempt and track.value is not None:
         segment = memory.segments[-1]
         segment.level = min(segment.level, track.value)
+        if memory.shift is None and memory.window.lines:
+            segment.profile = memory.window.usual()
 
 
 # --- the verdict ----------------------------------------------------------------------------------------------------
@@ -488,7 +530,9 @@ def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSet
         parts.append(f"{duration(longer)} more until iteration {total}")
     if shift.reason == "launch":
         parts.append(_nodes_of(memory))
-    parts.append("look for one slow GPU or node (clocks, ECC, network); exclude it at the next restart")
+    found = memory.window.found
+    parts += [words.sentence(found), words.look(found)]
+    evidence.update(words.evidence(found, memory.window.before))
     return Verdict(
         NAME,
         "firing",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from monitor.run import saves, setup
+from monitor.run.breakdown.account import used as timers_used
 from monitor.run.ends import (
     fold_exit,
     fold_failure,
@@ -77,10 +78,9 @@ from parsers.events import (
     ValidationLogged,
     WatchdogTimedOut,
 )
+from parsers.timers import BESIDE, timer
 
 _RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
-# Timers whose time is evaluation or saving, as Megatron's loop names them.
-_OVERHEAD_TIMERS = frozenset({"save-checkpoint", "evaluate", "evaluate-and-print-results"})
 
 
 def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -> None:
@@ -133,7 +133,7 @@ def used(event: Event) -> bool:
     Depends on the event's type and the names in it, never on its numbers (parsers/engine/memo.py).
     """
     if isinstance(event, TimersReported):
-        return event.speaker == "megatron" and not _OVERHEAD_TIMERS.isdisjoint(event.timers)
+        return timers_used(event)
     return not isinstance(event, StragglerReported)
 
 
@@ -211,12 +211,13 @@ def _larger(known: int | None, new: int | None) -> int | None:
 
 
 def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float, live: bool, _entry: LogEvent) -> bool:
-    if event.speaker == "megatron":
+    state.account.take(event, state.driver == "iteration")
+    if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
-            if name in _OVERHEAD_TIMERS and state.attempt.iterations:
+            if name in BESIDE and state.attempt.iterations:
                 state.impure = True
                 state.timed_overhead += longest
-                if name == "save-checkpoint":
+                if timer(name).category == "checkpoint":
                     state.checkpoints.save_seconds = longest
                     if not live:
                         gap_of(state, "saving").add(longest)

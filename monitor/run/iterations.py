@@ -129,6 +129,8 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
     attempt = state.attempt
     last = attempt.last_iteration
     first = last is None
+    if state.account.active:
+        state.account.close(last, state.step_seconds, state.log_interval or 1)
     if last is not None and iteration - last == state.log_interval:
         delta = state.log_interval
     else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.nodes.collectives import Report
+from monitor.run.breakdown.account import Account
 from monitor.run.copies import Copies
 from monitor.run.history import History
 from monitor.run.observed import Observed
@@ -352,6 +353,8 @@ class RunState:
     """Detectors' own memories, by detector name."""
     progress_clock: float | None = None
     """When the last progress was by the line's own stamp; None where the last step prints none."""
+    account: Account = field(default_factory=Account)
+    """Timers of the last iteration line."""
 
     @property
     def last_baseline(self) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from monitor.run.breakdown.account import Timed
 from monitor.run.state import RunState
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
 
@@ -50,6 +51,8 @@ class Step(Struct, gc=False):
     """Device memory in use, where this report carries it,"""
     memory_peak_bytes: int | None = None
     """and the most that was ever in use."""
+    timed: Timed | None = None
+    """The timers of the iteration line before this one, which are whole only now."""
 
 
 def step_of(state: RunState, event: Event, iterations: int, skipped: int, source: str | None) -> Step | None:
@@ -99,5 +102,5 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
         latest.iteration or 0, state.updated_at if at is None else at, counted, state.log_interval or 1,
         attempt.iterations, state.step_seconds, latest.seconds_per_iteration, reported, loss, norm, latest.loss_scale,
         rate, latest.global_batch_size, latest.sequence_length, latest.consumed_samples, on_line, nans,
-        state.skipped_iterations_total - skipped, used, peak,
+        state.skipped_iterations_total - skipped, used, peak, state.account.last if counted else None,
     )  # fmt: skip

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from monitor.simulate.scenario import DIALECTS, FAULTS, Fault, Scenario
 from monitor.simulate.timeline import Emission, timeline, write
+from monitor.simulate.timers import FORMS
 
-__all__ = ["DIALECTS", "FAULTS", "Emission", "Fault", "Scenario", "timeline", "write"]
+__all__ = ["DIALECTS", "FAULTS", "FORMS", "Emission", "Fault", "Scenario", "timeline", "write"]

@@ -183,12 +183,13 @@ def _bigscience(scenario: Scenario, step: Step, _at: float) -> str:
 
 
 def _megatron_2021(scenario: Scenario, step: Step, _at: float) -> str:
+    passes = f"forward-compute: {step.elapsed * 300:.2f} | backward-compute: {step.elapsed * 600:.2f}"
+    timers = "" if scenario.timers else f"time (ms) | {passes}\n"
     return (
         f" iteration {step.iteration:8d}/{scenario.iterations:8d} | consumed samples: {step.samples:12d} | "
         f"elapsed time per iteration (ms): {step.elapsed * 1000:.1f} | learning rate: {step.learning_rate:.3E} | "
         f"global batch size: {step.batch_size:5d} | {_loss(step)}loss scale: {step.loss_scale:.1f} | "
-        f"grad norm: {step.grad_norm:.3f} | {_counters(step)}\n"
-        f"time (ms) | forward-compute: {step.elapsed * 300:.2f} | backward-compute: {step.elapsed * 600:.2f}\n"
+        f"grad norm: {step.grad_norm:.3f} | {_counters(step)}\n{timers}"
     )
 
 

@@ -78,6 +78,11 @@ FAULTS: dict[str, str] = {
     "wrong_topology": "the arguments name a data parallel size that does not make the world size (from the start)",
     "wrong_size": "the MLP is left at a smaller model's width while the run keeps its name (from the start)",
     "launch_blocking": "a restart with CUDA_LAUNCH_BLOCKING=1, slower by `factor`",
+    "slow_data": "the data loader makes iterations `factor` times as long from here on",
+    "slow_network": "the network does",
+    "slow_rank": "one rank computes longer, the others wait for it",
+    "slow_gpu_clocks": "all ranks compute longer: lower clocks",
+    "slow_save": "each save takes longer from here on, by `factor` less 1 of the time between two saves",
     "kill_switch": "a clean exit on request",
 }
 
@@ -147,6 +152,10 @@ class Scenario:
     end_memory_mib: float | None = None
     """The same on the first and the last stage."""
     launch_blocking: int | None = None
+    timers: str = ""
+    """The form in which the log prints timers (timers.FORMS); empty: it prints none."""
+    timers_every: int = 1
+    """Iteration lines of which one has timers."""
     tee_prefix: str = ""
     """What the launcher puts before each line, e.g. `[default7]:`."""
     faults: tuple[Fault, ...] = ()

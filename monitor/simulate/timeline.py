@@ -10,10 +10,11 @@ import math
 import random
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from random import Random
 from typing import IO, Any, NamedTuple
 
 from monitor.clock import Clock
-from monitor.simulate import lines
+from monitor.simulate import lines, timers
 from monitor.simulate.lines import Step
 from monitor.simulate.scenario import Fault, Scenario
 from parsers.dialects import HF_TRAINER
@@ -44,6 +45,8 @@ class _Run:
     """What changes as the training goes on."""
 
     random: random.Random
+    of_timers: Random
+    """Their own chance: the iterations are the same with timers and without."""
     at: float = 0.0
     iteration: int = 0
     samples: int = 0
@@ -63,7 +66,8 @@ class _Run:
 
 def timeline(scenario: Scenario) -> Iterator[Emission]:
     """Every text of the scenario in order. Faults that end the log end the iterator."""
-    run = _Run(random.Random(scenario.seed), iteration=scenario.first_iteration - 1)  # noqa: S311 - no secret
+    chance, of_timers = random.Random(scenario.seed), random.Random(scenario.seed)  # noqa: S311 - no secrets
+    run = _Run(chance, of_timers, iteration=scenario.first_iteration - 1)
     run.saved = run.iteration
     run.samples = run.saved_samples = run.iteration * scenario.global_batch_size
     for emission in _texts(scenario, run):
@@ -120,6 +124,8 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
         since = run.iteration + 1 - fault.at
         if fault.kind == "slowdown" or (fault.kind == "slowdown_recovered" and since < fault.length):
             factor *= fault.factor
+        elif fault.kind in timers.SLOW:
+            factor += fault.factor - 1
         elif fault.kind == "drift":
             factor *= 1 + 0.0001 * since
         elif fault.kind == "transient_slow" and since == 0:
@@ -151,7 +157,11 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
         run.loss_scale if scenario.fp16 else 1.0, skipped,
     )  # fmt: skip
     truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
-    yield Emission(run.at, lines.iteration_line(scenario, step, run.at), truth)
+    text = lines.iteration_line(scenario, step, run.at)
+    if scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0:
+        told = timers.report(scenario, timers.parts_of(scenario, pure, active, run.of_timers))
+        text = told + text if scenario.timers == "engine" else text + told
+    yield Emission(run.at, text, truth)
     if run.since_launch == scenario.log_interval and scenario.program.dialect.megatron:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration))
     grows = next((fault for fault in active if fault.kind == "memory_growth"), None)
@@ -252,9 +262,13 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             end = lines.launcher_end(lines.stamp(scenario, run.at), 1)
             yield Emission(run.at, lines.CRASHES["checkpoint_failed"] + end, {"fault": "checkpoint_failed"})
             return True
-        run.at += scenario.save_seconds
-        run.pending_overhead += scenario.save_seconds
-        yield Emission(run.at, lines.save_ended(scenario, run.iteration, run.at, scenario.save_seconds))
+        took = scenario.save_seconds + sum(
+            (fault.factor - 1) * scenario.save_interval * scenario.seconds_per_iteration
+            for fault in active if fault.kind == "slow_save"
+        )  # fmt: skip
+        run.at += took
+        run.pending_overhead += took
+        yield Emission(run.at, lines.save_ended(scenario, run.iteration, run.at, took))
         run.saved, run.saved_samples = run.iteration, run.samples
     return False
 

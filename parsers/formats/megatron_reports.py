@@ -1,13 +1,18 @@
-"""Megatron's reports: memory, timers, stragglers, throughput. MB are MiB, the power labelled W is milliwatts."""
+"""Megatron's reports: memory, timers, stragglers, throughput. MB are MiB, the power labelled W is milliwatts.
+
+Timers come in four forms (`--timing-log-option`): one rank's in a line, and blocks of several lines with each timer's
+least and most over the ranks, its most alone, or each rank's.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from parsers.engine.fields import finite, mebibytes, milliseconds_range
-from parsers.engine.scan import Line, Rule
+from parsers.engine.fields import finite, mebibytes, milliseconds, milliseconds_range
+from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import (
     Event,
     MemoryReported,
@@ -41,6 +46,12 @@ _THEORETICAL_TOTAL = re.compile(r"\btotal=([\d.]{1,20}) MB")
 _TIMER = re.compile(r"\|[ ]{0,4}([A-Za-z][\w/ .-]{0,80}?):[ ]{0,4}(\d{1,12}(?:\.\d{1,12})?)")
 # `    forward-backward ...............................: (4714.98, 4715.22)`
 _SPREAD = re.compile(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]\(([\d.]{1,20}, [\d.]{1,20})\)\s*$")
+# `    forward-backward ...............................: 4715.22` under `max time across ranks (ms):`
+_MOST = re.compile(r"^[ ]{2,8}([A-Za-z][\w/.-]{0,80})[ ]\.{2,80}:[ ]([\d.]{1,20})\s*$")
+# `  forward-compute:` and `     rank  3: 306.62` under `times across ranks (ms):`
+_NAMED = re.compile(r"^[ ]{2}([A-Za-z][\w/ .-]{0,80}):\s*$")
+_OF_RANK = re.compile(r"^[ ]{5}rank[ ]{1,6}(\d{1,7}): (\d{1,12}\.\d{1,12})\s*$")
+_MOST_RANKS = 100_000  # of one timer: the longest report that is believed
 # `| MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | MnEtpt/Rnk: 296.02TF/0`
 _STRAGGLER = re.compile(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
 # `Effective Tera Flops per GPU: 41.31 and total parameters 52.005 B`
@@ -87,12 +98,49 @@ def read_timers(line: Line) -> Iterator[Event]:
 
 
 def read_spread(line: Line) -> Iterator[Event]:
-    """One line under `(min, max) time across ranks (ms):`."""
+    """One line under `(min, max) time across ranks (ms):` or `max time across ranks (ms):`."""
     match = _SPREAD.match(line.text)
-    if match:
-        took = milliseconds_range(match[2])
-        if took is not None:
-            yield TimersReported(speaker="megatron", timers={match[1]: took}, **line.origin)
+    most = None if match else _MOST.match(line.text)
+    found = match or most
+    took = milliseconds_range(found[2]) if found else None
+    if found and took is not None:
+        across: Any = "maximum" if most else "range"
+        yield TimersReported(speaker="megatron", timers={found[1]: took}, across=across, **line.origin)
+
+
+@dataclass
+class RankTimesGatherer:
+    """`times across ranks (ms):` and what follows: the names of timers, and below each the time of each rank."""
+
+    name: str = ""
+    ranks: list[tuple[int, float]] = field(default_factory=list)
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """An event a timer; the first line that is neither a name nor a rank's ends it."""
+        match = _OF_RANK.match(line.text)
+        if match and self.name:
+            took = milliseconds(match[2])
+            if took is not None and len(self.ranks) < _MOST_RANKS:
+                self.ranks.append((int(match[1]), took))
+            return [], True, False
+        named = _NAMED.match(line.text)
+        found = self.close()
+        self.name, self.ranks = (named[1] if named else ""), []
+        return found, named is not None, named is None
+
+    def close(self) -> list[Event]:
+        """The timer whose ranks were read last."""
+        if not self.name or not self.ranks:
+            return []
+        times = [took for _, took in self.ranks]
+        took = {self.name: (min(times), max(times))}
+        return [TimersReported(speaker="megatron", timers=took, across="range", ranks=dict(self.ranks))]
+
+
+def read_all_ranks(line: Line) -> Iterator[Event | Gatherer]:
+    """The heading of a report of each rank's times."""
+    if line.text.strip() == "times across ranks (ms):":
+        yield RankTimesGatherer()
 
 
 def read_straggler(line: Line) -> Iterator[Event]:
@@ -119,7 +167,9 @@ RULES: tuple[Rule, ...] = (
     Rule("megatron.memory", (b"memory (MB)",), read_memory, templated=True),
     Rule("megatron.theoretical_memory", (b"Theoretical memory footprints",), read_theoretical),
     Rule("megatron.timers", (b"time (ms) |",), read_timers, templated=True),
-    Rule("megatron.timer_spread", (b".: (",), read_spread, templated=True),
+    Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, templated=True),
+    Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks),
     Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
     Rule("megatron.effective_flops", (b"Effective Tera Flops",), read_effective),
 )
+GATHERERS = {"megatron.rank_times": RankTimesGatherer}

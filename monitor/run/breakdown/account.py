@@ -1,0 +1,119 @@
+"""The timers of each iteration line: which line they belong to, and seconds of one iteration.
+
+Megatron prints its timers behind the iteration line, averaged over the log interval. DeepSpeed's engine prints its own
+before Megatron's line, each step's by itself, or summed over the steps since its last report. What a log prints on
+every tenth line only belongs to that line; lines without timers have no account.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from msgspec import Struct
+from msgspec import field as member
+
+from parsers.events import TimersReported
+from parsers.timers import BESIDE, IGNORED, timer
+
+_NAMES = 60  # timers of a line; programs have up to 25
+_RANKS = 4096  # ranks whose time is kept, where the log prints each
+_SUMMED = 1.5  # timers of DeepSpeed that make more iterations than one line's time are those of the whole interval
+
+Across = Literal["one", "range", "maximum"]
+
+
+class Timed(Struct, gc=False):
+    """One iteration line's timers."""
+
+    iteration: int
+    seconds: float | None
+    """Seconds per iteration, evaluation and saving taken out; None where they are unknown."""
+    timers: dict[str, tuple[float, float]]
+    """Name -> least and most over the ranks, seconds of one iteration."""
+    across: Across = "one"
+    ranks: dict[int, float] = member(default_factory=dict)
+    """Rank -> seconds of its compute timers, where the log prints each rank's."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What timers have told since the last iteration line. Everything here can be written as JSON."""
+
+    active: bool = False
+    """The log prints timers."""
+    behind: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Timers of the last iteration line."""
+    ahead: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Timers that stand before the line of their iteration, summed,"""
+    reports: dict[str, int] = field(default_factory=dict)
+    """and how often each was reported; of those of the last line, where any was summed,"""
+    summed: dict[str, int] = field(default_factory=dict)
+    """how often."""
+    across: Across = "one"
+    ranks: dict[int, float] = field(default_factory=dict)
+    last: Timed | None = None
+    """The timers of the line that was closed last; None where it had none."""
+
+    def take(self, event: TimersReported, loop_counts: bool) -> None:
+        """A report of timers. `loop_counts`: the training loop's own line counts the iterations."""
+        self.active = True
+        if event.speaker == "deepspeed":
+            into, reports = (self.ahead, self.reports) if loop_counts else (self.behind, self.summed)
+            for name, took in event.timers.items():
+                known = into.get(name)
+                if known is not None:
+                    into[name] = known[0] + took[0], known[1] + took[1]
+                    reports[name] = reports.get(name, 1) + 1
+                elif len(into) < _NAMES:
+                    into[name] = took
+                    reports[name] = 1
+            return
+        self.across = event.across
+        behind = self.behind
+        if len(behind) < _NAMES:
+            behind.update(event.timers)
+        if event.ranks:
+            self._take_ranks(event)
+
+    def _take_ranks(self, event: TimersReported) -> None:
+        if timer(next(iter(event.timers))).category != "compute":
+            return
+        ranks = self.ranks
+        for rank, seconds in event.ranks.items():
+            if rank in ranks or len(ranks) < _RANKS:
+                ranks[rank] = ranks.get(rank, 0.0) + seconds
+
+    def close(self, iteration: int | None, seconds: float | None, interval: int) -> None:
+        """The next iteration line has come: `iteration`, its `seconds` and `interval` are those of the last one."""
+        behind = self.behind
+        self.last = None
+        if behind and iteration is not None:
+            timers = {name: took for name, took in behind.items() if name not in IGNORED}
+            if self.summed:
+                timers = _of_one(timers, self.summed, seconds, interval)
+            if timers:
+                self.last = Timed(iteration, seconds, timers, self.across, self.ranks)
+        self.behind, self.summed = self.ahead, self.reports
+        self.ahead, self.reports, self.ranks = {}, {}, {}
+        if self.summed:
+            self.across = "one"
+
+
+def _of_one(
+    timers: dict[str, tuple[float, float]], reports: dict[str, int], seconds: float | None, interval: int
+) -> dict[str, tuple[float, float]]:
+    """DeepSpeed's timers as those of one iteration: a mean of its reports, or a part of a sum over the interval."""
+    out = {name: (low / (n := reports.get(name, 1)), high / n) for name, (low, high) in timers.items()}
+    if interval > 1 and seconds:
+        once = [name for name in out if reports.get(name) == 1]
+        tops = [name for name in once if not any(parent in out for parent in timer(name).parent)]
+        if sum(out[name][1] for name in tops) > _SUMMED * seconds:
+            out.update({name: (out[name][0] / interval, out[name][1] / interval) for name in once})
+    return out
+
+
+def used(event: TimersReported) -> bool:
+    """Whether a report of timers names any that is part of an iteration, or lies between two."""
+    names = event.timers.keys()
+    return not names <= IGNORED or not BESIDE.isdisjoint(names)

@@ -1,0 +1,74 @@
+"""The timers of a run's last iteration lines, and those from before a slowdown: what an attribution compares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from monitor.run.breakdown.account import Timed
+from monitor.run.breakdown.attribution import Attribution, attribute
+from monitor.run.breakdown.profile import Profile, profile
+
+_LINES = 48  # lines kept: 32 from before a shift, and the 16 at most in which it is found
+_BEFORE = 32
+_DURING = 32  # lines after which the cause is settled
+_LEARN = 16  # lines that make the first profile of a launch
+
+
+class Window(Struct):
+    """What is kept of one run's timers."""
+
+    lines: list[Timed] = field(default_factory=list)
+    """At the present batch size, the newest last."""
+    first: Profile | None = None
+    """Of the first lines of this launch at this batch size: what a drift is compared with."""
+    before: Profile | None = None
+    """Of the lines before the slowdown that stands."""
+    during: list[Timed] = field(default_factory=list)
+    """The first lines of the slowdown."""
+    onset: int | None = None
+    found: Attribution | None = None
+
+    def add(self, lines: Sequence[Timed]) -> None:
+        """The timers of further iteration lines. `trim` follows when all that came with them is judged."""
+        self.lines.extend(lines)
+        if self.first is None and len(self.lines) >= _LEARN:
+            self.first = profile(self.lines[:_BEFORE])
+
+    def trim(self) -> None:
+        """Keep the last lines only."""
+        del self.lines[:-_LINES]
+
+    def restart(self) -> None:
+        """Another launch or batch size: what was printed so far can no longer be compared with what comes."""
+        self.lines, self.first = [], None
+
+    def usual(self) -> Profile | None:
+        """What the present launch takes."""
+        return profile(self.lines[-_BEFORE:]) if len(self.lines) > _LEARN else self.first or profile(self.lines)
+
+    def shifted(self, onset: int, *, drifted: bool = False, before: Profile | None = None) -> None:
+        """Iterations are slower since `onset`; `before`: other launches, where it is one of them."""
+        earlier = [line for line in self.lines if line.iteration < onset][-_BEFORE:]
+        first = self.first if drifted or len(earlier) < _LEARN else None
+        self.before = before or first or profile(earlier)
+        self.onset, self.found, self.during = onset, None, []
+
+    def ended(self) -> None:
+        """The slowdown is over."""
+        self.before, self.onset, self.found, self.during = None, None, None, []
+
+    def explain(self, fresh: Sequence[Timed], stages: int | None) -> bool:
+        """Compare what came since the onset with what was before; True if another cause is found."""
+        if self.before is None or self.onset is None or len(self.during) >= _DURING:
+            return False
+        source = fresh if self.during else self.lines
+        last = self.during[-1].iteration if self.during else self.onset - 1
+        self.during += [line for line in source if line.iteration > last][: _DURING - len(self.during)]
+        during = profile(self.during)
+        if during is None:
+            return False
+        known = self.found
+        self.found = attribute(self.before, during, stages)
+        return known is None or (known.cause, known.scope) != (self.found.cause, self.found.scope)
