@@ -14,6 +14,7 @@ import msgspec
 from msgspec import field
 
 from parsers.dialects import MEGATRON_LM
+from parsers.redaction import masked
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 """Colours and other escapes of a terminal."""
@@ -593,11 +594,11 @@ class LogEvent(msgspec.Struct, gc=False):
 
 
 def text_of(raw: bytes | str) -> str:
-    """A line without terminal colours and the blanks around it, at most MAX_TEXT characters."""
+    """A line without terminal colours, secrets and the blanks around it, at most MAX_TEXT characters."""
     text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = ANSI.sub("", text)
-    return text.strip()[:MAX_TEXT]
+    return masked(text).strip()[:MAX_TEXT]
 
 
 EVENT_TYPES: dict[str, type[Event]] = {

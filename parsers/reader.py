@@ -21,6 +21,7 @@ from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Gatherer, Line, Rule, Scanner
 from parsers.engine.templates import Answer
 from parsers.events import ANSI, Event, LineDiscarded, LogEvent
+from parsers.redaction import masked
 from parsers.registry import GATHERERS, RULES
 
 
@@ -179,7 +180,7 @@ class SourceReader:
         if number != self._last_matched:
             self.matched_lines += 1
             self._last_matched = number
-        if parts == 1 and not self._open and shape is not None and shape.template is None:
+        if parts == 1 and found[0].raw is raw and not self._open and shape is not None and shape.template is None:
             answer = [(entry.rule, entry.event) for entry in found]
             if all(self._memo.templated[rule] for rule, _ in answer):
                 self._memo.learn(shape, raw, answer, lambda other: self._alone(other, rules))
@@ -226,11 +227,12 @@ class SourceReader:
 
 
 def _segments(raw: bytes) -> Iterator[tuple[bytes | str, Line]]:
-    """Each writer's part of a physical line, as it stands and with the prefixes off."""
+    """Each writer's part of a physical line, as it stands but for secrets, and with the prefixes off."""
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = ANSI.sub("", text)
-    parts = segments(text)
+    kept = masked(text)
+    parts = segments(kept)
     for segment in parts:
         prefix, rest = strip_prefixes(segment)
-        yield (segment if len(parts) > 1 else raw), Line(rest, prefix)
+        yield (segment if len(parts) > 1 or kept is not text else raw), Line(rest, prefix)

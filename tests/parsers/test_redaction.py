@@ -1,0 +1,112 @@
+"""No secret of a log's line is shown, sent or saved; and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.config import load
+from monitor.core import Core
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.notifiers import payload
+from monitor.store import encode
+from parsers.events import to_fields
+from parsers.reader import SourceReader
+from parsers.redaction import MASK, masked
+from tests.lines import line
+
+KEY = "5ecretbeef" + "0123456789abcdef" * 2
+HELD = [
+    (
+        f"srun -n 0 --export=ALL,WANDB_API_KEY={KEY},PYTHONPATH=/x",
+        "srun -n 0 --export=ALL,WANDB_API_KEY=***,PYTHONPATH=/x",
+    ),
+    (f"{{'WANDB_API_KEY': '{KEY}', 'A': 1}}", "{'WANDB_API_KEY': '***', 'A': 1}"),
+    (f"Namespace(wandb_api_key='{KEY}', lr=0.1)", "Namespace(wandb_api_key='***', lr=0.1)"),
+    (f"  wandb_api_key .................... {KEY}", "  wandb_api_key .................... ***"),
+    (f"--wandb-api-key {KEY} --lr 1", "--wandb-api-key *** --lr 1"),
+    (f"wandb login --relogin {KEY}", "wandb login --relogin ***"),
+    ("hf_token ...... hf_5ecretbeefGHIJKLMNOP", "hf_token ...... ***"),
+    ("downloading with hf_5ecretbeefGHIJKLMNOP now", "downloading with *** now"),
+    ("id AKIA5ECRETBEEF567890 of", "id *** of"),
+    ("AWS_SECRET_ACCESS_KEY=5ecretbeef/K7MD+bPx AWS_REGION=eu", "AWS_SECRET_ACCESS_KEY=*** AWS_REGION=eu"),
+    ("Authorization: Bearer 5ecretbeef.def", "Authorization: Bearer ***"),
+    ("-H 'Authorization: Basic 5ecretbeefdXNl='", "-H 'Authorization: Basic ***'"),
+    ("cloning https://me:5ecretbeef@git.example/x", "cloning https://me:***@git.example/x"),
+    ('PASSWORD: "5ecretbeef and more"', 'PASSWORD: "***"'),
+    ("mysql --password 5ecretbeef -v", "mysql --password *** -v"),
+    ("MYSQL_PWD=5ecretbeef SLACK_KEY=5ecretbeef", "MYSQL_PWD=*** SLACK_KEY=***"),
+    ("token=5ecretbeef12345678, x", "token=***, x"),
+    ("OPENAI: sk-proj-5ecretbeef_mnopqrstuv", "OPENAI: ***"),
+    ("xoxb-5ecretbeef-1234 ghp_5ecretbeef0123456789abcd glpat-5ecretbeef0123456789", "*** *** ***"),
+    ("eyJ5ecretbeef.eyJzdWIiOiIx.dozjgNryP4J3", "***"),
+]
+PLAIN = [
+    line(7).rstrip("\n") + " consumed tokens:  123456 | tokens per second: 12.0 |",
+    "  eos_token ............ <|endoftext|>", '"num_experts_per_token": 0,', "  tokenizer_model ....... /a/b1234567890123",
+    "Please set a HF_TOKEN to make requests", "WANDB API key detected. Enabling WANDB logging.", "KeyError: 'query_key_value'",
+    "api_key=None, hub_token=<HUB_TOKEN>,", "wandb: Loaded credentials for https://api.wandb.ai", "forward pass: 12.3 ms",
+    "Bearer of bad news", "commit 0123456789abcdef0123456789abcdef01234567", "no submodule matching token 'norm'",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), HELD)
+def test_a_secret_is_masked(text: str, expected: str) -> None:
+    """By its name, by its shape, in an address; what stands around it stays."""
+    assert masked(text) == expected
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_what_is_no_secret_stays(text: str) -> None:
+    """A training's own tokens and keys are what the monitor reads."""
+    assert masked(text) is text
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from([*(text for text, _ in HELD), "=", ": ", "...", "token", "'", " ", "None", "***"])).map(
+        "".join
+    )
+)
+def test_masking_twice_is_masking_once(text: str) -> None:
+    """However such pieces meet."""
+    assert masked(masked(text)) == masked(text)
+
+
+def texts() -> Iterator[str]:
+    """A log whose every kind of line carries each of the secrets."""
+    yield from (line(number) for number in range(1, 4))
+    for text, _ in HELD:
+        yield line(4).rstrip("\n") + f" {text}\n"
+        yield f"RuntimeError: {text}\n"
+        yield f"[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. {text}\n"
+        yield f"{text}\n"
+        yield f"------------------------ arguments ------------------------\n  note ....... {text}\n{text}\n  lr ..... 0.1\n"
+        yield "-------------------- end of arguments ---------------------\n"
+    for number in range(5, 15):
+        yield line(number).rstrip("\n") + f" WANDB_API_KEY=5ecretbeef{number}\n"
+    yield "srun: error: node7: task 3: Exited with exit code 1\n"
+
+
+def test_no_secret_leaves_the_monitor() -> None:
+    """Not in events, state, pages, incidents or messages, on whatever line it stood."""
+    data = "".join(texts()).encode()
+    read = [json.dumps(to_fields(entry.event)) + entry.text + str(entry.raw) for entry in SourceReader().feed(data)]
+    core, now, path = Core(load("", ["runs=[{paths: [/logs/*.log]}]"])), 1.7e9, "/logs/r.log"
+    told = []
+    core.handle(Opened(path, path, None, 0, now, resumed=False), now)
+    core.handle(Data(path, 0, data[:400], now, now, 0), now)
+    core.handle(CaughtUp(path, now), now)
+    told += core.tick(now)
+    core.handle(Data(path, 400, data[400:], now, now, 0), now)
+    told += core.tick(now + 1) + core.tick(now + 1000)
+    assert {"crash"} <= {one.incident for one in told}
+    shown = json.dumps([run.page for run in core.snapshot(now + 1000).runs], default=str)
+    everything = [*read, encode(core.save(now)).decode("latin-1"), shown, *(json.dumps(payload(one)) for one in told)]
+    for text in everything:
+        assert "5ecretbeef" not in text.lower()
+    assert MASK in shown
