@@ -157,7 +157,7 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
         return [("iteration", "warning", text, {"iteration": iteration, "last_iteration": last})]
     found: list[_Found] = []
     saved = state.checkpoints.last_iteration
-    if saved is not None and iteration + every <= saved <= last and iteration <= every:
+    if saved is not None and not state.after_finish and iteration + every <= saved <= last and iteration <= every:
         text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
         found.append(("iteration", "warning", text, {"iteration": iteration, "last_checkpoint": saved}))
     if state.driver == "iteration":

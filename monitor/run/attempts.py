@@ -20,6 +20,10 @@ _ENDS_KEPT = 50
 _NODES_KEPT = 512
 
 
+LAUNCHER = "launcher "
+"""Before the node's name: the set-up mark of a launcher that starts the processes of a node."""
+
+
 def set_phase(state: RunState, phase: Phase, at: float) -> None:
     """Enter a phase; staying in it changes nothing."""
     if phase != state.phase:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from monitor.run.attempts import count_failure, set_phase
+from monitor.run.attempts import LAUNCHER, count_failure, set_phase
 from monitor.run.nodes import note_collective, note_tasks
 from monitor.run.phases import ENDED
 from monitor.run.state import FailureRecord, RunState
@@ -201,9 +201,11 @@ def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) 
         if known is None:
             state.failure = record  # if the job's exit code is bad, this is why
         return False
+    certain = bool(script) and not helper and not may_be_optional(record, state.attempt.iterations)
     if event.top_level:
         state.attempt.uncaught_after = state.attempt.iterations
-        _prove(state, at)
+        if certain or state.attempt.iterations:
+            _prove(state, at)
     if known is None or (
         (known.consequence or known.exit_code is not None) and known.failure in (*_BARE, "python_exception", "nccl")
         and not record.consequence and record.failure != "stopped"
@@ -214,8 +216,7 @@ def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) 
     elif not known.fatal and record.failure == "stopped" and not _uncaught(state, known):
         state.failure = record
     if event.top_level:
-        certain = not helper and bool(script)
-        _end_by_traceback(state, event, at, certain=certain and not may_be_optional(record, state.attempt.iterations))
+        _end_by_traceback(state, event, at, certain=certain)
     return False
 
 
@@ -250,7 +251,7 @@ def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: st
     if event.exit_code == 0:
         if state.phase in ENDED:
             return False
-        expected = state.topology.world_size or state.topology.processes_per_node
+        expected = _processes(state)
         over = event.launch or expected is None or state.attempt.processes_ended >= expected
         set_phase(state, "finished" if over else "exiting", at)
         return True
@@ -275,6 +276,13 @@ def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: st
         known.fatal = True
     _crash(state, at)
     return False
+
+
+def _processes(state: RunState) -> int | None:
+    """Processes whose ends the log will tell: those of the launchers that write to it, else all."""
+    each = state.topology.processes_per_node
+    launchers = sum(kind.startswith(LAUNCHER) for kind in state.attempt.boundaries)
+    return launchers * each if launchers and each else state.topology.world_size or each
 
 
 def fold_process_terminated(state: RunState, _event: ProcessTerminated, at: float, _text: str) -> bool:

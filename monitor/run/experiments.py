@@ -1,7 +1,8 @@
 """Several experiments in one file: where one ends and the next begins. A sweep's script writes them all into its log.
 
-The next arguments dump tells: another `experiment_run_id`; without one another model; another batch or layout, where
-the launch before had finished and nothing is loaded of it. What else follows is a restart of the same experiment.
+The next arguments dump tells: another `experiment_run_id`; without one another model; another batch, layout or place to
+save to, where the launch before had finished and nothing is loaded of it. What else follows is a restart of the same
+experiment.
 The lines that a launch writes before its arguments are held until these tell whose they are.
 Law: what a source's own lines say decides, so that reading it again gives the same experiments under the same labels.
 """
@@ -72,7 +73,9 @@ def _is_another(state: RunState, plan: dict[str, str]) -> bool:
         return known[_ID] != plan[_ID]
     if _differ(known, plan, _MODEL):
         return True
-    return _differ(known, plan, _LAYOUT) and _over(state) and not _continued(state, plan)
+    if not _over(state) or _continued(state, plan):
+        return False
+    return _differ(known, plan, _LAYOUT) or (state.iterations_total > 0 and _differ(known, plan, ("save",)))
 
 
 def _differ(known: dict[str, str], plan: dict[str, str], names: tuple[str, ...]) -> bool:

@@ -9,7 +9,7 @@ import zlib
 from typing import Any
 
 from monitor.run import topology as topologies
-from monitor.run.attempts import boundary, set_phase
+from monitor.run.attempts import LAUNCHER, boundary, set_phase
 from monitor.run.experiments import plan_of
 from monitor.run.phases import PHASE_AFTER_MILESTONE
 from monitor.run.state import RunState
@@ -63,7 +63,11 @@ def on_topology(state: RunState, event: Event, _source: str, _at: float, _live: 
 
 
 def on_sizes(state: RunState, event: TopologyLogged, source: str, at: float, live: bool, entry: LogEvent) -> bool:
-    """`using world size: ...` is the first line of Megatron; other programs tell sizes at any time."""
+    """`using world size: ...` is the first line of Megatron, its processes the first of DeepSpeed's launcher on a node;
+    other programs tell sizes at any time.
+    """
+    if event.nodes is not None and event.processes_per_node is not None and event.logged_at is not None:
+        boundary(state, f"{LAUNCHER}{event.node or ''}", event.logged_at, source, at)
     if event.world_size is not None and event.data_parallel_size is not None:
         boundary(state, "world", f"{event.world_size}/{event.data_parallel_size}", source, at)
     return on_topology(state, event, source, at, live, entry)

@@ -124,6 +124,10 @@ class SourceClock:
     """Something has ended the launch."""
     _waited: bool = False
     """A watchdog has told how long it waited."""
+    _steady: int = _CONFIRMED
+    """Stamps since a clock has gone back, as far as they are counted."""
+    _unsure: bool = False
+    """The last stamp jumped ahead soon after one had gone back: two logs in one file look like that too."""
     first_seconds: float = 0.0
     """Of a launch's first step, as a line behind it says."""
     _carried: int = 0
@@ -160,8 +164,11 @@ class SourceClock:
         best = min((offset for offset in offsets if raw + offset >= now - _SKEW), default=None)
         if best is None:
             best = self._gone_back(event, raw + offsets[0]) + offsets[0]
+            self._steady = 0
         elif self._summer_began(event, raw + best):
             best -= _HOUR
+        self._steady = min(self._steady + 1, _CONFIRMED)
+        self._unsure = self._steady < _CONFIRMED and raw + best > now + _HOUR
         if best != offsets[0]:
             self._offsets[key] = [best, *(offset for offset in offsets if offset != best)][:4]
             self._used[key] = 0
@@ -328,7 +335,7 @@ class SourceClock:
         begin = self.now
         if not waiting and dated is not None and raw is not None:
             at = self._on_own_scale(dated.event, raw) if self.dated else self._first_stamp(dated.event, raw)
-            yield self._dated(dated, at, source, "proved")
+            yield self._dated(dated, at, source, "unknown" if self._unsure else "proved")
             return
         spans = self._spans(waiting, dated)
         if dated is None or raw is None:
@@ -342,7 +349,8 @@ class SourceClock:
             yield from self._between(waiting, spans, begin, at, dated, source)
         carried, self._carried = self._carried, 0
         loose = any(span.open for span in spans)
-        yield self._dated(dated, at, source, "unknown" if carried and not loose else "lawful" if loose else "proved")
+        unknown = self._unsure or (carried and not loose)
+        yield self._dated(dated, at, source, "unknown" if unknown else "lawful" if loose else "proved")
 
     def _first_stamp(self, event: Event, raw: float) -> float:
         """The first one after iterations that were counted from 0 makes no silence: their scale goes on."""

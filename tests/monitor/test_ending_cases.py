@@ -192,12 +192,34 @@ def test_a_death_before_any_known_line_is_reported_live(text: str, failure: str)
     assert states == {"a": "crashed"}
 
 
-def test_an_import_that_the_program_can_do_without_is_no_crash() -> None:
-    """Caught and printed by the training script; its set-up goes on a minute later."""
-    printed = IMPORT_ERROR.replace("from megatron.training import pretrain", "import flash_attn_3")
+def test_the_processes_of_one_node_of_several() -> None:
+    """Its launcher's log tells of four ends of eight: all that it started. Near miss: one of them has not ended."""
+    launcher = "[2026-03-01 08:00:00,100] [INFO] [launch.py:168:main] nnodes=2, num_local_procs=4, node_rank=0\n"
+    log = list(texts(Scenario(iterations=20, seconds_per_iteration=2.0, save_interval=0, world_size=8, tp=1, pp=1)))
+    end = next(place for place, (_, text) in enumerate(log) if " iteration       20/" in text)
+    at = log[end][0]
+    gone = "[2026-03-01 08:20:00,100] [INFO] [launch.py:348:main] Process {} exits successfully.\n"
+    for ended, expected in ((4, ("finished", set())), (3, ("exiting", {"hang"}))):
+        ends = [(at + 5 + pid, gone.format(4242 + pid)) for pid in range(ended)]
+        played = play([(0.0, launcher), *log[: end + 1], *ends], after=3600.0)
+        assert (played.state.phase, played.kinds()) == expected
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_an_import_that_the_program_can_do_without_is_no_crash(ranks: int) -> None:
+    """Caught and printed by the training script, by all ranks of a node; its set-up goes on a minute later."""
+    printed = ranks * IMPORT_ERROR.replace("from megatron.training import pretrain", "import flash_attn_3")
     played = play([(0.0, printed), *((60.0 + at, text) for at, text in cut())])
     assert played.kinds() == set()
     assert (played.state.phase, played.state.restarts, played.state.failures_total) == ("training", 0, {})
+
+
+def test_a_script_s_own_python_lines_are_not_the_training() -> None:
+    """`python - <<EOF` in a job's script fails, twice; the script launches all the same."""
+    failed_there = KEY_ERROR.replace('"/home/me/pretrain_gpt.py"', '"<stdin>"')
+    played = play([(0.0, 2 * failed_there), *((20.0 + at, text) for at, text in cut())])
+    assert played.kinds() == set()
+    assert (played.state.restarts, played.state.failures_total) == (0, {})
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,40 @@ def test_another_batch_or_layout_that_begins_anew_after_a_finished_launch(
     assert (state.restarts, state.iterations_total, state.lost_iterations_total) == (1, 40, 0)
 
 
+def test_a_finished_launch_and_one_that_saves_elsewhere() -> None:
+    """A benchmark's passes over one configuration, each into a folder of its own: nothing is resumed, nothing lost."""
+    log = Log()
+    for number in range(3):
+        log.launch(save=f"/ckpt/pass{number}", load=f"/ckpt/pass{number}")
+        log.say(f"  successfully saved checkpoint from iteration      20 to /ckpt/pass{number}").end()
+    runs, told = replayed(log.text)
+    assert list(runs) == ["run", "run:2", "run:3"]
+    assert told == []
+
+
+@pytest.mark.parametrize("load", ["/ckpt/first", "None"])
+def test_a_launch_that_saves_elsewhere_may_go_on(load: str) -> None:
+    """From where the last one saved, or after one that had not finished."""
+    log = Log().launch(20 if load != "None" else 12, save="/ckpt/first", load="None")
+    if load != "None":
+        log.say("  successfully saved checkpoint from iteration      20 to /ckpt/first").end()
+    log.launch(40, first=21 if load != "None" else 1, save="/ckpt/second", load=load, train_iters=40)
+    (player,) = replayed(log.text)[0].values()
+    assert player.run.state.restarts == 1
+
+
+def test_a_finished_training_may_begin_anew() -> None:
+    """The same arguments once more, into the same folder: nobody resumes."""
+    log = Log()
+    for _ in range(2):
+        log.launch(save="/ckpt", load="None").say(
+            "  successfully saved checkpoint from iteration      20 to /ckpt"
+        ).end()
+    runs, told = replayed(log.text)
+    assert told == []
+    assert [player.run.state.restarts for player in runs.values()] == [1]
+
+
 def test_the_same_training_in_another_layout_goes_on() -> None:
     """On fewer GPUs from the checkpoint, after an end that was planned or none: a restart."""
     for planned in (True, False):

@@ -293,6 +293,25 @@ def test_a_doubled_log_tells_nothing_new(told: Tell) -> None:
     assert not [item for item in told(log + log) if item.startswith("hang")]
 
 
+def test_two_logs_in_one_file_prove_no_silence(told: Tell) -> None:
+    """Yesterday's training and today's, written over each other: the clock goes back and on by a day, again and again.
+    Near miss: a silence of two hours in one of them.
+    """
+    today = BEGIN + timedelta(days=1)
+    starts = "".join(
+        f"[{stamp(second, '%Y-%m-%d %H:%M:%S', day)}] the job begins\n"
+        for day in (BEGIN, today)
+        for second in (-60, -59)
+    )
+    parts = [
+        setup(), setup(begin=today), training(1, 10, 0.0, 200.0), training(1, 10, 0.0, 200.0, begin=today),
+        training(11, 20, 2000.0, 200.0, begin=today),
+    ]  # fmt: skip
+    assert told(starts + "".join(parts)) == []
+    late = setup() + training(1, 100, 0.0) + training(101, 130, 200.0 + 7200.0)
+    assert told(late) == ["hang firing", "hang resolved"]
+
+
 def test_stamps_without_a_year_alone(tmp_path: Path) -> None:
     """The file's own time tells it, and no stamp lies after it."""
     log = tmp_path / "a.err"
