@@ -79,12 +79,12 @@ MEGATRON_LM = Dialect(
 )
 DEEPSPEED = Dialect("deepspeed", megatron=False)  # the engine's steps without Megatron's loop around it
 HF_TRAINER = Dialect("hf-trainer", megatron=False)
-NEMO = Dialect("nemo", megatron=False)
 
-DIALECTS = (PRIMUS, GPT_NEOX, BIGSCIENCE, MICROSOFT, ARGONNE, MEGATRON_LM, DEEPSPEED, HF_TRAINER, NEMO)
-"""In the order in which they are recognised."""
+DIALECTS = (PRIMUS, GPT_NEOX, BIGSCIENCE, MICROSOFT, ARGONNE, MEGATRON_LM, DEEPSPEED, HF_TRAINER)
+"""In the order in which they are recognised. What is known of all others stands in their files (parsers/trainers)."""
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 UNKNOWN = Dialect("")
+DECLARED = Dialect("", megatron=False)
 
 # Field name -> dialect, in the order of precedence: the first that stands in the line decides.
 _REVEALING = [
@@ -107,8 +107,8 @@ PRINTED_BY = {
 
 
 def dialect_of(name: str | None) -> Dialect:
-    """The dialect of this name; UNKNOWN if there is none."""
-    return BY_NAME.get(name or "", UNKNOWN)
+    """The dialect of this name: UNKNOWN without one, and for those that are data alone what holds for any."""
+    return BY_NAME.get(name, DECLARED) if name else UNKNOWN
 
 
 def recognised(fields: set[str]) -> str:

@@ -95,6 +95,10 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
     nan_iterations: int | None = None
     samples_per_second: float | None = None
     tokens_per_second_per_gpu: float | None = None
+    tokens_per_second: float | None = None
+    """Over all GPUs."""
+    elapsed_seconds: float | None = None
+    """Since the start of the training: the time of an iteration is the difference of two."""
     tflops: float | None = None
     sequence_length: int | None = None
     mfu: float | None = None

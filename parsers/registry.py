@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from parsers.declared.builtin import built_in
+from parsers.declared.compiled import gatherer_of, rules_of
 from parsers.engine.scan import Gatherer, Rule
 from parsers.formats import (
     argonne,
@@ -22,18 +24,15 @@ from parsers.formats import (
     megatron_setup,
     mllog,
     nccl,
-    nemo,
     neox,
     pytorch,
     slurm,
     stamps,
     system,
-    torchtitan,
 )
 
 SPEAKERS = (
     neox,
-    nemo,
     argonne,
     megatron,
     hf_trainer,
@@ -43,7 +42,6 @@ SPEAKERS = (
     megatron_reports,
     arguments,
     mllog,
-    torchtitan,
     slurm,
     batch,
     nccl,
@@ -56,9 +54,11 @@ SPEAKERS = (
     hf_settings,
 )
 
-RULES: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)
+DECLARED: tuple[Rule, ...] = rules_of(built_in())
+"""Dialects that are data (parsers/trainers)."""
+RULES: tuple[Rule, ...] = (*DECLARED, *(rule for speaker in SPEAKERS for rule in speaker.RULES))
 CLOCK_RULES: tuple[Rule, ...] = (*RULES, *stamps.RULES)
 """... and last, lines of which only the time is read."""
 GATHERERS: dict[str, Callable[..., Gatherer]] = {
     name: gatherer for speaker in SPEAKERS for name, gatherer in getattr(speaker, "GATHERERS", {}).items()
-}
+} | {rule.name: block for rule in DECLARED if (block := gatherer_of(rule))}

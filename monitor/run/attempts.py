@@ -86,6 +86,7 @@ def begin_attempt(state: RunState, at: float) -> None:
         for name, value in state.environment.items()
         if state.environment_seen.get(name) == state.iterations_total
     }
+    state.copies.replaced(state.attempt.last_iteration)
     state.attempt = Attempt(number=state.attempt.number + 1, started_at=at, highest_before=state.highest_iteration)
     state.restarts += 1
     state.failure = None
@@ -101,6 +102,7 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.engine_seconds = 0.0
     state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
     state.last_iteration_at = None
+    state.stopwatch.stop()
     state.pure_seconds = None
     state.hung = False
     state.overflows = Overflows()

@@ -16,6 +16,9 @@ from parsers.events import IterationLogged
 RING = 4096  # iterations remembered while several sources report; a read block of 1 MiB holds some 2,700 lines
 _ALONE = 128  # remembered while one source reports: only tee copies, which stand close together
 SAVED = 512  # of these go into the state file
+_AHEAD = 2  # intervals by which two lines of one launch may be apart
+_RIVALS = 4
+_ALONE_NOW = 5  # lines of a rival in a row after which the other launch is believed to be dead
 _LAUNCHES = 4  # reports of one iteration that are remembered
 
 Report: TypeAlias = tuple[float | None, float | None, int | None, float | None, int, str]
@@ -36,6 +39,47 @@ class Copies:
 
     seen: dict[int, list[Report]] = field(default_factory=dict)
     cursors: dict[str, SourceCursor] = field(default_factory=dict)
+    left: list[int] = field(default_factory=list)
+    """Last iterations of the launches that others have replaced."""
+    rivals: list[int] = field(default_factory=list)
+    """Last iterations of launches that write into the same log at the same time."""
+    in_a_row: int = 0
+    """Lines of rivals since the last one that counted."""
+
+    def is_rivals(self, iteration: int, last: int | None, interval: int, lines: int) -> bool:
+        """Whether a launch reports it that writes beside the one that counts: two launches of one job were started by
+        mistake. It shows when a launch that seemed to be replaced goes on where it was; the one that is ahead counts,
+        until it is silent. `lines`: iterations that this launch has counted.
+        """
+        most = _AHEAD * interval
+        if last is None or iteration > last:
+            if last is None or iteration - last > most:
+                for before in self.left:
+                    if 0 < iteration - before <= most:
+                        self.left.remove(before)
+                        if last is not None:
+                            self.rivals = [*self.rivals[1 - _RIVALS :], last]
+                        break
+            return False
+        for index, other in enumerate(self.rivals):
+            if 0 < iteration - other <= most:
+                self.in_a_row += 1
+                if self.in_a_row > _ALONE_NOW:
+                    del self.rivals[index]
+                    return False
+                self.rivals[index] = iteration
+                return True
+        # nearly abreast: each seems to replace the other, again and again
+        if self.left and lines <= most and last - iteration <= most and abs(iteration - self.left[-1]) <= most:
+            self.rivals = [*self.rivals[1 - _RIVALS :], iteration]
+            return True
+        return False
+
+    def replaced(self, last: int | None) -> None:
+        """Another launch has begun."""
+        if last is not None:
+            self.left = [*self.left[1 - _RIVALS :], last]
+        self.in_a_row = 0
 
     def is_copy(self, event: IterationLogged, source: str, attempt: int) -> bool:
         """Whether this report adds nothing to what is known."""
@@ -56,6 +100,7 @@ class Copies:
 
     def remember(self, event: IterationLogged, source: str, attempt: int) -> None:
         """A report that counts, and where its source stands."""
+        self.in_a_row = 0
         seen, iteration = self.seen, event.iteration
         report = (
             event.lm_loss, event.grad_norm, event.consumed_samples, event.seconds_per_iteration, attempt, source
@@ -82,7 +127,7 @@ class Copies:
 
     def saved(self) -> Copies:
         """The part worth keeping over a restart of the daemon."""
-        return Copies(dict(list(self.seen.items())[-SAVED:]), dict(self.cursors))
+        return Copies(dict(list(self.seen.items())[-SAVED:]), dict(self.cursors), list(self.left), list(self.rivals))
 
 
 def _same(one: float | None, other: float | None) -> bool:

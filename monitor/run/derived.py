@@ -34,9 +34,14 @@ def samples_per_second(state: RunState) -> float | None:
 
 
 def tokens_per_second(state: RunState) -> float | None:
-    """Over all GPUs."""
+    """Over all GPUs; the printed figure where batch size or length is unknown."""
     samples, length = samples_per_second(state), sequence_length(state)
-    return samples * length if samples is not None and length else None
+    if samples is not None and length:
+        return samples * length
+    latest, world = state.latest, state.topology.world_size
+    if latest.tokens_per_second is None and latest.tokens_per_second_per_gpu is not None and world:
+        return latest.tokens_per_second_per_gpu * world
+    return latest.tokens_per_second
 
 
 def computed_tflops(state: RunState) -> tuple[str, float] | None:

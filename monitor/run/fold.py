@@ -80,6 +80,8 @@ from parsers.events import (
 )
 from parsers.timers import BESIDE, timer
 
+_OF_AN_END: frozenset[type[Event]] = frozenset({FailureSeen, ProcessExited})
+_HELD_BACK = 600.0  # seconds; clocks of two zones differ by more
 _RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at least, in any layout that is run
 
 
@@ -100,12 +102,14 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
             note_rank(state, event.rank, event.node)
     before, silent, counted = state.phase, state.silent_work, state.iterations_total
     if kind is IterationLogged:
-        progressed = fold_iteration(state, event, source, at, live)  # type: ignore[arg-type]
+        progressed = fold_iteration(state, event, source, at, live, clock)  # type: ignore[arg-type]
         if progressed:
             raw = entry.raw
             state.last_raw = raw if isinstance(raw, bytes) else raw.encode()
     else:
         handler = _HANDLERS.get(kind)
+        if clock is not None and kind in _OF_AN_END and _is_of_the_last_launch(state, clock):
+            handler = _nothing
         progressed = handler is None or handler(state, event, source, at, live, entry)
     phase = state.phase
     if phase == "crashed" and (not state.proven or (live and before != "crashed")) and _of_training(state):
@@ -125,6 +129,16 @@ def _of_training(state: RunState) -> bool:
     if not state.attempt.doubtful:
         return True
     return state.failure is not None and may_be_optional(state.failure, state.attempt.iterations)
+
+
+def _is_of_the_last_launch(state: RunState, clock: float) -> bool:
+    """Whether something failed shortly before this launch began: what a launcher held back of the one before."""
+    began, attempt = state.attempt.launched_clock, state.attempt
+    return began is not None and attempt.iterations == 0 and attempt.number > 0 and 0 < began - clock < _HELD_BACK
+
+
+def _nothing(*_rest: Any) -> bool:
+    return False
 
 
 def used(event: Event) -> bool:

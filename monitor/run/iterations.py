@@ -13,12 +13,13 @@ from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
 from monitor.run.state import RunState, Validation
-from parsers.dialects import DEEPSPEED, HF_TRAINER, dialect_of
+from parsers.dialects import BY_NAME, DEEPSPEED, HF_TRAINER, dialect_of
 from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, TrainerProgressed
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
 _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost
+_COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
 SILENT_EVALUATION = "evaluating silently"
 """Key of the gaps in which an evaluation may lie of which no line tells."""
 SILENT_SAVE = "saving silently"
@@ -26,10 +27,21 @@ SILENT_SAVE = "saving silently"
 EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 
 
-def fold_iteration(state: RunState, event: IterationLogged, source: str, at: float, live: bool) -> bool:
-    """The training loop's own line."""
+def fold_iteration(
+    state: RunState, event: IterationLogged, source: str, at: float, live: bool, clock: float | None = None
+) -> bool:
+    """The training loop's own line. `clock` is its stamp on the log's own clock."""
     attempt, iteration = state.attempt, event.iteration
     highest = state.highest_iteration
+    last = attempt.last_iteration
+    if last is not None and event.dialect != state.dialect and _is_beside(state, event, source):
+        return False
+    if iteration == last and event.dialect not in BY_NAME:
+        return False  # a bar that is drawn again
+    if (last is None or iteration != last + (state.log_interval or 1)) and state.copies.is_rivals(
+        iteration, last, state.log_interval or state.log_interval_before or 1, attempt.iterations
+    ):
+        return False
     if highest is not None and iteration <= highest and not _is_news(state, event, source, at):
         return False
     attempt = state.attempt
@@ -40,6 +52,8 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
         state.dialect = state.topology.dialect = event.dialect
     if event.train_iterations is not None:
         state.train_iterations = event.train_iterations
+    elif state.train_iterations is not None and iteration > state.train_iterations:
+        state.train_iterations = None  # it was the length of an epoch
     take_values(state, event)
     if event.skipped_iterations:
         state.skipped_iterations_total += event.skipped_iterations
@@ -47,12 +61,43 @@ def fold_iteration(state: RunState, event: IterationLogged, source: str, at: flo
         state.nan_iterations_total += event.nan_iterations
     if event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped:
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
-    count_step(state, iteration, event.seconds_per_iteration, at, live)
+    elapsed, steps = event.seconds_per_iteration, None
+    if elapsed is None:
+        elapsed, steps = _measured(state, event, clock)
+    count_step(state, iteration, elapsed, at, live, steps)
     latest = state.latest
     observe_iteration(state.observed, event, attempt.number, latest.global_batch_size, latest.sequence_length)
     if state.tflops_formula is None and event.tflops is not None:
         _explain(state, event)
     return True
+
+
+def _is_beside(state: RunState, event: IterationLogged, source: str) -> bool:
+    """Whether another program's line reports steps of this launch that its own lines report too: a progress bar beside
+    a logger, MLPerf's log beside the trainer's. It counts where it is ahead of them by more than it may be.
+    """
+    if event.dialect in BY_NAME and state.dialect in BY_NAME:
+        return False  # two ages of Megatron's one line
+    last, iteration = state.attempt.last_iteration or 0, event.iteration
+    author = f"{source} {event.dialect}"
+    cursor = state.copies.cursors.get(author)
+    before = cursor.last_iteration if cursor is not None else None
+    if before is not None and iteration < before:
+        return False  # it went back itself: a launch begins
+    state.copies.moved(author, iteration, state.attempt.number)
+    interval = state.log_interval or 1
+    if iteration <= last:
+        return before is not None or last - iteration <= _COPY_BEHIND * interval
+    return before is not None and iteration - before > interval and iteration - last <= _COPY_BEHIND * interval
+
+
+def _measured(state: RunState, event: IterationLogged, clock: float | None) -> tuple[float | None, int | None]:
+    """(seconds per iteration, iterations) by the time since the start that the line prints, else by its stamp."""
+    last = state.attempt.last_iteration
+    moment = event.elapsed_seconds if event.elapsed_seconds is not None else clock
+    alone = state.stopwatch.iteration == last
+    lap = state.stopwatch.lap(event.iteration, moment, disturbed=state.impure, alone=alone)
+    return lap if lap is not None else (None, None)
 
 
 def _is_news(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
@@ -119,13 +164,18 @@ def take_values(state: RunState, event: IterationLogged) -> None:
     latest.seconds_per_iteration = event.seconds_per_iteration
     latest.samples_per_second = event.samples_per_second
     latest.tokens_per_second_per_gpu = event.tokens_per_second_per_gpu
+    latest.tokens_per_second = event.tokens_per_second
     latest.tflops = event.tflops
     latest.mfu, latest.hfu = event.mfu, event.hfu
     latest.losses = event.losses
 
 
-def count_step(state: RunState, iteration: int, elapsed: float | None, at: float, live: bool) -> None:
-    """Iteration `iteration` has finished; the last ones took `elapsed` seconds each, as printed."""
+def count_step(
+    state: RunState, iteration: int, elapsed: float | None, at: float, live: bool, steps: int | None = None
+) -> None:
+    """Iteration `iteration` has finished; the last ones took `elapsed` seconds each, as printed. `steps`: the last so
+    many, where that was measured over several lines.
+    """
     attempt = state.attempt
     last = attempt.last_iteration
     first = last is None
@@ -148,7 +198,8 @@ def count_step(state: RunState, iteration: int, elapsed: float | None, at: float
     state.failure = None  # whatever was seen before, the loop goes on
     state.step_seconds = None
     if elapsed is not None:
-        _take_seconds(state, elapsed, delta, first, at if live else None)
+        state.latest.seconds_per_iteration = elapsed
+        _take_seconds(state, elapsed, steps or delta, first, at if live else None)
     if live:
         watch_bursts(state, elapsed, delta, at)
     if state.highest_iteration is None or iteration > state.highest_iteration:
@@ -173,7 +224,7 @@ def _interval(state: RunState, iteration: int) -> int:
     last = state.attempt.last_iteration
     if last is None:
         every = state.topology.log_interval or 1
-        return every if every > 1 and iteration % every == 0 else 1
+        return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
     delta = iteration - last
     if delta == state.log_interval:
         return delta

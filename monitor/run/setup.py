@@ -11,6 +11,7 @@ from typing import Any
 from monitor.run import topology as topologies
 from monitor.run.attempts import LAUNCHER, boundary, set_phase
 from monitor.run.experiments import plan_of
+from monitor.run.log_clock import log_clock
 from monitor.run.phases import PHASE_AFTER_MILESTONE
 from monitor.run.state import RunState
 from parsers.engine.fields import whole
@@ -33,6 +34,8 @@ def on_milestone(
     """A set-up step was announced."""
     if event.milestone != "training_done":
         boundary(state, event.milestone, event.logged_at or source, source, at)
+        if event.milestone == "launched" and state.attempt.launched_clock is None:
+            state.attempt.launched_clock = log_clock(event.logged_at or "")
     if state.attempt.iterations == 0 or event.milestone == "training_done":
         set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
         if event.milestone == "training_done":

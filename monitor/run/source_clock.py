@@ -116,6 +116,8 @@ class SourceClock:
     """The iteration of the checkpoint that was loaded."""
     _bars: dict[int | None, float] = field(default_factory=dict)
     """By a bar's total: when it began."""
+    _elapsed: float = 0.0
+    """Since the start of the training, as its last line said."""
     _stepped: bool = False
     """The launch has counted iterations."""
     _counting: bool = False
@@ -244,7 +246,8 @@ class SourceClock:
         if last is not None and 0 < last - number <= _COPY_BEHIND and self._stepped:
             return 0
         self._last[kind] = number
-        if number <= 0 or (other and self._stepped):
+        counts_from_0 = kind is IterationLogged
+        if number < (0 if counts_from_0 else 1) or (other and self._stepped):
             return 0
         if known and self._stepped:
             timed = self._untimed == number and _seconds(event) is not None
@@ -265,6 +268,8 @@ class SourceClock:
 
     def _first_steps(self, number: int, following: int | None) -> int:
         """Iterations that the first line of a launch stands for."""
+        if number <= 0:
+            return 1
         every = self._interval
         if every is None and following is not None and 0 < following - number <= _LONGEST_INTERVAL:
             every = following - number
@@ -281,6 +286,10 @@ class SourceClock:
         if kind is IterationLogged or kind is EngineStepLogged:
             steps = self._steps(event, following)
             seconds = _seconds(event)
+            since_start = event.elapsed_seconds if isinstance(event, IterationLogged) else None
+            if seconds is None and since_start is not None:
+                before, self._elapsed = self._elapsed, since_start
+                return max(0.0, since_start - before)
             return 0.0 if steps == 0 else None if seconds is None else seconds * steps
         if isinstance(event, TrainerProgressed):
             self._counting = True
@@ -319,7 +328,7 @@ class SourceClock:
 
     def _begin(self) -> None:
         self._stepped = self._ended = self._waited = False
-        self._started = 0
+        self._started, self._elapsed = 0, 0.0
         self._untimed = self._counted = None
         self._last.clear()
         self._bars.clear()

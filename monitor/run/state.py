@@ -23,6 +23,7 @@ from monitor.run.pace import Intervals, Pace
 from monitor.run.phases import Phase
 from monitor.run.recent import Recent
 from monitor.run.steady import Sample, Steady
+from monitor.run.stopwatch import Stopwatch
 from monitor.run.topology import Topology
 from parsers.events import text_of
 
@@ -43,13 +44,15 @@ class Latest:
     params_norm: float | None = None
     num_zeros: float | None = None
     seconds_per_iteration: float | None = None
-    """As printed."""
+    """As printed, or as its stamps tell."""
     samples_per_second: float | None = None
     tokens_per_second_per_gpu: float | None = None
     tflops: float | None = None
     mfu: float | None = None
     hfu: float | None = None
     losses: dict[str, float] = field(default_factory=dict)
+    tokens_per_second: float | None = None
+    """Over all GPUs, as printed."""
 
 
 @dataclass(slots=True)
@@ -62,6 +65,8 @@ class Attempt:
     last_iteration: int | None = None
     iterations: int = 0
     first_iteration_seconds: float | None = None
+    launched_clock: float | None = None
+    """When its launcher says that it began, on the log's own clock."""
     boundaries: dict[str, str] = field(default_factory=dict)
     """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
     nodes: dict[str, int] = field(default_factory=dict)
@@ -306,6 +311,7 @@ class RunState:
     impure: bool = False
     """An evaluation or save happened since the last iteration line."""
     last_iteration_at: float | None = None
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     evaluation_interval: int | None = None
     evaluation_due: bool = False
     """The last iteration is one after which the loop evaluates, and nothing of that has been seen yet."""

@@ -95,6 +95,45 @@ def integer(text: str) -> int | None:
     return whole if abs(whole) < _MAX_INTEGER else None
 
 
+_AMOUNT = re.compile(
+    r"\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[-+]?\d+(?:\.\d*)?)([KMBT])\b|\s*([-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?)"
+)
+_POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+# `1h 2m 3s`, `2 days 1m`
+_WORDS_OF_TIME = re.compile(r"(\d+(?:\.\d+)?)[ ]?(d|h|m|s)[a-z]{0,6}", re.IGNORECASE)
+_SECONDS_OF = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+def amount(text: str) -> float | None:
+    """A number as people read it: `177,138`, `4.71K`, `1.2M`, or as `number` reads it."""
+    match = _AMOUNT.match(text) if ("," in text or text[-1:] in "KMBT") else None
+    if match is None:
+        return number(text)
+    if match[3]:
+        return float(match[3].replace(",", ""))
+    return float(match[1].replace(",", "")) * _POWERS[match[2]]
+
+
+def finite_amount(text: str) -> float | None:
+    """The same where nan and inf say nothing."""
+    value = amount(text)
+    return value if value is not None and isfinite(value) else None
+
+
+def whole_amount(text: str) -> int | None:
+    """The same as a whole number; None for a fraction."""
+    if "," in text or text[-1:] in "KMBT":
+        value = finite_amount(text)
+        return int(value) if value is not None and value == int(value) and abs(value) < _MAX_INTEGER else None
+    return integer(text)
+
+
+def words_of_time(text: str) -> float | None:
+    """`1h 2m 3s` as seconds."""
+    found = _WORDS_OF_TIME.findall(text[:100])
+    return sum(float(value) * _SECONDS_OF[unit.lower()] for value, unit in found) if found else None
+
+
 def seconds(value: float | None, unit: str) -> float | None:
     """`value` in the unit that the label named (`ms`, `s`, `us`, `min`, `h`) as seconds.
 

@@ -461,7 +461,7 @@ def test_what_is_true_of_real_logs(path: Path, want: dict[str, Any]) -> None:
 
 
 @pytest.mark.field_logs
-@pytest.mark.parametrize("name", ["composer.log", "maxtext.log", "verl.log"])
+@pytest.mark.parametrize("name", ["composer.log", "verl.log"])
 def test_trainers_that_are_not_read_make_no_run(name: str) -> None:
     """Their lines are none of ours: nothing is claimed of them."""
     done = CliRunner().invoke(main, ["report", str(FIELD_LOGS / name)], catch_exceptions=False)

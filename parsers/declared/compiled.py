@@ -1,0 +1,120 @@
+"""A dialect as rules of the engine: the more specific mark is asked first.
+
+Lines with the same mark are one rule, which reads the line once. A block is gathered: its event comes with the first
+line that is none of it. Residual risk: the last block of a log that goes on without another line is told when that
+comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from parsers.declared.marks import Mark
+from parsers.declared.reading import Reading
+from parsers.declared.schema import Dialect
+from parsers.engine.prefixes import Prefix
+from parsers.engine.scan import Gatherer, Line, Rule
+from parsers.events import Event
+
+_MAX_BLOCK = 300  # lines of a block
+
+
+@dataclass
+class Block:
+    """A head line and the lines below it. `readings` are those of its own mark."""
+
+    readings: ClassVar[tuple[Reading, ...]] = ()
+
+    head: str
+    lines: list[str] = field(default_factory=list)
+    rank: int | None = None
+    node: str | None = None
+    logged_at: str | None = None
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """Takes what belongs to it; else says what it has gathered."""
+        if line.text.startswith(self.readings[0].spec.indent) and len(self.lines) < _MAX_BLOCK:
+            if line.text.strip():
+                self.lines.append(line.text.strip())
+            return [], True, False
+        return self.close(), False, True
+
+    def close(self) -> list[Event]:
+        """Its event."""
+        line = Line(self.head, Prefix(rank=self.rank, node=self.node, logged_at=self.logged_at))
+        return list(_answer(self.readings, line, "\n".join(self.lines)))
+
+
+def rules_of(dialects: Iterable[Dialect]) -> tuple[Rule, ...]:
+    """The rules of these dialects, the most specific first."""
+    found: list[tuple[int, Rule]] = []
+    for dialect in dialects:
+        prefixes = tuple(Mark(text) for text in dialect.prefixes)
+        by_mark: dict[tuple[str, bool], list[Reading]] = {}
+        for spec in dialect.lines:
+            by_mark.setdefault((spec.line, spec.anywhere), []).append(Reading(dialect, spec, prefixes))
+        for readings in by_mark.values():
+            weight = readings[0].mark.weight + (0 if readings[0].spec.anywhere else 1)
+            found.append((weight, _rule(dialect, tuple(readings))))
+    found.sort(key=lambda item: -item[0])
+    return tuple(rule for _, rule in found)
+
+
+def gatherer_of(rule: Rule) -> type[Block] | None:
+    """What a rule of a block gathers in."""
+    return getattr(rule.read, "block", None)
+
+
+def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
+    first = readings[0]
+    name = f"{dialect.name}.{first.spec.means}"
+    if any(reading.spec.form == "block" for reading in readings):
+        block = type("Block", (Block,), {"readings": readings, "__doc__": Block.__doc__})
+        return Rule(name, (first.mark.anchor.encode(),), _Opens(readings, block))
+    # what a bar tells may contradict itself, by its numbers
+    plain = not any("epoch_step" in dict(reading.mark.captured) for reading in readings)
+    return Rule(name, (first.mark.anchor.encode(),), _Reads(readings), templated=plain)
+
+
+@dataclass(slots=True)
+class _Reads:
+    """Lines that say everything by themselves."""
+
+    readings: tuple[Reading, ...]
+
+    def __call__(self, line: Line) -> Iterator[Event]:
+        return _answer(self.readings, line, None)
+
+
+@dataclass(slots=True)
+class _Opens:
+    """Lines that open a block."""
+
+    readings: tuple[Reading, ...]
+    block: Any
+
+    def __call__(self, line: Line) -> Iterator[Gatherer]:
+        if self.readings[0].head(line) is not None:
+            origin = line.origin
+            yield self.block(line.text, [], origin["rank"], origin["node"], origin["logged_at"])
+
+
+def _answer(readings: tuple[Reading, ...], line: Line, below: str | None) -> Iterator[Event]:
+    """Of the first reading whose line it is. `below`: the lines of a block."""
+    first = readings[0].head(line)
+    if first is None:
+        return
+    for reading in readings:
+        head = reading.head(line) if reading is not readings[0] else first
+        if head is None:
+            continue
+        values, rest = head
+        found = reading.pairs(rest if below is None else below)
+        if not reading.wanted(found):
+            continue
+        events = list(reading.events(values, found, line))
+        if events:
+            yield from events
+            return

@@ -1,0 +1,107 @@
+"""What marks a line: literal text with placeholders, such as `Training epoch {epoch}, iteration {number}/{number} |`.
+
+A placeholder is one of our names (targets.py), `{tflops GFLOP/s}` with a unit, or one of HELPERS. Two blanks in a mark
+stand for one or more. People who write dialects write no regular expressions: what is made here takes time in
+proportion to the line, whatever stands in it. For that two placeholders never touch, and none takes the character that
+follows it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Final
+
+from parsers.declared.targets import UNITS, Convert, converter
+
+HELPERS: Final = {
+    "number": "a number",
+    "word": "text without blanks",
+    "text": "any text, up to 200 characters",
+    "bar": "a progress bar, `10%|#   |`",
+    "clock": "`01:02:03` or `?`",
+}
+"""Placeholders of which nothing is kept."""
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]+(?: [A-Za-z/%]+(?: [a-z]+)?)?)\}")
+_MOST_TEXTS = 2  # `{text}` may look 200 characters ahead
+_LEAST_ANCHOR = 3
+_TIME = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[-+]\d\d:?\d\d)?"
+_PATTERNS: Final = {
+    "number": r"[-+]?[\d.,]{1,24}(?:[eE][-+]?\d{1,3})?[KMBT]?|nan|inf|-inf",
+    "bar": r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|",
+    "clock": r"[\d:.]{1,16}|\?",
+    "text": r".{0,200}?",
+    "time": _TIME,
+}
+
+
+class Mark:
+    """A mark, read. Raises ValueError with what is wrong."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        pieces = _PLACEHOLDER.split(text)
+        self._literals = pieces[::2]
+        self._names = pieces[1::2]
+        self.captured: list[tuple[str, Convert]] = []
+        for name in self._names:
+            if name not in HELPERS:
+                self.captured.append(converter(name))
+        if len({name for name, _ in self.captured}) < len(self.captured):
+            raise ValueError("names the same thing twice")
+        if self._names.count("text") > _MOST_TEXTS:
+            raise ValueError(f"has more than {_MOST_TEXTS} times {{text}}")
+        between = zip(self._names, self._literals[1:-1], strict=False)
+        if any(not literal and name != "text" for name, literal in between):
+            raise ValueError("has two placeholders with nothing between them")
+
+    @property
+    def anchor(self) -> str:
+        """The longest text that every such line holds as it stands."""
+        return max(
+            (part.strip("\t") for literal in self._literals for part in literal.split("  ")), key=len, default=""
+        )
+
+    @property
+    def weight(self) -> int:
+        """Characters of text that a line must have: more is more specific."""
+        return sum(len(literal.replace(" ", "")) for literal in self._literals)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The mark as a regular expression: one group each of `captured`."""
+        out = [_literal(self._literals[0])]
+        for name, following in zip(self._names, self._literals[1:], strict=True):
+            taken = _pattern(name, following)
+            out += [f"({taken})" if name not in HELPERS else f"(?:{taken})", _literal(following)]
+        return re.compile("".join(out))
+
+    def values(self, match: re.Match[str]) -> dict[str, object]:
+        """Our name -> value of each placeholder; what cannot be read is left out."""
+        found = {}
+        for (name, convert), text in zip(self.captured, match.groups(), strict=True):
+            value = convert(text.strip())
+            if value is not None:
+                found[name] = value
+        return found
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"(?:\\ ){2,}", "[ ]{1,40}", re.escape(text))
+
+
+def _pattern(name: str, following: str) -> str:
+    kind = name.partition(" ")[0]
+    if kind in _PATTERNS:
+        return _PATTERNS[kind]
+    stop = re.escape(following[0]) if following.strip() else ""
+    if kind in ("word", "path"):
+        return rf"[^\s{stop}]{{1,{1000 if kind == 'path' else 80}}}"
+    if "clock" in name or "words" in name:
+        return rf"[^{stop}]{{1,40}}" if stop else r".{1,40}"
+    return _PATTERNS["number"]
+
+
+def is_placeholder(name: str) -> bool:
+    """Whether `{name}` may stand in a mark."""
+    return name in HELPERS or name.partition(" ")[0] in UNITS

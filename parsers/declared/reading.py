@@ -1,0 +1,255 @@
+"""How a line of a declared dialect is read: prefix, mark, names and values, and the events that they make."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from parsers.declared.marks import Mark
+from parsers.declared.schema import Dialect, LineSpec
+from parsers.declared.targets import LOSSES, MEMORY, PARTS, Convert, converter
+from parsers.engine.fields import number
+from parsers.engine.scan import Line
+from parsers.events import (
+    CheckpointLoaded,
+    CheckpointLoadStarted,
+    CheckpointSaved,
+    CheckpointSaveStarted,
+    CustomProgressLogged,
+    EvaluationProgressed,
+    Event,
+    FailureSeen,
+    IterationLogged,
+    MemoryReported,
+    Milestone,
+    MilestoneReached,
+    ProgramExited,
+    SizesTold,
+    ThroughputReported,
+    TimersReported,
+    ValidationLogged,
+)
+
+_MAX_PAIRS = 300  # a step line of verl has 90; the bound keeps a hostile line's event small
+_MAX_TEXT = 200
+_MAX_LINE = 64 * 1024
+_DEPTH = 3
+_STEP_VALUES: Final = frozenset(IterationLogged.__struct_fields__)
+_MILESTONES: Final[dict[str, Milestone]] = {
+    "launch": "launched", "begin": "training_started", "done": "training_done",
+}  # fmt: skip
+_SETTINGS: Final = ("global_batch_size", "sequence_length", "total", "world_size", "nodes")
+_SIZES: Final = {"total": "train_iterations"}
+"""Our name -> that of `Topology`, where they differ."""
+
+
+class Reading:
+    """One LineSpec, ready to read."""
+
+    def __init__(self, dialect: Dialect, spec: LineSpec, prefixes: tuple[Mark, ...]) -> None:
+        self.spec = spec
+        self.mark = Mark(spec.line)
+        self._dialect = dialect.name
+        self._prefixes = prefixes
+        self._targets: dict[str, tuple[str, Convert]] = {
+            name: converter(target) for name, target in {**dialect.fields, **spec.fields}.items()
+        }
+        self._assign = spec.assign.strip() or spec.assign
+        self._after_assign = re.compile(re.escape(self._assign) + r"[ \t]+") if not spec.separator.strip() else None
+
+    # --- the line ---------------------------------------------------------------------------------------------------
+
+    def head(self, line: Line) -> tuple[dict[str, Any], str] | None:
+        """(what prefix and mark say, what stands behind them); None if the mark is not there."""
+        text = line.text if len(line.text) <= _MAX_LINE else line.text[:_MAX_LINE]
+        values: dict[str, Any] = {}
+        start = 0
+        for prefix in self._prefixes:
+            match = prefix.pattern.match(text)
+            if match:
+                values, start = prefix.values(match), match.end()
+                break
+        if self.spec.anywhere:
+            match = self.mark.pattern.search(text, start)
+        else:
+            while text.startswith((" ", "\t"), start) and not self.spec.line.startswith(text[start]):
+                start += 1
+            match = self.mark.pattern.match(text, start)
+        if match is None:
+            return None
+        values.update(self.mark.values(match))
+        return values, text[match.end() :]
+
+    def pairs(self, rest: str) -> dict[str, str]:
+        """Their names and values in what follows the mark; the first of a name counts."""
+        spec = self.spec
+        if spec.form == "json":
+            return _flat_json(rest)
+        if spec.until:
+            rest = rest.partition(spec.until)[0]
+        if self._after_assign is not None:
+            rest = self._after_assign.sub(self._assign, rest)
+        found: dict[str, str] = {}
+        for piece in rest.split(spec.separator, _MAX_PAIRS)[:_MAX_PAIRS]:
+            name, assigned, value = piece.partition(self._assign)
+            if assigned:
+                found.setdefault(name.strip(" \t'\"{[|"), value.strip(" \t'\"}]|"))
+        return found
+
+    def wanted(self, found: Mapping[str, str]) -> bool:
+        """Whether it is this line by what it names."""
+        spec = self.spec
+        return all(name in found for name in spec.needs) and all(
+            found.get(name) == value for name, value in spec.where.items()
+        )
+
+    # --- its events -------------------------------------------------------------------------------------------------
+
+    def events(self, head: Mapping[str, Any], found: Mapping[str, str], line: Line) -> Iterator[Event]:
+        """What the line says."""
+        values: dict[str, Any] = dict(head)
+        losses: dict[str, float] = {}
+        extra: dict[str, float | str] = {}
+        for name, text in found.items():
+            known = self._targets.get(name)
+            if known is None:
+                extra[name] = _kept(text)
+                continue
+            target, convert = known
+            value = convert(text)
+            if value is None:
+                extra[name] = text[:_MAX_TEXT]
+            elif target == LOSSES:
+                losses[name] = value
+            elif target in PARTS and target in values:
+                values[target] += value
+            else:
+                values.setdefault(target, value)
+        origin = line.origin
+        if "time" in values:
+            origin = {**origin, "logged_at": values["time"]}
+        if self.spec.means == "step":
+            yield from self._step(values, losses, extra, origin)
+        else:
+            yield from self._other(values, losses, line, origin)
+
+    def _step(
+        self, values: dict[str, Any], losses: dict[str, float], extra: dict[str, float | str], origin: dict[str, Any]
+    ) -> Iterator[Event]:
+        step = _step_of(values)
+        if step is None:
+            return
+        yield from _memory(values, step, origin)
+        total = values.get("total")
+        if total is None and not values.get("epoch"):
+            total = values.get("epoch_steps")
+        known = {name: value for name, value in values.items() if name in _STEP_VALUES}
+        yield IterationLogged(
+            iteration=step,
+            train_iterations=total,
+            losses=losses,
+            extra=extra,
+            dialect=self._dialect,
+            **known,
+            **origin,
+        )
+        parts: dict[str, tuple[float, float]] = {name: (values[name],) * 2 for name in PARTS if name in values}
+        if parts:
+            yield TimersReported(speaker="megatron", timers=parts, **origin)
+
+    def _other(
+        self, values: dict[str, Any], losses: dict[str, float], line: Line, origin: dict[str, Any]
+    ) -> Iterator[Event]:
+        spec, step, path = self.spec, _step_of(values), values.get("path")
+        means = spec.means
+        if means in _MILESTONES:
+            yield MilestoneReached(milestone=_MILESTONES[means], **origin)
+        elif means == "evaluation":
+            if "lm_loss" in values:
+                losses = {"lm loss": values["lm_loss"], **losses}
+            yield ValidationLogged(iteration=step, dataset=spec.name or "validation", losses=losses, **origin)
+        elif means == "evaluating":
+            yield EvaluationProgressed(done=values.get("done", 0), total=values.get("total", 0), **origin)
+        elif means == "saving":
+            yield CheckpointSaveStarted(iteration=step, path=path, **origin)
+        elif means == "saved":
+            seconds = values.get("elapsed_seconds")
+            yield CheckpointSaved(iteration=step, path=path, seconds=seconds, **origin)
+        elif means == "loading":
+            yield CheckpointLoadStarted(iteration=step, path=path, **origin)
+        elif means == "loaded":
+            yield CheckpointLoaded(iteration=step, path=path, **origin)
+        elif means == "end":
+            yield ProgramExited(reason="finished", iteration=step, **origin)
+        elif means == "failure":
+            yield FailureSeen(
+                failure=spec.failure, message=line.text.strip()[:500], pattern=spec.name or None, **origin
+            )
+        elif means == "progress":
+            yield CustomProgressLogged(name=spec.name or self._dialect, **origin)
+        elif means == "settings":
+            sizes = {_SIZES.get(name, name): values[name] for name in _SETTINGS if name in values}
+            if sizes:
+                yield SizesTold(values=sizes, **origin)
+        else:
+            yield from self._figures(values, step, origin)
+
+    def _figures(self, values: dict[str, Any], step: int | None, origin: dict[str, Any]) -> Iterator[Event]:
+        yield from _memory(values, step, origin)
+        names = ("tflops", "samples_per_second")
+        rates = {name: values[name] for name in names if name in values}
+        if rates:
+            yield ThroughputReported(**rates, **origin)
+
+
+def _step_of(values: Mapping[str, Any]) -> int | None:
+    """The step: by its number, or by epoch and number in the epoch. None where the two contradict each other: a
+    progress bar is drawn once with its new count and the figures of the step before.
+    """
+    step: int | None = values.get("step")
+    inside: int | None = values.get("epoch_step")
+    each: int | None = values.get("epoch_steps")
+    epoch: int = values.get("epoch") or 0
+    if inside is None:
+        return step
+    if step is None:
+        return inside + epoch * each if epoch and each else inside
+    if epoch == 0 and step != inside:
+        return None
+    return step
+
+
+def _memory(values: Mapping[str, Any], step: int | None, origin: dict[str, Any]) -> Iterator[Event]:
+    reported = {MEMORY[name]: values[name] for name in MEMORY if name in values}
+    if reported:
+        yield MemoryReported(iteration=step, occasion="step", **reported, **origin)
+
+
+def _kept(text: str) -> float | str:
+    value = number(text) if text[:1].isdigit() or text[:1] in "+-." else None
+    return text[:_MAX_TEXT] if value is None else value
+
+
+def _flat_json(text: str) -> dict[str, str]:
+    """An object's names, those of inner objects joined by dots."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text.lstrip())
+    except (ValueError, RecursionError):
+        return {}
+    found: dict[str, str] = {}
+    if isinstance(value, dict):
+        _flatten(value, "", found, _DEPTH)
+    return found
+
+
+def _flatten(value: Mapping[str, Any], before: str, found: dict[str, str], depth: int) -> None:
+    for name, item in value.items():
+        if len(found) >= _MAX_PAIRS:
+            return
+        if isinstance(item, dict):
+            if depth > 1:
+                _flatten(item, f"{before}{name}.", found, depth - 1)
+        elif item is not None and not isinstance(item, list):
+            found[f"{before}{name}"] = item if isinstance(item, str) else repr(item)

@@ -1,0 +1,136 @@
+"""The keys of a dialect file. `monitor/config` decodes a site's own with line and path of every error.
+
+A class has `problems()`, which yields (key, message) for what its values together have wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from parsers.declared.marks import Mark
+from parsers.declared.targets import converter
+from parsers.events import Failure
+
+Means = Literal[
+    "step", "evaluation", "evaluating", "saving", "saved", "loading", "loaded", "launch", "begin", "done", "end",
+    "failure", "progress", "settings", "figures",
+]  # fmt: skip
+"""What a line says.
+
+step: one or more iterations have finished. evaluation: its result; evaluating: that it goes on. saving, saved, loading,
+loaded: a checkpoint. launch: a program has started; begin: the training begins; done: it is done, processes may still
+end; end: everything is done. failure: it dies. progress: it lives, no more. settings: sizes of the run. figures: values
+that belong to the step before.
+"""
+Form = Literal["pairs", "json", "block"]
+_MAX_FIELDS = 200
+
+
+def _empty() -> Mapping[str, Any]:
+    return {}
+
+
+def _plain(raw: Any) -> Any:
+    """A number, text or a truth value of a sample."""
+    if isinstance(raw, str | int | float):
+        return raw
+    raise ValueError("expected a number or text")
+
+
+class LineSpec(Struct, frozen=True, kw_only=True):
+    """One kind of line."""
+
+    means: Means
+    line: str
+    """What marks it: literal text with placeholders (marks.py). It begins the line, prefixes aside."""
+    anywhere: bool = False
+    """The mark may stand anywhere in the line."""
+    form: Form = "pairs"
+    """What follows the mark: `pairs` names and values; `json` an object, whose names are joined by dots; `block` lines
+    of names and values below it, each of which begins with `indent`."""
+    separator: str = ", "
+    """Between two pairs. Blanks alone: one or more of them."""
+    assign: str = ":"
+    """Between a name and its value."""
+    until: str = ""
+    """Where the pairs end in the line; empty: at its end."""
+    indent: str = " "
+    """What each line of a block begins with."""
+    fields: Mapping[str, str] = field(default_factory=_empty)
+    """Their name -> ours, with a unit where it needs one. They come before the dialect's own."""
+    needs: tuple[str, ...] = ()
+    """Their names without which it is another line."""
+    where: Mapping[str, str] = field(default_factory=_empty)
+    """Their name -> the value that it must have."""
+    failure: Failure = "unknown"
+    """For `failure`: which."""
+    name: str = ""
+    """For `progress` and `evaluation`: its name."""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What the values together have wrong."""
+        try:
+            mark = Mark(self.line)
+        except ValueError as error:
+            yield "line", str(error)
+        else:
+            if len(mark.anchor.strip()) < 3:
+                yield "line", "needs a piece of text of at least three characters that every such line holds"
+        yield from _problems_of_fields(self.fields)
+        if self.form == "pairs" and not self.assign.strip() and self.fields:
+            yield "assign", "is empty: a name and its value cannot be told apart"
+        if not self.separator:
+            yield "separator", "is empty"
+        if self.form == "block" and not self.indent:
+            yield "indent", "is empty: every line would belong to the block"
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """A line as it is printed, and what it gives: the dialect's own test."""
+
+    line: str
+    gives: Mapping[str, Annotated[Any, Meta(extra={"read": _plain})]] = field(default_factory=_empty)
+    """Field of the event -> value, `event` names its kind; nothing: the line says nothing to this dialect."""
+
+
+class Dialect(Struct, frozen=True, kw_only=True):
+    """One trainer's lines."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+    """The label `dialect`."""
+    about: str = ""
+    """Which program prints them, and since when."""
+    source: str = ""
+    """Where its source is, or whom to ask."""
+    prefixes: tuple[str, ...] = ()
+    """What the program's logger puts before a line, with `{time}` where it prints one. Prefixes of launchers (torchrun,
+    Ray, srun, pdsh, containers) are known already."""
+    fields: Mapping[str, str] = field(default_factory=_empty)
+    """Their name -> ours in every line of this dialect."""
+    lines: Annotated[tuple[LineSpec, ...], Meta(min_length=1)]
+    samples: Annotated[tuple[Sample, ...], Meta(min_length=1)]
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What the values together have wrong."""
+        for index, text in enumerate(self.prefixes):
+            try:
+                mark = Mark(text)
+            except ValueError as error:
+                yield f"prefixes.{index}", str(error)
+            else:
+                if [name for name, _ in mark.captured if name not in ("time", "step", "epoch")]:
+                    yield f"prefixes.{index}", "a prefix tells {time} and no other value"
+        yield from _problems_of_fields(self.fields)
+
+
+def _problems_of_fields(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if len(fields) > _MAX_FIELDS:
+        yield "fields", f"has more than {_MAX_FIELDS} names"
+    for name, target in fields.items():
+        try:
+            converter(target)
+        except ValueError as error:
+            yield f"fields.{name}", str(error)

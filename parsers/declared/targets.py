@@ -1,0 +1,152 @@
+"""What a name in a line can stand for, and in which units it may be printed.
+
+A dialect writes `their_name: our_name unit`: `train_step_timing in s: seconds_per_iteration`, `mem_mb: allocated MiB`.
+Imports nothing but the engine's fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from parsers.engine.fields import (
+    LEADING_NUMBER,
+    amount,
+    byte_size,
+    clock,
+    finite_amount,
+    gibibytes,
+    mebibytes,
+    milliseconds,
+    per_second,
+    ratio,
+    seconds,
+    teraflops,
+    whole_amount,
+    words_of_time,
+)
+from parsers.engine.prefixes import iso_time
+
+Convert = Callable[[str], Any]
+
+LOSSES: Final = "losses"
+"""A loss that is kept under the name by which it was printed."""
+MEMORY: Final = {
+    "allocated": "allocated_bytes",
+    "max_allocated": "max_allocated_bytes",
+    "reserved": "reserved_bytes",
+    "max_reserved": "max_reserved_bytes",
+}
+PARTS: Final = ("rollout", "reward", "train", "sync", "reference", "value", "data", "evaluate", "save")
+"""Parts of one step that take seconds each: reinforcement learning generates, scores, trains and hands weights over."""
+
+_EXACT: Final = {
+    "consumed_samples", "consumed_tokens", "global_batch_size", "sequence_length", "skipped_iterations",
+    "nan_iterations", "step", "total", "epoch", "epoch_step", "epoch_steps", "done", "exit_code", "world_size",
+    "nodes",
+}  # fmt: skip
+_NUMBERS: Final = {"learning_rate", "lm_loss", "loss_scale", "grad_norm", "params_norm", "num_zeros", LOSSES}
+_RATES: Final = {"samples_per_second", "tokens_per_second", "tokens_per_second_per_gpu"}
+_RATIOS: Final = {"mfu", "hfu"}
+_SECONDS: Final = {"seconds_per_iteration", "elapsed_seconds", *PARTS}
+
+_MICRO = re.compile(r"\d")
+
+
+def _times(unit: str) -> Convert:
+    return lambda text: seconds(finite_amount(text), unit)
+
+
+def _percent(text: str) -> float | None:
+    return ratio(text if text.endswith("%") else f"{text.strip()}%")
+
+
+def _giga(text: str) -> float | None:
+    value = finite_amount(text)
+    return None if value is None else value / 1e3
+
+
+def _plain_flops(text: str) -> float | None:
+    value = finite_amount(text)
+    return None if value is None else value / 1e12
+
+
+def _index(text: str) -> int | None:
+    value = whole_amount(text)
+    return None if value is None else value + 1
+
+
+def _lossless_index(text: str) -> int | None:
+    """Of `1.23e+3` the last digits are lost: it names no step."""
+    return None if "e" in text else _index(text)
+
+
+def _unix(divisor: int) -> Convert:
+    def convert(text: str) -> str | None:
+        match = LEADING_NUMBER.match(text)
+        return unix_time(round(float(match[1]) * 1000 / divisor)) if match else None
+
+    return convert
+
+
+def _iso(text: str) -> str | None:
+    return iso_time(text) if _MICRO.match(text) else None
+
+
+def _text(text: str) -> str | None:
+    return text.strip() or None
+
+
+UNITS: Final[dict[str, dict[str, Convert]]] = {
+    **{name: {"": whole_amount} for name in _EXACT},
+    "step": {"": whole_amount, "index": _lossless_index},
+    **{name: {"": amount} for name in _NUMBERS},
+    **{name: {"": finite_amount} for name in _RATES},
+    **{name: {"": ratio, "%": _percent} for name in _RATIOS},
+    **{
+        name: {
+            "": finite_amount, "s": finite_amount, "ms": milliseconds, "us": _times("us"), "min": _times("min"),
+            "h": _times("h"), "it/s": per_second, "clock": clock, "words": words_of_time,
+        }
+        for name in _SECONDS
+    },
+    **{
+        name: {"": byte_size, "B": byte_size, "MiB": mebibytes, "GiB": gibibytes, "printed": byte_size}
+        for name in MEMORY
+    },
+    "tflops": {"": finite_amount, "TFLOP/s": finite_amount, "GFLOP/s": _giga, "FLOP/s": _plain_flops,
+               "printed": teraflops},
+    "time": {"": _iso, "unix s": _unix(1), "unix ms": _unix(1000)},
+    "path": {"": _text},
+}  # fmt: skip
+"""Our name -> the units in which it may be printed -> how such text is read; the unit without a name is the usual."""
+
+
+def converter(target: str) -> tuple[str, Convert]:
+    """`allocated MiB` as our name and the reading of its text. Raises ValueError with what is wrong."""
+    name, _, unit = target.strip().partition(" ")
+    known = UNITS.get(name)
+    if known is None:
+        raise ValueError(f"{name!r} is nothing that is known of a step; there are {', '.join(sorted(UNITS))}")
+    if unit.strip() not in known:
+        units = ", ".join(repr(each) for each in known if each) or "none"
+        raise ValueError(f"{name} has no unit {unit.strip()!r}; there are {units}")
+    return name, known[unit.strip()]
+
+
+def unix_time(milliseconds_: int) -> str | None:
+    """Unix time as ISO 8601; None outside the years 1970 to 9999."""
+    days, rest = divmod(milliseconds_, 86_400_000)
+    if not 0 <= days < 2_932_897:
+        return None
+    # days since 1 March of the year 0, counted in eras of 400 years
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted = (5 * day_of_year + 2) // 153
+    day, month = day_of_year - (153 * shifted + 2) // 5 + 1, shifted + 3 if shifted < 10 else shifted - 9
+    year = year_of_era + era * 400 + (month <= 2)
+    second, fraction = divmod(rest, 1000)
+    time = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.{fraction:03}"
+    return f"{year:04}-{month:02}-{day:02}T{time}Z"

@@ -1,0 +1,70 @@
+"""A dialect's samples are its test: what they give must be what the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from parsers.declared.schema import Dialect, Sample
+from parsers.engine.memo import Memo
+from parsers.engine.scan import Rule, Scanner
+from parsers.events import LogEvent, to_fields
+from parsers.reader import SourceReader
+
+
+def differences(dialect: Dialect, rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
+    """(index of the sample, what it gives instead) for each sample that is read otherwise by `rules`, which are all
+    that will be asked, the dialect's own first.
+    """
+    memo = Memo(Scanner(rules))
+    for index, sample in enumerate(dialect.samples):
+        found = read(sample, memo)
+        trouble = _difference(dialect, sample, found)
+        if trouble:
+            yield index, trouble
+
+
+def read(sample: Sample, memo: Memo) -> list[LogEvent]:
+    """What the sample gives, read as a log of its own."""
+    reader = SourceReader(memo=memo)
+    return [*reader.feed(sample.line.encode() + b"\n"), *reader.flush()]
+
+
+def _difference(dialect: Dialect, sample: Sample, found: list[LogEvent]) -> str | None:
+    own = [entry for entry in found if entry.rule.partition(".")[0] == dialect.name]
+    if not sample.gives:
+        return f"it must give nothing, and gives {_shown(own)}" if own else None
+    kind = sample.gives.get("event", "iteration")
+    for entry in own:
+        fields = _flat(to_fields(entry.event))
+        if fields["event"] == kind:
+            wrong = [
+                f"{name} is {fields.get(name)!r}, not {value!r}"
+                for name, value in sample.gives.items()
+                if name != "event" and not _same(fields.get(name), value)
+            ]
+            return "; ".join(wrong) or None
+    others = [entry for entry in found if entry not in own]
+    if others and not own:
+        return f"another dialect reads it: {_shown(others)}"
+    return f"it must give {kind!r}, and gives {_shown(own)}"
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            flat.update({f"{name}.{key}": item for key, item in value.items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, int | float):
+        return abs(one - other) <= 1e-9 * max(abs(one), abs(other))
+    return bool(one == other)
+
+
+def _shown(found: Sequence[LogEvent]) -> str:
+    return "; ".join(f"{entry.rule}: {to_fields(entry.event)}"[:300] for entry in found) or "nothing"
