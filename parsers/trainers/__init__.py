@@ -1,1 +1,1 @@
-"""One file a trainer: how its lines are read (docs/dialects.md)."""
+"""One file a trainer: how its lines are read."""
