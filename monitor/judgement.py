@@ -151,6 +151,12 @@ class Judge:
             _remember_fired(run.state, transitions)
         return transitions
 
+    def put_aside(self, run: Judged, why: str, now: float) -> list[Transition]:
+        """The run cannot be judged any more: that is told, and whatever else is open of it stays as it is."""
+        lost = Verdict("source_lost", "firing", severity="critical", summary=why, evidence={"reason": why})
+        others = [Verdict(d.name, "unknown") for d, _ in self._detectors if d.name != lost.incident]
+        return judge(run.book, run.state, [lost, *others], now, self._repeat_interval, limit=self._limit)
+
     def retire(self, run: Judged, at: float) -> list[Transition]:
         """Another experiment has begun in the run's log: what it died of is told, what is open of it is closed."""
         state = run.state

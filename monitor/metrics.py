@@ -261,6 +261,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_rotations_total", "counter", "Files found rotated or replaced", ()),
     MonitorMetric("megatron_monitor_io_errors_total", "counter", "System calls on logs and their directories that failed, by error", ("errno",)),
     MonitorMetric("megatron_monitor_malformed_lines_total", "counter", "Lines that begin like a known one and do not parse, by rule", ("rule",)),
+    MonitorMetric("megatron_monitor_put_aside_total", "counter", "Logs at which the monitor's own code failed, by what failed: source, run, page, state", ("room",)),
     MonitorMetric("megatron_monitor_pattern_timeouts_total", "counter", "Configured patterns that took too long on a line", ("pattern",)),
     MonitorMetric("megatron_monitor_stat_calls_total", "counter", "stat calls made on log files: the polling budget", ()),
     MonitorMetric("megatron_monitor_notifications_total", "counter", "Notifications by what became of them", ("notifier", "outcome")),

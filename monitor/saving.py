@@ -75,19 +75,22 @@ class Saving:
             self._due_at = min(self._due_at, began + _SOON)
         if not self._core.changed or began < self._due_at or busy:  # a slow disk is not given more
             return
-        data = encode(self._core.save(now))
+        data = self._encoded(now)
         self._offered = outbox.last
         self._saver.offer(data)
         self._core.changed = False
         ended = self._clock.monotonic()
         self._due_at = ended + pause_after(len(data), ended - began)
 
+    def _encoded(self, now: float) -> bytes:
+        return self._core.aside.saved(self._core.save(now), encode)
+
     def save_last(self, now: float) -> None:
         """Before the end; again if something is still changed then."""
         if self._saver is None:
             return
         self._core.outbox.changed = False
-        self._saver.offer(encode(self._core.save(now)))
+        self._saver.offer(self._encoded(now))
         if not self._saver.wait(_LAST):
             _log.warning("state not saved: the disk did not take it within %.0f s", _LAST)
 

@@ -50,7 +50,7 @@ def decode(data: bytes, kind: Any) -> Any:
     head, separator, body = data.partition(b"\n")
     try:
         header = json.loads(head)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateUnreadableError("its header is no JSON") from error
     if not separator or not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise StateUnreadableError("it is no state file of megatron-monitor")

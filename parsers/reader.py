@@ -15,14 +15,17 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from parsers.engine.fields import rejected
 from parsers.engine.lines import MAX_LINE_BYTES, Block, LineSplitter
 from parsers.engine.memo import Memo, Shape
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Gatherer, Line, Rule, Scanner
 from parsers.engine.templates import Answer
-from parsers.events import ANSI, Event, LineDiscarded, LogEvent
+from parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed
 from parsers.redaction import masked
 from parsers.registry import GATHERERS, RULES
+
+_MALFORMED = 500  # characters of a line that is reported as malformed
 
 
 @cache
@@ -98,10 +101,10 @@ class SourceReader:
         self.matched_lines = int(saved.get("matched_lines", 0))
         self._last_matched = int(saved.get("last_matched", 0))
         self._open = []
-        for name, fields in saved.get("open", ()):
+        for name, known in saved.get("open", ()):
             if name in GATHERERS:
                 with contextlib.suppress(TypeError):  # its fields were others then
-                    self._open.append((name, GATHERERS[name](**fields)))
+                    self._open.append((name, GATHERERS[name](**known)))
 
     def _read(self, parts: Sequence[Any], out: list[LogEvent]) -> None:
         for part in parts:
@@ -187,15 +190,29 @@ class SourceReader:
 
     def _alone(self, raw: bytes, rules: tuple[int, ...]) -> Answer:
         """What a line says by itself. Changes nothing."""
-        found: Answer = []
-        for _, line in _segments(raw):
-            for index in rules:
-                rule = self._rules[index]
-                items = list(rule.read(line))
-                found.extend((rule.name, item) for item in items if isinstance(item, Event))
-                if items:
-                    break
-        return found
+        return [
+            (name, item)
+            for _, line in _segments(raw)
+            for name, item in self._read_by_rules(line, rules)
+            if isinstance(item, Event)
+        ]
+
+    def _read_by_rules(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event | Gatherer]]:
+        """What the first rule that answers says. A number in it that is none (fields.py) makes it malformed too."""
+        malformed = ""
+        for index in rules:
+            rule = self._rules[index]
+            before = rejected()
+            items: list[tuple[str, Event | Gatherer]] = [(rule.name, item) for item in rule.read(line)]
+            if rejected() != before:
+                malformed = malformed or rule.name
+            if items:
+                break
+        else:
+            items = []
+        if malformed:
+            items.append((malformed, Malformed(rule=malformed, text=line.text[:_MALFORMED], **line.origin)))
+        return items
 
     def _ask(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event]]:
         found: list[tuple[str, Event]] = []
@@ -210,17 +227,11 @@ class SourceReader:
             self._open = still_open
             if taken:
                 return found
-        for index in rules:
-            rule = self._rules[index]
-            answered = False
-            for item in rule.read(line):
-                answered = True
-                if isinstance(item, Event):
-                    found.append((rule.name, item))
-                else:
-                    self._open.append((rule.name, item))
-            if answered:
-                break
+        for name, item in self._read_by_rules(line, rules):
+            if isinstance(item, Event):
+                found.append((name, item))
+            else:
+                self._open.append((name, item))
         for rule in self._extra:
             found.extend((rule.name, item) for item in rule.read(line) if isinstance(item, Event))
         return found

@@ -185,11 +185,14 @@ def _process() -> Section:
                       "explodes.", "short", Query(each("scrape_samples_scraped"), "{{instance}}"), minimum=0,
                       empty=NO_DAEMON)),
             (6, bars("State file and patterns", "Failures since start: state files not written or rebuilt from the "
-                     "logs, patterns of your own that took too long. All should be 0.", "none",
+                     "logs, patterns of your own that took too long, logs at which the monitor's own code failed "
+                     "(its log has the traceback: report it). All should be 0.", "none",
                      Query(f"{total('megatron_monitor_state_save_failures_total')}", "not saved", instant=True),
                      Query(f"{total('megatron_monitor_state_rebuilds_total')}", "rebuilt", instant=True),
                      Query(f"sum by (pattern) (megatron_monitor_pattern_timeouts_total{{{OWN}}})",
                            "pattern {{pattern}}", instant=True),
+                     Query(f"sum by (room) (megatron_monitor_put_aside_total{{{OWN}}})", "put aside: {{room}}",
+                           instant=True),
                      steps=((None, "green"), (1.0, "orange")), decimals=0, empty="No failure")),
         ]),
     ], collapsed=True)  # fmt: skip

@@ -11,10 +11,12 @@ is live. The rooms:
     outbox.py     the messages that are owed to receivers
     saved.py      what a restart needs
     counters.py   what the monitor counts of its own reading
+    aside.py      what the monitor's own code failed at
 
 Instants are seconds of the daemon's steady clock (monitor/clock.py): a wall clock that is set does not move them.
 `wall_offset` leads to Unix time; it is added where an instant is shown, and taken from what a message brings.
-Each message concerns one source and each judgement one run: `handle` and `_judge_run` are where either may fail alone.
+Each message concerns one source and each judgement one run: `handle` and `_of_run` are where either may fail alone
+(aside.py).
 """
 
 from __future__ import annotations
@@ -23,17 +25,18 @@ import copy
 import logging
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from monitor import __version__
 from monitor.config import Config
+from monitor.core.aside import Aside, failed_logs
 from monitor.core.counters import Counters
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run, Runs, being_copied
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
-from monitor.core.view import count_sources, show
+from monitor.core.view import count_sources, show_all
 from monitor.follow.messages import (
     CaughtUp,
     Data,
@@ -85,6 +88,7 @@ class Core:
         self._counters = Counters()
         self.counts = self._counters.counts
         self.outbox = Outbox()
+        self.aside = Aside(self.counts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
@@ -134,7 +138,13 @@ class Core:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def handle(self, message: Message, now: float) -> None:
-        """Take one message of the follower."""
+        """Take one message of the follower. What fails at it costs its source alone."""
+        try:
+            self._handle(message, now)
+        except Exception as error:  # noqa: BLE001 - the boundary of a source
+            self._put_source_aside(message, error)
+
+    def _handle(self, message: Message, now: float) -> None:
         match message:
             case Opened():
                 self._opened(message)
@@ -144,7 +154,7 @@ class Core:
                 self._access(message, now)
             case _:
                 source = self._sources.get(message.source)
-                if source is not None:
+                if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
                     self._of_source(source, message, now)
         if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
             self.changed = True
@@ -159,6 +169,55 @@ class Core:
                 self._caught_up(source, now)
             case Gone():
                 self._gone(source, now)
+
+    def _put_source_aside(self, message: Message, error: Exception) -> None:
+        name = "" if isinstance(message, Scanned) else message.source
+        why, source = self.aside.note("source", name, error), self._sources.get(name)
+        if source is None:
+            return
+        source.failed = why
+        self._sources.finish(source)
+        self._holding.pop(name, None)
+        self._note_unreadable(source, why)
+
+    def _note_unreadable(self, source: Source, why: str) -> None:
+        """A run that is there hears of it; no run begins."""
+        run = self._runs.get(self._sources.current(source.run, source))
+        if run is not None:
+            run.state.unreadable[source.name] = why
+            self._runs.note_lost(run, self._sources.of_run(source.run))
+            self._schedule.request(run)
+
+    def _note_readable(self, source: Source) -> None:
+        run = self._runs.get(self._sources.current(source.run, source))
+        if run is not None and run.state.unreadable.pop(source.name, None) is not None:
+            self._runs.note_lost(run, self._sources.of_run(source.run))
+            self._schedule.request(run)
+
+    def _of_run(self, run: Run, do: Callable[[], Sequence[Transition]], *, failed: bool = False) -> None:
+        """What is done with a run (`failed`: with one that was put aside); its transitions are kept. What fails at it
+        costs the run alone.
+        """
+        if bool(run.failed) is not failed:
+            return
+        try:
+            self._transitions += do()
+        except Exception as error:  # noqa: BLE001 - the boundary of a run
+            why = self.aside.note("run", run.state.name, error)
+            run.failed = f"not watched until the monitor is restarted: {why}; the traceback stands in the monitor's log"
+            run.state.lost = True
+            self._schedule.request(run)
+
+    def _tell_failed(self, run: Run, now: float) -> None:
+        """Once, unless it is an old log that nobody waits for."""
+        self._schedule.forget(run.state.name)
+        if not run.failed_told:
+            run.failed_told = True
+            written = (self.sources[name].mtime for name in self._sources.of_run(run.log))
+            recent = now + self._wall_offset - max(written, default=0.0) < self.config.detectors.hang.starting
+            if run.state.proven and not run.archived and (run.state.live or recent):
+                self._of_run(run, lambda: self._judge.put_aside(run, run.failed, now), failed=True)
+        self._runs.drop_expired(run, now)
 
     def _opened(self, message: Opened) -> None:
         name = run_name(message.path, message.path, self.config.runs)
@@ -193,6 +252,8 @@ class Core:
 
     def _flush(self, source: Source, now: float) -> None:
         """No more will come: what it ends with, without a line end, counts."""
+        if source.failed:
+            return
         self._fold(source, source.reader.flush(), source.mtime - self._wall_offset, now)
         self._release(source, now)
 
@@ -201,6 +262,9 @@ class Core:
             self._flush(source, now)
         self._counters.add_lines(source)
         self.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
+        if source.failed:
+            self.aside.forget("source", source.name)
+            self._note_readable(source)
         source.restart(self._rules, message)
         self.save_soon = True
         _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
@@ -217,7 +281,14 @@ class Core:
                 _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
         elif not self._sources.catching_up(source.run):
             self._schedule.request(run)
-            self._runs.archive_or_watch(run, now, new=source.new)
+            self._archive_or_watch(run, now, new=source.new)
+
+    def _archive_or_watch(self, run: Run, now: float, *, new: bool) -> None:
+        def do() -> tuple[()]:
+            self._runs.archive_or_watch(run, now, new=new)
+            return ()
+
+        self._of_run(run, do)
 
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""
@@ -317,7 +388,7 @@ class Core:
         if before is None:
             return
         run.deferred, before.deferred, run.backlog_at = before.deferred + run.deferred, [], before.backlog_at
-        self._transitions += self._judge.retire(before, at)
+        self._of_run(before, lambda: self._judge.retire(before, at))
         self._schedule.request(before)
         self.save_soon = True
 
@@ -327,7 +398,7 @@ class Core:
         return self._runs.get(name) or self._run(name, now, source)
 
     def _fold_into(self, run: Run | None, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
-        if run is None or not entries:
+        if run is None or not entries or run.failed:
             return
         state = run.state
         if source.name not in state.sources:
@@ -336,7 +407,7 @@ class Core:
             run.backlog_at = now
             entries = _taken_now(run, source, entries, at)
         before, stamped, read_at = state.progress_at, state.progress_clock, state.read_at
-        self._transitions += self._judge.take(run, entries, source.name, at, source.caught_up)
+        self._of_run(run, lambda: self._judge.take(run, entries, source.name, at, source.caught_up))
         if run.archived and source.caught_up and state.progress_at != before:
             run.archived = being_copied(state, stamped, now - read_at, now)  # else it moves
         state.read_at = now
@@ -352,18 +423,19 @@ class Core:
 
     def _fold_deferred(self, run: Run, now: float) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
-        self._take_deferred(run)
+        self._of_run(run, lambda: self._take_deferred(run))
         self._schedule.request(run)
         new = all(source.new for source in self._sources.by_name.values() if source.run == run.state.name)
-        self._runs.archive_or_watch(run, now, new=new)
+        self._archive_or_watch(run, now, new=new)
 
-    def _take_deferred(self, run: Run) -> None:
+    def _take_deferred(self, run: Run) -> tuple[()]:
         last = run.state.log_clock_last
         for entry, source, at in run.deferred:
             logged = log_clock(entry.event.logged_at)
             if last is None or logged is None or logged >= last:
                 self._judge.take(run, (entry,), source, at, False)
         run.deferred.clear()
+        return ()
 
     def _run(self, name: str, now: float, source: Source | None = None) -> Run | None:
         """The run of that name, new or saved; None if there are too many that live. `source` tells the log that it is
@@ -408,32 +480,37 @@ class Core:
                 continue
             if self._sources.catching_up(run.log) or name in waiting:
                 continue
+            if run.failed:
+                self._tell_failed(run, now)
+                continue
             if run.deferred and now - run.backlog_at >= _BACKLOG_QUIET:
                 self._fold_deferred(run, now)
-            if self._schedule.take(run, now):
-                self._judge_run(run, now)
+            self._of_run(run, lambda run=run: self._judge_run(run, now))  # type: ignore[misc]
         transitions, self._transitions = self._transitions, []
         return transitions
 
-    def _judge_run(self, run: Run, now: float) -> None:
+    def _judge_run(self, run: Run, now: float) -> list[Transition]:
+        if not self._schedule.take(run, now):
+            return []
         before = run.state.hung, run.state.phase
         transitions = self._judge.judge(run, now)
-        self._transitions += transitions
         if transitions or before != (run.state.hung, run.state.phase):
             run.dirty = self.changed = True
         run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
         if self._runs.drop_expired(run, now):
             self.changed = True
+        return transitions
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
     def snapshot(self, now: float, *, pages: bool = True) -> Snapshot:
         """What HTTP may show until the next one; without `pages` those in it may be older than its samples."""
-        shown = tuple(
-            show(run, now, self.config, pages=pages)
-            for name, run in sorted(self.runs.items())
+        runs = [
+            run
+            for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self._sources.catching_up(run.log))
-        )
+        ]
+        shown = show_all(runs, now, self.config, self.aside, pages=pages)
         count_sources(self.counted(), self.sources, self.runs.values(), self._rules)
         self.counts.set("runs", len(shown))
         at = now + self._wall_offset
@@ -466,21 +543,24 @@ class Core:
 
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""
+        failed = failed_logs(self.runs, self.sources)
         saved = self._saved.unclaimed(now)
         saved.wall_offset = self._wall_offset
         saved.owed = self.outbox.save()
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         for name, source in self.sources.items():
-            reader = source.reader.save()
-            position, known = source.marker.position(reader["offset"]), source.experiments.known()
-            saved.sources[name] = SavedSource(source.run, position, reader, now, known)
+            with self.aside.saving(source.run, failed):
+                reader = source.reader.save()
+                position, known = source.marker.position(reader["offset"]), source.experiments.known()
+                saved.sources[name] = SavedSource(source.run, position, reader, now, known)
         held: dict[str, list[Source]] = {}
         for source in self._holders():
             held.setdefault(self._sources.current(source.run, source), []).append(source)
         for name, run in self.runs.items():
-            if run.state.proven:
-                saved.runs[name] = self._saved_run(run, held.get(name, ()))
-        return saved
+            if run.state.proven and run.log not in failed:
+                with self.aside.saving(run.log, failed):
+                    saved.runs[name] = self._saved_run(run, held.get(name, ()))
+        return saved.without(failed)
 
     def _saved_run(self, run: Run, holding: Sequence[Source]) -> Judged:
         run.state.history.flush()

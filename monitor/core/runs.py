@@ -51,6 +51,9 @@ class Run(Judged):
     page_due: bool = False
     """The page and the charts in `shown` are older than its samples."""
     shown_state: str = ""
+    failed: str = ""
+    """What the monitor's own code failed by at it: it is put aside (aside.py)."""
+    failed_told: bool = False
     shown_at: float = 0.0
 
     @property
@@ -100,9 +103,9 @@ class Runs:
         dead = [
             (run.state.progress_at or 0.0, name)
             for name, run in self.by_name.items()
-            if not run.book.open
+            if (run.failed or not run.book.open)
             and (run.archived or not busy(run.log))
-            and (not run.state.live or run.state.phase in ENDED)
+            and (run.failed or not run.state.live or run.state.phase in ENDED)
         ]
         if not dead:
             return None
@@ -119,7 +122,7 @@ class Runs:
         """Drop a run that ended, or was archived, longer ago than the retention. True if it was."""
         if run.archived and run.book.open:
             return False
-        over = run.archived or run.state.phase in ENDED
+        over = run.failed or run.archived or run.state.phase in ENDED
         if not over or now - run.state.read_at <= self._config.run_retention:
             return False
         del self.by_name[run.state.name]

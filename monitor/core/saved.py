@@ -6,7 +6,7 @@ opens it, and its run with it, under the name that the present configuration giv
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from monitor.core.outbox import Owed
@@ -61,6 +61,20 @@ class Saved:
         sources = {name: one for name, one in self.sources.items() if now - one.saved_at < _KEEP_SECONDS}
         wanted = {one.run for one in sources.values()}
         return Saved(sources, {name: run for name, run in self.runs.items() if _log_of(name, run) in wanted})
+
+    def logs(self) -> set[str]:
+        """The runs that sources are known by."""
+        return {one.run for one in self.sources.values()} | {_log_of(name, run) for name, run in self.runs.items()}
+
+    def only(self, logs: set[str]) -> Saved:
+        """What belongs to these logs: their offsets and their runs, never one without the other."""
+        sources = {name: one for name, one in self.sources.items() if one.run in logs}
+        runs = {name: run for name, run in self.runs.items() if _log_of(name, run) in logs}
+        return replace(self, sources=sources, runs=runs)
+
+    def without(self, logs: set[str]) -> Saved:
+        """What does not."""
+        return self.only(self.logs() - logs)
 
     def forget_expired_runs(self) -> None:
         """Drop the sources of runs that were shown, ended and are no longer kept: they are read again."""

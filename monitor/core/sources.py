@@ -45,6 +45,8 @@ class Source:
     untrained_logged: bool = False
     new: bool = False
     """It was not there when its directory was first searched: it came while we watched."""
+    failed: str = ""
+    """What the monitor's own code failed by at it: it is put aside (aside.py) until other content begins."""
     has_steps: bool = False
     """It holds lines of the training loop, not only of what surrounds it."""
     experiments: Experiments = field(default_factory=Experiments)
@@ -63,7 +65,7 @@ class Source:
         """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
         if message is not None:
             self.marker.feed(message)
-        self.reader, self.counted = judged_reader(rules), (0, 0)
+        self.reader, self.counted, self.failed = judged_reader(rules), (0, 0), ""
 
 
 class Sources:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from monitor.config import Config
+from monitor.core.aside import Aside
 from monitor.core.runs import Run
 from monitor.core.sources import Source
 from monitor.detectors import hang
@@ -16,6 +17,20 @@ from monitor.run import derived
 from parsers.engine.scan import Rule
 
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
+
+
+def show_all(runs: Iterable[Run], now: float, config: Config, aside: Aside, *, pages: bool) -> tuple[RunSnapshot, ...]:
+    """Each run as HTTP shows it. One that cannot be shown is shown as it was last, if it ever was."""
+    out: list[RunSnapshot] = []
+    for run in runs:
+        try:
+            shown: RunSnapshot | None = show(run, now, config, pages=pages)
+        except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
+            aside.note("page", run.state.name, error)
+            shown = run.shown
+        if shown is not None:
+            out.append(shown)
+    return tuple(out)
 
 
 def show(run: Run, now: float, config: Config, *, pages: bool) -> RunSnapshot:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from monitor.follow.patterns import Watch
 from monitor.follow.schedule import Schedule
 from monitor.follow.settings import FollowSettings
 from monitor.follow.source import Source
+
+_log = logging.getLogger(__name__)
 
 _REMEMBERED_PATHS = 4096  # whether a walk may find them: asking the patterns again takes some 20 us
 Mode = Literal["inotify", "poll"]
@@ -91,11 +94,22 @@ class MountReader:
         self._context.spread_seconds = len(self.sources) / self._settings.stats_per_second
         self.hurried = self._walk is not None
         for source in self._schedule.take(clock.monotonic()):
-            yield from source.poll(clock.monotonic(), clock.wall())
+            yield from self._poll_source(source, clock)
             self.hurried = self.hurried or source.more
             self._schedule.put(source)
         self._passes += 1
         self._seconds += clock.monotonic() - begun
+
+    def _poll_source(self, source: Source, clock: Clock) -> Iterator[Message]:
+        """Look at one file. A bug that it wakes costs this file alone: it is looked at no more."""
+        try:
+            yield from source.poll(clock.monotonic(), clock.wall())
+        except Exception as error:  # noqa: BLE001 - the boundary of a file
+            _log.exception("source=%r put aside: the monitor's own code failed at it", source.path)
+            source.leave()
+            source.more, source.due_at = False, float("inf")
+            reason = f"the monitor's own code failed at it ({type(error).__name__})"
+            yield Unreadable(source.source, None, reason, clock.wall())
 
     def wait(self, now: float) -> float:
         """Seconds until something is due."""
@@ -148,6 +162,10 @@ class MountReader:
             try:
                 found = next(self._steps)
             except StopIteration:
+                yield self._scanned(self._walk, clock)
+                return
+            except Exception:  # noqa: BLE001 - the boundary of the search
+                _log.exception("mount=%r: the search for logs failed; it begins anew", self.mount.point)
                 yield self._scanned(self._walk, clock)
                 return
             if found is not None:

@@ -234,7 +234,7 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     divisible = _whole(values.get("make_vocab_size_divisible_by"))
     if vocab and divisible and "padded_vocab_size" not in told:
         multiple = divisible * tensor
-        told["padded_vocab_size"] = -(-vocab // multiple) * multiple
+        told["padded_vocab_size"] = whole(-(-vocab // multiple) * multiple)
     return told
 
 
@@ -286,7 +286,7 @@ def _derive_trainer(new: Topology) -> None:
             if new.global_batch_size % step == 0:
                 new.data_parallel_size = new.global_batch_size // step
     if new.world_size is None and new.data_parallel_size:
-        new.world_size = new.data_parallel_size * context
+        new.world_size = whole(new.data_parallel_size * context)
 
 
 def _derive(new: Topology, _old: Topology) -> Topology:
@@ -301,11 +301,11 @@ def _derive(new: Topology, _old: Topology) -> Topology:
         if new.world_size and new.data_parallel_size is None and new.world_size % replica == 0:
             new.data_parallel_size = new.world_size // replica
         elif new.data_parallel_size and new.world_size is None:
-            new.world_size = new.data_parallel_size * replica
+            new.world_size = whole(new.data_parallel_size * replica)
     if new.global_batch_size is None and new.micro_batch_size and new.gradient_accumulation_steps:
         ranks = new.data_parallel_size or (new.world_size if tensor in (None, 1) and pipeline in (None, 1) else None)
         if ranks:
-            new.global_batch_size = new.micro_batch_size * new.gradient_accumulation_steps * ranks
+            new.global_batch_size = whole(new.micro_batch_size * new.gradient_accumulation_steps * ranks)
     return new
 
 

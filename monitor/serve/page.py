@@ -8,13 +8,17 @@ but the charts, and reload by themselves.
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable, Iterable
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from monitor.metrics import RunSnapshot, Snapshot
 from monitor.serve.formats import FLEET, LABELS, SYMBOLS, Figure, duration, facts, figures, instant
 
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _RELOAD_SECONDS = 5  # without script
 _FACTS = ("topology", "software", "environment", "tflops_formula", "failure", "sources")
 _UPLOT = (
@@ -50,7 +54,7 @@ def _document(title: str, root: str, script: str, body: str) -> str:
 
 def render_index(snapshot: Snapshot, now: float) -> str:
     """All runs and their open incidents."""
-    rows = "".join(_row(run.page, now) for run in snapshot.runs)
+    rows = "".join(each_run(snapshot.runs, lambda run: _row(run.page, now)))
     heads = "".join(f"<th scope=col>{escape(LABELS[key])}" for key in FLEET)
     incidents = sorted(snapshot.incidents, key=lambda item: (_SEVERITY.get(item["severity"], 3), item["since"]))
     empty = "" if not snapshot.runs else " hidden"
@@ -73,6 +77,17 @@ def render_index(snapshot: Snapshot, now: float) -> str:
         f"{''.join(_incident(item, now, '') for item in incidents)}</div>"
         f"<p id=none class=soft{' hidden' if incidents else ''}>None.</p></section></main>",
     )
+
+
+def each_run(runs: Iterable[RunSnapshot], shown: Callable[[RunSnapshot], T]) -> list[T]:
+    """What is shown of each run. One that cannot be shown costs the page its own part alone."""
+    out: list[T] = []
+    for run in runs:
+        try:
+            out.append(shown(run))
+        except Exception:  # noqa: BLE001 - the boundary of a row
+            _log.exception("run=%r could not be shown and is left out", run.run)
+    return out
 
 
 def _open_count(count: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from monitor.metrics import RunSnapshot, Snapshot
-from monitor.serve.page import live_run, render_index, render_run, summary
+from monitor.serve.page import each_run, live_run, render_index, render_run, summary
 from monitor.serve.past import history_json
 from monitor.serve.server import Reply, Request
 
@@ -64,7 +64,7 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
         run = _find(snapshot, path.removeprefix("/runs/"), request)
         return _html(render_run(run, now, _root(request))) if run else None
     if path == "/api/v1/runs":
-        runs = [live_run(run.page, now) for run in snapshot.runs]
+        runs = each_run(snapshot.runs, lambda run: live_run(run.page, now))
         return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
     if path == "/api/v1/incidents":
         return _json({"at": now, "incidents": list(snapshot.incidents)})

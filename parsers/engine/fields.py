@@ -1,6 +1,9 @@
 """`name: value |` sequences, numbers and units. Milliseconds become seconds here and nowhere else.
 
 Fields are matched by name: programs add, drop and reorder them from version to version.
+
+Here numbers are made, and here they are bounded: a whole number that 64 bits do not hold, a size that no memory has, a
+time or rate that is not finite is absent. `rejected` counts these: the reader reports their lines as malformed.
 """
 
 from __future__ import annotations
@@ -8,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import isfinite
+from typing import TypeVar
 
+N = TypeVar("N", int, float)
 MIB = 1024**2
 GIB = 1024**3
 
@@ -37,6 +42,24 @@ _TIME_UNIT = re.compile(r"\s(ms|s|min|h)$")
 _MAX_GIB = 1e9  # more is no memory
 _MAX_MIB = 1e12
 _MAX_INTEGER = 10**18  # what a signed 64-bit counter holds; longer runs of digits are no number of a training
+
+
+class _Rejected:
+    """Counts on; whoever wants to know whether a line held one compares before and after. Of one thread at a time."""
+
+    count = 0
+
+
+def rejected() -> int:
+    """Numbers out of bounds so far."""
+    return _Rejected.count
+
+
+def _bounded(value: N, holds: bool) -> N | None:
+    if holds:
+        return value
+    _Rejected.count += 1
+    return None
 
 
 def name_and_value(piece: str) -> tuple[str, str] | None:
@@ -75,7 +98,7 @@ def number(text: str) -> float | None:
 def finite(text: str) -> float | None:
     """The same where nan and inf say nothing: a time, a rate, a size. None for them."""
     value = number(text)
-    return value if value is not None and isfinite(value) else None
+    return None if value is None else _bounded(value, isfinite(value))
 
 
 def whole(value: float) -> int | None:
@@ -89,10 +112,10 @@ def integer(text: str) -> int | None:
         whole = int(text)
     except ValueError:
         value = number(text)
-        if value is None or not abs(value) < _MAX_INTEGER or value != int(value):  # NaN fails the comparison too
+        if value is None or _bounded(value, abs(value) < _MAX_INTEGER) is None:  # NaN fails the comparison too
             return None
-        whole = int(value)
-    return whole if abs(whole) < _MAX_INTEGER else None
+        return int(value) if value == int(value) else None
+    return _bounded(whole, abs(whole) < _MAX_INTEGER)
 
 
 _AMOUNT = re.compile(
@@ -173,7 +196,7 @@ def clock(text: str) -> float | None:
             total = total * 60.0 + float(part)
     except ValueError:
         return None
-    return total if isfinite(total) else None
+    return _bounded(total, isfinite(total))
 
 
 def per_second(text: str) -> float | None:
@@ -193,13 +216,13 @@ def ratio(text: str) -> float | None:
 def mebibytes(text: str) -> int | None:
     """A number of MiB as bytes."""
     value = number(text)
-    return round(value * MIB) if value is not None and abs(value) < _MAX_MIB else None
+    return None if value is None or _bounded(value, abs(value) < _MAX_MIB) is None else round(value * MIB)
 
 
 def gibibytes(text: str) -> int | None:
     """A number of GiB as bytes."""
     value = number(text)
-    return round(value * GIB) if value is not None and abs(value) < _MAX_GIB else None
+    return None if value is None or _bounded(value, abs(value) < _MAX_GIB) is None else round(value * GIB)
 
 
 def byte_size(text: str, default_unit: str = "b") -> int | None:
@@ -208,11 +231,11 @@ def byte_size(text: str, default_unit: str = "b") -> int | None:
     if not match:
         return None
     size = float(match[1]) * _BYTE_UNITS[(match[2] or default_unit).lower()]
-    return round(size) if abs(size) < _MAX_INTEGER else None
+    return None if _bounded(size, abs(size) < _MAX_INTEGER) is None else round(size)
 
 
 def teraflops(text: str) -> float | None:
     """`13.3TFLOPS`, `512.0 GFLOPS` as TFLOP/s. gpt-neox scales the unit with the value; below 1000 it prints none."""
     match = _FLOPS.match(text)
     value = float(match[1]) * _FLOPS_UNITS[(match[2] or "").lower()] if match else None
-    return value if value is not None and isfinite(value) else None
+    return None if value is None else _bounded(value, isfinite(value))

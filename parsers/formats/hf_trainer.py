@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from math import isfinite
 from typing import Any
 
 from parsers.engine.fields import clock, finite, gibibytes, integer, per_second
@@ -92,8 +91,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _finite(text: str | None) -> float | None:
-    value = _number(text)
-    return value if value is not None and isfinite(value) else None
+    return None if text is None or _number(text) is None else finite(text)
 
 
 def read_bar(line: Line) -> Iterator[Event]:

@@ -75,6 +75,37 @@ def test_a_run_that_stops_is_hung_in_time(start: Start, training: Writer) -> Non
     assert daemon.metric("megatron_incidents_total", incident="hang") == 1.0
 
 
+POISON = """\
+{'loss': 2.0, 'memory(GiB)': inf}
+{'loss': 2.0, 'global_step/max_steps': '1/²'}
+[INFO|trainer.py:1147] >>   Total optimization steps = 18446744073709551616
+{'loss': 2.0, 'global_step/max_steps': '3/99999999999999999999'}
+Total number of parameters in billions: 99999999999999999999999999
+using world size: 99999999999999999999999999, data-parallel-size: 8, tensor-model-parallel size: 2
+using world size: 8, data-parallel-size: 8, context-parallel size: 1, tensor-model-parallel size: 900000000000000000, \
+pipeline-model-parallel size: 900000000000000000
+"""
+
+
+def test_no_line_ends_the_daemon(start: Start, training: Writer, tmp_path: Path) -> None:
+    """Numbers that are none, in the backlog, live and in the saved state: counted, and the other run goes on."""
+    bad = tmp_path / "bad.log"
+    bad.write_text(POISON + line(1) + line(2))
+    daemon = start(str(training.path), str(bad))
+    daemon.wait(lambda: daemon.metric("megatron_monitor_runs") == 2.0)
+    with bad.open("a") as stream:
+        stream.write(POISON + line(3) + POISON)
+    daemon.wait(lambda: daemon.metric("megatron_iteration", run="bad") == 3.0)
+    assert (daemon.metric("megatron_monitor_malformed_lines_total", rule="hf.dict_or_bar") or 0) >= 4
+    assert daemon.metric("megatron_monitor_put_aside_total") is None
+    counted = daemon.metric("megatron_iterations_total", run="bad")  # the dicts are steps of a trainer of their own
+    assert daemon.terminate() == 0
+    daemon = start(str(training.path), str(bad))
+    daemon.wait(lambda: daemon.metric("megatron_iteration", run="bad") == 3.0)
+    assert daemon.metric("megatron_iterations_total", run="bad") == counted
+    daemon.wait(lambda: (daemon.metric("megatron_iteration", run="train") or 0) >= training.number - 8)
+
+
 def test_a_line_is_shown_within_a_second_and_a_half(start: Start, tmp_path: Path) -> None:
     """A written line is on /metrics within 1.5 s, also in a file that did not exist at the start."""
     path = tmp_path / "train.log"

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parsers.engine import search
+from parsers.engine.fields import rejected
 from parsers.engine.memo import Memo
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Gatherer, Line, Rule, Scanner
-from parsers.events import ANSI, Event
+from parsers.events import ANSI, Event, Malformed
 from parsers.reader import SourceReader
 from parsers.registry import RULES
 
@@ -52,9 +53,12 @@ def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list
             gatherers.remove((name, gatherer))
         if took:
             return said
+    malformed = ""
     for rule in RULES:
         if any(anchor in raw for anchor in rule.anchors):
+            before = rejected()
             items = list(rule.read(line))
+            malformed = malformed or (rule.name if rejected() != before else "")
             for item in items:
                 if isinstance(item, Event):
                     said.append((rule.name, repr(item)))
@@ -62,6 +66,8 @@ def _said(line: Line, raw: bytes, gatherers: list[tuple[str, Gatherer]]) -> list
                     gatherers.append((rule.name, item))
             if items:
                 break
+    if malformed:
+        said.append((malformed, repr(Malformed(rule=malformed, text=line.text[:500], **line.origin))))
     return said
 
 

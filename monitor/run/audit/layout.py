@@ -8,6 +8,7 @@ from monitor.run.audit.checks import Finding
 from monitor.run.state import RunState
 from monitor.run.topology import Topology
 from parsers.dialects import dialect_of
+from parsers.engine.fields import whole
 
 _NEAR_POWER = 0.03  # 1048 is 2.3 % from 1024
 _SMALLEST_SLIP = 256  # below, every number is near a power of two
@@ -46,7 +47,7 @@ def _world(topology: Topology) -> Iterator[Finding]:
         "K02",
         "warning",
         f"{factors} = {product} is not the world size {world}",
-        evidence={"product": product, "world_size": world},
+        evidence={"product": whole(product), "world_size": world},
     )
 
 

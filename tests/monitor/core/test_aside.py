@@ -1,0 +1,274 @@
+"""Nothing that a log makes the monitor do ends the daemon: what fails is put aside, its neighbour goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from monitor import judgement
+from monitor.clock import ManualClock
+from monitor.config import load
+from monitor.core import Core, view
+from monitor.core.saved import Saved
+from monitor.detectors import DETECTORS
+from monitor.follow.messages import CaughtUp, Data, Opened, Restarted
+from monitor.incidents import Transition
+from monitor.notifiers.message import payload
+from monitor.run.topology import Topology
+from monitor.serve.http import App
+from monitor.serve.server import Request
+from monitor.store import decode, encode
+from parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
+from parsers.reader import SourceReader
+from tests.lines import line
+
+NOW = 1_700_000_000.0
+
+
+class Two:
+    """A run that is called bad and one that is called good, each with a file."""
+
+    def __init__(self) -> None:
+        self.core = Core(load("", ["runs=[{paths: [/l/*.log]}]"]))
+        self.now, self.number = NOW, 0
+        self.offsets = {"/l/bad.log": 0, "/l/good.log": 0}
+        self.told: list[Transition] = []
+        for path in self.offsets:
+            self.core.handle(Opened(path, path, None, 0, NOW, False), NOW)
+            self.core.handle(CaughtUp(path, NOW), NOW)
+
+    def step(self, text: bytes = b"", seconds: float = 10.0) -> None:
+        """Both write the next iteration; the bad one `text` besides."""
+        self.number += 1
+        self.now += seconds
+        for path in self.offsets:
+            data = line(self.number).encode() + (text if "bad" in path else b"")
+            self.feed(path, data)
+        self.told += self.core.tick(self.now)
+
+    def feed(self, path: str, data: bytes) -> None:
+        """Bytes of one of them."""
+        self.core.handle(Data(path, self.offsets[path], data, self.now, self.now, 0), self.now)
+        self.offsets[path] += len(data)
+
+    def pages(self) -> dict[str, bytes]:
+        """What HTTP shows."""
+        snapshot = self.core.snapshot(self.now)
+        app = App(lambda: snapshot, ManualClock(self.now))
+        paths = ["/", "/metrics", "/api/v1/runs", "/api/v1/incidents", *(f"/runs/{run.run}" for run in snapshot.runs)]
+        replies = {path: app(Request(path=path)) for path in paths}
+        assert {reply.status for reply in replies.values()} == {200}
+        return {path: reply.body for path, reply in replies.items()}
+
+    def saved(self) -> Saved:
+        """What a restart finds."""
+        found: Saved = decode(self.core.aside.saved(self.core.save(self.now), encode), Saved)
+        return found
+
+    def put_aside(self) -> dict[str, float]:
+        """Room -> how much was put aside."""
+        counted = self.core.counted().values.get("megatron_monitor_put_aside_total", {})
+        return {labels[0]: count for labels, count in counted.items()}
+
+    def check_good(self) -> None:
+        """The neighbour is read, judged, shown and saved; its hang is told."""
+        good = self.core.runs["good"]
+        assert good.state.latest.iteration == self.number
+        assert not good.book.open
+        assert f'megatron_iteration{{run="good"}} {self.number:.1f}'.encode() in self.pages()["/metrics"]
+        assert self.saved().runs["good"].state.latest.iteration == self.number
+        self.told += self.core.tick(self.now + 7200.0)
+        assert [(one.incident, one.status) for one in self.told if one.run == "good" and not one.quiet] == [
+            ("hang", "firing")
+        ]
+
+
+def raising(real: Callable[..., Any], run: str = "bad") -> Callable[..., Any]:
+    """The same, but it raises at that run."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        state = getattr(args[0], "state", args[0])
+        if getattr(state, "name", run) == run:
+            raise OverflowError("cannot convert float infinity to integer")
+        return real(*args, **kwargs)
+
+    return call
+
+
+CALLS = [
+    (name, call)
+    for name, row in DETECTORS.items()
+    for call in ("check", "update", "on_event")
+    if getattr(row, call) is not None
+]
+
+
+@pytest.mark.parametrize(("detector", "call"), CALLS, ids=lambda part: part)
+def test_a_detector_that_raises(monkeypatch: pytest.MonkeyPatch, detector: str, call: str) -> None:
+    """Its run is put aside, told once and not saved; the neighbour goes on."""
+    row = DETECTORS[detector]
+    broken = msgspec.structs.replace(row, **{call: raising(getattr(row, call))})
+    monkeypatch.setitem(judgement.DETECTORS, detector, broken)
+    two = Two()
+    for _ in range(3):
+        two.step()
+    for kind in row.listens:
+        entry = LogEvent(9, "x", _event(kind), b"")
+        two.core._fold(two.core.sources["/l/bad.log"], [entry], two.now, two.now)
+    two.step()
+    two.step()
+    assert two.put_aside() == {"run": 1.0}
+    assert [(one.incident, one.severity) for one in two.told if one.run == "bad"] == [("source_lost", "critical")]
+    assert "OverflowError" in two.told[0].summary
+    assert set(two.saved().runs) == {"good"}
+    assert set(two.saved().sources) == {"/l/good.log"}
+    two.check_good()
+
+
+@pytest.mark.parametrize("room", ["reader", "fold", "page", "metrics", "state", "gather"])
+def test_a_room_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room: str) -> None:
+    """Told once, logged once with its traceback, and nothing else is touched."""
+    two = Two()
+    two.step()
+    two.step()
+    bad = two.core.sources["/l/bad.log"]
+    if room == "reader":
+        monkeypatch.setattr(bad, "reader", SourceReader())
+        monkeypatch.setattr(bad.reader, "feed", raising(bad.reader.feed))
+    elif room == "fold":
+        monkeypatch.setattr(judgement, "fold", raising(judgement.fold))
+    elif room == "page":
+        monkeypatch.setattr(view, "page_of", raising(view.page_of))
+    elif room == "metrics":
+        monkeypatch.setattr(view, "samples_of", raising(view.samples_of))
+    elif room == "state":
+        two.core.runs["bad"].state.software["x"] = "\ud800"
+    else:
+        monkeypatch.setattr(bad.marker, "position", raising(bad.marker.position))
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            two.step()
+            two.pages()
+            two.saved()
+    names = {"reader": "source", "fold": "run", "metrics": "page", "gather": "state"}
+    assert two.put_aside() == {names.get(room, room): 1.0}
+    (record,) = [record for record in caplog.records if record.name == "monitor.core.aside"]
+    assert record.exc_info is not None
+    lost = [one for one in two.told if one.run == "bad"]
+    if room in ("reader", "fold"):
+        assert [(one.incident, one.status, one.severity) for one in lost] == [("source_lost", "firing", "critical")]
+    else:
+        assert lost == []
+        assert two.core.runs["bad"].state.latest.iteration == two.number
+    assert ("bad" in two.saved().runs) is (room in ("page", "metrics"))
+    two.check_good()
+
+
+def test_a_source_is_read_again_when_other_content_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rotation it is a log as any other; what was told is resolved."""
+    two = Two()
+    two.step()
+    bad = two.core.sources["/l/bad.log"]
+    monkeypatch.setattr(bad.reader, "feed", raising(bad.reader.feed))
+    two.step()
+    two.core.handle(Restarted("/l/bad.log", "rotated", "proof"), two.now)
+    two.offsets["/l/bad.log"] = 0
+    two.step()
+    assert [(one.incident, one.status) for one in two.told] == [("source_lost", "firing"), ("source_lost", "resolved")]
+    assert two.core.runs["bad"].state.latest.iteration == two.number
+    two.check_good()
+
+
+# --- numbers in every field of every event --------------------------------------------------------------------------
+
+WHOLE = (0, -1, 2**31, 2**53, -(2**53))  # 2,000 times the largest, summed up, are no more than 64 bits
+REAL = (math.inf, -math.inf, math.nan, -0.0, 1e308, 5e-324)
+BEYOND = (10**18 - 1, 10**400)
+NO_TEXT = ("\ud800",)
+TEXTS = ("", "²", "١٢", "inf", "nan", "-0", "1" * 400, "\x1b[0m")
+
+
+def _fitting(kind: Any) -> tuple[Any, ...]:
+    """Values that the type of a field allows, as a parser may make them."""
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if origin is dict:
+        return tuple({key: value} for key in ("x", "²", "") for value in _fitting(of[1]))
+    if origin is tuple:
+        return tuple(zip(*(_fitting(one) for one in of), strict=False))
+    if origin is typing.Literal:
+        return tuple(of)
+    if of:
+        return tuple(value for one in of for value in _fitting(one))
+    table: dict[Any, tuple[Any, ...]] = {int: WHOLE, float: REAL, str: TEXTS, bool: (True, False), type(None): (None,)}
+    return table.get(kind, ())
+
+
+def _event(kind: type[Event], **values: Any) -> Event:
+    """An event of this type with plain values where it needs some."""
+    hints = typing.get_type_hints(kind)
+    for one in msgspec.structs.fields(kind):
+        if one.required and one.name not in values:
+            plain = {int: 3, float: 3.0, str: "x"}
+            fitting = _fitting(hints[one.name])
+            values[one.name] = plain.get(hints[one.name], fitting[0] if fitting else None)
+    return kind(**values)
+
+
+def _variants(kind: type[Event], *, beyond: bool) -> Iterator[Event]:
+    if kind is SizesTold:  # its names are a closed set
+        sizes = [one.name for one in dataclasses.fields(Topology) if one.type == "int | None"]
+        yield from (SizesTold(values={name: value}) for name in sizes for value in (BEYOND if beyond else WHOLE))
+        return
+    for name, hint in typing.get_type_hints(kind).items():
+        if typing.get_origin(hint) is typing.ClassVar or name not in kind.__struct_fields__:
+            continue
+        fitting = _fitting(hint)
+        if not beyond:
+            values = fitting
+        elif any(isinstance(one, int | float) and not isinstance(one, bool) for one in fitting):
+            values = BEYOND
+        elif any(isinstance(one, str) for one in fitting):
+            values = NO_TEXT
+        else:
+            values = ()
+        for value in values:
+            yield _event(kind, **{name: value})
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES.values(), ids=EVENT_TYPES)
+def test_each_field_of_each_event(kind: type[Event]) -> None:
+    """What a parser may give is folded, judged, shown, sent and saved, and nothing is put aside; what none may give
+    (beyond 64 bits) costs its own run at most.
+    """
+    two = Two()
+    two.step()
+    two.step()
+    for place, event in enumerate(_variants(kind, beyond=False)):
+        two.core._fold(two.core.sources["/l/bad.log"], [LogEvent(place, "x", event, b"x")], two.now, two.now)
+        two.told += two.core.tick(two.now)
+        if place % 32 == 0:
+            two.step()
+            two.pages()
+    for one in two.told:
+        json.loads(json.dumps(payload(one), allow_nan=False))
+    encode(decode(encode(two.core.save(two.now)), Saved))
+    two.pages()
+    assert two.put_aside() == {}
+    two.step()
+    two.told = [one for one in two.told if one.run == "good"]
+    two.check_good()
+    for event in _variants(kind, beyond=True):
+        two = Two()
+        two.core._fold(two.core.sources["/l/bad.log"], [LogEvent(1, "x", event, b"x")], two.now, two.now)
+        two.step()
+        two.core.snapshot(two.now)
+        two.saved()
+        assert two.core.runs["good"].state.latest.iteration == two.number
