@@ -17,7 +17,7 @@ from monitor.detectors.base import Detector, Verdict, recall
 from monitor.incidents import IncidentBook, Transition, judge
 from monitor.run.attempts import retire
 from monitor.run.ends import believe, settle
-from monitor.run.fold import fold
+from monitor.run.fold import fold, fold_timers
 from monitor.run.state import RunState
 from monitor.run.step import STEP_EVENTS, Step, step_of
 from parsers.events import (
@@ -94,6 +94,8 @@ class Judge:
         for entry in entries:
             event = entry.event
             kind = type(event)
+            if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
+                continue
             if steps and (kind not in _KEEP_BUFFER or _may_restart(state, event)):
                 self._update(state, steps)
                 steps = []

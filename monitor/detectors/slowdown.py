@@ -476,8 +476,8 @@ def _renew_segment(memory: Memory, track: Level) -> None:
     if memory.segments and memory.segments[-1].attempt == memory.attempt and track.value is not None:
         segment = memory.segments[-1]
         segment.level = min(segment.level, track.value)
-        if memory.shift is None and memory.window.lines:
-            segment.profile = memory.window.usual()
+        if segment.profile is None and memory.shift is None:
+            segment.profile = memory.window.usual()  # timers are printed seldom
 
 
 # --- the verdict ----------------------------------------------------------------------------------------------------

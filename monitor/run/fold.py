@@ -238,6 +238,20 @@ def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float,
     return False
 
 
+def fold_timers(state: RunState, event: TimersReported, at: float) -> bool:
+    """`fold` for the most frequent lines of some logs: timers that tell nothing but the time of an iteration's parts.
+    False where they tell more; nothing is folded then.
+    """
+    if event.logged_at is not None or event.node is not None or state.first_at is None or not state.proven:
+        return False
+    if not BESIDE.isdisjoint(event.timers):
+        return False
+    if at > state.updated_at:
+        state.updated_at = at
+    state.account.take(event, state.driver == "iteration")
+    return True
+
+
 def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
     news = state.overflows.take_line(event, state.latest.iteration or 0, state.log_interval or 1)
     state.overflows_total += news

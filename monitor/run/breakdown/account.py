@@ -89,7 +89,9 @@ class Account:
         behind = self.behind
         self.last = None
         if behind and iteration is not None:
-            timers = {name: took for name, took in behind.items() if name not in IGNORED}
+            timers = behind
+            if not IGNORED.isdisjoint(behind):
+                timers = {name: took for name, took in behind.items() if name not in IGNORED}
             if self.summed:
                 timers = _of_one(timers, self.summed, seconds, interval)
             if timers:

@@ -46,7 +46,7 @@ class Window(Struct):
 
     def usual(self) -> Profile | None:
         """What the present launch takes."""
-        return profile(self.lines[-_BEFORE:]) if len(self.lines) > _LEARN else self.first or profile(self.lines)
+        return self.first or profile(self.lines[-_BEFORE:])
 
     def shifted(self, onset: int, *, drifted: bool = False, before: Profile | None = None) -> None:
         """Iterations are slower since `onset`; `before`: other launches, where it is one of them."""
