@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from monitor.detectors import slowdown
 from monitor.detectors.base import Detector, Verdict, missing_evidence
 from monitor.run.flops import computed_tflops
 from monitor.run.iterations import SILENT_SAVE
@@ -308,6 +309,10 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     )
     if hung:
         summary += _suspects(state, evidence)
+        pace = slowdown.before_hang(state)
+        if pace:
+            summary += f"; before it {pace}"
+            evidence["pace_before"] = pace
         evidence["advice"] = _advice(state, blocking)
     return Verdict(
         "hang",

@@ -16,6 +16,8 @@ from msgspec import Struct
 
 from monitor.detectors import slowdown
 from monitor.detectors.base import Detector, Severity, Verdict, recall
+from monitor.run.breakdown import words
+from monitor.run.breakdown.attribution import Attribution, attribute
 from monitor.run.reference import expected_seconds
 from monitor.run.state import RunState
 from monitor.run.step import Step
@@ -88,6 +90,9 @@ def _compared(
     blocking, free = (here, other) if on else (other, here)
     cost = math.expm1(blocking.level - free.level)
     world = state.topology.world_size
+    found = None
+    if blocking.profile is not None and free.profile is not None:
+        found = attribute(free.profile, blocking.profile, state.topology.pipeline_parallel_size)
     if on and cost < settings.cost:
         return Verdict(_NAME)
     if on:
@@ -99,14 +104,24 @@ def _compared(
             summary += "; runs of this size have hung without it, weigh the one against the other"
         else:
             summary += "; unset it, unless it was set against a hang"
-        return _firing(memory, here, "warning", summary, cost, "1")
+        return _firing(memory, here, "warning", summary + _where(found), cost, "1", found=found)
     if world is not None and world < _RISK:
         return Verdict(_NAME)
     summary = (
         f"{VARIABLE} is no longer set (it was 1 in an earlier launch): runs of {_RISK} GPUs and more have hung without "
     )
     summary += f"it; it cost {100 * cost:.1f} % here"
-    return _firing(memory, here, "info", summary, cost, "0")
+    return _firing(memory, here, "info", summary, cost, "0", found=found)
+
+
+def _where(found: Attribution | None) -> str:
+    """Which part of the iteration took what it cost, by the log's timers. The variable lengthens compute on all ranks:
+    another part says that something else has changed, too.
+    """
+    if found is None or not found.part:
+        return ""
+    other = "" if found.cause == "compute" else ", which the variable does not lengthen: look for another cause, too"
+    return f"; {words.sentence(found)}{other}"
 
 
 def _cold(memory: Memory, here: slowdown.Segment, setting: bool | None, settings: LaunchBlockingSettings) -> Verdict:
@@ -131,7 +146,7 @@ def _cold(memory: Memory, here: slowdown.Segment, setting: bool | None, settings
 
 def _firing(
     memory: Memory, here: slowdown.Segment, severity: Severity, summary: str, cost: float, value: str | None,
-    gpu: str | None = None,
+    gpu: str | None = None, found: Attribution | None = None,
 ) -> Verdict:  # fmt: skip
     evidence: dict[str, Any] = {
         "seconds_per_iteration": round(math.exp(here.level), 4),
@@ -139,6 +154,7 @@ def _firing(
         "cuda_launch_blocking": value,
         "expected_seconds_per_iteration": memory.reference,
         "gpu": gpu,
+        **(words.evidence(found, None) if found is not None else {}),
     }
     return Verdict(
         _NAME,

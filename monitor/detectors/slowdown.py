@@ -15,10 +15,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Verdict, duration
-from monitor.run.breakdown import words
+from monitor.detectors.base import Detector, Verdict, duration, percent
+from monitor.run.breakdown import saves, words
 from monitor.run.breakdown.account import Timed
 from monitor.run.breakdown.profile import Profile
+from monitor.run.breakdown.saves import SlowSaves
 from monitor.run.breakdown.window import Window
 from monitor.run.derived import batch_size
 from monitor.run.nodes import nodes_of
@@ -28,6 +29,7 @@ from monitor.run.units import Ratio
 from monitor.statistics import levels
 from monitor.statistics.levels import Level, level_of
 from monitor.statistics.median import deviation, median_high
+from parsers.formats.gpu import CLOCK
 
 NAME = "slowdown"
 _ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
@@ -39,6 +41,7 @@ _FULL = 1.5  # the sums stop at so many limits
 _TRACKS = 6  # batch sizes remembered in a launch
 _SEGMENTS = 40  # launches remembered
 _NODESNAMED = 8
+_EXPLAINED = 0.6  # of a difference: what the clocks make at least to be its cause; memory and network keep their pace
 _HEAVY = 3.0  # scales: a larger shift is held against the slow stretches that the level has shown, not only its scale
 _STRETCH = 2  # a stretch of so many slow steps is a hiccup, which the rules of a shift know already
 _CHANCE = 1e-4  # of a stretch that long, if slow steps come one by one
@@ -111,6 +114,8 @@ class Segment(Struct):
     launch_blocking: str | None = None
     profile: Profile | None = None
     """Where its time went, by the log's timers."""
+    gpu_clock: str | None = None
+    """MHz that the job locked its GPUs to."""
 
 
 class Memory(Struct):
@@ -131,6 +136,10 @@ class Memory(Struct):
     untimed: int | None = None
     """The iteration that came without a time; DeepSpeed's engine prints it on the step's next line."""
     window: Window = field(default_factory=Window)
+    saves_seen: int = 0
+    """Saves that were looked at,"""
+    slow_saves: SlowSaves | None = None
+    """... and whether they take longer than they did."""
 
 
 def _layout_of(state: RunState, step: Step) -> str:
@@ -184,6 +193,11 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
         taken.append(step)
         times.append(log(seconds))
     changed = _take(state, memory, taken, times, settings) or changed
+    if memory.saves_seen != state.checkpoints.saves:
+        memory.saves_seen, before = state.checkpoints.saves, memory.slow_saves
+        seconds = state.pace.baseline
+        memory.slow_saves = saves.watch(before, state.checkpoints.took, seconds, steps[-1].at, settings.threshold)
+        changed = changed or memory.slow_saves is not before
     return _explain(state, memory, timed) or changed
 
 
@@ -448,6 +462,7 @@ def _begin_segment(state: RunState, memory: Memory, track: Level, step: Step, se
     segment = Segment(
         key, memory.attempt, state.attempt.first_iteration or iteration, track.value,
         nodes_of(state)[:512], state.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
+        state.environment.get(CLOCK),
     )  # fmt: skip
     memory.segments.append(segment)
     del memory.segments[:-_SEGMENTS]
@@ -489,9 +504,27 @@ def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettin
         if memory.shift.unsure:
             return Verdict(NAME, "unknown")
         return _slower(state, memory, memory.shift, settings)
+    found = memory.slow_saves
+    if found is not None:
+        told = saves.sentence(found)
+        facts = {**saves.evidence(found), "last_line": state.last_line}
+        return Verdict(NAME, "firing", summary=told, onset_iteration=found.onset, since=found.at, evidence=facts)
     if memory.faster is not None and not memory.faster.over:
         return _faster(state, memory.faster)
     return Verdict(NAME)
+
+
+def before_hang(state: RunState) -> str:
+    """What the pace said before the run stood still: that iterations had become slower, and where; empty if not."""
+    memory = state.memory_of.get(NAME)
+    if state.phase == "saving":
+        gaps = state.gaps.get("saving")
+        return saves.creeping(gaps.values) if gaps is not None else ""
+    if not isinstance(memory, Memory) or memory.shift is None:
+        return ""
+    shift, found = memory.shift, memory.window.found
+    told = f"iterations had taken {percent(shift.level - shift.base)} since iteration {shift.onset}"
+    return f"{told}, {words.sentence(found)}" if found is not None and found.part else told
 
 
 def ratio(state: RunState) -> float | None:
@@ -529,10 +562,11 @@ def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSet
         evidence["hours_added"] = round(longer / 3600, 2)
         parts.append(f"{duration(longer)} more until iteration {total}")
     if shift.reason == "launch":
-        parts.append(_nodes_of(memory))
+        parts += [_nodes_of(memory), _clocks_of(memory, shift, evidence)]
     found = memory.window.found
-    parts += [words.sentence(found), words.look(found)]
-    evidence.update(words.evidence(found, memory.window.before))
+    if found is not None or "cause" not in evidence:
+        parts += [words.sentence(found), words.look(found)]
+        evidence.update(words.evidence(found, memory.window.before))
     return Verdict(
         NAME,
         "firing",
@@ -541,6 +575,21 @@ def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSet
         onset_iteration=shift.onset,
         since=shift.at,
         evidence=evidence,
+    )
+
+
+def _clocks_of(memory: Memory, shift: Shift, evidence: dict[str, Any]) -> str:
+    """What lower clocks than those of the launch before explain, where the log tells both."""
+    clocks = [int(clock) for segment in memory.segments[-2:] if (clock := segment.gpu_clock) and clock.isdigit()]
+    if len(clocks) < 2 or clocks[1] >= clocks[0]:
+        return ""
+    explained = math.log(clocks[0] / clocks[1]) / (shift.level - shift.base)
+    evidence["gpu_clock_mhz"] = clocks
+    if not _EXPLAINED <= explained <= 1 / _EXPLAINED:
+        return f"GPU clocks were locked to {clocks[1]} MHz, {clocks[0]} MHz before"
+    evidence.update(cause="compute", cause_scope="all")
+    return (
+        f"its GPUs' clocks explain it: locked to {clocks[1]} MHz, {clocks[0]} MHz before, {clocks[0] / clocks[1]:.3f} x"
     )
 
 

@@ -11,6 +11,7 @@ from monitor.reports.columns import COLUMNS, efficiency
 from monitor.reports.confidence import Difference, difference
 from monitor.reports.rows import Row
 from monitor.reports.tables import Table, aligned
+from parsers.formats.gpu import CLOCK
 
 _CONFIGURATION = tuple(column for column in COLUMNS if column.compare == "configuration")
 _CONFIGURED = frozenset(column.name for column in _CONFIGURATION)
@@ -114,6 +115,12 @@ def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | Non
     one, other = (row.environment.get("CUDA_LAUNCH_BLOCKING") for row in (a, b))
     if one != other:
         out.append(f"CUDA_LAUNCH_BLOCKING is {one or 'unknown'} and {other or 'unknown'}: never compare across it")
+    clocks = [row.environment.get(CLOCK, "") for row in (a, b)]
+    if pace is not None and pace.sure and clocks[0] != clocks[1] and all(clock.isdigit() for clock in clocks):
+        made = int(clocks[0]) / int(clocks[1]) - 1
+        out.append(
+            f"GPU clocks of {clocks[0]} and {clocks[1]} MHz alone make {made:+.2%} where compute is all of the time"
+        )
     if changed.keys() <= {"global_batch_size"} and "global_batch_size" in changed:
         out += _batch_model(a, b)
     elif "global_batch_size" in changed:

@@ -232,7 +232,7 @@ def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float,
                 state.impure = True
                 state.timed_overhead += longest
                 if timer(name).category == "checkpoint":
-                    state.checkpoints.save_seconds = longest
+                    saves.note_save(state, longest)
                     if not live:
                         gap_of(state, "saving").add(longest)
     return False

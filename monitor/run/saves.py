@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from monitor.run.attempts import set_phase
+from monitor.run.breakdown.saves import KEPT
 from monitor.run.iterations import gap_of
 from monitor.run.phases import ENDED, PHASE_AFTER
 from monitor.run.state import RunState, Validation
@@ -122,7 +123,7 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
             seconds = at - checkpoints.started_at
     copy = iteration == checkpoints.last_iteration
     if seconds is not None:
-        checkpoints.save_seconds = seconds
+        note_save(state, seconds)
         if not copy and not live:
             gap_of(state, "saving").add(seconds)
     if not copy:
@@ -135,6 +136,16 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
     if state.phase == "saving":
         set_phase(state, "exiting" if training_done(state) else "training", at)
     return True
+
+
+def note_save(state: RunState, seconds: float) -> None:
+    """The save after the last iteration took so long; a timer's figure comes behind the line that tells of its end."""
+    checkpoints = state.checkpoints
+    checkpoints.save_seconds = seconds
+    took = checkpoints.took
+    took[state.latest.iteration or 0] = seconds
+    while len(took) > KEPT:
+        del took[next(iter(took))]
 
 
 def _between(start: Any, end: str | None) -> float | None:

@@ -185,6 +185,8 @@ class Checkpoints:
     """The log's own time of the line that began the save, as printed."""
     pending_async: bool = False
     saves: int = 0
+    took: dict[int, float] = field(default_factory=dict)
+    """Iteration -> seconds of the save after it, of the last ones."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""The GPU's name, where a job prints it: nvidia-smi, nvidia-smi -L, torch's device properties, rocm-smi.
+"""The GPU's name, where a job prints it: nvidia-smi, nvidia-smi -L, torch's device properties, rocm-smi; its clock,
+where a job locks it.
 
 Megatron itself never tells it; without it (or `gpu_peak_tflops` in the configuration) there is no MFU.
 """
@@ -9,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
-from parsers.events import Event, ModelSettingLogged
+from parsers.events import EnvironmentVariableSeen, Event, ModelSettingLogged
 
 _FORMS = (
     # `GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5c1e...)` of nvidia-smi -L
@@ -24,6 +25,12 @@ _FORMS = (
     # `GPU[0]\t\t: Card Series: \t\tAMD Instinct MI300X` of rocm-smi
     re.compile(r"GPU\[\d{1,3}\]\s{1,8}: Card [Ss]eries:\s{1,8}(\w[\w ./-]{3,60})"),
 )
+# `GPU 0 locked to 967 MHz`, `GPU 3 reset to default clocks` of scripts around pynvml's nvmlDeviceSetGpuLockedClocks
+_LOCKED = re.compile(r"^\s{0,8}GPU \d{1,3} (?:locked to (\d{2,5}) ?MHz|reset to default clocks)\b")
+# `GPU clocks set to "(gpuClkMin 1305, gpuClkMax 1305)" for GPU 00000000:17:00.0` of nvidia-smi -lgc
+_SET = re.compile(r"GPU clocks set to \"\(gpuClkMin \d{2,5}, gpuClkMax (\d{2,5})\)\" for GPU ")
+CLOCK = "GPU_CLOCK_MHZ"
+"""Not a variable of the system: shown among them, as it is none of the training's own settings either."""
 
 
 def read_name(line: Line) -> Iterator[Event]:
@@ -35,6 +42,14 @@ def read_name(line: Line) -> Iterator[Event]:
             return
 
 
+def read_clock(line: Line) -> Iterator[Event]:
+    """The clock that the job locks its GPUs to, the highest where a range is set; `default` once that is undone."""
+    match = _LOCKED.match(line.text) or _SET.search(line.text[:2000])
+    if match:
+        yield EnvironmentVariableSeen(name=CLOCK, value=match[1] or "default", **line.origin)
+
+
 RULES: tuple[Rule, ...] = (
+    Rule("gpu.clock", (b" locked to 0", b"gpuClkMax 0", b" reset to default clocks"), read_clock),
     Rule("gpu.name", (b"(UUID: GPU-", b"| 0000", b"DeviceProperties(name=", b": Card "), read_name),
 )

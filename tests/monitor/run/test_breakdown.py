@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import get_args
+
 import pytest
 
 from monitor.incidents import Transition
+from monitor.run.breakdown import saves
 from monitor.run.breakdown.account import Account, Timed
-from monitor.run.breakdown.attribution import attribute
+from monitor.run.breakdown.attribution import Cause, attribute
 from monitor.run.breakdown.profile import profile, split
-from monitor.simulate import Fault, Scenario
+from monitor.simulate import Fault, Scenario, timeline
 from parsers.events import TimersReported
 from parsers.reader import SourceReader
-from tests.monitor.playing import Played, play, texts
+from tests.monitor.playing import Played, fault, play, texts
 
 LEVEL_2 = {
     "forward-backward": (1.50, 1.52), "forward-compute": (0.40, 0.50), "backward-compute": (0.80, 0.90),
@@ -145,3 +150,49 @@ def test_timers_that_do_not_explain_it_name_nothing(slower: dict[str, tuple[floa
     found = attribute(before, during)
     assert found.cause in ("unknown", "outside_timers")
     assert found.cause == ("outside_timers" if slower is LEVEL_2 else "unknown")
+
+
+@pytest.mark.parametrize("dialect", ["megatron-lm", "bigscience"])
+def test_saves_that_take_longer_are_told(dialect: str) -> None:
+    """After the third, whether the loop's clock runs during a save or not; saves that only vary are none."""
+    sizes: dict[str, object] = {"seconds_per_iteration": 10.0, "save_interval": 50, "save_seconds": 20.0} | SMALL
+    slow = fault("slow_save", 520, iterations=800, dialect=dialect, **sizes).firing("slowdown")
+    assert (slow.evidence["cause"], slow.onset_iteration) == ("checkpoint", 550)
+    assert slow.evidence["ratio"] == pytest.approx(1.048, abs=0.003)
+    varied = [20.0, 26.0, 18.0, 31.0, 22.0, 24.0, 39.0, 44.0, 30.0, 47.0, 45.0, 38.0]
+    for count in range(1, len(varied) + 1):
+        took = {50 * (index + 1): seconds for index, seconds in enumerate(varied[:count])}
+        assert saves.watch(None, took, 10.0, 0.0, 0.02) is None
+
+
+def test_a_hang_says_what_the_pace_said_before() -> None:
+    """The network had become slower; then it stood still."""
+    faults = (Fault("slow_network", 120), Fault("hang", 150))
+    scenario = Scenario(dialect="megatron-lm", timers="range", iterations=200, save_interval=0, faults=faults,
+                        seconds_per_iteration=2.0, **SMALL)  # type: ignore[arg-type] # fmt: skip
+    told = play(texts(scenario), after=600).firing("hang")
+    assert "before it iterations had taken +4.6 % since iteration 120" in told.summary
+    assert "communication on all ranks" in told.summary
+
+
+def test_launches_at_locked_clocks() -> None:
+    """A launch that is slower by as much as its GPUs' clocks are lower: that is the cause, and it is compute."""
+    locked = "".join(f"GPU {gpu} locked to {{}} MHz\n" for gpu in range(8))
+    text: list[tuple[float, str]] = []
+    at = 0.0
+    for launch, (clock, seconds) in enumerate(((1050, 16.8), (967, 18.2))):
+        texts_of = timeline(Scenario(dialect="microsoft", iterations=50, seconds_per_iteration=seconds, noise=0.002,
+                                     save_interval=0, seed=launch, **SMALL))  # type: ignore[arg-type] # fmt: skip
+        text.append((at, locked.format(*[clock] * 8)))
+        text += [(at + emission.at, emission.text) for emission in texts_of]
+        at = text[-1][0] + 60
+    told = play(text).firing("slowdown")
+    assert (told.evidence["cause"], told.evidence["gpu_clock_mhz"]) == ("compute", [1050, 967])
+    assert "its GPUs' clocks explain it: locked to 967 MHz, 1050 MHz before, 1.086 x" in told.summary
+
+
+def test_the_runbook_has_a_section_for_each_cause() -> None:
+    """Whoever is told of a cause finds what to do."""
+    runbook = (Path(__file__).parents[3] / "deploy" / "runbook.md").read_text()
+    sections = re.findall(r"^#### (\w+)$", runbook, re.MULTILINE)
+    assert sorted(sections) == sorted(get_args(Cause))

@@ -1,0 +1,79 @@
+"""Saves that take longer than they did: time that no iteration line shows where the loop stops its clock around them.
+
+How long a save takes varies by far more than an iteration does. A level of saves has risen when the last three took
+longer than each one before, by a third at least, and the run as a whole loses what a slowdown would be told for.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from msgspec import Struct
+
+from monitor.statistics.median import median
+
+KEPT = 16  # saves of a run whose time is kept
+_LAST = 3
+_EARLIER = 4  # saves that must have shown what is usual
+_LONGER = 1.33
+_BACK = 2  # saves nearer to the old level than to the new one end it
+
+
+class SlowSaves(Struct):
+    """Saves take longer since iteration `onset`: `level` seconds instead of `base`."""
+
+    onset: int
+    at: float
+    base: float
+    level: float
+    lost: float
+    """Share of the run's time that they take more than before."""
+
+
+def watch(
+    standing: SlowSaves | None, saves: dict[int, float], seconds: float | None, at: float, threshold: float
+) -> SlowSaves | None:
+    """The state after a save. `saves`: iteration -> seconds, `seconds`: of an iteration."""
+    iterations, took = list(saves), list(saves.values())
+    if standing is not None:
+        half = (standing.base + standing.level) / 2
+        return None if len(took) >= _BACK and max(took[-_BACK:]) < half else standing
+    if len(took) < _EARLIER + _LAST or not seconds:
+        return None
+    base, level = median(took[:-_LAST]), median(took[-_LAST:])
+    every = median([later - earlier for earlier, later in pairwise(iterations)])
+    lost = (level - base) / (every * seconds + base) if every > 0 else 0.0
+    if lost < threshold or min(took[-_LAST:]) < _LONGER * max(took[:-_LAST]):
+        return None
+    return SlowSaves(iterations[-_LAST], at, base, level, lost)
+
+
+def sentence(found: SlowSaves) -> str:
+    """What it is and what it costs."""
+    return (
+        f"saves take {found.level:.4g} s instead of {found.base:.4g} s since iteration {found.onset}, "
+        f"{100 * found.lost:.1f} % of the run's time; look at the file system of the checkpoints"
+    )
+
+
+def evidence(found: SlowSaves) -> dict[str, Any]:
+    """Figures for programs."""
+    return {
+        "cause": "checkpoint",
+        "cause_scope": "all",
+        "reason": "slower saves",
+        "save_seconds": round(found.level, 3),
+        "normal_save_seconds": round(found.base, 3),
+        "ratio": round(1 + found.lost, 4),
+    }
+
+
+def creeping(gaps: list[float]) -> str:
+    """In words how the last saves of a run became slower; empty where they did not, or are too few."""
+    if len(gaps) < _EARLIER + _LAST:
+        return ""
+    base, level = median(gaps[:-_LAST]), median(gaps[-_LAST:])
+    if level < _LONGER * base or min(gaps[-_LAST:]) < max(gaps[:-_LAST]):
+        return ""
+    return f"the last saves took {level:.4g} s, those before {base:.4g} s: look at the file system of the checkpoints"
