@@ -26,6 +26,7 @@ from monitor.saving import Saving
 from monitor.serve.latest import Latest
 from monitor.serve.tls import TlsError
 from monitor.services import Services, StartError
+from monitor.slurm.client import SlurmClient
 from monitor.store import StateInUseError
 from monitor.systemd import ServiceManager
 
@@ -69,6 +70,7 @@ class Daemon:
         self._latest = Latest(first, self._live.wake)
         self._services: Services | None = None
         self._saving = Saving(self._core, self.clock, self._live.wake)
+        self._slurm = SlurmClient(config.slurm, self.clock)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
         self._status_at = self._hold_until = float("-inf")  # monotonic seconds, as the line above
@@ -95,6 +97,7 @@ class Daemon:
         self._services.start()
         self._live.start(saved)
         self._core.outbox.receivers(notifier.name for notifier in self.config.notifiers)
+        self._slurm.start()
         self._manager.ready()
 
     def run(self) -> None:
@@ -120,6 +123,7 @@ class Daemon:
             self._reload()
         self._live.take(0.0 if self._latest.wanted else wait)
         began, now = self.clock.monotonic(), self._live.now()
+        self._ask_slurm(now)
         for transition in self._core.tick(now):
             self._report(transition, now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
@@ -134,6 +138,13 @@ class Daemon:
         if self._manager.listens and not 0.0 <= self._turned_at - self._status_at < _STATUS_SECONDS:
             self._status_at = self._turned_at
             self._manager.status(self._status())
+
+    def _ask_slurm(self, now: float) -> None:
+        for answer in self._slurm.answers():
+            self._core.answered(answer, now)
+        if self._slurm.available:
+            for question in self._core.questions(now, os.environ.get("SLURM_JOB_ID")):
+                self._slurm.ask(question)
 
     def _report(self, transition: Transition, now: float) -> None:
         level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
@@ -211,6 +222,9 @@ class Daemon:
         self.config = config
         self._services.apply(config, prepared)
         self._core.outbox.receivers(notifier.name for notifier in config.notifiers)
+        self._slurm.stop()
+        self._slurm = SlurmClient(config.slurm, self.clock)
+        self._slurm.start()
         self._live.reconfigure(config)
         self._hold_until = self.clock.monotonic() + _HOLD
         logging.getLogger().setLevel(config.log_level.upper())
@@ -224,6 +238,7 @@ class Daemon:
         self._manager.stopping()
         now, outbox = self._live.now(), self._core.outbox
         self._saving.save_last(now)  # first: whatever hangs below, this is done
+        self._slurm.stop()
         self._live.stop(_STOP_SECONDS)
         if self._services is not None:
             self._services.deliver_last(outbox, now)

@@ -16,6 +16,7 @@ from monitor.detectors import memory_pressure, slowdown
 from monitor.incidents import IncidentBook, Transition
 from monitor.run import derived, goodput
 from monitor.run.history import History
+from monitor.run.job import OVER
 from monitor.run.pace import HISTOGRAM_BUCKETS
 from monitor.run.phases import RUN_STATES
 from monitor.run.state import RunState
@@ -157,8 +158,21 @@ def _launch_blocking(view: View) -> Iterable[Sample]:
     return _one({"1": 1.0, "0": 0.0}.get(value.strip()) if value is not None else None)
 
 
+_JOB_LABELS = ("job_id", "job_state", "reason", "exit_code", "nodes", "restarts", "time_limit")
+
+
+def _job(view: View) -> Iterator[Sample]:
+    job = view.state.job
+    if job is not None:
+        code = "" if job.exit_code is None or job.state not in OVER else str(job.exit_code)
+        limit = "" if job.time_limit is None else f"{job.time_limit:.0f}"
+        texts = (job.array_id or job.id, job.state, job.reason, code, job.nodes, str(job.restarts), limit)
+        yield Sample(tuple(clean_label(text) for text in texts), 1.0)
+
+
 CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_run_info", "gauge", "Topology and model of the run, from its arguments dump; always 1", _INFO_LABELS, _info),
+    Metric("megatron_job_info", "gauge", "The run's Slurm job as Slurm tells of it, time_limit in seconds; absent where none is known; always 1", _JOB_LABELS, _job),
     Metric("megatron_world_size", "gauge", "GPUs (ranks) of the run, as a number to weigh and to sum with", (), lambda v: _one(v.state.topology.world_size)),
     Metric("megatron_run_state", "gauge", "1 for the state that the run is in, 0 for the others", ("state",),
            lambda v: [Sample((name,), float(name == v.run_state)) for name in RUN_STATES]),
@@ -264,6 +278,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_put_aside_total", "counter", "Logs at which the monitor's own code failed, by what failed: source, run, page, state", ("room",)),
     MonitorMetric("megatron_monitor_pattern_timeouts_total", "counter", "Configured patterns that took too long on a line", ("pattern",)),
     MonitorMetric("megatron_monitor_stat_calls_total", "counter", "stat calls made on log files: the polling budget", ()),
+    MonitorMetric("megatron_monitor_slurm_calls_total", "counter", "Questions to Slurm: answered, refused as not this run's job, failed", ("outcome",)),
     MonitorMetric("megatron_monitor_notifications_total", "counter", "Notifications by what became of them", ("notifier", "outcome")),
     MonitorMetric("megatron_monitor_notifications_owed", "gauge", "Notifications that the receiver has not accepted yet; they are tried until it does", ("notifier",)),
     MonitorMetric("megatron_monitor_output_writes_total", "counter", "Writes of textfiles and pushes by what became of them", ("output", "outcome")),

@@ -8,6 +8,7 @@ from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
 from monitor.metrics import View
 from monitor.run import derived, goodput
+from monitor.run.job import page as job_page
 
 
 def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
         "topology": {name: value for name, value in state.topology.labels().items() if value},
         "environment": dict(state.environment),
         "software": dict(state.software),
+        "job": job_page(state),
         "failure": f"{state.failure.failure}: {state.failure.message}" if state.failure else None,
         "sources": list(state.sources),
         "last_line": state.last_line,

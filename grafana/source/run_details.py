@@ -43,6 +43,10 @@ def _saving() -> Section:
     ], collapsed=True)  # fmt: skip
 
 
+_JOB = (("job_id", "Job"), ("job_state", "State"), ("reason", "Reason"), ("exit_code", "Exit code"), ("nodes", "Nodes"),
+        ("restarts", "Requeued"), ("time_limit", "Time limit (s)"))  # fmt: skip
+
+
 def _configuration() -> Section:
     labels = ("world_size", "tp", "pp", "dp", "mbs", "layers", "hidden", "heads", "seq_len", "dtype", "zero_stage",
               "dialect")  # fmt: skip
@@ -59,6 +63,13 @@ def _configuration() -> Section:
                        mappings=numbers(BLOCKING))),
             (3, number("GPUs", "World size as the log prints it. Not what you asked for? Then nodes are missing: see the launcher.", "none",
                        Query(q.value("megatron_world_size", RUN), instant=True))),
+        ]),
+        Line(4, [
+            (24, rows("Slurm job", "What Slurm says of the run's job, asked once a minute. Not the state you expect? Ask "
+                      "`scontrol show job` and whoever runs the cluster.",
+                      [Query(q.value("megatron_job_info", RUN, *(name for name, _ in _JOB)))],
+                      [Column(label, title) for label, title in _JOB],
+                      hidden=("run", "cluster", "Value"), empty="No Slurm job is known of this run")),
         ]),
     ], collapsed=True)  # fmt: skip
 

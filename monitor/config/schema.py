@@ -17,6 +17,7 @@ from monitor.detectors import DETECTORS, IncidentKind
 from monitor.incidents import MessageLimit
 from monitor.run.units import PositiveSeconds, Seconds
 from monitor.scalars import FilePath, Name
+from monitor.slurm.settings import SlurmSettings
 from parsers.events import Failure
 
 
@@ -152,6 +153,8 @@ class Config(Struct, frozen=True, kw_only=True):
     outputs: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": _outputs})] = ()
     """Each of a class of monitor/outputs, chosen by `type:`."""
     web: Web = Web()
+    slurm: SlurmSettings = SlurmSettings()
+    """What Slurm is asked of the runs that are its jobs."""
     follow: Follow = Follow()
     repeat_interval: PositiveSeconds = 4 * 3600.0
     """An incident that still fires is notified again after this: Alertmanager's default."""

@@ -10,6 +10,7 @@ is live. The rooms:
     view.py       what HTTP shows of them
     outbox.py     the messages that are owed to receivers
     saved.py      what a restart needs
+    jobs.py       what Slurm is asked of the runs, and what of it is believed
     counters.py   what the monitor counts of its own reading
     aside.py      what the monitor's own code failed at
 
@@ -31,6 +32,7 @@ from monitor import __version__
 from monitor.config import Config
 from monitor.core.aside import Aside, failed_logs
 from monitor.core.counters import Counters
+from monitor.core.jobs import Jobs
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run, Runs, being_copied
 from monitor.core.saved import Saved, SavedSource
@@ -56,10 +58,12 @@ from monitor.naming import run_name
 from monitor.reading import custom_rules
 from monitor.run import derived
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING
+from monitor.run.job import proofs
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.state import Experiment
 from monitor.run.units import LONGEST_SECONDS
+from monitor.slurm.messages import JobAnswered, JobQuestion
 from parsers.events import (
     FailureSeen,
     IterationLogged,
@@ -103,6 +107,7 @@ class Core:
         self._sources, self._runs = Sources(), Runs(config, charts=self._charts)
         self._runs.wall_offset = self._wall_offset
         self._schedule = Schedule(judge)
+        self._jobs = Jobs(config.slurm)
         self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
         self.scanned.clear()
 
@@ -465,10 +470,31 @@ class Core:
             if name == self._sources.current(run.log):
                 self._fold_deferred(run, now)
 
+    # --- Slurm ------------------------------------------------------------------------------------------------------
+
+    def questions(self, now: float, own: str | None = None) -> list[JobQuestion]:
+        """What Slurm is to be asked now; `own`: the job that the daemon itself runs in."""
+        return self._jobs.questions(self.runs, self.sources, now, own)
+
+    def answered(self, message: JobAnswered, now: float) -> None:
+        """Take an answer of Slurm."""
+        run = self._runs.get(message.question.run)
+        if run is not None:
+            self.counts.add("slurm_calls_total", self._jobs.take(run, message, self.sources, now))
+            self._schedule.request(run)
+
+    def _fold_ends(self, now: float) -> None:
+        """How launches ended of which the log says nothing, or less."""
+        for name in self._jobs.due(now):
+            if (run := self._runs.get(name)) is not None:
+                self._of_run(run, lambda run=run: self._judge.take(run, proofs(run.state), "slurm", now, True))  # type: ignore[misc]
+                self._schedule.request(run)
+
     # --- judgement --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Transition]:
         """Judge the runs that are due; all transitions since the last call."""
+        self._fold_ends(now)
         for source in self._holders():
             if not 0.0 <= now - self._holding[source.name] < HELD_SECONDS:
                 self._release(source, now)

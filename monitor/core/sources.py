@@ -47,6 +47,8 @@ class Source:
     """It was not there when its directory was first searched: it came while we watched."""
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py) until other content begins."""
+    owner: int | None = None
+    """The user id of the file."""
     has_steps: bool = False
     """It holds lines of the training loop, not only of what surrounds it."""
     experiments: Experiments = field(default_factory=Experiments)
@@ -99,7 +101,7 @@ class Sources:
             reader.skip(message.offset)
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
-        source = Source(message.source, message.path, run, reader, marker, message.mtime, counted)
+        source = Source(message.source, message.path, run, reader, marker, message.mtime, counted, owner=message.owner)
         self.by_name[source.name] = source
         if known is not None:
             source.experiments = Experiments(known.number, known.label, known.told, known.ids)

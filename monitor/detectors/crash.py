@@ -18,6 +18,7 @@ from monitor.detectors.base import Detector, Severity, Verdict, duration, missin
 from monitor.run.attempts import PLANNED
 from monitor.run.derived import at_risk_seconds
 from monitor.run.ends import may_be_optional
+from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import blamed
 from monitor.run.state import AttemptEnd, FailureRecord, RunState
 from monitor.run.units import Factor, Seconds
@@ -217,6 +218,7 @@ def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
         "nodes": blamed(state) or None,
         "ranks": [failure.rank] if failure.rank is not None and not state.watchdog_ranks else None,
         **missing_evidence(state),
+        **job_evidence(state),
     }
     return {name: value for name, value in fields.items() if value is not None}
 

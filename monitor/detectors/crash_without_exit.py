@@ -10,6 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict, missing_evidence
+from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import suspects
 from monitor.run.state import RunState
 from monitor.run.units import Factor, Seconds
@@ -68,6 +69,7 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
             "nodes": nodes,
             **missing_evidence(state),
             "silence_seconds": round(now - failure.at, 1),
+            **job_evidence(state),
         },
     )
 

@@ -15,6 +15,8 @@ from monitor.detectors import slowdown
 from monitor.detectors.base import Detector, Verdict, missing_evidence
 from monitor.run.flops import computed_tflops
 from monitor.run.iterations import SILENT_SAVE
+from monitor.run.job import evidence as job_evidence
+from monitor.run.job import silent_since, suspended
 from monitor.run.phases import ENDED, EVALUATION, SAVE
 from monitor.run.state import RunState
 from monitor.run.units import Seconds
@@ -256,9 +258,10 @@ def watched(state: RunState) -> bool:
 
 def deadline(state: RunState, settings: HangSettings) -> float | None:
     """When silence becomes a hang; None while silence means nothing."""
-    if not watched(state) or state.progress_at is None:
+    since = silent_since(state)
+    if not watched(state) or since is None:
         return None
-    return state.progress_at + budget(state, settings).seconds
+    return since + budget(state, settings).seconds
 
 
 def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
@@ -266,25 +269,27 @@ def next_change(state: RunState, now: float, settings: HangSettings) -> float | 
     cut = state.attempt.cut_at
     if cut is not None:
         return cut + _CUT if cut + _CUT > now else None
-    if not watched(state) or state.progress_at is None:
+    since = silent_since(state)
+    if not watched(state) or since is None:
         return None
     allowed = budget(state, settings)
     for after in (allowed.late_after, allowed.seconds):
-        if state.progress_at + after > now:
-            return state.progress_at + after
+        if since + after > now:
+            return since + after
     return None
 
 
 def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
     """Late after half the budget (quiet warning), hung after it (critical)."""
-    if state.lost:
+    if state.lost or suspended(state):
         return Verdict("hang", "unknown")
     if state.attempt.cut_at is not None and state.live:
         return _cut(state, state.attempt.cut_at)
-    if not watched(state) or state.progress_at is None:
+    since = silent_since(state)
+    if not watched(state) or since is None:
         return Verdict("hang")
     allowed = budget(state, settings)
-    silence = now - state.progress_at
+    silence = now - since
     if silence < allowed.late_after:
         return Verdict("hang")
     hung = silence >= allowed.seconds
@@ -297,6 +302,7 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         "budget_reason": allowed.reason,
         "last_progress_at": state.unix(state.progress_at),
         "last_line": state.last_line,
+        **job_evidence(state),
     }
     if allowed.expected is not None:
         evidence["expected_gap_seconds"] = round(allowed.expected, 4)
@@ -320,7 +326,7 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         severity="critical" if hung else "warning",
         summary=summary,
         onset_iteration=iteration,
-        since=state.progress_at,
+        since=since,
         evidence=evidence,
         quiet=not hung,
     )

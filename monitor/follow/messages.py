@@ -60,6 +60,8 @@ class Opened(Struct, frozen=True):
     head: bytes = b""
     tail: bytes = b""
     proof: str = ""
+    owner: int | None = None
+    """The user id that the file system gives it."""
 
 
 class Data(Struct, frozen=True):

@@ -252,6 +252,7 @@ class Source:
         return Opened(
             self.source, self.path, position, status.st_size, status.st_mtime, position is not None,
             content.offset, content.device, content.inode, content.head, content.tail, proof,
+            status.st_uid,
         )  # fmt: skip
 
     def _come_back(self, seen: os.stat_result, at: float) -> Messages:

@@ -1,7 +1,7 @@
 """What is known of one run: plain values.
 
 The fold writes them; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and the core
-which sources the run has, which of them cannot be read, whether it is live, and when it was read.
+which sources the run has, which of them cannot be read, whether it is live, when it was read, and its Slurm job.
 
 A run is a named training: several attempts (launches), each with phases; its lines may come from several sources.
 Instants are seconds of the daemon's steady clock (monitor/clock.py), durations seconds; `unix` translates an instant
@@ -211,6 +211,51 @@ class Buffering:
 
 
 @dataclass(slots=True)
+class Job:
+    """What Slurm said of the run's job when it was last asked (run/job.py). Empty text is unknown; times are Unix
+    seconds.
+    """
+
+    id: str
+    state: str
+    """As Slurm calls it: RUNNING, TIMEOUT, NODE_FAIL ..."""
+    array_id: str = ""
+    """`8_3`: task 3 of the array 8."""
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    user: str = ""
+    uid: int | None = None
+    name: str = ""
+    partition: str = ""
+    nodes: str = ""
+    """Slurm's list of the nodes that it has, or had last."""
+    excluded: str = ""
+    """The nodes that it asked to leave out."""
+    restarts: int = 0
+    """How often it was requeued."""
+    time_limit: float | None = None
+    """Seconds; None: unlimited."""
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    """While it runs: when its time limit comes."""
+    suspended_at: float | None = None
+    """When it was last suspended, or resumed."""
+    directory: str = ""
+    output: str = ""
+    errors: str = ""
+    batch: bool = False
+    requeue: bool = False
+    """It may be requeued."""
+    components: bool = False
+    """It is one of several jobs that run as one."""
+    cancelled_by: str = ""
+    asked_at: float = 0.0
+    """An instant."""
+
+
+@dataclass(slots=True)
 class RunState:
     """One run. See the module's law."""
 
@@ -359,6 +404,8 @@ class RunState:
     """(incident, severity) of all that ever fired: their series stay as 0, they must not vanish between scrapes."""
     memory_of: dict[str, Any] = field(default_factory=dict)
     """Detectors' own memories, by detector name."""
+    job: Job | None = None
+    """The Slurm job of the present launch, where Slurm was asked and its answer believed; written by the core."""
     progress_clock: float | None = None
     """When the last progress was by the line's own stamp; None where the last step prints none."""
     account: Account = field(default_factory=Account)

@@ -1,0 +1,160 @@
+"""The Slurm job that a run is: what Slurm says of it, whether that can be this run's job, and what it proves. Pure.
+
+A job's id stands in a log's path, in the log or in the environment, and each may mislead: a number in a name need not
+be a job, a cluster counts its ids anew, a path is used again. What Slurm says is believed only where the job's times
+frame the log's and its user owns the log. The same id with another user, name or directory is another job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from monitor.run.state import Job, RunState
+from parsers.events import Event, Failure, FailureSeen, LogEvent, ProcessExited, ProcessTerminated
+
+_BEGIN_SLACK: Final = 60.0
+"""Seconds that a log's last line may be older than the job's start: clocks of nodes and of file servers differ."""
+_END_SLACK: Final = 300.0
+"""Seconds that a log's last line may be younger than the job's end: buffers are written out late."""
+_SHARED_OWNERS: Final = frozenset({0, 65534})
+"""Owners that prove nothing: root writes for others, nobody is what a server makes of those it does not know."""
+_SPOKEN: Final = 3
+"""Characters of a job's name from which on it is looked for in a path."""
+
+RUNNING: Final = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING"})
+"""States in which the job holds its nodes and may compute."""
+WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+_FAILURES: Final[dict[str, Failure]] = {
+    "CANCELLED": "stopped",
+    "REVOKED": "stopped",
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "node_failure",
+    "BOOT_FAIL": "node_failure",
+    "OUT_OF_MEMORY": "host_oom",
+}
+OVER: Final = frozenset({*_FAILURES, "COMPLETED", "FAILED"})
+"""States after which only a requeue brings the job back."""
+_BARE: Final = frozenset({"stopped", "killed", "unknown"})
+"""What a log may end with that Slurm can say more of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job id and where it was found. `proven`: more than a number in a name says that it is one."""
+
+    id: str
+    proven: bool
+
+
+def refusal(state: RunState, job: Job, candidate: Candidate, owners: frozenset[int]) -> str | None:
+    """Why this cannot be the run's job; None where it may be believed. `owners`: user ids of the run's files."""
+    known, told = state.job, owners - _SHARED_OWNERS
+    if candidate.id not in (job.id, job.array_id):
+        return f"Slurm answered with job {job.id}"
+    if told and job.uid is not None and job.uid not in told:
+        return f"the job is {job.user}'s (uid {job.uid}), the log is uid {min(told)}'s"
+    last = state.unix(state.updated_at) or 0.0
+    if job.state in OVER and (job.ended_at is None or last > job.ended_at + _END_SLACK):
+        return "the job had ended before the log's last line"
+    if known is not None and known.id == job.id:
+        return None if _continues(known, job) else f"the id is another job's now: {job.name} of {job.user}"
+    if not (candidate.proven or _mentioned(state, job)):
+        return f"neither its output nor its name ({job.name}) has to do with this log"
+    if job.started_at is None or job.state in WAITING:
+        return "the job has not begun"
+    return "the job began after the log's last line" if job.started_at > last + _BEGIN_SLACK else None
+
+
+def _continues(known: Job, job: Job) -> bool:
+    """The same job, perhaps requeued, which gives it another time of submission."""
+    if (known.uid, known.name, known.directory) != (job.uid, job.name, job.directory):
+        return False
+    return job.restarts > known.restarts or (job.restarts == known.restarts and job.submitted_at == known.submitted_at)
+
+
+def _mentioned(state: RunState, job: Job) -> bool:
+    paths = {job.output, job.errors}
+    named = len(job.name) >= _SPOKEN
+    return any(source in paths or (named and job.name in source) for source in state.sources)
+
+
+def proofs(state: RunState) -> list[LogEvent]:
+    """The events that the log left out: how the launch ended, where Slurm knows and the log does not say."""
+    job = state.job
+    if job is None or state.phase == "finished":
+        return []
+    failure, crashed = _FAILURES.get(job.state), state.phase == "crashed"
+    events: list[Event] = []
+    if job.state in WAITING and job.restarts and not crashed:  # it was ended and waits for its nodes again
+        failure = "stopped"
+    if failure is not None:
+        known = state.failure.failure if crashed and state.failure is not None else None
+        if not crashed or (known in _BARE and failure not in _BARE):
+            events = [FailureSeen(failure=failure, message=sentence(job)), ProcessTerminated()]
+    elif job.state in ("COMPLETED", "FAILED") and not crashed:
+        events = [ProcessExited(exit_code=job.exit_code or 0, launch=True)]
+    return [LogEvent(0, "slurm", event, sentence(job)) for event in events]
+
+
+def sentence(job: Job) -> str:
+    """What Slurm says, in a line."""
+    parts = [f"Slurm: job {job.array_id or job.id} is {job.state}"]
+    if job.cancelled_by:
+        parts.append(f"by {job.cancelled_by}")
+    if job.reason and job.reason != "None":
+        parts.append(f"({job.reason})")
+    if job.state in OVER and (job.exit_code or job.signal):
+        parts.append(f"exit code {job.exit_code}" if not job.signal else f"signal {job.signal}")
+    if job.state == "TIMEOUT" and job.time_limit is not None:
+        parts.append(f"after its time limit of {job.time_limit / 3600:.3g} h")
+    if job.restarts:
+        parts.append(f"requeued {job.restarts} time{'s' if job.restarts > 1 else ''}")
+    return " ".join(parts)
+
+
+def evidence(state: RunState) -> dict[str, Any]:
+    """What stands beside the figures of an incident; nothing where no job is known."""
+    job = state.job
+    return {} if job is None else {"slurm": sentence(job), "slurm_job": job.array_id or job.id}
+
+
+def page(state: RunState) -> dict[str, Any]:
+    """What Slurm says, for the page and the API; empty where no job is known."""
+    job = state.job
+    if job is None:
+        return {}
+    shown = {
+        "id": job.array_id or job.id,
+        "state": job.state,
+        "reason": job.reason,
+        "exit_code": job.exit_code if job.state in OVER else None,
+        "signal": job.signal if job.state in OVER else None,
+        "cancelled_by": job.cancelled_by,
+        "name": job.name,
+        "user": job.user,
+        "partition": job.partition,
+        "nodes": job.nodes,
+        "excluded_nodes": job.excluded,
+        "requeued": job.restarts,
+        "time_limit_seconds": job.time_limit,
+        "started_at": job.started_at,
+        "ends_at": job.ended_at,
+        "asked_at": state.unix(job.asked_at),
+    }
+    return {name: value for name, value in shown.items() if value not in (None, "")}
+
+
+def suspended(state: RunState) -> bool:
+    """Slurm has stopped the job's processes: their silence is its doing."""
+    return state.job is not None and state.job.state in ("SUSPENDED", "STOPPED")
+
+
+def silent_since(state: RunState) -> float | None:
+    """The instant of the last progress, or at which Slurm let the job's processes go on."""
+    job = state.job
+    if state.progress_at is None or job is None or job.suspended_at is None or job.state != "RUNNING":
+        return state.progress_at
+    return max(state.progress_at, job.suspended_at - state.wall_offset)

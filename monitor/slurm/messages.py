@@ -1,0 +1,26 @@
+"""What crosses between the loop and the thread that asks Slurm: plain frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.run.state import Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuestion:
+    """What is a run's job doing? `account`: asked of the accounting, which knows more of those that are over."""
+
+    run: str
+    job: str
+    account: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobAnswered:
+    """What Slurm said: `job`, or the `problem`; `gone`: Slurm answers and knows no such job."""
+
+    question: JobQuestion
+    job: Job | None = None
+    problem: str = ""
+    gone: bool = False

@@ -1,0 +1,125 @@
+"""One program, without a shell: bounded in time and in what is kept of its output. It and all it started end with it.
+
+Law: arguments are a list; the environment of the daemon's own job (SLURM_*, SBATCH_*) is not handed on, or srun and
+sbatch would speak of that job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Final
+
+from monitor.clock import Clock
+
+_BLOCK: Final = 65536
+_KEPT_VARIABLES: Final = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
+_LEAST_WAIT: Final = 1.0  # seconds for a process that has closed its streams, or was killed, to end
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What became of it: `code` is None where it did not end in time or could not be started (`problem` says why)."""
+
+    code: int | None
+    output: bytes = b""
+    errors: bytes = b""
+    problem: str = ""
+
+    @property
+    def message(self) -> str:
+        """Why it failed, in a line for people; empty where it did not."""
+        if self.problem:
+            return self.problem
+        if self.code == 0:
+            return ""
+        said = " ".join((self.errors or self.output).decode("utf-8", "replace").split())[-300:]
+        clean = "".join(char if char.isprintable() else "�" for char in said)
+        return f"exit {self.code}" + (f": {clean}" if clean else "")
+
+
+def run(
+    arguments: Sequence[str],
+    clock: Clock,
+    timeout: float,
+    most: int,
+    variables: Mapping[str, str] | None = None,
+    copy: IO[bytes] | None = None,
+) -> Finished:
+    """Run it to its end, with `variables` beside the environment. `most`: bytes of each stream that are kept; `copy` is
+    given as much of its output as well.
+    """
+    try:
+        process = subprocess.Popen(  # noqa: S603 - without a shell; what may stand in the list is the caller's law
+            list(arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**_environment(), **(variables or {})},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return Finished(None, problem=f"{arguments[0]} cannot be started: {reason}")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    until = clock.monotonic() + timeout
+    with process.stdout as output, process.stderr as errors:
+        streams = _drain(output, errors, clock, until, most, copy)
+    if streams is None or not _ended(process, max(_LEAST_WAIT, until - clock.monotonic())):
+        _kill(process)
+        return Finished(None, problem=f"{arguments[0]} had not ended after {timeout:g} s and was killed")
+    return Finished(process.returncode, *streams)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what belongs to the job that we may run in."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT_VARIABLES or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SCONTROL_", "SACCT_"))
+    }
+
+
+def _drain(
+    output: IO[bytes], errors: IO[bytes], clock: Clock, until: float, most: int, copy: IO[bytes] | None
+) -> tuple[bytes, bytes] | None:
+    """Both streams to their ends; None where they have not ended in time. What is beyond `most` is thrown away."""
+    kept = {output.fileno(): bytearray(), errors.fileno(): bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for descriptor in kept:
+            selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map():
+            left = until - clock.monotonic()
+            if left <= 0:
+                return None
+            for key, _ in selector.select(left):
+                block = os.read(key.fd, _BLOCK)
+                if not block:
+                    selector.unregister(key.fd)
+                    continue
+                taken = block[: max(0, most - len(kept[key.fd]))]
+                kept[key.fd] += taken
+                if copy is not None and key.fd == output.fileno():
+                    copy.write(taken)
+    return bytes(kept[output.fileno()]), bytes(kept[errors.fileno()])
+
+
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The process and everything that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    _ended(process, _LEAST_WAIT)

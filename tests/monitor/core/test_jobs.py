@@ -1,0 +1,229 @@
+"""A run that is a Slurm job: what Slurm is asked, what is believed, and what it decides that the log cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monitor.config import load
+from monitor.core import Core
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.incidents import Transition
+from monitor.slurm.messages import JobAnswered, JobQuestion
+from monitor.slurm.replies import read_account, read_show
+from monitor.store import decode, encode
+from tests.lines import line
+from tests.monitor.slurm.shown import NOW, shown
+
+PATH = "/l/slurm-1234.out"
+
+
+class Site:
+    """A core that follows one job's log, and its Slurm."""
+
+    def __init__(self, path: str = PATH, owner: int | None = 1000, lines: int = 5, *settings: str) -> None:
+        self.core = Core(load("", ["runs=[{name: r, paths: [/l/*]}]", *settings]))
+        self.path, self.written = path, 0
+        self.now, self.told = float(NOW), list[Transition]()
+        self.core.handle(Opened(path, path, None, 0, self.now, False, owner=owner), self.now)
+        self.core.handle(CaughtUp(path, self.now), self.now)
+        for number in range(1, lines + 1):
+            self.write(line(number, seconds=10.0))
+            self.wait(10)
+
+    def write(self, text: str | bytes) -> None:
+        """The log grows."""
+        data = text if isinstance(text, bytes) else text.encode()
+        self.core.handle(Data(self.path, self.written, data, self.now, self.now, 0), self.now)
+        self.written += len(data)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            self.told += self.core.tick(self.now)
+
+    def ask(self) -> JobQuestion:
+        """The only question that is due."""
+        (question,) = self.core.questions(self.now)
+        return question
+
+    def answer(self, text: str) -> None:
+        """What scontrol prints when it is asked."""
+        question = self.ask()
+        self.core.answered(JobAnswered(question, read_show(text, question.job)), self.now)
+
+    def fail(self, problem: str, *, gone: bool = False) -> None:
+        """Slurm has no answer."""
+        self.core.answered(JobAnswered(self.ask(), problem=problem, gone=gone), self.now)
+
+    @property
+    def page(self) -> dict[str, Any]:
+        """As HTTP shows the run."""
+        (run,) = self.core.snapshot(self.now).runs
+        return run.page
+
+    def firing(self, kind: str) -> list[Transition]:
+        """Incidents of a kind that a person was told of."""
+        return [one for one in self.told if one.incident == kind and one.status == "firing" and not one.quiet]
+
+
+def test_a_job_is_asked_about_once_a_minute() -> None:
+    """However often the loop turns, and never twice at once; its answer is on the page and in the info metric."""
+    site = Site()
+    asked = site.ask()
+    assert asked.job == "1234"
+    site.wait(300)
+    assert site.core.questions(site.now) == []  # the first has no answer yet
+    site.core.answered(JobAnswered(asked, read_show(shown(), "1234")), site.now)
+    site.wait(2)
+    questions = 1
+    for _ in range(300):
+        site.wait(1)
+        for question in site.core.questions(site.now):
+            questions += 1
+            site.core.answered(JobAnswered(question, read_show(shown(), "1234")), site.now)
+    assert questions in (6, 7)
+    assert site.page["job"]["state"] == "RUNNING"
+    (run,) = site.core.snapshot(site.now).runs
+    (sample,) = run.samples["megatron_job_info"]  # type: ignore[misc]
+    assert sample.labels == ("1234", "RUNNING", "", "", "n-[01-02]", "0", "86400")  # type: ignore[union-attr]
+
+
+def test_running_and_silent_is_a_hang_that_says_so() -> None:
+    """The log is silent and the job runs."""
+    site = Site()
+    site.answer(shown())
+    site.wait(120)
+    (hang,) = site.firing("hang")
+    assert hang.evidence["slurm"] == "Slurm: job 1234 is RUNNING"
+
+
+def test_what_a_log_cannot_say() -> None:
+    """Silence, and Slurm tells why: one planned or unplanned end each, and no hang."""
+    for state, failure, severity in (
+        ("CANCELLED", "stopped", "info"),
+        ("TIMEOUT", "time_limit", "info"),
+        ("PREEMPTED", "preempted", "info"),
+        ("NODE_FAIL", "node_failure", "critical"),
+        ("OUT_OF_MEMORY", "host_oom", "critical"),
+        ("FAILED", "unknown", "critical"),
+    ):
+        site = Site()
+        site.answer(shown(state=state, EndTime=int(site.now), ExitCode="1:0"))
+        site.wait(300)
+        (crash,) = site.firing("crash")
+        assert (crash.evidence["failure"], crash.severity) == (failure, severity), state
+        assert site.firing("hang") == [], state
+        assert f"job 1234 is {state}" in crash.summary or failure == "unknown"
+    site = Site()
+    site.answer(shown(state="COMPLETED", EndTime=int(site.now)))
+    site.wait(300)
+    assert site.page["state"] == "finished"
+    assert site.told == []
+
+
+def test_the_log_has_the_first_word() -> None:
+    """The log names the cause: Slurm's FAILED adds nothing. It says that it was stopped: Slurm knows that it was the
+    time limit.
+    """
+    site = Site()
+    site.write("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    site.write("srun: error: n-01: task 0: Exited with exit code 1\n")
+    site.answer(shown(state="FAILED", EndTime=int(site.now), ExitCode="1:0"))
+    site.wait(120)
+    assert [one.evidence["failure"] for one in site.firing("crash")] == ["cuda_oom"]
+    site = Site()
+    site.write("slurmstepd: error: *** STEP 1234.0 ON n-01 CANCELLED AT 2023-11-14T22:13:20 ***\n")
+    site.answer(shown(state="NODE_FAIL", EndTime=int(site.now)))
+    site.wait(120)
+    assert site.page["failure"].startswith("node_failure")
+
+
+def test_a_job_that_waits_in_the_queue_again_is_no_hang() -> None:
+    """Requeued without a word in the log; when it runs again it is judged again."""
+    site = Site(PATH, 1000, 5, "slurm.interval=30s")
+    site.answer(shown())
+    site.wait(35)
+    site.answer(shown(state="PENDING", Reason="BeginTime", Restarts=1, SubmitTime=int(site.now), NodeList=""))
+    site.wait(400)
+    assert site.firing("hang") == []
+    assert "requeued 1 time" in site.firing("crash")[0].summary
+
+
+def test_a_suspended_job_is_no_hang() -> None:
+    """Slurm stops its processes for an hour: silence counts from where it lets them go on."""
+    site = Site()
+    site.answer(shown(state="SUSPENDED", SuspendTime=int(site.now)))
+    site.wait(3600)
+    site.answer(shown(SuspendTime=int(site.now)))
+    site.wait(20)
+    assert site.told == []
+    site.wait(100)
+    assert len(site.firing("hang")) == 1
+
+
+def test_another_job_of_the_same_id_is_not_believed() -> None:
+    """Begun after the log's last line, ended before it, of another user, renamed: nothing is shown, nothing ends."""
+    for fields in (
+        {"StartTime": NOW + 200, "SubmitTime": NOW + 190},
+        {"state": "CANCELLED", "EndTime": NOW - 3000},
+        {"state": "CANCELLED", "UserId": "bob(1001)", "EndTime": NOW + 50},
+        {"state": "CANCELLED", "EndTime": "2023-11-14T22:13:20"},
+    ):
+        site = Site()
+        site.answer(shown(**fields))
+        assert site.page["job"] == {}, fields
+        site.wait(120)
+        assert site.firing("hang"), fields
+        assert site.firing("crash") == [], fields
+    site = Site()
+    site.answer(shown())
+    site.wait(60)
+    site.answer(shown(state="CANCELLED", EndTime=int(site.now), SubmitTime=NOW))
+    assert site.page["job"] == {}
+
+
+def test_a_number_in_a_name_needs_a_witness() -> None:
+    """`run-2024.log`: job 2024 is somebody's; only one whose output or name has to do with the log is this run's."""
+    site = Site("/l/run-2024.log", owner=None)
+    site.answer(shown(2024))
+    assert site.page["job"] == {}
+    site = Site("/l/run-2024.log", owner=None)
+    site.answer(shown(2024, StdOut="/l/run-2024.log"))
+    assert site.page["job"]["id"] == "2024"
+
+
+def test_who_cancelled_is_asked_of_the_accounting_once() -> None:
+    """A minute after it is known to be cancelled; then nobody is asked any more."""
+    site = Site()
+    site.answer(shown(state="CANCELLED", EndTime=int(site.now)))
+    site.wait(61)
+    question = site.ask()
+    assert question.account
+    row = (
+        f"1234|1234|CANCELLED by 1001|0:15|{NOW - 3700}|{NOW - 3600}|{int(site.now)}|1000|ada|n-[01-02]|1440|main|tr11"
+    )
+    site.core.answered(JobAnswered(question, read_account(row, "1234")), site.now)
+    site.wait(600)
+    assert site.page["job"]["cancelled_by"] == "uid 1001"
+    assert site.core.questions(site.now) == []
+
+
+def test_slurm_that_does_not_answer_costs_nothing() -> None:
+    """Said once in a streak; the log is judged as ever, and the job is asked about again later."""
+    site = Site()
+    site.fail("scontrol had not ended after 20 s and was killed")
+    site.wait(120)
+    assert len(site.firing("hang")) == 1
+    assert "slurm" not in site.firing("hang")[0].evidence
+    site.fail("Slurm knows no job 1234", gone=True)
+    site.wait(61)
+    assert site.ask().account
+
+
+def test_what_is_known_of_the_job_survives_a_restart() -> None:
+    """The state file holds it; the first question comes at once."""
+    site = Site()
+    site.answer(shown())
+    saved = decode(encode(site.core.save(site.now)), type(site.core.save(site.now)))
+    assert saved.runs["r"].state.job == site.core.runs["r"].state.job
