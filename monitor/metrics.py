@@ -15,6 +15,7 @@ from monitor.causes import Cause, causes, failure_of
 from monitor.detectors import memory_pressure, slowdown
 from monitor.incidents import IncidentBook, Transition
 from monitor.run import derived, goodput
+from monitor.run.breakdown.profile import WHOLE, critical, split
 from monitor.run.history import History
 from monitor.run.job import OVER
 from monitor.run.pace import HISTOGRAM_BUCKETS
@@ -145,6 +146,38 @@ def _failure_info(view: View) -> Iterator[Sample]:
         yield Sample(tuple(clean_label(getattr(cause, name)) for name in _FAILURE_LABELS), 1.0)
 
 
+_TIMERS = 30  # single timers of a run
+
+
+def _parts(view: View) -> Iterable[Sample]:
+    timed = view.state.account.shown
+    return _named(_rounded(critical(timed))) if timed is not None else ()
+
+
+def _spreads(view: View) -> Iterable[Sample]:
+    timed = view.state.account.shown
+    if timed is None or timed.across != "range":
+        return ()
+    parts = {"compute" if key == WHOLE else key: high - low for key, (low, high) in split(timed.timers).items()}
+    return _named(_rounded(parts))
+
+
+def _rounded(seconds: dict[str, float]) -> dict[str, float]:
+    """Sums of times that are printed to ten microseconds."""
+    return {name: round(value, 6) for name, value in seconds.items()}
+
+
+def _timers(view: View) -> Iterator[Sample]:
+    timed = view.state.account.shown
+    if timed is None:
+        return
+    longest = sorted(timed.timers.items(), key=lambda item: (-item[1][1], item[0]))[:_TIMERS]
+    for name, (low, high) in sorted(longest):
+        if timed.across == "range":
+            yield Sample((clean_label(name), "min"), low)
+        yield Sample((clean_label(name), "max"), high)
+
+
 def _recent(name: str) -> Callable[[View], Iterable[Sample]]:
     def read(view: View) -> Iterable[Sample]:
         bounds = view.state.recent.bounds(name)
@@ -187,6 +220,9 @@ CATALOGUE: tuple[Metric, ...] = (
            lambda v: _one(derived.seconds_per_iteration(v.state))),
     Metric("megatron_recent_iteration_seconds", "gauge", "Shortest and longest time per iteration of the last minute or two, which a scrape would miss", ("bound",), _recent("seconds")),
     Metric("megatron_iteration_duration_seconds", "histogram", "Distribution of the time per iteration, evaluation and saving taken out", (), _durations),
+    Metric("megatron_iteration_part_seconds", "gauge", "Where the last iteration's time went, on the rank that the others wait for, by the log's timers (`time (ms)`, `across ranks`, `wall_clock_breakdown`); absent where it prints none", ("category",), _parts),
+    Metric("megatron_iteration_part_spread_seconds", "gauge", "Difference between the ranks with the most and the least of it; absent where the log prints one rank's timers", ("category",), _spreads),
+    Metric("megatron_timer_seconds", "gauge", "Each timer of the last iteration as printed, the least and the most over the ranks; the 30 longest", ("timer", "bound"), _timers),
     Metric("megatron_samples_per_second", "gauge", "Samples per second, recomputed from batch size and time per iteration", (),
            lambda v: _one(derived.samples_per_second(v.state))),
     Metric("megatron_tokens_per_second", "gauge", "Tokens per second over all GPUs, recomputed from batch size, sequence length and time", (),

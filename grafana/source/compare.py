@@ -9,6 +9,7 @@ from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models import common as shape
 from grafana_foundation_sdk.models import dashboard as model
 
+from grafana.source import breakdown
 from grafana.source import queries as q
 from grafana.source.layout import DATASOURCE, Line, Section, cluster, new, place, variable
 from grafana.source.panels import (
@@ -213,4 +214,5 @@ def compare() -> build.Dashboard:
         Section("Fast and slow", [speed, Line(10, [(24, _table())])]),
         Section("Loss", [loss]),
         Section("Scaling and speed over time", [scaling]),
+        Section("Inside an iteration", [breakdown.of_runs(RUN)], collapsed=True),
     ])  # fmt: skip

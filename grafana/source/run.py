@@ -6,6 +6,7 @@ from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard as build
 
+from grafana.source import breakdown
 from grafana.source import queries as q
 from grafana.source.layout import Line, Section, annotation, cluster, new, place, variable
 from grafana.source.panels import (
@@ -278,6 +279,7 @@ def run() -> build.Dashboard:
         Section("Learning", _learning()),
         Section("Speed", _speed()),
         Section("Where the time goes", _time(), collapsed=True),
+        Section("Inside an iteration", breakdown.of_run(RUN), collapsed=True),
         Section("Reliability", _reliability(), collapsed=True),
         *details(),
     ])  # fmt: skip

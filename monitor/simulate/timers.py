@@ -1,9 +1,9 @@
 """The timers of an iteration, in the forms that programs print them, with faults that lengthen one part of it.
 
-The parts are made from the iteration's own time: fixed shares with the noise that each kind of part has in public logs
-(compute 0.2 to 0.6 %, communication 4 to 30 % where it is long or short, data 16 to 24 %, each at most 0.5 % of the
-iteration), single bursts, and what is left is outside all timers. A part that a fault lengthens has its own noise, and
-waiting is where the program measures it.
+The parts are made from the iteration's own time: shares that the seed decides, with the noise that each kind of part
+has in public logs (compute 0.2 to 0.6 %; data 16 to 24 %, communication 4 to 30 % where it is long or short: at most
+0.5 % of the iteration), single bursts, and what is left is outside all timers. A part that a fault lengthens has its
+own noise, and waiting is where the program measures it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
+from functools import cache
 
 from monitor.simulate.scenario import Fault, Scenario
 
 SLOW = frozenset({"slow_data", "slow_network", "slow_rank", "slow_gpu_clocks"})
 """Faults that lengthen a part of the iteration."""
-_SHARES = {"forward": 0.27, "backward": 0.54, "data": 0.006, "communication": 0.07, "optimizer": 0.04}
-_NOISE = {"forward": 0.006, "backward": 0.005, "data": 0.25, "communication": 0.07, "optimizer": 0.08}
+_SHARES = {"data": (0.002, 0.02), "communication": (0.02, 0.2), "optimizer": (0.01, 0.08), "outside": (0.01, 0.1)}
+_NOISE = {"forward": 0.005, "backward": 0.005, "data": 0.25, "communication": 0.3, "optimizer": 0.25}
+_OF_ITERATION = 0.005  # no part varies by more of the iteration
 _BURSTS = 0.03  # iterations in which communication or data takes much longer
 _RANKS = 0.01  # relative standard deviation of compute over the ranks: GPUs differ by their silicon
 _STAGES = 0.08  # pipeline stages differ by construction
@@ -44,8 +46,8 @@ def parts_of(scenario: Scenario, elapsed: float, faults: list[Fault], rng: rando
     extra = {fault.kind: _extra(scenario, fault, rng) for fault in faults if fault.kind in SLOW}
     plain = max(0.1 * elapsed, elapsed - sum(extra.values()))
     took = {}
-    for name, share in _SHARES.items():
-        noise = _NOISE[name]
+    for name, share in _shares(scenario.seed).items():
+        noise = min(_NOISE[name], _OF_ITERATION / share)
         middle = share * plain * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
         if name in ("data", "communication") and rng.random() < _BURSTS:
             middle *= 1 + rng.expovariate(1.0)
@@ -64,6 +66,16 @@ def parts_of(scenario: Scenario, elapsed: float, faults: list[Fault], rng: rando
     low, high = took["forward"]  # the batch is taken inside the forward pass
     took["forward"] = low + took["data"][0], high + took["data"][1]
     return Parts(**took, whole=elapsed, slow={_slow_rank(scenario): rank} if rank else {})
+
+
+@cache
+def _shares(seed: int) -> dict[str, float]:
+    """Part -> its share of the iteration."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    shares = {name: math.exp(chance.uniform(math.log(low), math.log(high))) for name, (low, high) in _SHARES.items()}
+    compute = 1 - sum(shares.values())
+    del shares["outside"]
+    return {"forward": compute / 3, "backward": 2 * compute / 3, **shares}
 
 
 def _extra(scenario: Scenario, fault: Fault, rng: random.Random) -> float:

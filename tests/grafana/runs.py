@@ -195,6 +195,13 @@ class Scene:
         put("consumed_tokens", math.floor(self.iteration) * self.batch * self.sequence)
         put("iteration_seconds", self.pace)
         put("samples_per_second", speed)
+        parts = {"compute": 0.82, "communication": 0.1, "data": 0.01, "optimizer": 0.05, "untimed": 0.02}
+        for category, share in parts.items():
+            put("iteration_part_seconds", share * self.pace, category=category)
+            put("iteration_part_spread_seconds", 0.02 * share * self.pace, category=category)
+        for timer, share in (("forward-compute", 0.27), ("backward-compute", 0.55), ("all-grads-sync", 0.1)):
+            put("timer_seconds", 0.99 * share * self.pace, timer=timer, bound="min")
+            put("timer_seconds", share * self.pace, timer=timer, bound="max")
         put("tokens_per_second", speed * self.sequence)
         tflops = self.tflops * self.seconds / self.pace
         put("tflops_per_gpu", tflops, source="log")

@@ -54,6 +54,8 @@ class Account:
     ranks: dict[int, float] = field(default_factory=dict)
     last: Timed | None = None
     """The timers of the line that was closed last; None where it had none."""
+    shown: Timed | None = None
+    """The last ones of any line."""
 
     def take(self, event: TimersReported, loop_counts: bool) -> None:
         """A report of timers. `loop_counts`: the training loop's own line counts the iterations."""
@@ -95,7 +97,7 @@ class Account:
             if self.summed:
                 timers = _of_one(timers, self.summed, seconds, interval)
             if timers:
-                self.last = Timed(iteration, seconds, timers, self.across, self.ranks)
+                self.last = self.shown = Timed(iteration, seconds, timers, self.across, self.ranks)
         self.behind, self.summed = self.ahead, self.reports
         self.ahead, self.reports, self.ranks = {}, {}, {}
         if self.summed:

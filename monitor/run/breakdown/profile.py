@@ -14,6 +14,8 @@ WHOLE = "whole_pass"
 """A whole pass without its printed parts: what is in it no timer tells."""
 OUTSIDE = "outside_timers"
 """The iteration's time outside all timers."""
+UNTIMED = "untimed"
+"""The same, where categories are shown."""
 
 
 class Span(Struct, gc=False):
@@ -65,6 +67,22 @@ def split(timers: dict[str, tuple[float, float]]) -> dict[str, tuple[float, floa
         key = WHOLE if row.mixed else row.category
         known = parts.get(key, (0.0, 0.0))
         parts[key] = known[0] + max(0.0, low - least), known[1] + max(0.0, high - most)
+    return parts
+
+
+def critical(timed: Timed) -> dict[str, float]:
+    """Category (or UNTIMED) -> seconds of an iteration on the rank that the others wait for: work at its longest,
+    waiting at its shortest. A pass of which no part is printed is compute; the sum is the iteration's time.
+    """
+    parts: dict[str, float] = {}
+    for key, (low, high) in split(timed.timers).items():
+        category = "compute" if key == WHOLE else key
+        parts[category] = parts.get(category, 0.0) + (low if category == "communication" else high)
+    if timed.seconds is not None:
+        parts[UNTIMED] = max(0.0, timed.seconds - sum(parts.values()))
+    for name in BESIDE & timed.timers.keys():
+        category = timer(name).category
+        parts[category] = parts.get(category, 0.0) + timed.timers[name][1]
     return parts
 
 

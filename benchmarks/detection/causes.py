@@ -1,0 +1,113 @@
+"""The cause of a slowdown: how often it is named right, wrong, or not, by the form in which a log prints its timers.
+
+    python -m benchmarks.detection.causes [--final] [--runs 20] [--factor 1.05] [--form range ...]
+
+Each run is a training of random size, pace, noise and shares, with one fault. A log that prints one rank's timers
+cannot tell the network from a slow rank elsewhere, DeepSpeed has no timer for the data loader, and a log without timers
+inside the passes tells nothing of what is in them: there `communication`, `outside_timers` and `unknown` are right. The
+cause of the first notification is judged, and that of the incident 30 iterations later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import random
+from collections.abc import Sequence
+
+from monitor.config import Config
+from monitor.detectors import slowdown
+from monitor.judgement import Judge
+from monitor.replay import Replay
+from monitor.run.source_clock import Placed
+from monitor.simulate import FORMS, Fault, Scenario, timeline
+from parsers.reader import SourceReader
+
+SEEDS = {"development": 10_000, "final": 2_300_000}
+_EXACT = {
+    "slow_data": {"data"}, "slow_network": {"network"}, "slow_rank": {"slow_rank"}, "slow_gpu_clocks": {"compute"},
+}  # fmt: skip
+RIGHT: dict[str, dict[str, set[str]]] = {
+    "range": _EXACT,
+    "ranks": _EXACT,
+    "maximum": _EXACT | {"slow_network": {"communication"}, "slow_rank": {"slow_rank", "compute"}},
+    "one": _EXACT | {"slow_network": {"communication"}, "slow_rank": {"communication"}},
+    "engine": _EXACT | {
+        "slow_data": {"outside_timers"}, "slow_network": {"communication"}, "slow_rank": {"communication"},
+    },
+    "passes": {"slow_data": {"unknown"}, "slow_network": {"network", "unknown"}, "slow_rank": {"unknown"},
+               "slow_gpu_clocks": {"unknown"}},
+}  # fmt: skip
+"""Form -> fault -> what its timers can prove."""
+_DIALECT = {"one": "megatron-lm-2021", "engine": "microsoft"}
+
+
+def scenario(form: str, kind: str, factor: float, seed: int) -> Scenario:
+    """A training of random size and pace whose fault strikes between its 110th and 140th iteration."""
+    chance = random.Random(seed)
+    pp = chance.choice((1, 1, 2, 4, 8))
+    at = chance.randrange(110, 140)
+    return Scenario(
+        dialect=_DIALECT.get(form, "megatron-lm"), iterations=at + 45, seed=seed, timers=form,
+        seconds_per_iteration=2 ** chance.uniform(0, 6), noise=chance.choice((0.002, 0.004, 0.007, 0.01)),
+        world_size=8 * pp * chance.choice((1, 2, 8)), tp=chance.choice((1, 2, 4)), pp=pp, save_interval=0,
+        global_batch_size=512, faults=(Fault(kind, at, factor),),
+    )  # fmt: skip
+
+
+def causes(played: Scenario) -> tuple[str | None, str | None]:
+    """(the cause of the first notification, that of the incident at the end); None where none is told."""
+    reader, player = SourceReader(), Replay(Judge(Config(), repeats=False), "run")
+    first: str | None = None
+    for emission in timeline(played):
+        if "[after training is done]" in emission.text:
+            break
+        for entry in reader.feed(emission.text.encode()):
+            for told in player.play(Placed(emission.at, entry, "log")):
+                if told.incident == "slowdown" and told.status == "firing" and not told.quiet and first is None:
+                    first = told.evidence.get("cause", "unknown")
+    memory = player.run.state.memory_of.get(slowdown.NAME)
+    standing = isinstance(memory, slowdown.Memory) and memory.shift is not None
+    found = memory.window.found if standing else None
+    return first, (found.cause if found is not None else "unknown") if standing else None
+
+
+def row(form: str, kind: str, factor: float, seed: int, runs: int) -> dict[str, object]:
+    """Counts over `runs` trainings."""
+    told = [causes(scenario(form, kind, factor, seed + number)) for number in range(runs)]
+    right = RIGHT[form][kind]
+
+    def counts(named: Sequence[str | None]) -> dict[str, int]:
+        found = [cause for cause in named if cause is not None]
+        hits = sum(cause in right for cause in found)
+        unknown = sum(cause == "unknown" and cause not in right for cause in found)
+        return {
+            "right": hits,
+            "unknown": unknown,
+            "wrong": len(found) - hits - unknown,
+            "not found": len(named) - len(found),
+        }
+
+    later = [cause for _, cause in told]
+    wrong = collections.Counter(cause for cause in later if cause not in right and cause not in (None, "unknown"))
+    return {"form": form, "fault": kind, "factor": factor, "first": counts([cause for cause, _ in told]),
+            "later": counts(later), "wrong": dict(wrong)}  # fmt: skip
+
+
+def main() -> None:
+    """Print one JSON object a row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--final", action="store_true")
+    parser.add_argument("--runs", type=int, default=20, help="trainings a row")
+    parser.add_argument("--factor", type=float, default=1.05)
+    parser.add_argument("--form", nargs="*", default=list(FORMS))
+    options = parser.parse_args()
+    seed = SEEDS["final" if options.final else "development"]
+    for form in options.form:
+        for kind in RIGHT[form]:
+            print(json.dumps(row(form, kind, options.factor, seed, options.runs)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

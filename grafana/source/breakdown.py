@@ -1,0 +1,53 @@
+"""Panels of an iteration's parts by the log's own timers: on *run* and on *compare*."""
+
+from __future__ import annotations
+
+from grafana.source import queries as q
+from grafana.source.layout import Line
+from grafana.source.panels import Query, bars, chart, coloured
+
+EMPTY = "No timers in the log: --timing-log-level 2, or wall_clock_breakdown"
+COLOURS = {
+    "compute": "green", "communication": "blue", "data": "orange", "optimizer": "purple", "checkpoint": "light-blue",
+    "evaluation": "dark-purple", "other": "yellow", "untimed": "#8e8e8e",
+}  # fmt: skip
+"""Category -> colour, the same on every panel."""
+
+
+def of_run(select: str) -> list[Line]:
+    """Where an iteration of one run goes."""
+    parts = q.value("megatron_iteration_part_seconds", select, "category")
+    spread = q.value("megatron_iteration_part_spread_seconds", select, "category")
+    longest = q.value("megatron_timer_seconds", select + ', bound="max"', "timer")
+    return [
+        Line(8, [
+            (14, coloured(chart("Parts of an iteration", "Seconds of the last iteration on the rank that the others wait "
+                                "for, by the log's timers. The part that grows is why it is slower; grey is in no timer: "
+                                "garbage collection, logging, the host.", "s", Query(parts, "{{category}}"), stacked=True,
+                                minimum=0, decimals=2, empty=EMPTY), **COLOURS)),
+            (10, coloured(chart("Spread between ranks", "The most less the least of each part over the ranks. Compute that "
+                                "spreads further than it did is a rank that is getting slow; the waiting of the others is "
+                                "the spread of communication.", "s", Query(spread, "{{category}}"), minimum=0, decimals=3,
+                                empty="The log prints no times over the ranks"), **COLOURS)),
+        ]),
+        Line(9, [
+            (24, bars("Timers, the longest over the ranks", "Each timer of the last iteration, up to 30. Timers hold one "
+                      "another: forward-backward has the compute in it. Compare with a healthy hour.", "s",
+                      Query(f"sort_desc({longest})", "{{timer}}", instant=True), decimals=3, empty=EMPTY)),
+        ]),
+    ]  # fmt: skip
+
+
+def of_runs(select: str) -> Line:
+    """The same of several runs beside one another: medians over the shown range."""
+    middle = f"max by (run, category) (quantile_over_time(0.5, megatron_iteration_part_seconds{{{select}}}[$__range]))"
+    share = f"{middle} / on (run) group_left () sum by (run) ({middle})"
+    return Line(10, [
+        (12, bars("Parts of an iteration, median", "Seconds, each run's parts by the log's timers. What differs between a "
+                  "fast and a slow run of one model is where to look. At most 40.", "s",
+                  Query(f"sort_desc(topk(40, {middle}))", "{{run}}: {{category}}", instant=True), decimals=3, empty=EMPTY)),
+        (12, bars("Parts of an iteration, share", "The same as shares, also between models: more communication or data "
+                  "than others have is a layout or a file system to improve. At most 40.", "percentunit",
+                  Query(f"sort_desc(topk(40, {share}))", "{{run}}: {{category}}", instant=True), decimals=1, maximum=1.0,
+                  empty=EMPTY)),
+    ])  # fmt: skip
