@@ -2,17 +2,22 @@
 
 A header line in JSON (format, version, sha256, bytes), then MessagePack. Written to a temporary file beside it, synced,
 renamed; the directory is synced too, and the generation before is kept. What cannot be read is reported and rebuilt
-from the logs. One daemon a directory: a lock is held while it runs.
+from the logs. One daemon a directory: a lock on it, and on a file in it, is held while it runs.
+
+A directory below /tmp may be made by somebody else first: one that is a link, or belongs to neither this user nor root,
+is refused, and so is a file in it. No link is followed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import logging
 import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -80,34 +85,49 @@ class Store:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.path = directory / _NAME
-        self._lock: int | None = None
+        self._locks: list[int] = []
         self.failures = 0
 
     def lock(self) -> None:
-        """Take the directory; StateInUseError if another daemon has it, OSError if it cannot be made."""
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Take the directory; StateInUseError if another daemon has it, OSError if it cannot be made or is refused."""
+        with contextlib.suppress(FileExistsError):  # a link that leads nowhere, which is refused below
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.directory.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link; name the directory itself")
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._locks.append(directory)
+        try:
+            _check_owner(os.fstat(directory))
+            self._take(directory)  # stays where the file below is deleted
+            file = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._locks.append(file)
+            if not self._take(file):  # a network file system without locks
+                _log.warning("state=%s cannot be locked; see that no other monitor uses it", self.directory)
+        except BaseException:
+            self.release()
+            raise
+
+    def _take(self, descriptor: int) -> bool:
+        """False where the file system knows no locks."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            os.close(descriptor)
             raise StateInUseError(f"{self.directory} is in use by another megatron-monitor") from error
-        except OSError as error:  # a network file system without locks
-            _log.warning("state=%s cannot be locked: %s; see that no other monitor uses it", self.directory, error)
-        self._lock = descriptor
+        except OSError:
+            return False
+        return True
 
     def release(self) -> None:
         """Let the directory go."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        while self._locks:
+            os.close(self._locks.pop())
 
     def load(self, kind: Any) -> tuple[Any | None, list[str]]:
         """(the newest state that can be read, what was wrong with those that could not)."""
         problems: list[str] = []
         for path in (self.path, self.path.with_suffix(".previous")):
             try:
-                return decode(path.read_bytes(), kind), problems
+                return decode(_read(path), kind), problems
             except FileNotFoundError:
                 continue
             except (StateUnreadableError, OSError) as error:
@@ -141,7 +161,12 @@ class Store:
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except FileExistsError:  # left by a crash, or laid there
+            os.unlink(path)
+            descriptor = os.open(path, flags, 0o600)
         try:
             left = memoryview(data)
             while left:
@@ -149,6 +174,23 @@ class Store:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _read(path: Path) -> bytes:
+    """The whole file. OSError also for one that is not ours to believe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as stream:
+        found = os.fstat(descriptor)
+        _check_owner(found)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        return stream.read()
+
+
+def _check_owner(found: os.stat_result) -> None:
+    """Raises OSError. Root's is taken: who is root needs no tricks, and volumes of containers are root's."""
+    if found.st_uid not in (os.geteuid(), 0):
+        raise OSError(errno.EPERM, f"it belongs to another user (uid {found.st_uid})")
 
 
 class Saver:

@@ -42,7 +42,9 @@ class Textfile(Output, frozen=True, kw_only=True, tag_field="type", tag="textfil
         """Write beside it and rename. Raises OSError."""
         beside = Path(f"{self.path}.{os.getpid()}")  # node_exporter reads names that end in .prom alone
         try:
-            beside.write_bytes(page)
+            beside.unlink(missing_ok=True)
+            with beside.open("xb") as stream:  # the directory may be everybody's: no link is followed
+                stream.write(page)
             beside.replace(self.path)
         except OSError:
             beside.unlink(missing_ok=True)

@@ -86,6 +86,50 @@ def test_one_owner(tmp_path: Path) -> None:
     second.release()
 
 
+def test_the_lock_outlives_its_file(tmp_path: Path) -> None:
+    """Whoever deletes the lock file gets no second daemon on the same state."""
+    first, second = Store(tmp_path), Store(tmp_path)
+    first.lock()
+    (tmp_path / "lock").unlink()
+    with pytest.raises(StateInUseError):
+        second.lock()
+    first.release()
+    second.lock()
+    second.release()
+
+
+def test_what_is_another_ones_or_a_link_is_refused(tmp_path: Path) -> None:
+    """A directory and files that somebody else laid where the state will be: no link is followed, nothing is read."""
+    victim, state = tmp_path / "victim", tmp_path / "state"
+    victim.write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="it is a link"):
+        Store(tmp_path / "link").lock()
+    store = Store(state)
+    store.lock()
+    assert state.stat().st_mode & 0o777 == 0o700
+    for name in ("state.new", "state.previous"):
+        (state / name).symlink_to(victim)
+    assert store.save(numbered(1))
+    assert store.save(numbered(2))
+    (state / "state").unlink()
+    (state / "state").symlink_to(victim)
+    saved, (problem,) = store.load(Saved)
+    assert saved == numbered(1)
+    assert problem.startswith(f"{state}/state: ")
+    store.release()
+    (state / "lock").unlink()
+    (state / "lock").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        Store(state).lock()
+    if os.geteuid() == 0:
+        (state / "lock").unlink()
+        os.chown(state, 4711, 4711)
+        with pytest.raises(OSError, match="belongs to another user"):
+            Store(state).lock()
+    assert victim.read_text() == "precious"
+
+
 def test_a_disk_that_is_full_is_survived(tmp_path: Path) -> None:
     """A state that cannot be written costs a False, no exception, and the old one stays."""
     store = Store(tmp_path)
