@@ -7,6 +7,7 @@ resolved and no file is opened. The settings of config/schema.py, of notifiers a
 from __future__ import annotations
 
 import functools
+import os
 import os.path
 import re
 import urllib.parse
@@ -105,7 +106,11 @@ def run_name_of(raw: object) -> str:
 def path_of(raw: object) -> str:
     """A path or a glob; it need not exist, for a log may come later."""
     text = _text(raw, "a path")
-    if "\0" in text:
+    try:
+        sound = "\0" not in text and bool(os.fsencode(text))
+    except UnicodeEncodeError:  # half of a character, as "\ud800" in YAML
+        sound = False
+    if not sound:
         raise ValueError("expected a path")
     return text
 
@@ -157,6 +162,8 @@ def bcrypt_of(raw: object) -> str:
     text = _text(raw, "a bcrypt hash, never the password itself")
     if not _BCRYPT.fullmatch(text):
         raise ValueError("expected a bcrypt hash, never the password itself")
+    if not 4 <= int(text.split("$")[2]) <= 16:  # below 4 and above 31 is none; at 17 a login takes ten seconds
+        raise ValueError("expected a bcrypt hash of cost 04 to 16")
     return text
 
 

@@ -19,7 +19,7 @@ from monitor.outputs import Outputs
 from monitor.serve.auth import BasicAuth
 from monitor.serve.http import App
 from monitor.serve.latest import Latest
-from monitor.serve.server import HttpServer
+from monitor.serve.server import HttpServer, may_listen
 from monitor.serve.tls import Tls, TlsError
 
 _STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
@@ -28,6 +28,20 @@ _DELIVER_SECONDS = 30.0  # for what notifiers are at that a new configuration re
 
 class StartError(Exception):
     """The daemon cannot start; the message gives the reason and what to do."""
+
+
+def refused(config: Config) -> list[str]:
+    """Why a daemon would not start with it, on this host and as this user: what no look at the text can tell."""
+    problems = []
+    try:
+        _secured(config)
+    except TlsError as error:
+        problems.append(f"web.tls_server_config: {error}")
+    try:
+        may_listen(*host_and_port(config.listen))
+    except OSError as error:
+        problems.append(f"listen: cannot listen on {config.listen}: {error.strerror or error}")
+    return problems
 
 
 class Prepared(NamedTuple):

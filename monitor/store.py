@@ -65,7 +65,7 @@ def decode(data: bytes, kind: Any) -> Any:
         raise StateUnreadableError("its checksum does not match: it was cut or damaged")
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
         raise StateUnreadableError(f"its contents do not fit: {error}") from error
 
 

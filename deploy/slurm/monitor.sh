@@ -2,10 +2,11 @@
 # Source this in a job script: a monitor beside the job, ended with it.
 #
 #   . monitor.sh
-#   monitor_start --set "runs.0={name: $SLURM_JOB_NAME, paths: [$LOG]}"
+#   monitor_start --name "$SLURM_JOB_NAME" "$(monitor_literal "$LOG")"
 #   srun ... > "$LOG" 2>&1
 #
-# monitor_start takes the arguments of `megatron-monitor run`. It never fails the job: a training without a monitor is
+# monitor_start takes the arguments of `megatron-monitor run`; monitor_literal a path of which no character is a wildcard,
+# whatever the job is called. It never fails the job: a training without a monitor is
 # better than none. What may be set before:
 #   MEGATRON_MONITOR          the program (megatron-monitor)
 #   MEGATRON_MONITOR_LISTEN   address (0.0.0.0 and a port from the job's number: several jobs may share a node).
@@ -13,10 +14,14 @@
 #   MEGATRON_MONITOR_TARGETS  directory where Prometheus looks for targets (file_sd); none: nothing is written
 #   MEGATRON_MONITOR_LINGER   seconds that the monitor outlives the training (20): one scrape more, so that its end is
 #                             seen as an end. Without that, its hang deadline would pass and nobody could tell why
-#   MEGATRON_MONITOR_LOG      what the monitor says (megatron-monitor-JOB.log)
+#   MEGATRON_MONITOR_LOG      what the monitor says (megatron-monitor.JOB.log)
 
 monitor_pid=""
 monitor_target=""
+
+monitor_literal() {
+    printf '%s' "$1" | sed 's/[[*?]/[&]/g'
+}
 
 monitor_start() {
     local job="${SLURM_JOB_ID:-$$}"
@@ -24,15 +29,18 @@ monitor_start() {
     local directory="${MEGATRON_MONITOR_TARGETS:-}"
     "${MEGATRON_MONITOR:-megatron-monitor}" run --listen "$listen" \
         --set "state_dir=${TMPDIR:-/tmp}/megatron-monitor-$job" "$@" \
-        >>"${MEGATRON_MONITOR_LOG:-megatron-monitor-$job.log}" 2>&1 &
+        >>"${MEGATRON_MONITOR_LOG:-megatron-monitor.$job.log}" 2>&1 &
     monitor_pid=$!
     trap monitor_end EXIT
     if [ -n "$directory" ]; then
         monitor_target="$directory/job-$job.yml"
-        # Whole or not at all: Prometheus may look at any time, and reads only names that end in .yml.
-        printf -- "- targets: ['%s:%s']\n  labels: {slurm_job: '%s'}\n" \
-            "${SLURMD_NODENAME:-$(hostname)}" "${listen##*:}" "$job" >"$monitor_target.new" &&
-            mv "$monitor_target.new" "$monitor_target" ||
+        # Whole or not at all: Prometheus may look at any time, and reads only names that end in .yml. A name that nobody
+        # can foresee: in a directory for all, somebody else could lay a link there.
+        local beside
+        beside=$(mktemp "$directory/.job-$job.XXXXXX") &&
+            printf -- "- targets: ['%s:%s']\n  labels: {slurm_job: '%s'}\n" \
+                "${SLURMD_NODENAME:-$(hostname)}" "${listen##*:}" "$job" >"$beside" &&
+            chmod 644 "$beside" && mv -fT "$beside" "$monitor_target" ||
             echo "monitor.sh: cannot write $monitor_target; Prometheus will not find this job" >&2
     fi
 }

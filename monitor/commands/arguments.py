@@ -30,25 +30,30 @@ set_option = click.option(
 )
 
 
-def load_config(config_file: Path | None, overrides: Sequence[str], paths: Sequence[str]) -> Config:
-    """The file's configuration, or the defaults, with overrides; PATHS are followed beside what the file names.
+def load_config(
+    config_file: Path | None, overrides: Sequence[str], paths: Sequence[str], name: str | None = None
+) -> Config:
+    """The file's configuration, or the defaults, with overrides; PATHS are followed beside what the file names, as one
+    run if it is given a name.
 
     Raises ConfigError with every problem.
     """
     config = load(config_file if config_file is not None else "", overrides)
     if paths:
         absolute = tuple(path if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
-        config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute)))
+        config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute, name=name)))
         if config_file is None and not any(key.startswith("run_retention=") for key in overrides):
             # whoever names a log by hand wants to see it, however long ago it ended
             config = msgspec.structs.replace(config, run_retention=LONGEST_SECONDS)
     return config
 
 
-def configured(config_file: Path | None, overrides: Sequence[str], paths: Sequence[str]) -> Config:
+def configured(
+    config_file: Path | None, overrides: Sequence[str], paths: Sequence[str], name: str | None = None
+) -> Config:
     """As load_config; prints every problem and exits with 2 if there is one."""
     try:
-        return load_config(config_file, overrides, paths)
+        return load_config(config_file, overrides, paths, name)
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(2)

@@ -16,13 +16,26 @@ from monitor.run.audit import described
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @set_option
 def check_config(file: Path, overrides: tuple[str, ...]) -> None:
-    """Check FILE: print every error with its path in the file. Exit 0 if there is none, else 2."""
+    """Check FILE: print every error with its path in the file. Exit 0 if there is none, else 2.
+
+    What the daemon would refuse here is an error too: certificates that cannot be used, an address that is not this
+    host's.
+    """
     try:
         config = load(file, overrides)
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
+    from monitor.services import refused  # loads the server
+
+    problems = refused(config)
+    for problem in problems:
+        click.echo(f"{file}: {problem}", err=True)
+    if problems:
+        sys.exit(2)
     patterns = sum(len(watch.paths) for watch in config.runs)
     click.echo(f"{file}: good; {patterns} paths, {len(config.patterns)} patterns, {len(config.notifiers)} notifiers")
+    if not config.runs:
+        click.echo("nothing to follow: `run` needs a PATH beside it, for runs is empty")
     for code in config.detectors.configuration.ignore:
         click.echo(f"left out: {described(code)}")

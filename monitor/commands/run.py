@@ -17,9 +17,15 @@ from monitor.config import Config
 @config_option
 @set_option
 @click.option("--listen", help="Address of the page and the metrics, e.g. 0.0.0.0:9843.")
+@click.option("--name", help="PATHs are one run of this name, whatever characters it has (a job's name).")
 @click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
 def run(
-    paths: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], listen: str | None, once: bool
+    paths: tuple[str, ...],
+    config_file: Path | None,
+    overrides: tuple[str, ...],
+    listen: str | None,
+    name: str | None,
+    once: bool,
 ) -> None:
     r"""Follow training logs, judge the runs, serve the metrics and the page.
 
@@ -31,7 +37,8 @@ def run(
     """
     if listen is not None:
         overrides = (*overrides, f"listen={listen}")
-    config = configured(config_file, overrides, paths)
+    name = _run_name(name) if name is not None else None
+    config = configured(config_file, overrides, paths, name)
     if not config.runs:
         click.echo("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", err=True)
         sys.exit(2)
@@ -41,10 +48,15 @@ def run(
     from monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier
 
     try:
-        serve(config, lambda: load_config(config_file, overrides, paths))
+        serve(config, lambda: load_config(config_file, overrides, paths, name))
     except StartError as error:
         click.echo(str(error), err=True)
         sys.exit(1)
+
+
+def _run_name(text: str) -> str | None:
+    """What of it can be a run's name; a job may be called anything."""
+    return "".join(char if char.isprintable() else "_" for char in text).strip()[:200].strip() or None
 
 
 def start_logging(config: Config) -> None:

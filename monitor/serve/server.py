@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import resource
 import socket
@@ -340,7 +341,16 @@ def _request(head: h11.Request) -> Request:
     return Request(head.method.decode("latin-1"), unquote(path, errors="replace"), query, headers, path)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def may_listen(host: str, port: int) -> None:
+    """Raises OSError if the address is none of this host's, or not for this user. A port in use is another's matter."""
+    try:
+        _listen(host, port, backlog=None).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+
+
+def _listen(host: str, port: int, backlog: int | None = _BACKLOG) -> socket.socket:
     """A listening socket; OSError if there can be none."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -349,7 +359,8 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
+        if backlog is not None:
+            listener.listen(backlog)
         listener.setblocking(False)
     except OSError:
         listener.close()

@@ -14,7 +14,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from monitor.cli import main as cli
 from monitor.config import load
 from monitor.naming import run_name
 from tests.deploy.conftest import DEPLOY, StartPrometheus, environment
@@ -242,21 +244,21 @@ def test_kubernetes_targets_are_kept_and_labelled(start_prometheus: StartPrometh
 # --- Slurm ------------------------------------------------------------------------------------------------------------
 
 
-def slurm_job(directory: Path, train: str) -> subprocess.Popen[bytes]:
+def slurm_job(directory: Path, train: str, name: str) -> subprocess.Popen[bytes]:
     """training.sbatch under a Slurm that is no more than its variables and an srun that runs the command once."""
     programs = directory / "bin"
     programs.mkdir()
-    for name, text in {
+    for program, text in {
         "srun": 'while [[ "$1" == --* ]]; do shift; done\nexec "$@"\n',
         "megatron-monitor": f'cd {ROOT} && exec {sys.executable} -m monitor "$@"\n',
     }.items():
-        (programs / name).write_text(f"#!/usr/bin/env bash\n{text}")
-        (programs / name).chmod(0o755)
+        (programs / program).write_text(f"#!/usr/bin/env bash\n{text}")
+        (programs / program).chmod(0o755)
     (directory / "targets").mkdir()
     (directory / "train.sh").write_text(train)
     variables = {
         **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(directory), "SLURM_JOB_ID": "4711",
-        "SLURM_JOB_NAME": "tr11", "SLURMD_NODENAME": "127.0.0.1", "MEGATRON_MONITOR_LINGER": "1",
+        "SLURM_JOB_NAME": name, "SLURMD_NODENAME": "127.0.0.1", "MEGATRON_MONITOR_LINGER": "1",
         "MEGATRON_MONITOR_SH": str(DEPLOY / "slurm" / "monitor.sh"),
         "MEGATRON_MONITOR_TARGETS": str(directory / "targets"), "MEGATRON_MONITOR_LISTEN": f"127.0.0.1:{free_port()}",
         "MEGATRON_MONITOR_LOG": str(directory / "monitor.log"),
@@ -264,6 +266,7 @@ def slurm_job(directory: Path, train: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["bash", str(DEPLOY / "slurm" / "training.sbatch")], cwd=directory, env=variables)
 
 
+ITERATION = " iteration 1/1000 | consumed samples: 1 | elapsed time per iteration (ms): 100.0 | lm loss: 2.0E+00 |\n"
 TRAIN = """
 for n in $(seq 1 1000); do
     echo " iteration $n/1000 | consumed samples: $n | elapsed time per iteration (ms): 100.0 | lm loss: 2.0E+00 |"
@@ -273,26 +276,40 @@ done
 """
 
 
-def iteration(target: str) -> str:
+def iteration(target: str, run: str) -> str:
     """The row of the run's iteration, empty while nobody answers."""
     if not answers(f"http://{target}/metrics"):
         return ""
     rows = get(f"http://{target}/metrics").splitlines()
-    return next((row for row in rows if row.startswith('megatron_iteration{run="tr11"}')), "")
+    return next((row for row in rows if row.startswith(f'megatron_iteration{{run="{run}"}}')), "")
+
+
+@pytest.mark.parametrize("name", ["1234", "true", "a, b", "x: y", "tr11 #2", "[abl]", "-x*?", "it's {odd} $HOME"])
+def test_a_job_may_be_called_anything(name: str, tmp_path: Path) -> None:
+    """Its name is the run's, and its log is found, whatever YAML, the shell and globs make of such characters."""
+    (tmp_path / f"{name}-1.log").write_text(ITERATION)
+    (tmp_path / "other-1.log").write_text(ITERATION)
+    call = f'''. {DEPLOY}/slurm/monitor.sh; printf %s "$(monitor_literal "$1")"'''
+    literal = subprocess.run(
+        ["bash", "-c", call, "-", str(tmp_path / name)], capture_output=True, text=True, check=True
+    )
+    done = CliRunner().invoke(cli, ["run", "--once", "--name", name, f"{literal.stdout}-*.log"])
+    rows = [row for row in done.stdout.splitlines() if row.startswith("megatron_iteration{")]
+    assert rows == [f'megatron_iteration{{run="{name}"}} 1.0'], done.output
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("end", ["by itself", "by signal"])
-def test_the_monitor_lives_and_ends_with_the_job(end: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("end", "name"), [("by itself", "tr11"), ("by signal", "[abl]: 'a, b' #2")])
+def test_the_monitor_lives_and_ends_with_the_job(end: str, name: str, tmp_path: Path) -> None:
     """Found by file_sd while the job runs; afterwards no target, no process; the job keeps its exit status."""
-    job = slurm_job(tmp_path, TRAIN)
+    job = slurm_job(tmp_path, TRAIN, name)
     target_file = tmp_path / "targets" / "job-4711.yml"
     try:
         wait(target_file.exists, 10.0, "the target")
         (target,) = yaml.safe_load(target_file.read_text())
         assert target["labels"] == {"slurm_job": "4711"}
         (address,) = target["targets"]
-        wait(lambda: bool(iteration(address)), 20.0, (tmp_path / "monitor.log").read_text)
+        wait(lambda: bool(iteration(address, name)), 20.0, (tmp_path / "monitor.log").read_text)
         if end == "by itself":
             (tmp_path / "stop").touch()
         else:
@@ -301,5 +318,5 @@ def test_the_monitor_lives_and_ends_with_the_job(end: str, tmp_path: Path) -> No
     finally:
         job.kill()
     assert not target_file.exists()
-    assert not iteration(address)
+    assert not iteration(address, name)
     assert "Traceback" not in (tmp_path / "monitor.log").read_text()

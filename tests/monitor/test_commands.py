@@ -81,6 +81,21 @@ def test_check_config_lists_every_error(tmp_path: Path) -> None:
     assert invoke("check-config", str(good)).exit_code == 0
 
 
+@pytest.mark.parametrize(("text", "error"), [
+    ('runs: [{paths: ["/tmp/\\ud800.log"]}]', "runs.0.paths.0: expected a path"),
+    (f"web: {{basic_auth_users: {{a: $2b$99${'x' * 53}}}}}", "expected a bcrypt hash of cost 04 to 16"),
+    ("web: {tls_server_config: {cert_file: /no.crt, key_file: /no.key}}", "web.tls_server_config: /no.crt or /no.key"),
+    ("listen: 203.0.113.7:9843", "listen: cannot listen on 203.0.113.7:9843: "),
+])  # fmt: skip
+def test_check_config_knows_what_the_daemon_refuses(text: str, error: str, tmp_path: Path) -> None:
+    """Also what no look at the text alone can tell: certificates, and addresses of other hosts."""
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    result = invoke("check-config", str(file))
+    assert result.exit_code == 2
+    assert error in result.stderr
+
+
 def test_check_config_explains_the_checks_that_are_left_out(tmp_path: Path) -> None:
     """A known code by its rule; a wrong one with those that there are."""
     file = tmp_path / "config.yaml"

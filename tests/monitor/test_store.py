@@ -61,6 +61,12 @@ def test_another_version_is_refused() -> None:
         decode(data, Saved)
 
 
+def test_a_state_that_nests_without_end_is_no_state(tmp_path: Path) -> None:
+    """Neither the header's JSON nor the body makes the reader give up by itself."""
+    with pytest.raises(StateUnreadableError, match="no JSON"):
+        decode(b"[" * 100_000 + b"\n", Saved)
+
+
 def test_the_generation_before_serves(tmp_path: Path) -> None:
     """If the newest generation is damaged the one before it is used, and the damage is told."""
     store = Store(tmp_path)
