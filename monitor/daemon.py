@@ -65,6 +65,7 @@ class Daemon:
         self._core = self._live.core
         self._configure = configure
         self._stopping = threading.Event()
+        self._at_once = threading.Event()
         self._reload_asked = threading.Event()
         first = Snapshot(at=self.clock.wall(), loop_turned_at=self.clock.wall())
         self._latest = Latest(first, self._live.wake)
@@ -105,11 +106,14 @@ class Daemon:
         try:
             while not self._stopping.is_set():
                 self.turn(_WAIT)
+            self._say_last_word()
         finally:
             self._close()
 
-    def stop(self) -> None:
-        """End the loop at its next turn. Safe in a signal handler."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """End the loop at its next turn, having served its last word unless `at_once`. Safe in a signal handler."""
+        if at_once or self._stopping.is_set():
+            self._at_once.set()
         self._stopping.set()
 
     def ask_reload(self) -> None:
@@ -175,6 +179,7 @@ class Daemon:
         if self._services is not None:
             self._services.count(counts)
         counts.set("loop_timestamp_seconds", now + self._core.wall_offset)
+        counts.set("ready", float(self._was_ready and all(m.mount in self._core.scanned for m in self._live.mounts())))
         counts.clear("mount_info")
         for mount in self._live.mounts():
             counts.set("mount_info", 1.0, mount.mount, mount.file_system, mount.mode)
@@ -234,6 +239,19 @@ class Daemon:
         if successful:
             self._core.counts.set("config_last_reload_success_timestamp_seconds", self.clock.wall())
 
+    def _say_last_word(self) -> None:
+        """Show that this stop is intended until each scraper has seen it: a target that is gone looks like a death."""
+        assert self._services is not None
+        began = self.clock.monotonic()
+        self._saving.at_once()  # first: whoever ends it while it waits loses nothing
+        self._core.counts.set("stopped_timestamp_seconds", self.clock.wall())
+        if self.config.ends_with_job:
+            self._core.end_runs()
+        self._services.write_last()
+        until = began + self.config.stop_wait
+        while not self._at_once.is_set() and self.clock.monotonic() < min(until, self._services.awaited_until(began)):
+            self.turn(_WAIT)
+
     def _close(self) -> None:
         self._manager.stopping()
         now, outbox = self._live.now(), self._core.outbox
@@ -256,13 +274,14 @@ def _printable(text: str) -> str:
 def serve(config: Config, configure: Callable[[], Config] | None = None) -> None:
     """Run the daemon in the foreground until SIGTERM or SIGINT. Raises StartError.
 
+    SIGTERM serves a last word first (`stop_wait`); SIGINT, or a second SIGTERM, ends it at once.
     SIGHUP reads the configuration again by `configure`; SIGUSR1 writes the stack of every thread to standard error.
     """
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     daemon = Daemon(config, configure=configure)
     daemon.start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: daemon.stop())
+    signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
+    signal.signal(signal.SIGINT, lambda *_: daemon.stop(at_once=True))  # a person at a terminal
     signal.signal(signal.SIGHUP, lambda *_: daemon.ask_reload())
     _log.info("listening on %s://%s/", "https" if config.web.tls_server_config else "http", daemon.address)
     daemon.run()

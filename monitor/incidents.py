@@ -127,6 +127,15 @@ class Messages:
 
 
 @dataclass(slots=True)
+class Ended:
+    """The last incident of a kind that people were told of and that ended. Instants."""
+
+    severity: Severity
+    since: float
+    at: float
+
+
+@dataclass(slots=True)
 class IncidentBook:
     """The incidents of one run. Everything here can be written as JSON."""
 
@@ -138,6 +147,8 @@ class IncidentBook:
     history: list[Transition] = field(default_factory=list)
     messages: dict[str, Messages] = field(default_factory=dict)
     """Kind -> its messages, where the kind is limited."""
+    ended: dict[str, Ended] = field(default_factory=dict)
+    """Kind -> its last end. What another incident made needless has not ended: it goes on under that name."""
 
     def digest_at(self, limit: MessageLimit) -> float | None:
         """When the next digest is due; None where nothing is kept back."""
@@ -261,6 +272,8 @@ def _resolve(
             messages.last_kept = incident
         elif not incident.quiet:
             messages.ended_rank, messages.last_at = RANK[incident.severity], now
+    if by is None and not incident.quiet:
+        book.ended[kind] = Ended(incident.severity, incident.since, now)
     incident.evidence = {**incident.evidence, "lasted_seconds": round(lasted, 3)}
     how = f"superseded by {by} after {duration(lasted)}"
     if by is None:

@@ -51,6 +51,8 @@ class View:
     hang_deadline: float | None
     """Unix seconds."""
     peak_tflops: float | None
+    over: bool = False
+    """The daemon ends, and its runs with it: nothing of them fires any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +127,37 @@ def _durations(view: View) -> Histogram | None:
 
 
 def _incidents(view: View) -> Iterator[Sample]:
-    for incident in view.book.open.values():
-        yield Sample((incident.incident, incident.severity), 1.0)
+    now = {(one.incident, one.severity) for one in view.book.open.values()} if not view.over else set()
     fired = {(name, severity) for name, severity in view.state.fired}
-    for name, severity in sorted(fired - {(i.incident, i.severity) for i in view.book.open.values()}):
-        yield Sample((name, severity), 0.0)
+    for name, severity in sorted(now | fired):
+        yield Sample((name, severity), float((name, severity) in now))
+
+
+def _since(view: View) -> Iterator[Sample]:
+    for incident in view.book.open.values() if not view.over else ():
+        yield from _at((incident.incident, incident.severity), view.state.unix(incident.since))
+
+
+def _ended(view: View) -> Iterator[Sample]:
+    for kind, end in sorted(view.book.ended.items()):
+        yield from _at((kind, end.severity), view.state.unix(end.at))
+
+
+def _lasted(view: View) -> Iterator[Sample]:
+    for kind, end in sorted(view.book.ended.items()):
+        yield Sample((kind, end.severity), max(0.0, end.at - end.since))
+
+
+def _at(labels: tuple[str, ...], instant: float | None) -> Iterator[Sample]:
+    if instant is not None:
+        yield Sample(labels, instant)
 
 
 _FAILURE_LABELS = ("failure", "rank", "node", "summary", "advice", "line")
 
 
 def _incident_info(view: View) -> Iterator[Sample]:
-    for cause in causes(view.book):
+    for cause in causes(view.book) if not view.over else ():
         yield Sample(tuple(clean_label(text) for text in cause), 1.0)
 
 
@@ -265,6 +286,9 @@ CATALOGUE: tuple[Metric, ...] = (
            lambda v: _one(slowdown.ratio(v.state))),
     Metric("megatron_incident", "gauge", "1 while the incident fires", ("incident", "severity"), _incidents),
     Metric("megatron_incident_info", "gauge", "What is known of an open incident, as it was last told: where it is, what to do, the line that shows it; always 1", Cause._fields, _incident_info),
+    Metric("megatron_incident_since_timestamp_seconds", "gauge", "Since when the open incident stands", ("incident", "severity"), _since),
+    Metric("megatron_incident_end_timestamp_seconds", "gauge", "When the last incident of the kind that people were told of ended", ("incident", "severity"), _ended),
+    Metric("megatron_incident_duration_seconds", "gauge", "How long that incident lasted", ("incident", "severity"), _lasted),
     Metric("megatron_incidents_total", "counter", "Incidents that have fired", ("incident",), lambda v: _named(v.book.counts)),
     Metric("megatron_failures_total", "counter", "Attempts that ended in a failure, by its cause", ("failure",), lambda v: _named(v.state.failures_total)),
     Metric("megatron_failure_info", "gauge", "What a crashed run died of, be it before the monitor saw it; always 1", _FAILURE_LABELS, _failure_info),
@@ -297,6 +321,9 @@ class MonitorMetric(NamedTuple):
 
 MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_build_info", "gauge", "Version of the monitor; always 1", ("version", "python")),
+    MonitorMetric("megatron_monitor_ready", "gauge", "1 once every file was read to its end: a run that is not exported then is not followed", ()),
+    MonitorMetric("megatron_monitor_stopped_timestamp_seconds", "gauge", "When the monitor was asked to stop; exported while it waits for its last scrape", ()),
+    MonitorMetric("megatron_monitor_page_info", "gauge", "Address of the monitor's page, where others can reach it; always 1", ("url",)),
     MonitorMetric("megatron_monitor_runs", "gauge", "Runs that are shown", ()),
     MonitorMetric("megatron_monitor_runs_dropped_total", "counter", "Runs beyond max_runs: dead ones dropped, live ones refused", ("reason",)),
     MonitorMetric("megatron_monitor_sources", "gauge", "Files followed, by state", ("state",)),

@@ -183,6 +183,7 @@ def _text(raw: object, expected: str) -> str:
 Regex = Annotated[str, Meta(extra={"read": regex_of})]
 Listen = Annotated[str, Meta(extra={"read": listen_of})]
 Url = Annotated[str, Meta(extra={"read": url_of, "secret": True})]
+PublicUrl = Annotated[str, Meta(extra={"read": url_of})]
 Name = Annotated[str, Meta(extra={"read": name_of})]
 RunName = Annotated[str, Meta(extra={"read": run_name_of})]
 FilePath = Annotated[str, Meta(extra={"read": path_of, "resolve": absolute})]

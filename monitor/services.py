@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from monitor.clock import Clock
@@ -60,11 +61,13 @@ class Services:
         """`turned`: monotonic second of the loop's last turn; `wake` makes it turn. Raises StartError, ConfigError."""
         self._config = config
         self._latest = latest
+        self._clock = clock
         self._deliveries = Deliveries(config.notifiers, clock, wake)
         host, port = host_and_port(config.listen)
         try:
             tls, auth = _secured(config)
-            self._server = HttpServer(host, port, App(latest, clock, turned, latest.figures))
+            app = App(latest, clock, turned, latest.figures)
+            self._server = HttpServer(host, port, app)
         except TlsError as error:
             raise StartError(f"web.tls_server_config: {error}") from error
         except OSError as error:
@@ -74,6 +77,8 @@ class Services:
                 "Choose another address with --listen"
             ) from error
         self._server.tls, self._server.auth = tls, auth
+        self._scrapes = app.scrapes
+        self._read_by = float("-inf")  # monotonic seconds: until then the last figures may not have been read
         self._outputs = self._made_outputs()
 
     @property
@@ -81,6 +86,17 @@ class Services:
         """host:port that HTTP listens on."""
         host, port = self._server.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def page_url(self) -> str | None:
+        """Where people reach the page; None if that is not known."""
+        if self._config.external_url is not None:
+            return self._config.external_url.rstrip("/") + "/"
+        host, port = self._server.address
+        if host == "localhost" or ip_address(host).is_loopback:
+            return None
+        host = socket.gethostname() if ip_address(host).is_unspecified else f"[{host}]" if ":" in host else host
+        return f"{'https' if self._config.web.tls_server_config else 'http'}://{host}:{port}/"
 
     def start(self) -> None:
         """Begin to answer, write and send."""
@@ -105,6 +121,9 @@ class Services:
         for (output, written), count in self._outputs.counts().items():
             counts.set("output_writes_total", count, output, written)
         counts.set("http_connections", self._server.connections)
+        counts.clear("page_info")
+        if (page := self.page_url) is not None:
+            counts.set("page_info", 1.0, page)
 
     def prepare(self, config: Config) -> Prepared:
         """Build what can fail, change nothing. Raises ConfigError, TlsError."""
@@ -122,6 +141,15 @@ class Services:
             self._outputs.stop(_STOP_SECONDS)
             self._outputs = self._made_outputs()
             self._outputs.start()
+
+    def write_last(self) -> None:
+        """Outputs hold the present figures as soon as they can; whoever reads them there is waited for."""
+        self._read_by = self._clock.monotonic() + self._outputs.write_last()
+
+    def awaited_until(self, since: float) -> float:
+        """When all that scrape, or read an output, should have seen what is shown `since`; -inf if they have."""
+        read_by = self._read_by if self._clock.monotonic() < self._read_by else float("-inf")
+        return max(read_by, self._scrapes.expected_until(since))
 
     def stop(self) -> None:
         """End every thread."""

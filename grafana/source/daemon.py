@@ -218,6 +218,17 @@ def _limits() -> Section:
                        Query(f"{busy} > 1", "{{instance}} {{mount}}"), minimum=0, empty="No mount hangs")),
         ]),
         Line(6, [
+            (24, rows("Word and page", "Whether a daemon has read all its files: only then is a run that it does not show "
+                      "not followed. When it was asked to stop, and the address of its page.",
+                      [Query(each("megatron_monitor_ready")),
+                       Query(f"1000 * {each('megatron_monitor_stopped_timestamp_seconds')}"),
+                       Query(f"max by (instance, url) (megatron_monitor_page_info{{{OWN}}})")],
+                      [Column("instance", "Daemon", width=140),
+                       Column("A", "All read", width=90, look=mapped_look(numbers({0.0: ("no", "orange"), 1.0: ("yes", "green")}))),
+                       Column("B", "Asked to stop", "dateTimeAsIso", 190), Column("url", "Page")],
+                      hidden=("Value #C",), empty=NO_DAEMON, sort="Daemon", descending=False, pages=False)),
+        ]),
+        Line(6, [
             (6, bars("Runs not shown", "Runs beyond max_runs since start: dead ones are dropped first; refused live ones "
                      "are watched by nobody: raise max_runs or start a second daemon.", "none",
                      Query(f"sum by (reason) (megatron_monitor_runs_dropped_total{{{OWN}}}) > 0", "{{reason}}",

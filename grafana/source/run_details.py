@@ -108,6 +108,27 @@ def _data() -> Section:
     ], collapsed=True)  # fmt: skip
 
 
+def _incidents() -> Section:
+    kinds = ("cluster", "run", "incident", "severity")
+
+    def each(metric: str) -> str:
+        return f"max by ({', '.join(kinds)}) ({metric}{{{RUN}}})"
+
+    return Section("Incidents, begin and end", [
+        Line(8, [
+            (24, rows("Begin and end of incidents", "Since when an open incident stands, and when the last one of each kind "
+                      "ended and how long it had lasted: who was told of it was told of its end.",
+                      [Query(f"1000 * {each('megatron_incident_since_timestamp_seconds')}"),
+                       Query(f"1000 * {each('megatron_incident_end_timestamp_seconds')}"),
+                       Query(each("megatron_incident_duration_seconds"))],
+                      [Column("incident", "Incident"), Column("severity", "Severity", width=110),
+                       Column("A", "Open since", "dateTimeAsIso", 190), Column("B", "Last ended", "dateTimeAsIso", 190),
+                       Column("C", "Had lasted", "s", 120)],
+                      hidden=("cluster", "run"), empty="None so far", sort="Incident", pages=False)),
+        ]),
+    ], collapsed=True)  # fmt: skip
+
+
 def _others() -> Section:
     return Section("Other values of the log", [
         Line(8, [
@@ -124,4 +145,4 @@ def _others() -> Section:
 
 def details() -> list[Section]:
     """Rows that cost nothing until they are opened."""
-    return [_memory(), _saving(), _configuration(), _data(), _others()]
+    return [_memory(), _saving(), _configuration(), _data(), _incidents(), _others()]

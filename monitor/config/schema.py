@@ -143,6 +143,14 @@ class Config(Struct, frozen=True, kw_only=True):
     listen: scalars.Listen = "127.0.0.1:9843"
     state_dir: FilePath | None = None
     """None: $XDG_STATE_HOME/megatron-monitor."""
+    external_url: scalars.PublicUrl | None = None
+    """Where people reach the page, for links to it. None: by what it listens on, no link if that is loopback."""
+    ends_with_job: bool = False
+    """The monitor's stop is the end of its runs: a job's own monitor is ended with it, and nobody need go on watching.
+    """
+    stop_wait: Seconds = 20.0
+    """At SIGTERM the last word is served until each scraper has seen it, so long at most: more than a scrape interval
+    of 15 s, less than the 30 s that Slurm and Kubernetes leave."""
     runs: Annotated[tuple[Watch, ...], Meta(extra={"unique": "name"})] = ()
     gpu_peak_tflops: scalars.Positive | None = None
     """TFLOP/s of one GPU at its data sheet's dense peak. None: from the GPU's name in the log, else no MFU."""

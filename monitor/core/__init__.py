@@ -98,6 +98,7 @@ class Core:
         """Something worth saving happened since the flag was last cleared."""
         self.save_soon = False
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
+        self._over = False
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
         self._begin(config, judge or Judge(config))
@@ -529,6 +530,12 @@ class Core:
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
+    def end_runs(self) -> None:
+        """The runs end with the daemon: from now on they are shown without deadlines and open incidents."""
+        self._over = True
+        for run in self.runs.values():
+            run.dirty = True
+
     def snapshot(self, now: float, *, pages: bool = True) -> Snapshot:
         """What HTTP may show until the next one; without `pages` those in it may be older than its samples."""
         runs = [
@@ -536,7 +543,7 @@ class Core:
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self._sources.catching_up(run.log))
         ]
-        shown = show_all(runs, now, self.config, self.aside, pages=pages)
+        shown = show_all(runs, now, self.config, self.aside, pages=pages, over=self._over)
         count_sources(self.counted(), self.sources, self.runs.values(), self._rules)
         self.counts.set("runs", len(shown))
         at = now + self._wall_offset

@@ -19,12 +19,14 @@ from parsers.engine.scan import Rule
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 
 
-def show_all(runs: Iterable[Run], now: float, config: Config, aside: Aside, *, pages: bool) -> tuple[RunSnapshot, ...]:
+def show_all(
+    runs: Iterable[Run], now: float, config: Config, aside: Aside, *, pages: bool, over: bool = False
+) -> tuple[RunSnapshot, ...]:
     """Each run as HTTP shows it. One that cannot be shown is shown as it was last, if it ever was."""
     out: list[RunSnapshot] = []
     for run in runs:
         try:
-            shown: RunSnapshot | None = show(run, now, config, pages=pages)
+            shown: RunSnapshot | None = show(run, now, config, pages=pages, over=over)
         except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
             aside.note("page", run.state.name, error)
             shown = run.shown
@@ -33,9 +35,9 @@ def show_all(runs: Iterable[Run], now: float, config: Config, aside: Aside, *, p
     return tuple(out)
 
 
-def show(run: Run, now: float, config: Config, *, pages: bool) -> RunSnapshot:
+def show(run: Run, now: float, config: Config, *, pages: bool, over: bool = False) -> RunSnapshot:
     """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference. Without `pages` the
-    samples alone are made anew: a scrape draws no charts.
+    samples alone are made anew: a scrape draws no charts. `over`: as view_of says.
     """
     shown, due = run.shown, pages and run.page_due
     if shown is not None and not (run.dirty or run.book.open or due):
@@ -44,7 +46,7 @@ def show(run: Run, now: float, config: Config, *, pages: bool) -> RunSnapshot:
     aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
     if shown is not None and not (run.dirty or aged or due or name != run.shown_state):
         return shown
-    state, view = run.state, view_of(run, config)
+    state, view = run.state, view_of(run, config, over=over)
     samples = samples_of(view)
     run.page_due = shown is not None and not pages
     if shown is not None and not pages:
@@ -56,12 +58,12 @@ def show(run: Run, now: float, config: Config, *, pages: bool) -> RunSnapshot:
     return shown
 
 
-def view_of(run: Judged, config: Config) -> View:
-    """What metrics and pages read of it."""
+def view_of(run: Judged, config: Config, *, over: bool = False) -> View:
+    """What metrics and pages read of it. `over`: it ends with the daemon, and nothing is expected of it."""
     state = run.state
-    deadline = None if run.archived or state.lost else hang.deadline(state, config.detectors.hang)
+    deadline = None if run.archived or state.lost or over else hang.deadline(state, config.detectors.hang)
     name = derived.run_state(state, run.archived)
-    return View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops)
+    return View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, over)
 
 
 def count_sources(

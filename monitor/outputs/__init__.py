@@ -30,6 +30,12 @@ class Outputs:
         for timer in self._timers:
             timer.start()
 
+    def write_last(self) -> float:
+        """Write the present figures as well, outside the intervals; seconds until they have been read there."""
+        for timer in self._timers:
+            timer.write_soon()
+        return max((timer.interval for timer in self._timers), default=0.0)
+
     def stop(self, timeout: float) -> None:
         """Remove what was written, within `timeout` seconds at most."""
         for timer in self._timers:

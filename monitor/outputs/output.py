@@ -70,6 +70,7 @@ class OutputTimer:
     ) -> None:
         """`wait` waits, and returns true once the event is set."""
         self.name = output.name
+        self.interval = output.interval
         self._output = output
         self._snapshot = snapshot
         self._text = TextFormat(labels=output.constant_labels)
@@ -77,6 +78,7 @@ class OutputTimer:
         self._wait = wait
         self._stopping = threading.Event()
         self._guard = threading.Lock()
+        self._writing = threading.Lock()
         self._counts: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
         self._failing = ""
         self._thread = threading.Thread(target=self._run, name=f"output-{output.name}", daemon=True)
@@ -84,6 +86,10 @@ class OutputTimer:
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def write_soon(self) -> None:
+        """Write once more, on a thread of its own."""
+        threading.Thread(target=self._write_counted, name=f"output-{self.name}-last", daemon=True).start()
 
     def begin_stop(self) -> None:
         """End after what is being done now; the output is removed."""
@@ -101,8 +107,12 @@ class OutputTimer:
 
     def _run(self) -> None:
         while not self._wait(self._stopping, self._output.interval):
-            self._count(self._try(self._write))
+            self._write_counted()
         self._try(lambda: self._output.remove(self._instance))
+
+    def _write_counted(self) -> None:
+        with self._writing:
+            self._count(self._try(self._write))
 
     def _write(self) -> None:
         self._output.write(self._text.page(self._snapshot()).encode(), self._instance)

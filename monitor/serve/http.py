@@ -12,6 +12,7 @@ from collections.abc import Callable
 from monitor.clock import Clock
 from monitor.metrics import Snapshot
 from monitor.serve.exposition import Exposition
+from monitor.serve.scrapes import Scrapes
 from monitor.serve.server import Reply, Request, text_reply
 from monitor.serve.views import static_reply, view_of
 
@@ -46,24 +47,29 @@ class App:
         self._clock = clock
         self._turned = turned
         self._metrics = Exposition(self._figures)
+        self.scrapes = Scrapes()
+        """Who scrapes: an orderly stop waits for them."""
 
     def __call__(self, request: Request) -> Reply:
         """Route one request."""
         if request.method not in ("GET", "HEAD"):
             return text_reply(405, "only GET and HEAD are served here\n")
         if request.path == "/metrics":
-            return self._metrics.reply(request)
+            asked_at = self._clock.monotonic()
+            reply = self._metrics.reply(request)
+            self.scrapes.answered(request, asked_at)
+            return reply
         if request.path == "/-/healthy":
             return self._healthy()
         if request.path == "/-/ready":
             return text_reply(200, "ready\n") if self._figures().ready else text_reply(503, "reading the backlog\n")
         if request.path.startswith("/static/"):
-            reply = static_reply(request)
+            page = static_reply(request)
         else:
-            reply = view_of(request, self._snapshot(), self._clock.wall())
-        if reply is None:
+            page = view_of(request, self._snapshot(), self._clock.wall())
+        if page is None:
             return text_reply(404, "no such page; try / or /metrics\n")
-        return _packed(reply, request)
+        return _packed(page, request)
 
     def _healthy(self) -> Reply:
         if self._turned is not None:  # the wall clock may jump; a stalled loop must not look alive for that

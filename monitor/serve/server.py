@@ -71,6 +71,8 @@ class Request(NamedTuple):
     """By lower-case name."""
     raw_path: str = ""
     """As the client wrote it, still quoted."""
+    peer: str = ""
+    """The client's address."""
 
 
 class Reply(NamedTuple):
@@ -239,7 +241,7 @@ class HttpServer:
             if head is None:
                 return
             whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
-            request = _request(head)
+            request = _request(head)._replace(peer=_address(writer))
             refused = await self._refused(request) if whole else _too_large(request)
             self._waiting.pop(task, None)
             await self._take_turn(task)
@@ -326,6 +328,11 @@ def _too_large(request: Request) -> Reply:
     if request.method in ("GET", "HEAD"):
         return text_reply(413, "a request has no body here\n")
     return text_reply(405, "only GET and HEAD are served here\n")
+
+
+def _address(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
 
 
 def _request(head: h11.Request) -> Request:

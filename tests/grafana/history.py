@@ -88,6 +88,9 @@ def _daemon(page: Page, at: float, index: int, step: float, end: float, instance
         page.put(f"megatron_monitor_{name}", at, value, labels, instance)
 
     own("build_info", 1, version="0.1.0", python="3.11.2")
+    own("ready", 1)
+    own("stopped_timestamp_seconds", at - 5)
+    own("page_info", 1, url=f"http://{instance}/")
     own("runs", runs)
     for state, count in (("reading", 0), ("following", runs + 1), ("unreadable", int(1800 < since % 43200 < 4000))):
         own("sources", count, state=state)

@@ -253,6 +253,11 @@ class Scene:
         put("slowdown_ratio", self.pace / self.seconds)
         for (incident, severity), now in self.fired.items():
             put("incident", float(now), incident=incident, severity=severity)
+        for incident, severity in self.open_incidents():
+            put("incident_since_timestamp_seconds", end + self.at - 300, incident=incident, severity=severity)
+        if any(not now for now in self.fired.values()):
+            put("incident_end_timestamp_seconds", end + self.at - 300, incident="loss_spike", severity="warning")
+            put("incident_duration_seconds", 300, incident="loss_spike", severity="warning")
         for incident, count in self.fired_counts.items():
             put("incidents_total", count, incident=incident)
         for failure, count in self.failures.items():
