@@ -42,19 +42,21 @@ def hastened(directory: Path, **waits: str) -> list[str]:
             text, found = re.subn(rf"(- alert: {name}\n(?:(?!    - ).*\n)*?      for: )\S+", rf"\g<1>{value}", text)
             assert found or f"alert: {name}\n" not in text, name
         copy = directory / path.name
-        copy.write_text(text)
+        copy.write_text(text.replace("    interval: 2m\n", "    interval: 1s\n"))
         copies.append(str(copy))
     return copies
 
 
-StartPrometheus = Callable[[dict[str, Any]], Prometheus]
+StartPrometheus = Callable[..., Prometheus]
 
 
 @pytest.fixture
 def start_prometheus(tmp_path: Path) -> Iterator[StartPrometheus]:
-    """Start Prometheus on a configuration."""
+    """Start Prometheus on a configuration, with options of its own if need be."""
     with ExitStack() as stack:
-        yield lambda config: stack.enter_context(prometheus(tmp_path, yaml.safe_dump(config, sort_keys=False)))
+        yield lambda config, *options: stack.enter_context(
+            prometheus(tmp_path, yaml.safe_dump(config, sort_keys=False), *options)
+        )
 
 
 def with_example(text: str, name: str) -> str:

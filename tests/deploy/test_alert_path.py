@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -33,14 +34,13 @@ SLACK = 5.0
 HANG = ("--set", "detectors.hang.minimum=2s")
 
 
-def scraping(tmp_path: Path, daemon: str, alertmanager: str) -> dict[str, Any]:
-    """The shipped prometheus.yml, pointed at the test's daemon and hastened."""
+def scraping(tmp_path: Path, daemon: str, alertmanager: str, **waits: str) -> dict[str, Any]:
+    """The shipped prometheus.yml, pointed at the test's daemon and hastened; `waits`: more alerts' `for`."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": f"{SCRAPE:g}s", "evaluation_interval": f"{EVALUATION:g}s"}
     (tmp_path / "rules").mkdir()
-    config["rule_files"] = hastened(
-        tmp_path / "rules", MegatronHangDeadlinePassedWhileDown=f"{FOR:g}s", MegatronMonitorDown=f"{FOR:g}s"
-    )
+    waits = {"MegatronHangDeadlinePassedWhileDown": f"{FOR:g}s", "MegatronMonitorDown": f"{FOR:g}s"} | waits
+    config["rule_files"] = hastened(tmp_path / "rules", **waits)
     config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [alertmanager]
     config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] == "megatron-monitor"]
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [daemon]
@@ -76,14 +76,17 @@ def test_a_hang_reaches_a_person_and_so_does_its_end(
     assert alert["labels"] == {
         "alertname": "MegatronHang", "cluster": "cluster-1", "incident": "hang", "run": "train", "severity": "critical",
     }  # fmt: skip
-    assert alert["annotations"]["summary"] == "Run train hangs"
+    assert re.fullmatch(r"train hangs since \d\d:\d\d UTC", alert["annotations"]["summary"])
+    assert " Phase training. Do: " in alert["annotations"]["description"]
+    assert " Last line: iteration " in alert["annotations"]["description"]
     assert f"Last iteration: {training.number}." in alert["annotations"]["description"]
     assert alert["annotations"]["dashboard_url"].endswith("/d/megatron-run?var-cluster=cluster-1&var-run=train")
     assert "MegatronHangDeadlinePassedWhileDown" not in prometheus.firing()
 
     going_on = Writer(training.path)
     going_on.number = training.number
-    received(receiver, "MegatronHang", "resolved", 2 * SCRAPE + EVALUATION + GROUP_INTERVAL + SLACK)
+    ended = received(receiver, "MegatronIncidentEnded", "firing", 2 * SCRAPE + EVALUATION + GROUP_INTERVAL + SLACK)
+    assert re.fullmatch(r"train: hang ended at \d\d:\d\d UTC after [\d.]+s", ended["annotations"]["summary"])
     going_on.stop()
 
 
@@ -118,8 +121,8 @@ def test_the_deadline_is_told_when_the_daemon_is_dead(
     going_on.number = training.number + 1
     start("--set", "detectors.hang.minimum=6s", str(training.path), listen=listen)
     within = SCRAPE + EVALUATION + GROUP_INTERVAL + SLACK
-    received(receiver, "MegatronHangDeadlinePassedWhileDown", "resolved", within)
-    received(receiver, "MegatronMonitorDown", "resolved", within)
+    received(receiver, "MegatronRunWatchedAgain", "firing", within)
+    wait(lambda: "MegatronMonitorDown" not in prometheus.firing(), within, "the daemon is up")
     assert not receiver.alerts("MegatronHang", "firing")
     going_on.stop()
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.source.__main__ import files
+from deploy.source.rule import Settings
 from monitor.detectors import DETECTORS
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.phases import RUN_STATES
@@ -65,12 +67,20 @@ def test_the_rules_unit_tests_pass() -> None:
     [
         ("monitor", "loop_timestamp_seconds > 60", "loop_timestamp_seconds > 600"),
         ("runs", 'incident="hang", severity="critical"} == 1', 'incident="hang"} == 1'),
-        ("day", "held > time() - 86400", "held"),
-        ("runs", "megatron_incident[15m]", "megatron_incident[1m]"),
+        ("day", "> time() - 86400", "> 0"),
+        ("away-6h", "last_over_time(run:megatron_incident:remembered[1d])", "run:megatron_incident:remembered"),
+        (
+            "away-6m",
+            "last_over_time(run:megatron_hang_deadline_timestamp_seconds:remembered[1d]) and",
+            "run:megatron_hang_deadline_timestamp_seconds:remembered and",
+        ),
+        ("away-6m", '{state="finished"}) + Inf)', '{state="finished"}) + 1e9)'),
+        ("away-6h", "rules_paused_timestamp_seconds - 60)", "rules_paused_timestamp_seconds * 1e3)"),
+        ("runs", "unless on (job, instance) (megatron_monitor_ready == 1)", ""),
         (
             "runs",
-            "last_over_time(megatron_incident[15m]) unless on (cluster, run) megatron_run_info",
-            "megatron_incident",
+            "stopped_timestamp_seconds[1d]))\n          )\n          < 60",
+            "stopped_timestamp_seconds[1d]))\n          )\n          < -1e9",
         ),
         ("incidents", 'incident="overflow_storm"} == 1', 'incident="hang"} == 1'),
     ],
@@ -128,7 +138,9 @@ def test_an_alert_says_what_is_needed(rule: dict[str, Any]) -> None:
     """Severity, summary, description, a runbook section that exists, a dashboard with its variable set."""
     assert rule["labels"]["severity"] in ("info", "warning", "critical", "{{ $labels.severity }}")
     notes = rule["annotations"]
-    assert set(notes) == {"summary", "description", "runbook_url", "dashboard_url"}
+    about_a_run = not rule["alert"].startswith(("MegatronMonitor", "MegatronRunsUnwatched"))
+    needed = {"summary", "description", "runbook_url", "dashboard_url"}
+    assert set(notes) == needed | ({"page_url"} if about_a_run else set())
     assert all(notes.values())
     sections = re.findall(r"^### (.+)$", (DEPLOY / "runbook.md").read_text(), re.MULTILINE)
     page, _, anchor = notes["runbook_url"].partition("#")
@@ -136,11 +148,34 @@ def test_an_alert_says_what_is_needed(rule: dict[str, Any]) -> None:
     assert anchor in [section.lower().replace(" ", "-") for section in sections]
     if rule["alert"].startswith("MegatronMonitor"):
         assert notes["dashboard_url"].startswith("https://grafana.example/d/megatron-monitor")
-    else:
+    elif about_a_run:
         assert notes["dashboard_url"] == (
             "https://grafana.example/d/megatron-run"
             "?var-cluster={{ $labels.cluster | urlquery }}&var-run={{ $labels.run | urlquery }}"
         )
+
+
+def test_the_rules_are_made_by_their_source() -> None:
+    """What is committed is what `python -m deploy.source` writes."""
+    for path, text in files(Settings()).items():
+        assert (DEPLOY / path).read_text() == text, path
+
+
+@pytest.mark.prometheus
+def test_settings_reach_every_rule(tmp_path: Path) -> None:
+    """Addresses, the scrapes' name and matchers of a site: in each rule that has a place for them, and Prometheus takes
+    them.
+    """
+    site = Settings("https://g.example", "https://r.example/book", "watch", 'env="prod"')
+    for path, text in files(site).items():
+        assert "grafana.example" not in text
+        assert "runbooks.example" not in text
+        file = tmp_path / Path(path).name
+        file.write_text(text)
+        assert tool("promtool", "check", "rules", file).returncode == 0
+        for rule in (rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]):
+            for found in re.finditer(r"(?<![:\w])(megatron_\w+|up)\b(.{0,12})", rule["expr"]):
+                assert found[2].startswith('{env="prod"'), rule["expr"]
 
 
 def test_the_links_lead_to_dashboards_that_exist() -> None:
