@@ -6,6 +6,8 @@ step and never count it twice. Each function returns whether the event was progr
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from monitor.run import flops
 from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
 from monitor.run.bursts import watch_bursts
@@ -31,6 +33,8 @@ def fold_iteration(
     state: RunState, event: IterationLogged, source: str, at: float, live: bool, clock: float | None = None
 ) -> bool:
     """The training loop's own line. `clock` is its stamp on the log's own clock."""
+    if event.in_samples:
+        event = _in_iterations(state, event)
     attempt, iteration = state.attempt, event.iteration
     highest = state.highest_iteration
     last = attempt.last_iteration
@@ -62,14 +66,31 @@ def fold_iteration(
     if event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped:
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
     elapsed, steps = event.seconds_per_iteration, None
+    batch = state.latest.global_batch_size
+    if elapsed is None and event.samples_per_second and batch and event.dialect not in BY_NAME:
+        elapsed = batch / event.samples_per_second
     if elapsed is None:
         elapsed, steps = _measured(state, event, clock)
     count_step(state, iteration, elapsed, at, live, steps)
+    if event.in_samples and last is None and attempt.number == 0 and iteration <= _LONGEST_INTERVAL:
+        state.iterations_total += iteration - attempt.iterations  # its first line says how far it is
+        attempt.iterations = iteration
     latest = state.latest
     observe_iteration(state.observed, event, attempt.number, latest.global_batch_size, latest.sequence_length)
     if state.tflops_formula is None and event.tflops is not None:
         _explain(state, event)
     return True
+
+
+def _in_iterations(state: RunState, event: IterationLogged) -> IterationLogged:
+    """The line's iteration, where it counts samples. A program that counts steps under the same name shows by a number
+    that no batch size divides.
+    """
+    batch = event.global_batch_size or state.topology.global_batch_size
+    if not batch or state.counts_steps or event.iteration % batch:
+        state.counts_steps = bool(batch)
+        return event
+    return structs.replace(event, iteration=event.iteration // batch, consumed_samples=event.iteration)
 
 
 def _is_beside(state: RunState, event: IterationLogged, source: str) -> bool:
@@ -96,7 +117,8 @@ def _measured(state: RunState, event: IterationLogged, clock: float | None) -> t
     last = state.attempt.last_iteration
     moment = event.elapsed_seconds if event.elapsed_seconds is not None else clock
     alone = state.stopwatch.iteration == last
-    lap = state.stopwatch.lap(event.iteration, moment, disturbed=state.impure, alone=alone)
+    stamped = event.elapsed_seconds is None
+    lap = state.stopwatch.lap(event.iteration, moment, disturbed=state.impure, alone=alone, stamped=stamped)
     return lap if lap is not None else (None, None)
 
 
@@ -190,7 +212,7 @@ def count_step(
             attempt.first_iteration_seconds = elapsed
             first_of_attempt(state, iteration)
         else:
-            state.log_interval = delta
+            _take_interval(state, iteration, delta)
     attempt.last_iteration = state.latest.iteration = iteration
     attempt.iterations += delta
     state.iterations_total += delta
@@ -219,6 +241,17 @@ def count_step(
     state.silent_work = _silent_work(state, iteration) if phase == "training" else None
 
 
+def _take_interval(state: RunState, iteration: int, delta: int) -> None:
+    """The iterations between two lines; of a declared dialect, whose lines may come out of turn, the usual number."""
+    attempt, known = state.attempt, state.log_interval
+    if state.dialect in BY_NAME or known is None or delta >= known or delta == attempt.last_delta:
+        if attempt.iterations == 1 and delta > 1 and iteration == 2 * delta and state.dialect not in BY_NAME:
+            attempt.iterations += delta - 1  # the first line stood for as many
+            state.iterations_total += delta - 1
+        state.log_interval = delta
+    attempt.last_delta = delta
+
+
 def _interval(state: RunState, iteration: int) -> int:
     """Iterations that this line stands for. A jump (lost lines, a skipped range) counts as one usual interval."""
     last = state.attempt.last_iteration
@@ -226,7 +259,7 @@ def _interval(state: RunState, iteration: int) -> int:
         every = state.topology.log_interval or 1
         return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
     delta = iteration - last
-    if delta == state.log_interval:
+    if delta == state.log_interval or (0 < delta <= _LONGEST_INTERVAL and state.dialect not in BY_NAME):
         return delta
     usual = state.log_interval or state.topology.log_interval
     if usual is None:

@@ -42,7 +42,7 @@ def on_evaluation(
     """Evaluation moves."""
     state.evaluation_due = state.evaluation_silent = False
     _overhead(state, at)
-    set_phase(state, PHASE_AFTER[event.kind], at)
+    set_phase(state, "training" if event.finished else PHASE_AFTER[event.kind], at)
     return True
 
 

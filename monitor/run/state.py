@@ -65,6 +65,8 @@ class Attempt:
     last_iteration: int | None = None
     iterations: int = 0
     first_iteration_seconds: float | None = None
+    last_delta: int | None = None
+    """Iterations between its last two lines."""
     launched_clock: float | None = None
     """When its launcher says that it began, on the log's own clock."""
     boundaries: dict[str, str] = field(default_factory=dict)
@@ -359,6 +361,8 @@ class RunState:
     """An evaluation or save happened since the last iteration line."""
     last_iteration_at: float | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    counts_steps: bool = False
+    """A number that may count samples counts steps."""
     evaluation_interval: int | None = None
     evaluation_due: bool = False
     """The last iteration is one after which the loop evaluates, and nothing of that has been seen yet."""

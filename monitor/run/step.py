@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from monitor.run.breakdown.account import Timed
 from monitor.run.state import RunState
+from parsers.dialects import BY_NAME
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
 
 STEP_EVENTS: frozenset[type[Event]] = frozenset({IterationLogged, EngineStepLogged, TrainerLogged, TrainerProgressed})
@@ -73,7 +74,7 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
         assert isinstance(event, IterationLogged)
         if not counted and source == driver:
             return None  # a copy, or a source that lags behind
-        reported = True
+        reported = event.lm_loss is not None or event.dialect in BY_NAME  # elsewhere a line may be without one
         loss, norm, rate = event.lm_loss, event.grad_norm, event.learning_rate
         on_line, nans = event.skipped_iterations, event.nan_iterations
     elif kind is TrainerProgressed:

@@ -22,15 +22,18 @@ class Stopwatch:
     coarse: bool = True
     """No fraction of a second was seen so far."""
 
-    def lap(self, iteration: int, moment: float | None, *, disturbed: bool, alone: bool) -> tuple[float, int] | None:
+    def lap(
+        self, iteration: int, moment: float | None, *, disturbed: bool, alone: bool, stamped: bool
+    ) -> tuple[float, int] | None:
         """(seconds per iteration, iterations) since the last lap; None while too little time went by.
 
-        `disturbed`: an evaluation or a save lies between; `alone`: no other line of an iteration does.
+        `disturbed`: an evaluation or a save lies between; `alone`: no other line of an iteration does;
+        `stamped`: the moment is a stamp.
         """
         if moment is None:
             return None
-        if moment % 1.0:
-            self.coarse = False
+        if moment % 1.0 and stamped:
+            self.coarse = False  # what a program prints of its time since the start may be rounded to any unit
         last, since = self.iteration, self.moment
         took = None if since is None else moment - since
         steps = 0 if last is None else iteration - last

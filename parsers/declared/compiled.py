@@ -32,19 +32,29 @@ class Block:
     rank: int | None = None
     node: str | None = None
     logged_at: str | None = None
+    ended: bool = False
+    """The line that begins its last part was there."""
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """Takes what belongs to it; else says what it has gathered."""
-        if line.text.startswith(self.readings[0].spec.indent) and len(self.lines) < _MAX_BLOCK:
-            if line.text.strip():
-                self.lines.append(line.text.strip())
+        first = self.readings[0]
+        spec = first.spec
+        if line.text.startswith(spec.indent) and len(self.lines) < _MAX_BLOCK:
+            text = line.text[len(spec.indent) :].strip()
+            if text:
+                self.lines.append(text)
+                self.ended = self.ended or (spec.ends != "" and text.startswith(spec.ends))
             return [], True, False
-        return self.close(), False, True
+        if not spec.ends or self.ended:
+            return self.close(), False, True
+        return [], False, first.head(line) is not None  # where it begins anew it was cut off
 
     def close(self) -> list[Event]:
         """Its event."""
+        if self.readings[0].spec.ends and not self.ended:
+            return []
         line = Line(self.head, Prefix(rank=self.rank, node=self.node, logged_at=self.logged_at))
-        return list(_answer(self.readings, line, "\n".join(self.lines)))
+        return list(_answer(self.readings, line, self.readings[0].spec.separator.join(self.lines)))
 
 
 def rules_of(dialects: Iterable[Dialect]) -> tuple[Rule, ...]:

@@ -25,7 +25,8 @@ HELPERS: Final = {
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+(?: [A-Za-z/%]+(?: [a-z]+)?)?)\}")
 _MOST_TEXTS = 2  # `{text}` may look 200 characters ahead
 _LEAST_ANCHOR = 3
-_TIME = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[-+]\d\d:?\d\d)?"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_TIME = rf"\d{{4}}-\d\d-\d\d[ T]{_CLOCK}(?:Z|[-+]\d\d:?\d\d)?|\d\d/\d\d/\d{{4}} {_CLOCK}|\d\d-\d\d {_CLOCK}"
 _PATTERNS: Final = {
     "number": r"[-+]?[\d.,]{1,24}(?:[eE][-+]?\d{1,3})?[KMBT]?|nan|inf|-inf",
     "bar": r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|",

@@ -41,6 +41,8 @@ _MILESTONES: Final[dict[str, Milestone]] = {
     "launch": "launched", "begin": "training_started", "done": "training_done",
 }  # fmt: skip
 _SETTINGS: Final = ("global_batch_size", "sequence_length", "total", "world_size", "nodes")
+_BESIDE: Final = ("evaluate", "save")
+"""Parts of a printed step time that are no part of an iteration."""
 _SIZES: Final = {"total": "train_iterations"}
 """Our name -> that of `Topology`, where they differ."""
 
@@ -80,7 +82,10 @@ class Reading:
         if match is None:
             return None
         values.update(self.mark.values(match))
-        return values, text[match.end() :]
+        rest = text[match.end() :]
+        if self.spec.whole:
+            rest = text[max(text.rfind("{", start, match.start()), start) : match.start()] + rest
+        return values, rest
 
     def pairs(self, rest: str) -> dict[str, str]:
         """Their names and values in what follows the mark; the first of a name counts."""
@@ -95,14 +100,19 @@ class Reading:
         for piece in rest.split(spec.separator, _MAX_PAIRS)[:_MAX_PAIRS]:
             name, assigned, value = piece.partition(self._assign)
             if assigned:
-                found.setdefault(name.strip(" \t'\"{[|"), value.strip(" \t'\"}]|"))
+                value = value.strip(" \t'\"}]|")
+                if value.startswith("np."):  # numpy 2 prints `np.float64(0.5)`
+                    value = value.partition("(")[2].rstrip(")")
+                found.setdefault(name.strip(" \t'\"{[|"), value)
         return found
 
     def wanted(self, found: Mapping[str, str]) -> bool:
         """Whether it is this line by what it names."""
         spec = self.spec
-        return all(name in found for name in spec.needs) and all(
-            found.get(name) == value for name, value in spec.where.items()
+        return (
+            all(name in found for name in spec.needs)
+            and not any(name in found for name in spec.without)
+            and all(found.get(name) in value.split(", ") for name, value in spec.where.items())
         )
 
     # --- its events -------------------------------------------------------------------------------------------------
@@ -132,32 +142,39 @@ class Reading:
             origin = {**origin, "logged_at": values["time"]}
         if self.spec.means == "step":
             yield from self._step(values, losses, extra, origin)
+            if self.spec.then == "evaluating":
+                yield EvaluationProgressed(done=0, total=0, **origin)
+            elif self.spec.then == "saving":
+                yield CheckpointSaveStarted(**origin)
         else:
             yield from self._other(values, losses, line, origin)
 
     def _step(
         self, values: dict[str, Any], losses: dict[str, float], extra: dict[str, float | str], origin: dict[str, Any]
     ) -> Iterator[Event]:
-        step = _step_of(values)
+        samples = values.get("step_in_samples")
+        step = _step_of(values) if samples is None else samples
         if step is None:
             return
         yield from _memory(values, step, origin)
         total = values.get("total")
         if total is None and not values.get("epoch"):
             total = values.get("epoch_steps")
+        aside = sum(values.get(name, 0.0) for name in _BESIDE)
+        if aside and values.get("seconds_per_iteration", 0.0) > aside:
+            values["seconds_per_iteration"] -= aside
         known = {name: value for name, value in values.items() if name in _STEP_VALUES}
         yield IterationLogged(
             iteration=step,
             train_iterations=total,
             losses=losses,
             extra=extra,
+            in_samples=None if samples is None else True,
             dialect=self._dialect,
             **known,
             **origin,
         )
-        parts: dict[str, tuple[float, float]] = {name: (values[name],) * 2 for name in PARTS if name in values}
-        if parts:
-            yield TimersReported(speaker="megatron", timers=parts, **origin)
+        yield from _parts(values, origin)
 
     def _other(
         self, values: dict[str, Any], losses: dict[str, float], line: Line, origin: dict[str, Any]
@@ -172,6 +189,8 @@ class Reading:
             yield ValidationLogged(iteration=step, dataset=spec.name or "validation", losses=losses, **origin)
         elif means == "evaluating":
             yield EvaluationProgressed(done=values.get("done", 0), total=values.get("total", 0), **origin)
+        elif means == "evaluated":
+            yield EvaluationProgressed(done=0, total=0, finished=True, **origin)
         elif means == "saving":
             yield CheckpointSaveStarted(iteration=step, path=path, **origin)
         elif means == "saved":
@@ -198,6 +217,7 @@ class Reading:
 
     def _figures(self, values: dict[str, Any], step: int | None, origin: dict[str, Any]) -> Iterator[Event]:
         yield from _memory(values, step, origin)
+        yield from _parts(values, origin)
         names = ("tflops", "samples_per_second")
         rates = {name: values[name] for name in names if name in values}
         if rates:
@@ -225,6 +245,12 @@ def _memory(values: Mapping[str, Any], step: int | None, origin: dict[str, Any])
     reported = {MEMORY[name]: values[name] for name in MEMORY if name in values}
     if reported:
         yield MemoryReported(iteration=step, occasion="step", **reported, **origin)
+
+
+def _parts(values: Mapping[str, Any], origin: dict[str, Any]) -> Iterator[Event]:
+    parts: dict[str, tuple[float, float]] = {name: (values[name],) * 2 for name in PARTS if name in values}
+    if parts:
+        yield TimersReported(speaker="megatron", timers=parts, **origin)
 
 
 def _kept(text: str) -> float | str:

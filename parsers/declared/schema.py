@@ -15,12 +15,13 @@ from parsers.declared.targets import converter
 from parsers.events import Failure
 
 Means = Literal[
-    "step", "evaluation", "evaluating", "saving", "saved", "loading", "loaded", "launch", "begin", "done", "end",
-    "failure", "progress", "settings", "figures",
+    "step", "evaluation", "evaluating", "evaluated", "saving", "saved", "loading", "loaded", "launch", "begin", "done",
+    "end", "failure", "progress", "settings", "figures",
 ]  # fmt: skip
 """What a line says.
 
-step: one or more iterations have finished. evaluation: its result; evaluating: that it goes on. saving, saved, loading,
+step: one or more iterations have finished. evaluation: its result; evaluating: that it begins or goes on;
+evaluated: that it is over. saving, saved, loading,
 loaded: a checkpoint. launch: a program has started; begin: the training begins; done: it is done, processes may still
 end; end: everything is done. failure: it dies. progress: it lives, no more. settings: sizes of the run. figures: values
 that belong to the step before.
@@ -44,10 +45,14 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """One kind of line."""
 
     means: Means
+    then: Literal["", "evaluating", "saving"] = ""
+    """What begins with this line, beside what it says."""
     line: str
     """What marks it: literal text with placeholders (marks.py). It begins the line, prefixes aside."""
     anywhere: bool = False
     """The mark may stand anywhere in the line."""
+    whole: bool = False
+    """Names and values stand before the mark, too: from the last `{` before it, else from the line's beginning."""
     form: Form = "pairs"
     """What follows the mark: `pairs` names and values; `json` an object, whose names are joined by dots; `block` lines
     of names and values below it, each of which begins with `indent`."""
@@ -59,12 +64,16 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """Where the pairs end in the line; empty: at its end."""
     indent: str = " "
     """What each line of a block begins with."""
+    ends: str = ""
+    """What the last part of a block begins with, where other lines stand between its lines; empty: none do."""
     fields: Mapping[str, str] = field(default_factory=_empty)
     """Their name -> ours, with a unit where it needs one. They come before the dialect's own."""
     needs: tuple[str, ...] = ()
     """Their names without which it is another line."""
+    without: tuple[str, ...] = ()
+    """Their names with which it is another line."""
     where: Mapping[str, str] = field(default_factory=_empty)
-    """Their name -> the value that it must have."""
+    """Their name -> the value that it must have; several are separated by `, `."""
     failure: Failure = "unknown"
     """For `failure`: which."""
     name: str = ""

@@ -13,12 +13,12 @@ from typing import Any, Final
 from parsers.engine.fields import (
     LEADING_NUMBER,
     amount,
+    amount_of_milliseconds,
     byte_size,
     clock,
     finite_amount,
     gibibytes,
     mebibytes,
-    milliseconds,
     per_second,
     ratio,
     seconds,
@@ -42,9 +42,9 @@ PARTS: Final = ("rollout", "reward", "train", "sync", "reference", "value", "dat
 """Parts of one step that take seconds each: reinforcement learning generates, scores, trains and hands weights over."""
 
 _EXACT: Final = {
-    "consumed_samples", "consumed_tokens", "global_batch_size", "sequence_length", "skipped_iterations",
-    "nan_iterations", "step", "total", "epoch", "epoch_step", "epoch_steps", "done", "exit_code", "world_size",
-    "nodes",
+    "consumed_samples", "step_in_samples", "consumed_tokens", "global_batch_size", "sequence_length",
+    "skipped_iterations", "nan_iterations", "step", "total", "epoch", "epoch_step", "epoch_steps", "done", "exit_code",
+    "world_size", "nodes",
 }  # fmt: skip
 _NUMBERS: Final = {"learning_rate", "lm_loss", "loss_scale", "grad_norm", "params_norm", "num_zeros", LOSSES}
 _RATES: Final = {"samples_per_second", "tokens_per_second", "tokens_per_second_per_gpu"}
@@ -91,6 +91,10 @@ def _unix(divisor: int) -> Convert:
 
 
 def _iso(text: str) -> str | None:
+    if text[2:3] == "/":  # `05/31/2025 10:00:00`
+        return f"{text[6:10]}-{text[0:2]}-{text[3:5]}T{text[11:]}"
+    if text[2:3] == "-":  # `05-31 10:00:00`
+        return f"--{text.replace(' ', 'T', 1)}"
     return iso_time(text) if _MICRO.match(text) else None
 
 
@@ -106,8 +110,8 @@ UNITS: Final[dict[str, dict[str, Convert]]] = {
     **{name: {"": ratio, "%": _percent} for name in _RATIOS},
     **{
         name: {
-            "": finite_amount, "s": finite_amount, "ms": milliseconds, "us": _times("us"), "min": _times("min"),
-            "h": _times("h"), "it/s": per_second, "clock": clock, "words": words_of_time,
+            "": finite_amount, "s": finite_amount, "ms": amount_of_milliseconds, "us": _times("us"),
+            "min": _times("min"), "h": _times("h"), "it/s": per_second, "clock": clock, "words": words_of_time,
         }
         for name in _SECONDS
     },

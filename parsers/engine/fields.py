@@ -151,6 +151,11 @@ def whole_amount(text: str) -> int | None:
     return integer(text)
 
 
+def amount_of_milliseconds(text: str) -> float | None:
+    """`4.71K` milliseconds as seconds."""
+    return seconds(finite_amount(text), "ms")
+
+
 def words_of_time(text: str) -> float | None:
     """`1h 2m 3s` as seconds."""
     found = _WORDS_OF_TIME.findall(text[:100])

@@ -40,7 +40,9 @@ _EXAMPLES = 4  # lines with other digits from which values are found: two one-di
 _PROOFS = 2  # further ones that the finished template must read right
 _BAR = re.compile(rb"(?:\xe2\x96[\x80-\x8f])+")  # a progress bar's blocks
 _REGION = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_SUFFIX = re.compile(rb"[A-Za-z%]{1,8}|(?::\d+){1,3}(?:\.\d+)?| (?:ms|s|min|h)\b")  # `13.3TFLOPS`, `35.8%`, `1:02:03`
+_SUFFIX = re.compile(
+    rb"[A-Za-z%]{1,8}|(?:,\d{3})+(?:\.\d+)?|(?::\d+){1,3}(?:\.\d+)?| (?:ms|s|min|h)\b"
+)  # `13.3TFLOPS`, `35.8%`, `1:02:03`
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?|\d{8} \d\d:\d\d:\d\d")
 _SAFE = re.compile(r"[ !#-\[\]-~]*")  # stands in a JSON string as it is
 _WIDEST = 15  # characters of a whole number that formats and JSON read alike
@@ -54,7 +56,8 @@ _AS_PRINTED: tuple[_Convert, ...] = (fields.integer, fields.number)
 """Their numbers stand in JSON as they stand in the line."""
 _CONVERTERS: tuple[_Convert, ...] = (
     *_AS_PRINTED, fields.milliseconds, fields.mebibytes, fields.gibibytes, fields.teraflops, fields.ratio,
-    fields.clock, fields.duration, fields.per_second,
+    fields.clock, fields.duration, fields.per_second, fields.amount, fields.whole_amount,
+    fields.amount_of_milliseconds, fields.words_of_time, fields.byte_size,
 )  # fmt: skip
 
 
