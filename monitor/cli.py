@@ -22,6 +22,7 @@ COMMANDS = {
     "parse": "monitor.commands.parse:parse",
     "explain": "monitor.commands.explain:explain",
     "check-config": "monitor.commands.check_config:check_config",
+    "nodes": "monitor.commands.nodes:nodes",
     "top": "monitor.commands.top:top",
 }
 

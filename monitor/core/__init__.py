@@ -34,7 +34,7 @@ from monitor.core.aside import Aside, failed_logs
 from monitor.core.counters import Counters
 from monitor.core.jobs import Jobs
 from monitor.core.outbox import Outbox
-from monitor.core.runs import Run, Runs, being_copied
+from monitor.core.runs import Run, Runs, being_copied, record_launches
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
@@ -55,6 +55,7 @@ from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.metrics import MonitorCounts, Snapshot
 from monitor.naming import run_name
+from monitor.nodes.record import Ledger
 from monitor.reading import custom_rules
 from monitor.run import derived
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING
@@ -88,6 +89,8 @@ class Core:
         self._charts = charts
         self._wall_offset = 0.0
         self._saved = Saved()
+        self.ledger = Ledger()
+        """The launches of all runs, over restarts: the record of the nodes."""
         self._transitions: list[Transition] = []
         self._counters = Counters()
         self.counts = self._counters.counts
@@ -524,6 +527,7 @@ class Core:
         if transitions or before != (run.state.hung, run.state.phase):
             run.dirty = self.changed = True
         run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
+        self.changed = record_launches(run, self.ledger) or self.changed
         if self._runs.drop_expired(run, now):
             self.changed = True
         return transitions
@@ -578,7 +582,7 @@ class Core:
         """Everything a restart needs: aggregates and offsets as they belong together."""
         failed = failed_logs(self.runs, self.sources)
         saved = self._saved.unclaimed(now)
-        saved.wall_offset = self._wall_offset
+        saved.wall_offset, saved.ledger = self._wall_offset, self.ledger
         saved.owed = self.outbox.save()
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         for name, source in self.sources.items():
@@ -612,7 +616,7 @@ class Core:
 
         Gives the positions to prove. Before anything else; `now` goes on from the saved instants (`wall_offset`).
         """
-        self._saved = saved
+        self._saved, self.ledger = saved, saved.ledger
         self.wall_offset = saved.wall_offset
         self.outbox.restore(saved.owed)
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot

@@ -12,6 +12,7 @@ from typing import Any
 from monitor.core.outbox import Owed
 from monitor.follow.messages import Position
 from monitor.judgement import Judged
+from monitor.nodes.record import Ledger
 from monitor.run.experiments import Known
 
 _KEEP_SECONDS = 30 * 86400.0  # a source that could not be seen for a month: its mount is not coming back
@@ -37,6 +38,8 @@ class Saved:
     runs: dict[str, Judged] = field(default_factory=dict)
     """Each at the moment its sources stood where SavedSource says."""
     counts: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    """The launches of all runs, for the record of the nodes."""
     wall_offset: float = 0.0
     """Unix time less the instants in here (monitor/clock.py), seconds."""
     owed: dict[str, list[Owed]] = field(default_factory=dict)

@@ -7,7 +7,8 @@ A set-up seen in another file of the same launch (per-rank logs) is a copy of th
 from __future__ import annotations
 
 from monitor.run.copies import SourceCursor
-from monitor.run.nodes import nodes_of, suspects
+from monitor.run.launches import launch_of
+from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
 from monitor.run.overflows import Overflows
 from monitor.run.phases import ENDED, Phase
 from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
@@ -18,6 +19,7 @@ _TIMELESS = frozenset({"arguments", "world"})
 _PHASES_KEPT = 64  # phase changes kept for the page
 _ENDS_KEPT = 50
 _NODES_KEPT = 512
+_LAUNCHES_KEPT = 1000  # until the record of the nodes takes them: a log that is read from its beginning may hold many
 
 
 LAUNCHER = "launcher "
@@ -132,6 +134,12 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
     planned = state.after_finish or cause in PLANNED
     state.lost_to = cause
     state.unplanned_ends += not planned
+    moved = attempt.node_list is not None or NODE_LIST not in state.environment  # else the list is the next launch's
+    launch = launch_of(state) if moved else None
+    if launch is not None:
+        launch.outcome, launch.planned = "finished" if state.after_finish else cause, planned
+        state.launches.append(launch)
+        del state.launches[:-_LAUNCHES_KEPT]
     named = suspects(state) if failure is not None else []
     state.ends.append(
         AttemptEnd(
@@ -170,6 +178,7 @@ def retire(state: RunState, at: float) -> None:
 
 def first_of_attempt(state: RunState, iteration: int) -> None:
     """The first iteration of an attempt tells how much work the end of the last one cost."""
+    freeze_node_list(state)
     highest = state.highest_iteration
     if state.attempt.number == 0 or state.after_finish or highest is None or iteration > highest + 1:
         return

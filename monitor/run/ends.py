@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from monitor.run.attempts import LAUNCHER, count_failure, set_phase
-from monitor.run.nodes import note_collective, note_tasks
+from monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
 from monitor.run.phases import ENDED
 from monitor.run.state import FailureRecord, RunState
 from parsers.events import (
@@ -49,6 +49,7 @@ _CONSEQUENCES = re.compile(
 
 def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> bool:
     """A line that names a failure."""
+    note_fault(state, event)
     record = FailureRecord(
         failure=event.failure,
         message=event.message,
@@ -133,6 +134,7 @@ def _crash(state: RunState, at: float, *, survivable: bool = False) -> None:
     if state.phase == "finished" or attempt.cut_at is not None:
         return  # a worker that segfaults after a clean end changes nothing
     attempt.failures += 1
+    freeze_node_list(state)
     survived = attempt.doubtful and state.phase != "crashed"  # evaluation went on after the last one
     if attempt.first_failure_at is None or survived:
         attempt.first_failure_at = at

@@ -9,13 +9,16 @@ from collections.abc import Iterable
 
 from monitor.nodes.collectives import Missing, Report, missing
 from monitor.nodes.hostlist import HostlistError, expand
+from monitor.nodes.record import HARDWARE
 from monitor.run.state import RunState
-from parsers.events import CollectiveStatus, ProcessExited, WatchdogTimedOut
+from parsers.events import CollectiveStatus, FailureSeen, ProcessExited, WatchdogTimedOut
 
 MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few
 _MOST_RANKS = 16_384  # ranks kept: of more no training is known
 NODE_FAULTS = frozenset({"node_failure", "ecc", "cuda_error", "bus_error", "segfault", "host_oom", "nccl"})
 """Failures that speak of the node they happened on. What Python, the scheduler or a person ends speaks of none."""
+_MOST_FAULTS = 64  # different ones a launch: more is a cluster on fire
+NODE_LIST = "SLURM_JOB_NODELIST"
 _LOCAL = frozenset({"localhost", "127.0.0.1"})  # what pdsh prints for itself: the same name on every node
 
 
@@ -27,10 +30,22 @@ def expand_some(hostlist: str) -> list[str]:
         return []
 
 
+def freeze_node_list(state: RunState) -> None:
+    """What a dump says from here on of the nodes is the next launch's."""
+    if state.attempt.node_list is None:
+        state.attempt.node_list = state.environment.get(NODE_LIST)
+
+
+def listed_nodes(state: RunState) -> list[str]:
+    """Slurm's list of the present launch's nodes, in its order; empty where no dump shows it."""
+    frozen = state.attempt.node_list
+    listed = state.environment.get(NODE_LIST) if frozen is None else frozen
+    return expand_some(listed) if listed else []
+
+
 def nodes_of(state: RunState) -> list[str]:
     """The nodes of the present launch, sorted; empty where the log names none."""
-    listed = state.environment.get("SLURM_JOB_NODELIST")
-    return sorted(set(state.attempt.nodes) | set(expand_some(listed) if listed else ()))
+    return sorted(set(state.attempt.nodes) | set(listed_nodes(state)))
 
 
 def note_node(state: RunState, node: str, lines: int = 1) -> None:
@@ -55,6 +70,18 @@ def note_tasks(state: RunState, event: ProcessExited) -> None:
     for task in expand_some(f"[{event.tasks}]"):
         if len(known) < _MOST_RANKS:
             known[int(task)] = event.node
+
+
+def note_fault(state: RunState, event: FailureSeen) -> None:
+    """What the driver or the scheduler says of a node, whether it ends the launch or not."""
+    kind = "xid" if "NVRM: Xid" in event.message else event.failure
+    if kind not in HARDWARE or event.consequence or (event.node is None and event.rank is None):
+        return
+    if kind == "node_failure" and "CANCELLED" in event.message.upper():
+        return  # the daemon that writes this runs on the job's first node, seldom on the one that failed
+    fault = (kind, event.node, event.rank)
+    if fault not in state.attempt.faults and len(state.attempt.faults) < _MOST_FAULTS:
+        state.attempt.faults.append(fault)
 
 
 def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus) -> None:
@@ -102,7 +129,7 @@ def node_of(state: RunState, rank: int) -> str | None:
     world, tasks = state.topology.world_size, state.attempt.task_nodes
     if rank in tasks and len(set(tasks.values())) < len(tasks):
         return tasks[rank]  # several tasks ran on one node: they are ranks
-    listed = expand_some(state.environment.get("SLURM_JOB_NODELIST", ""))
+    listed = listed_nodes(state)
     if not world or not listed or world % len(listed) or rank >= world:
         return None
     each = world // len(listed)

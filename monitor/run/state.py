@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.nodes.collectives import Report
+from monitor.nodes.record import Launch
 from monitor.run.breakdown.account import Account
 from monitor.run.copies import Copies
 from monitor.run.history import History
@@ -73,10 +74,15 @@ class Attempt:
     """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
     nodes: dict[str, int] = field(default_factory=dict)
     """Names of nodes that stand before its lines -> lines seen, at most nodes.MOST of them."""
+    node_list: str | None = None
+    """Slurm's list of its nodes as it was when the launch first moved or failed: the next one's dump comes before its
+    first line does."""
     rank_nodes: dict[int, str] = field(default_factory=dict)
     """Rank -> its node, where a line names both."""
     task_nodes: dict[int, str] = field(default_factory=dict)
     """srun's task -> its node. A task is a rank, or under torchrun a node."""
+    faults: list[tuple[str, str | None, int | None]] = field(default_factory=list)
+    """(kind, node, rank) of what the driver or the scheduler said of a node: `ecc`, `xid`, `node_failure`."""
     collectives: dict[str, Report] = field(default_factory=dict)
     """Rank and process group -> how far it had come as a collective timed out."""
     processes_ended: int = 0
@@ -292,6 +298,8 @@ class RunState:
     restarts: int = 0
     ends: list[AttemptEnd] = field(default_factory=list)
     """How the last launches ended."""
+    launches: list[Launch] = field(default_factory=list)
+    """Launches that have ended, for the record of the nodes: the core takes them out."""
     unplanned_ends: int = 0
     topology: Topology = field(default_factory=Topology)
     environment: dict[str, str] = field(default_factory=dict)

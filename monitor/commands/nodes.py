@@ -1,0 +1,139 @@
+"""`nodes`: each node's record over all runs, and which of them to leave out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from monitor.commands.arguments import POSITIVE, config_option, configured, set_option
+from monitor.commands.reading import spooled
+from monitor.config import Config
+from monitor.core.saved import Saved
+from monitor.daemon import default_state_directory
+from monitor.nodes.hostlist import compress
+from monitor.nodes.record import Ledger
+from monitor.nodes.standing import Count, Standing, standings
+from monitor.once import read_all
+from monitor.store import Store
+
+_WIDTH = 120  # columns of a file or a pipe
+_SHOWN = 40  # rows where nobody asks for all: those with the least likely record
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("--exclude", is_flag=True, help="Print a Slurm node list of those that stand out; why, beside it.")
+@click.option("--named", is_flag=True, help="With --exclude: also those that the driver or Slurm named, be it once.")
+@click.option("--pool", type=POSITIVE, metavar="NODES", help="Nodes among which the scheduler chooses: then runs of "
+              "which every launch failed count too.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Every node, not only those to which something happened.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@config_option
+@set_option
+def nodes(
+    paths: tuple[str, ...], exclude: bool, named: bool, pool: int | None, everything: bool, as_json: bool,
+    config_file: Path | None, overrides: tuple[str, ...],
+) -> None:  # fmt: skip
+    r"""Show each node's record against what chance gives if all nodes are alike; --exclude: whom to leave out.
+
+    Without PATH it reads what the daemon has saved; with PATH these logs. A node stands out where its failures, or the
+    launches that it took part in, are too many for chance, all nodes taken into account.
+
+    \b
+    Examples:
+      megatron-monitor nodes                                what the daemon on this machine knows
+      megatron-monitor nodes '/logs/**/*.out' --json
+      bad=$(megatron-monitor nodes --exclude); sbatch ${bad:+--exclude=$bad} train.sbatch
+    """
+    with spooled(paths) as files:
+        config = configured(config_file, overrides, files)
+        ledger = _of_logs(config) if files or config.runs else _of_daemon(config)
+    found = standings(ledger, pool=pool)
+    if exclude:
+        _print_exclusion(found, named=named)
+    elif as_json:
+        told = {"launches": len(ledger.launches), "nodes": [one.to_json() for one in found]}
+        click.echo(json.dumps(told, ensure_ascii=False))
+    else:
+        _print_table(found, len(ledger.launches), everything=everything)
+
+
+def _of_logs(config: Config) -> Ledger:
+    core, problems = read_all(config, charts=False)
+    for problem in problems:
+        click.echo(problem, err=True)
+    if not core.ledger.launches:
+        click.echo("no line of these logs tells which nodes a launch ran on", err=True)
+        sys.exit(1)
+    return core.ledger
+
+
+def _of_daemon(config: Config) -> Ledger:
+    given = config.state_dir
+    directory = Path(os.path.expanduser(given)) if given else default_state_directory(config.listen)
+    saved, problems = Store(directory).load(Saved)
+    for problem in problems:
+        click.echo(problem, err=True)
+    if saved is None:
+        click.echo(f"{directory}: no daemon has saved a state there; name logs, or --set state_dir=DIR", err=True)
+        sys.exit(1)
+    ledger: Ledger = saved.ledger
+    return ledger
+
+
+def _print_exclusion(found: Sequence[Standing], *, named: bool) -> None:
+    """The list alone on standard output: it is put into a command."""
+    chosen = [one for one in found if one.stands_out or (named and one.named_by_hardware)]
+    for one in chosen:
+        click.echo(f"{one.node}: {one.evidence}", err=True)
+    if chosen:
+        click.echo(compress(one.node for one in chosen))
+    else:
+        click.echo("no node stands out", err=True)
+
+
+def _print_table(found: Sequence[Standing], launches: int, *, everything: bool) -> None:
+    eventful = [one for one in found if one.stands_out or one.named.seen or one.hangs or one.chance < 1.0]
+    shown = found if everything else eventful[:_SHOWN]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("node", "launches", "named", "x peers", "failed", "slow", "hung", "last", "chance"):
+        table.add_column(title, justify="left" if title in ("node", "last") else "right", no_wrap=True)
+    for one in shown:
+        mean, low, high = one.rate
+        table.add_row(
+            one.node,
+            str(one.launches),
+            _count(one.named),
+            f"{mean:.1f} [{low:.1f}, {high:.1f}]".replace("[", r"\["),
+            _count(one.present),
+            _count(one.slow),
+            str(one.hangs),
+            _day(one.last_at),
+            "-" if one.chance >= 1.0 else f"{one.chance:.1g}",
+            style="bold red" if one.stands_out else "",
+        )
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console.print(table)
+    suspects = [one for one in found if one.stands_out]
+    for one in suspects:
+        click.echo(f"{one.node}: {one.evidence}")
+    verb = "stands" if len(suspects) == 1 else "stand"
+    verdict = f"{len(suspects)} {verb} out: --exclude prints the list" if suspects else "none stands out"
+    click.echo(f"{len(found)} nodes in {launches} launches; {verdict}")
+
+
+def _count(count: Count) -> str:
+    """Seen, and what is due by chance."""
+    return f"{count.seen} ({count.expected:.2g})" if count.of else "-"
+
+
+def _day(at: float | None) -> str:
+    return "-" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"

@@ -1,0 +1,97 @@
+"""The record of launches: which nodes each ran on, how it ended, and which of its nodes were named by what broke. Pure.
+
+Kept over all runs and over restarts of the monitor, bounded. What it says of a node is worked out in standing.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from monitor.nodes.hostlist import HostlistError, expand
+
+_LAUNCHES = 2000  # kept: a month of a large cluster's starts
+_CHARACTERS = 1_000_000  # of all their node lists together: they are written with the state
+_SECONDS = 180 * 86400.0  # half a year: what was repaired since is no longer held against a node
+
+HARDWARE = frozenset({"ecc", "xid", "node_failure"})
+"""What the driver or the scheduler says of a node: no program's fault."""
+
+
+@dataclass(slots=True)
+class Launch:
+    """One launch of a run."""
+
+    run: str
+    number: int
+    at: float
+    """Unix seconds, of its last line."""
+    nodes: str
+    """A Slurm node list, in the order of the ranks where that is known."""
+    whole: bool = False
+    """They are all its nodes, not only those that some line names."""
+    outcome: str = "running"
+    """running, finished, else the failure's name; `hang` where it hung and nothing told why."""
+    planned: bool = True
+    """Not yet ended, or ended as somebody wanted."""
+    named: dict[str, list[str]] = field(default_factory=dict)
+    """Node -> what named it: kinds of failures, `missing_rank`."""
+    iterations: int = 0
+    seconds: float | None = None
+    """Normal seconds per iteration,"""
+    layout: str = ""
+    """of launches with the same sizes: others cannot be compared."""
+
+    @property
+    def key(self) -> str:
+        """A launch that is read again replaces itself."""
+        return f"{self.run}\n{self.number}"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The launches by their keys, oldest first."""
+
+    launches: dict[str, Launch] = field(default_factory=dict)
+
+    def put(self, launch: Launch) -> bool:
+        """Take a launch or what is newly known of it; False if nothing is new."""
+        key = launch.key
+        known = self.launches.get(key)
+        if known == launch or not launch.nodes:
+            return False
+        if known is not None and known.outcome == "hang" and launch.outcome == "running":
+            return False  # it had hung: that it goes on is told by what comes next
+        self.launches[key] = launch
+        if known is None:
+            self._make_room(launch.at)
+        return True
+
+    def _make_room(self, now: float) -> None:
+        size = sum(len(launch.nodes) for launch in self.launches.values())
+        for key in sorted(self.launches, key=lambda key: self.launches[key].at):
+            launch = self.launches[key]
+            if len(self.launches) <= _LAUNCHES and size <= _CHARACTERS and now - launch.at <= _SECONDS:
+                return
+            if len(self.launches) > 1:
+                del self.launches[key]
+                size -= len(launch.nodes)
+
+    def __iter__(self) -> Iterator[Launch]:
+        return iter(self.launches.values())
+
+
+def read(launches: Iterable[Launch]) -> Iterator[tuple[Launch, tuple[str, ...]]]:
+    """Each launch with its nodes by name, in the order of time."""
+    for launch in sorted(launches, key=lambda launch: (launch.at, launch.run, launch.number)):
+        yield launch, _expanded(launch.nodes)
+
+
+@lru_cache(_LAUNCHES)
+def _expanded(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(map(sys.intern, expand(text)))
+    except HostlistError:
+        return ()  # a saved list is one that was read before

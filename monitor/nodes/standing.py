@@ -1,0 +1,315 @@
+"""Where each node stands among its peers: what happened to it against what chance gives if all nodes are alike. Pure.
+
+Three questions, each with an exact test; their answers are held to one limit for all nodes together (Bonferroni), so
+that a cluster without a bad node accuses one of its nodes in less than one of a hundred looks:
+
+named     Failures that name a node, or a rank on it. By chance each of the launch's nodes is as likely to be named as
+          the others: a launch of 64 nodes gives each 1/64.
+present   Launches that failed and named no node: is this node in more of them than its share of the run's launches?
+slow      Launches slower than the run's others: the same question.
+
+What would accuse an innocent node is left out:
+- The same failure of the same run on the same node at the same place among the ranks is one observation, not ten: it
+  may be that rank's own. Only what the driver or the scheduler says of a node counts each time.
+- A program's failure on the launch's first node: rank 0 does what no other rank does.
+- A failure that many nodes of the launch share is not of a node.
+- Launches in a row on much the same nodes that end alike are one.
+- The node that explains most is taken first, and the others are judged by the launches without it; where two explain
+  the same, neither is accused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
+from monitor.nodes.record import HARDWARE, Launch, read
+from monitor.statistics.median import median
+
+_SOFTWARE = frozenset({"python_exception", "disk_full", "cuda_oom", "configuration"})
+"""Failures of the program: no sign against any node."""
+_TESTS = 3
+
+
+class NodeSettings(Struct, frozen=True):
+    """Thresholds, each with its reason."""
+
+    chance: float = 0.01
+    """That any innocent node stands out, of all nodes together and at one look. Whole numbers make it less in truth:
+    none did in simulated clusters at three times this (docs/detection.md)."""
+    observations: int = 3
+    """Of one kind before a node may stand out: two are a coincidence that people remember."""
+    distinct: float = 10.0
+    """By so many times a node's launches must be less likely than the next one's: nodes that always ran together cannot
+    be told apart."""
+    slower: float = 1.05
+    """Over the median of the run's launches with the same sizes, from which a launch is slow: launches of one
+    configuration on other nodes differ by 1 to 3 %."""
+    shared: float = 0.1
+    """Part of a launch's nodes, and more than two: named by so many, a failure is not of a node."""
+    same_nodes: float = 0.5
+    """Part of the nodes of two launches in a row that both have, from which the second says nothing new."""
+
+
+@dataclass(slots=True)
+class Count:
+    """Something that happened on a node `seen` times where `expected` times were due by chance."""
+
+    seen: int = 0
+    expected: float = 0.0
+    chance: float = 1.0
+    """Of so many or more if all nodes are alike, before the number of nodes is taken into account."""
+    of: int = 0
+    """Occasions that there were in all."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """A node's record."""
+
+    node: str
+    launches: int = 0
+    named: Count = field(default_factory=Count)
+    present: Count = field(default_factory=Count)
+    slow: Count = field(default_factory=Count)
+    hangs: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+    """What named it -> launches."""
+    chance: float = 1.0
+    """Of the strongest count, for all nodes and questions together."""
+    stands_out: bool = False
+    last_at: float | None = None
+    """Unix seconds of the last launch that named it."""
+
+    @property
+    def rate(self) -> tuple[float, float, float]:
+        """How many times as often as its peers it is named: mean, and the 95 % interval of what is believed."""
+        return rate_interval(self.named.seen, self.named.expected)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the API and `nodes --json` show it."""
+        mean, low, high = self.rate
+        rate = {"mean": round(mean, 3), "low": round(low, 3), "high": round(high, 3)}
+        return {**asdict(self), "rate": rate, "evidence": self.evidence}
+
+    @property
+    def named_by_hardware(self) -> bool:
+        """The driver or the scheduler named it, be it once."""
+        return not HARDWARE.isdisjoint(self.kinds)
+
+    @property
+    def evidence(self) -> str:
+        """Why, in a sentence."""
+        parts = []
+        if self.named.seen:
+            kinds = ", ".join(f"{kind} {n}" if n > 1 else kind for kind, n in sorted(self.kinds.items()))
+            mean, low, high = self.rate
+            parts.append(
+                f"named by {self.named.seen} of {self.named.of} failures ({kinds}), {self.named.expected:.2g} due; "
+                f"{mean:.2g} times as often as its peers (95 %: {low:.2g} to {high:.2g})"
+            )
+        for count, what in ((self.present, "failed without naming a node"), (self.slow, "were slow")):
+            if count.seen > count.expected:
+                parts.append(f"in {count.seen} of {count.of} launches that {what}, {count.expected:.2g} due")
+        if self.hangs:
+            parts.append(f"in {self.hangs} launches that hung")
+        return "; ".join(parts)
+
+
+@dataclass(slots=True)
+class _Draws:
+    """Launches of one run that can be compared, each with its nodes and whether it is marked."""
+
+    nodes: list[frozenset[str]] = field(default_factory=list)
+    marked: list[bool] = field(default_factory=list)
+
+
+_SETTINGS = NodeSettings()
+
+
+def standings(
+    record: Iterable[Launch], settings: NodeSettings = _SETTINGS, pool: int | None = None
+) -> list[Standing]:  # fmt: skip
+    """Every node that a launch ran on: those that stand out first, then by how unlikely their record is.
+
+    `pool`: nodes among which the scheduler chooses, where that is known. Then runs of which every launch has failed
+    count too: chance gives each of the pool's nodes a place in so many of them.
+    """
+    launches = [(launch, nodes) for launch, nodes in read(record) if nodes]
+    found: dict[str, Standing] = {}
+    for launch, nodes in launches:
+        for node in nodes:
+            one = found.setdefault(node, Standing(node))
+            one.launches += 1
+            one.hangs += launch.outcome == "hang"
+    _count_named(found, launches, settings)
+    nodes_in_all = max(len(found), pool or 0)
+    failures = _failures(launches, settings)
+    _count_draws(found, failures, "present", settings)
+    if pool is not None:
+        _count_of_pool(found, failures, pool)
+    _count_draws(found, _slow(launches, settings), "slow", settings)
+    for one in found.values():
+        counts = (one.named, one.present, one.slow)
+        one.chance = min(1.0, min(count.chance for count in counts) * nodes_in_all * _TESTS)
+        one.stands_out = any(_beyond(count, nodes_in_all, settings) for count in counts)
+    return sorted(found.values(), key=lambda one: (not one.stands_out, one.chance, -one.named.seen, one.node))
+
+
+def _beyond(count: Count, nodes: int, settings: NodeSettings) -> bool:
+    return count.seen >= settings.observations and count.chance * nodes * _TESTS < settings.chance
+
+
+# --- named ----------------------------------------------------------------------------------------------------------
+
+
+def _count_named(
+    found: dict[str, Standing], launches: Sequence[tuple[Launch, tuple[str, ...]]], settings: NodeSettings
+) -> None:
+    """What names nodes: for each node the chances of the launches that it could have been named in."""
+    chances: dict[str, list[float]] = {}
+    before: dict[tuple[str, str, str], int] = {}
+    total = 0
+    for launch, nodes in launches:
+        new: set[str] = set()
+        for node, kind in _names(launch, nodes, settings):
+            one = found.setdefault(node, Standing(node))
+            one.kinds[kind] = one.kinds.get(kind, 0) + 1
+            one.last_at = launch.at
+            place = nodes.index(node)
+            if kind in HARDWARE or before.get((launch.run, node, kind)) != place:
+                new.add(node)
+            before[launch.run, node, kind] = place
+        if not new:
+            continue
+        total += 1
+        for node in nodes:
+            chances.setdefault(node, []).append(len(new) / len(nodes))
+        for node in new:
+            found[node].named.seen += 1
+    for node, due in chances.items():
+        count = found.setdefault(node, Standing(node)).named
+        count.expected, count.of = sum(due), total
+        if count.seen > 1:
+            count.chance = binomials_tail(due, count.seen)
+
+
+def _names(launch: Launch, nodes: Sequence[str], settings: NodeSettings) -> set[tuple[str, str]]:
+    """(node, kind) of what names a node for itself."""
+    most = max(2.0, settings.shared * len(nodes))
+    by_kind: dict[str, set[str]] = {}
+    for node, kinds in launch.named.items():
+        for kind in kinds:
+            if node in nodes and (kind in HARDWARE or kind == "missing_rank" or node != nodes[0]):
+                by_kind.setdefault(kind, set()).add(node)
+    if len(nodes) < 2:
+        return set()  # a single node has no peers
+    return {(node, kind) for kind, names in by_kind.items() if len(names) <= most for node in names}
+
+
+def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / max(len(one | other), 1)
+
+
+# --- present, slow --------------------------------------------------------------------------------------------------
+
+
+def _failures(launches: Iterable[tuple[Launch, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
+    """By run: ended launches, and which of them failed of what no line explains."""
+    draws: dict[str, _Draws] = {}
+    for launch, nodes in launches:
+        if launch.outcome == "running" or not launch.whole:
+            continue
+        known = draws.setdefault(launch.run, _Draws())
+        marked = not launch.planned and not launch.named and launch.outcome not in _SOFTWARE
+        members = frozenset(nodes)
+        again = known.nodes and known.marked[-1] == marked and _overlap(known.nodes[-1], members) >= settings.same_nodes
+        if not again:
+            known.nodes.append(members)
+            known.marked.append(marked)
+    return draws
+
+
+def _slow(launches: Iterable[tuple[Launch, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
+    """By run and sizes: launches of which the pace is known, and which of them were slow."""
+    paced: dict[str, list[tuple[float, frozenset[str]]]] = {}
+    for launch, nodes in launches:
+        if launch.seconds and launch.whole:
+            known = paced.setdefault(f"{launch.run}\n{launch.layout}", [])
+            members = frozenset(nodes)
+            if not known or _overlap(known[-1][1], members) < settings.same_nodes:
+                known.append((launch.seconds, members))
+    draws: dict[str, _Draws] = {}
+    for key, known in paced.items():
+        usual = median([seconds for seconds, _ in known])
+        draws[key] = _Draws([nodes for _, nodes in known], [seconds > settings.slower * usual for seconds, _ in known])
+    return draws
+
+
+def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str, settings: NodeSettings) -> None:
+    """For each node: the marked launches that it was in, against its share of all launches of the run."""
+    first = _counts(draws)
+    for node, count in first.items():
+        setattr(found[node], name, count)
+    left, accused = first, set[str]()
+    while left:
+        ranked = sorted(left, key=lambda node: (left[node].chance, node))
+        top = ranked[0]
+        if not _beyond(left[top], len(found), settings):
+            break
+        if len(ranked) > 1 and left[ranked[1]].chance < settings.distinct * left[top].chance:
+            break
+        accused.add(top)
+        first[top].chance = left[top].chance
+        left = _counts({run: _without(known, accused) for run, known in draws.items()})
+    for node, count in first.items():
+        if node not in accused:
+            other = left.get(node)
+            count.chance = other.chance if other and not _beyond(other, len(found), settings) else 1.0
+
+
+def _count_of_pool(found: dict[str, Standing], draws: dict[str, _Draws], pool: int) -> None:
+    """Runs that failed each time: the launches that a node was in, against its share of the pool."""
+    failed = [nodes for known in draws.values() if all(known.marked) for nodes in known.nodes if len(nodes) <= pool]
+    due = [len(nodes) / pool for nodes in failed]
+    seen = Counter(node for nodes in failed for node in nodes)
+    for node, times in seen.items():
+        chance = binomials_tail(due, times)
+        if chance < found[node].present.chance:
+            found[node].present = Count(times, sum(due), chance, len(failed))
+
+
+def _without(draws: _Draws, nodes: set[str]) -> _Draws:
+    kept = [place for place, members in enumerate(draws.nodes) if members.isdisjoint(nodes)]
+    return _Draws([draws.nodes[place] for place in kept], [draws.marked[place] for place in kept])
+
+
+def _counts(draws: dict[str, _Draws]) -> dict[str, Count]:
+    counts: dict[str, Count] = {}
+    strata: dict[str, list[tuple[int, int, int]]] = {}
+    marked_in_all = 0
+    for known in draws.values():
+        total, marked = len(known.nodes), sum(known.marked)
+        if not 0 < marked < total:
+            continue  # all alike: nothing to compare
+        marked_in_all += marked
+        drawn: dict[str, int] = {}
+        for members, is_marked in zip(known.nodes, known.marked, strict=True):
+            for node in members:
+                drawn[node] = drawn.get(node, 0) + 1
+                if is_marked:
+                    counts.setdefault(node, Count()).seen += 1
+        for node, times in drawn.items():
+            strata.setdefault(node, []).append((total, marked, times))
+    for node, tables in strata.items():
+        count = counts.setdefault(node, Count())
+        count.of = marked_in_all
+        count.expected = sum(marked * times / total for total, marked, times in tables)
+        if count.seen > max(1.0, count.expected):
+            count.chance = strata_tail(tables, count.seen)
+    return counts

@@ -1,0 +1,196 @@
+"""The record of the nodes: who stands out, and above all who does not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from monitor.cli import main
+from monitor.config import load
+from monitor.core import Core
+from monitor.core.saved import Saved
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.nodes.chance import binomials_tail, draws_tail, rate_interval, strata_tail
+from monitor.nodes.hostlist import compress, expand
+from monitor.nodes.record import Launch, Ledger
+from monitor.nodes.standing import Standing, standings
+from monitor.store import decode, encode
+
+NAMES = expand("jz-[001-040]")
+
+
+def launch(
+    number: int, nodes: list[str], outcome: str = "finished", named: dict[str, list[str]] | None = None
+) -> Launch:
+    """One launch of a run, two hours after the one before."""
+    planned = outcome == "finished"
+    return Launch("run", number, 7200.0 * number, compress(nodes), True, outcome, planned, named or {})
+
+
+def out(launches: Iterator[Launch]) -> list[Standing]:
+    """The nodes that stand out of these launches."""
+    ledger = Ledger()
+    for one in launches:
+        ledger.put(one)
+    return [one for one in standings(ledger) if one.stands_out]
+
+
+def test_tails_are_exact() -> None:
+    """Against every case counted out."""
+    chances = [0.5, 0.2, 0.1, 0.7]
+    cases = itertools.product(*((p, 1 - p) for p in chances))
+    happened = itertools.product((1, 0), repeat=4)
+    by_hand = sum(math.prod(case) for case, which in zip(cases, happened, strict=True) if sum(which) >= 2)
+    assert binomials_tail(chances, 2) == pytest.approx(by_hand)
+    assert binomials_tail([1e-3] * 50, 9) == pytest.approx(math.comb(50, 9) * 1e-27, rel=0.05)  # no loss near 0
+    assert draws_tail(10, 4, 3, 3) == pytest.approx(4 / 120)
+    assert strata_tail([(10, 4, 3)], 3) == pytest.approx(4 / 120)
+    assert strata_tail([(10, 4, 3), (2, 1, 1)], 4) == pytest.approx(4 / 120 / 2)
+
+
+def test_the_interval_is_drawn_towards_the_peers() -> None:
+    """Nothing known is 1 times the peers; 7 where 0.88 are due leaves no doubt that it is more."""
+    assert rate_interval(0, 0.0)[0] == 1.0
+    mean, low, high = rate_interval(7, 0.88)
+    assert (low, mean, high) == pytest.approx((1.84, 4.26, 7.67), abs=0.02)  # scipy.stats.gamma(8, scale=1 / 1.88)
+
+
+def _log(seed: int, bad: str | None) -> str:
+    """60 launches of 8 of 40 nodes under srun; the bad node breaks four of five launches that it is in by an ECC error,
+    programs fail on rank 3 and others end without a word.
+    """
+    rng, text, minutes = random.Random(seed), [], 0
+    for number in range(60):
+        nodes = sorted(rng.sample(NAMES, 8))
+        text += [f"SLURM_JOB_NODELIST={compress(nodes)}\n", "using world size: 32, data-parallel-size: 8, "
+                 "tensor-model-parallel size: 4, pipeline-model-parallel size: 1\n"]  # fmt: skip
+        for step in range(1, 11):
+            minutes += 3
+            stamp = f"2026-03-{1 + minutes // 1440:02d} {minutes // 60 % 24:02d}:{minutes % 60:02d}:00"
+            text.append(
+                f" [{stamp}] iteration {10 * number + step:8d}/   10000 | elapsed time per iteration (ms): 180000.0 "
+                "| global batch size:    32 | lm loss: 2.1E+00 |\n"
+            )
+        if bad in nodes and rng.random() < 0.8:
+            rank = 4 * nodes.index(str(bad)) + rng.randrange(4)
+            text.append(f"[rank{rank}]: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n")
+        elif rng.random() < 0.3:
+            text.append("[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
+        text.append(f"srun: error: {nodes[1]}: task 5: Exited with exit code 1\n")
+    return "".join(text)
+
+
+def test_the_command_finds_the_bad_node_in_logs_and_lists_it_for_slurm(tmp_path: Path) -> None:
+    """The list alone on standard output, why on standard error; a cluster without a bad node gives no list."""
+    for name, bad in (("bad", "jz-017"), ("good", None)):
+        (tmp_path / f"{name}.log").write_text(_log(5, bad))
+    found = CliRunner().invoke(main, ["nodes", "--exclude", str(tmp_path / "bad.log")])
+    assert found.stdout == "jz-017\n"
+    assert "jz-017: named by 7 of 7 failures (ecc 7), 0.88 due; 4.3 times as often as its peers" in found.stderr
+    table = CliRunner().invoke(main, ["nodes", str(tmp_path / "bad.log")])
+    assert "40 nodes in 60 launches; 1 stands out" in table.stdout
+    none = CliRunner().invoke(main, ["nodes", "--exclude", str(tmp_path / "good.log")])
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "no node stands out\n")
+
+
+def test_the_record_outlives_the_daemon(tmp_path: Path) -> None:
+    """Half of the log, a restart, the other half: as if it had been read at once; the command reads what was saved."""
+    config = load("", ["runs=[{paths: [/logs/*.log]}]"])
+    text, path = _log(5, "jz-017").encode(), "/logs/r.log"
+    half = text.index(b"\n", len(text) // 2) + 1
+    core = Core(config)
+    core.handle(Opened(path, path, None, 0, 1.7e9, False), 1.7e9)
+    core.handle(Data(path, 0, text[:half], 1.7e9, 1.7e9, 0), 1.7e9)
+    core.handle(CaughtUp(path, 1.7e9), 1.7e9)
+    core.tick(1.7e9)
+    saved = decode(encode(core.save(1.7e9)), Saved)
+    assert 20 < len(saved.ledger.launches) < 40
+    again = Core(config)
+    again.restore(saved)
+    again.handle(Opened(path, path, None, half, 1.7e9, True), 1.7e9)
+    again.handle(Data(path, half, text[half:], 1.7e9, 1.7e9, 0), 1.7e9)
+    again.handle(CaughtUp(path, 1.7e9), 1.7e9)
+    again.tick(1.7e9)
+    assert len(again.ledger.launches) == 60
+    (tmp_path / "state").write_bytes(encode(again.save(1.7e9)))
+    shown = CliRunner().invoke(main, ["nodes", "--json", "--set", f"state_dir={tmp_path}"])
+    first = json.loads(shown.stdout)["nodes"][0]
+    assert (first["node"], first["stands_out"], first["named"]["seen"]) == ("jz-017", True, 7)
+
+
+def test_a_rank_that_fails_again_and_again_accuses_no_node() -> None:
+    """The same bug of the same rank, requeued twenty times on the same nodes; then on the first node of others."""
+    rng = random.Random(1)
+    same = sorted(rng.sample(NAMES, 8))
+    requeued = (launch(n, same, "segfault", {same[5]: ["segfault"]}) for n in range(20))
+    assert out(requeued) == []
+    on_rank_0 = [sorted({NAMES[0], *rng.sample(NAMES[1:], 7)}) for _ in range(20)]
+    assert out(launch(n, nodes, "host_oom", {nodes[0]: ["host_oom"]}) for n, nodes in enumerate(on_rank_0)) == []
+    moved = [sorted({NAMES[20], *rng.sample(NAMES, 7)}) for _ in range(20)]
+    (true,) = out(launch(n, nodes, "segfault", {NAMES[20]: ["segfault"]}) for n, nodes in enumerate(moved))
+    assert true.node == NAMES[20]  # at another place among the ranks each time
+
+
+def test_a_failure_of_all_nodes_is_of_none() -> None:
+    """An illegal access on every rank names every node."""
+    rng = random.Random(2)
+    allotted = [sorted(rng.sample(NAMES, 8)) for _ in range(30)]
+    named = [{node: ["cuda_error"] for node in nodes} for nodes in allotted]
+    assert out(launch(n, nodes, "cuda_error", named[n]) for n, nodes in enumerate(allotted)) == []
+
+
+def _unnamed(together: bool) -> Iterator[Launch]:
+    """80 launches; each with jz-017 hangs, and jz-018 is always or seldom beside it."""
+    rng = random.Random(3)
+    for number in range(80):
+        nodes = set(rng.sample([name for name in NAMES if name not in ("jz-017", "jz-018")], 7))
+        if rng.random() < 0.25:
+            nodes |= {"jz-017", "jz-018"} if together or rng.random() < 0.3 else {"jz-017"}
+        elif not together and rng.random() < 0.2:
+            nodes.add("jz-018")
+        yield launch(number, sorted(nodes), "hang" if "jz-017" in nodes else "finished")
+
+
+def test_launches_alone_name_a_node_and_not_the_one_beside_it() -> None:
+    """No line names a node. Where two were always together neither is accused: nobody can tell which."""
+    (found,) = out(_unnamed(together=False))
+    assert found.node == "jz-017"
+    assert "launches that failed without naming a node" in found.evidence
+    assert out(_unnamed(together=True)) == []
+
+
+def test_a_pool_tells_what_attempts_that_all_failed_are_worth() -> None:
+    """35 attempts with 1,024 of 5,500 nodes, all failed, as OpenEuroLLM counted by hand: chance gives each node 6.5. By
+    these counts alone 20 stand out; 10 do not, among 5,500 there are many.
+    """
+    rng = random.Random(4)
+    names = expand("n[0001-5500]")
+    allotted = [set(rng.sample(names[2:], 1022)) for _ in range(35)]
+    for node, times in ((names[0], 20), (names[1], 10)):
+        for place in rng.sample(range(35), times):
+            allotted[place].add(node)
+    ledger = Ledger()
+    for number, nodes in enumerate(allotted):
+        ledger.put(launch(number, sorted(nodes), "unknown"))
+    assert not any(one.stands_out for one in standings(ledger))
+    found = standings(ledger, pool=5500)
+    assert [one.node for one in found if one.stands_out] == [names[0]]
+    assert found[0].present.expected == pytest.approx(6.5, abs=0.05)
+
+
+def test_the_record_is_bounded() -> None:
+    """Half a year, a million characters of node lists: the oldest launches go."""
+    ledger = Ledger()
+    scattered = compress(NAMES[::2])
+    for number in range(2100):
+        ledger.put(Launch("run", number, 86400.0 * number / 50, scattered))
+    assert len(ledger.launches) == 2000
+    ledger.put(Launch("run", 5000, 86400.0 * 400, scattered))
+    assert len(ledger.launches) == 1
