@@ -37,9 +37,14 @@ def freeze_node_list(state: RunState) -> None:
 
 
 def listed_nodes(state: RunState) -> list[str]:
-    """Slurm's list of the present launch's nodes, in its order; empty where no dump shows it."""
-    frozen = state.attempt.node_list
+    """Slurm's list of the present launch's nodes, in its order: as a dump shows it, else as Slurm answered since the
+    launch began; empty where neither is known.
+    """
+    frozen, job = state.attempt.node_list, state.job
     listed = state.environment.get(NODE_LIST) if frozen is None else frozen
+    if not listed and job is not None:
+        began = state.attempt.started_at if state.attempt.started_at is not None else state.first_at
+        listed = job.nodes if began is not None and job.asked_at >= began else None
     return expand_some(listed) if listed else []
 
 
