@@ -125,8 +125,8 @@ class Daemon:
         if self._reload_asked.is_set():
             self._reload_asked.clear()
             self._reload()
-        self._live.take(0.0 if self._latest.wanted else wait)
-        began, now = self.clock.monotonic(), self._live.now()
+        now = self._live.take(0.0 if self._latest.wanted else wait)
+        began = self.clock.monotonic()
         self._ask_slurm(now)
         for transition in self._core.tick(now):
             self._report(transition, now)

@@ -138,14 +138,17 @@ class Judge:
         return changed
 
     def judge(self, run: Judged, now: float) -> list[Transition]:
-        """Ask every detector, bring the book up to date, and return what changed."""
-        settle(run.state, now, self._exiting)
+        """Ask every detector, bring the book up to date, and return what changed. They are asked at the instant until
+        which the log was heard: what was written since may yet say another thing.
+        """
+        heard = run.state.heard_until(now)
+        settle(run.state, heard, self._exiting)
         if run.state.phase == "crashed":
             due = crash.due(run.state, self._crash)
-            if due is not None and (now >= due or not (run.state.live or run.state.attempt.doubtful)):
+            if due is not None and (heard >= due or not (run.state.live or run.state.attempt.doubtful)):
                 believe(run.state)
         transitions = judge(
-            run.book, run.state, self._verdicts(run, now), now, self._repeat_interval, self._hold, self._limit
+            run.book, run.state, self._verdicts(run, heard), now, self._repeat_interval, self._hold, self._limit
         )
         hung = run.book.open.get("hang")
         run.state.hung = hung is not None and hung.severity == "critical"

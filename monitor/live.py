@@ -38,6 +38,7 @@ class LiveCore:
         self._steady = SteadyClock(self.clock)
         self._inbox = Inbox(FollowSettings().queue_size)
         self._follower: Follower | None = None
+        self._drained_at = float("inf")  # instant at which nothing was left in the inbox
         self._took_at = float("-inf")  # monotonic seconds when messages were last taken
 
     def start(self, saved: Saved | None = None) -> None:
@@ -62,28 +63,41 @@ class LiveCore:
         """End the waiting of `take`. From any thread, never from a signal handler."""
         self._inbox.wake()
 
-    def take(self, wait: float) -> None:
+    def take(self, wait: float) -> float:
         """Take what came into the core, waiting for it up to `wait` seconds, and for what comes with it a moment more.
+        Gives the instant at which the runs can be judged: what was read until then is in the core, and the core knows
+        who did not listen.
 
         Raises RuntimeError if a reader thread has ended by a bug.
         """
         if wait > 0.0:
             self._inbox.wait(self._took_at + _PACE - self.clock.monotonic(), wait)
         until = self.clock.monotonic() + _BATCH_SECONDS
-        while self._took_at < until and (messages := self._inbox.get_some()):
+        while True:
+            now = self.now()  # before the readers are asked: the monitor may be stopped between any two of these lines
+            mounts = self.mounts()
+            deaf = {one.mount: now - one.unheard_seconds for one in mounts if one.unheard_seconds}
+            messages = self._inbox.get_some() if self._took_at < until else []
+            if not messages:
+                break
             now = self.now()
             for message in messages:
                 self.core.handle(message, now)
             self._took_at = self.clock.monotonic()
+        if self._inbox.empty():
+            self._drained_at = now
+        elif now - self._drained_at > FollowSettings().lapse:  # the loop itself is behind what the readers have read
+            deaf |= {one.mount: self._drained_at for one in mounts}
+        self.core.listen(deaf)
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")
+        return now
 
     def look(self, seconds: float) -> Snapshot:
         """What is there after so many seconds."""
         until = self.clock.monotonic() + seconds
         while (left := until - self.clock.monotonic()) > 0:
-            self.take(left)
-            self.core.tick(self.now())
+            self.core.tick(self.take(left))
         return self.core.snapshot(self.now())
 
     def now(self) -> float:

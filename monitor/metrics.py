@@ -349,6 +349,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_state_rebuilds_total", "counter", "State files that were lost or corrupt and rebuilt from the logs", ()),
     MonitorMetric("megatron_monitor_mount_info", "gauge", "File systems that hold logs, and how they are watched; always 1", ("mount", "file_system", "mode")),
     MonitorMetric("megatron_monitor_mount_busy_seconds", "gauge", "How long the reader of a mount has been in one call: it hangs when this grows", ("mount",)),
+    MonitorMetric("megatron_monitor_unheard_seconds_total", "counter", "Seconds in which nobody listened to a mount, its reader blocked or the monitor stopped: they count as no run's silence", ("mount",)),
     MonitorMetric("megatron_monitor_clock_jumps_total", "counter", "Times that the wall clock was set by more than 5 s", ()),
     MonitorMetric("megatron_monitor_http_connections", "gauge", "HTTP connections open now", ()),
     MonitorMetric("megatron_monitor_config_last_reload_success_timestamp_seconds", "gauge", "When the configuration in use was read", ()),

@@ -214,8 +214,12 @@ def _limits() -> Section:
                        Column("B", "Busy", "s", 90, limit_look(((None, "green"), (30.0, "orange"))))],
                       hidden=("Value #A",), empty=NO_DAEMON, sort="Busy", pages=False)),
             (12, chart("Busy mounts", "Time that the reader of a mount has been in one call. A line that climbs is a "
-                       "mount that hangs: mend it, the daemon goes on by itself.", "s",
-                       Query(f"{busy} > 1", "{{instance}} {{mount}}"), minimum=0, empty="No mount hangs")),
+                       "mount that hangs: mend it, the daemon goes on by itself. Not heard: that time counts as no run's "
+                       "silence.", "s",
+                       Query(f"{busy} > 1", "{{instance}} {{mount}}"),
+                       Query(f"sum by (instance, mount) (increase(megatron_monitor_unheard_seconds_total{{{OWN}}}"
+                             "[$__rate_interval])) > 0", "not heard: {{instance}} {{mount}}"),
+                       minimum=0, empty="No mount hangs")),
         ]),
         Line(6, [
             (24, rows("Word and page", "Whether a daemon has read all its files: only then is a run that it does not show "

@@ -26,7 +26,7 @@ import copy
 import logging
 import platform
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from monitor import __version__
 from monitor.config import Config
@@ -34,7 +34,7 @@ from monitor.core.aside import Aside, failed_logs
 from monitor.core.counters import Counters
 from monitor.core.jobs import Jobs
 from monitor.core.outbox import Outbox
-from monitor.core.runs import Run, Runs, being_copied, record_launches
+from monitor.core.runs import Run, Runs, being_copied, found_again, not_listened, record_launches
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
@@ -49,6 +49,7 @@ from monitor.follow.messages import (
     Readable,
     Restarted,
     Scanned,
+    Unheard,
     Unreadable,
 )
 from monitor.incidents import Transition
@@ -113,6 +114,8 @@ class Core:
         self._schedule = Schedule(judge)
         self._jobs = Jobs(config.slurm)
         self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
+        self._deaf: dict[str, float] = {}  # mount -> since when nobody listens to it
+        self._heard_again: dict[str, float] = {}  # mount -> when somebody listened again after the last lapse
         self.scanned.clear()
 
     @property
@@ -151,7 +154,7 @@ class Core:
         try:
             self._handle(message, now)
         except Exception as error:  # noqa: BLE001 - the boundary of a source
-            self._put_source_aside(message, error)
+            self._put_source_aside(message, error, now)
 
     def _handle(self, message: Message, now: float) -> None:
         match message:
@@ -161,6 +164,8 @@ class Core:
                 self._scanned(message)
             case Unreadable() | Readable():
                 self._access(message, now)
+            case Unheard():
+                self._unheard(message, now)
             case _:
                 source = self._sources.get(message.source)
                 if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
@@ -179,28 +184,28 @@ class Core:
             case Gone():
                 self._gone(source, now)
 
-    def _put_source_aside(self, message: Message, error: Exception) -> None:
-        name = "" if isinstance(message, Scanned) else message.source
+    def _put_source_aside(self, message: Message, error: Exception, now: float) -> None:
+        name = "" if isinstance(message, Scanned | Unheard) else message.source
         why, source = self.aside.note("source", name, error), self._sources.get(name)
         if source is None:
             return
         source.failed = why
         self._sources.finish(source)
         self._holding.pop(name, None)
-        self._note_unreadable(source, why)
+        self._note_unreadable(source, why, now)
 
-    def _note_unreadable(self, source: Source, why: str) -> None:
+    def _note_unreadable(self, source: Source, why: str, now: float) -> None:
         """A run that is there hears of it; no run begins."""
         run = self._runs.get(self._sources.current(source.run, source))
         if run is not None:
             run.state.unreadable[source.name] = why
-            self._runs.note_lost(run, self._sources.of_run(source.run))
+            self._runs.note_lost(run, self._sources.of_run(source.run), now)
             self._schedule.request(run)
 
-    def _note_readable(self, source: Source) -> None:
+    def _note_readable(self, source: Source, now: float) -> None:
         run = self._runs.get(self._sources.current(source.run, source))
         if run is not None and run.state.unreadable.pop(source.name, None) is not None:
-            self._runs.note_lost(run, self._sources.of_run(source.run))
+            self._runs.note_lost(run, self._sources.of_run(source.run), now)
             self._schedule.request(run)
 
     def _of_run(self, run: Run, do: Callable[[], Sequence[Transition]], *, failed: bool = False) -> None:
@@ -254,7 +259,7 @@ class Core:
         # future nor before the last reading. Risk left: this one reading is dated up to that much too early.
         at = min(message.at - self._wall_offset, now)
         if source.caught_up:
-            at = source.read_at = max(at, source.read_at)
+            at = source.read_at = max(at, source.read_at, self._heard_again.get(source.mount, at))
         else:
             at = min(at, message.mtime - self._wall_offset)
         self._fold(source, entries, at, now)
@@ -273,7 +278,7 @@ class Core:
         self.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         if source.failed:
             self.aside.forget("source", source.name)
-            self._note_readable(source)
+            self._note_readable(source, now)
         source.restart(self._rules, message)
         self.save_soon = True
         _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
@@ -318,7 +323,7 @@ class Core:
             _log.warning("source=%s unreadable: %s", message.source, message.message)
         if run is not None:
             self._schedule.request(run)
-            self._runs.note_lost(run, self._sources.of_run(log))
+            self._runs.note_lost(run, self._sources.of_run(log), now)
 
     def _gone(self, source: Source, now: float) -> None:
         self._flush(source, now)
@@ -327,11 +332,36 @@ class Core:
             return
         if run.state.live and run.state.phase not in ENDED:
             run.state.unreadable[source.name] = "the file was deleted"
-            self._runs.note_lost(run, self._sources.of_run(source.run))
+            self._runs.note_lost(run, self._sources.of_run(source.run), now)
         self._schedule.request(run)
         self.save_soon = True
         self._counters.add_lines(source)
         source.restart(self._rules)
+
+    # --- who listens ------------------------------------------------------------------------------------------------
+
+    def listen(self, deaf: Mapping[str, float]) -> None:
+        """Since these instants nobody listens to these mounts, and to all others somebody does. What has been read was
+        handled before.
+        """
+        if deaf.keys() == self._deaf.keys():
+            return
+        runs = self._sources.of_mounts(deaf.keys() ^ self._deaf.keys())
+        self._deaf = dict(deaf)
+        for run in self.runs.values():
+            if run.log in runs:
+                run.state.deaf_since = min((deaf[mount] for mount in runs[run.log] if mount in deaf), default=None)
+                self._schedule.request(run)
+
+    def _unheard(self, message: Unheard, now: float) -> None:
+        """Nobody listened for a while, and what was written meanwhile comes now: that time is no silence of a run."""
+        self._heard_again[message.mount] = now
+        runs = self._sources.of_mounts((message.mount,))
+        for run in self.runs.values():
+            if run.log in runs:
+                not_listened(run.state, message.seconds, now)
+        self.counts.add("unheard_seconds_total", message.mount, by=message.seconds)
+        _log.warning("mount=%s nobody listened for %.1f s: that time is no silence", message.mount, message.seconds)
 
     def _scanned(self, message: Scanned) -> None:
         self.scanned.add(message.mount)
@@ -415,6 +445,8 @@ class Core:
         if not source.caught_up:
             run.backlog_at = now
             entries = _taken_now(run, source, entries, at)
+        if state.lost:
+            found_again(run, now)
         before, stamped, read_at = state.progress_at, state.progress_clock, state.read_at
         self._of_run(run, lambda: self._judge.take(run, entries, source.name, at, source.caught_up))
         if run.archived and source.caught_up and state.progress_at != before:

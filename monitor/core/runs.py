@@ -58,6 +58,8 @@ class Run(Judged):
     failed_told: bool = False
     recorded: tuple[object, ...] = ()
     """What the record of the nodes was last told of its present launch."""
+    lost_at: float | None = None
+    """Since when it is lost from sight, as far as that is known."""
     shown_at: float = 0.0
 
     @property
@@ -98,7 +100,7 @@ class Runs:
                 self._add(Run(state, known.book, known.archived))
 
     def _add(self, run: Run) -> Run:
-        run.state.wall_offset = self.wall_offset
+        run.state.wall_offset, run.state.deaf_since = self.wall_offset, None
         self.by_name[run.state.name] = run
         return run
 
@@ -149,10 +151,26 @@ class Runs:
             run.archived = stale or state.phase in ENDED
             state.live = not run.archived
 
-    def note_lost(self, run: Run, sources: set[str]) -> None:
-        """Its `sources` are followed: it is lost from sight where none of them can be read."""
+    def note_lost(self, run: Run, sources: set[str], now: float) -> None:
+        """Its `sources` are followed: it is lost from sight where none of them can be read. That time is no silence."""
         followed = sources | set(run.state.unreadable)
-        run.state.lost = bool(followed) and followed <= set(run.state.unreadable)
+        before, run.state.lost = run.state.lost, bool(followed) and followed <= set(run.state.unreadable)
+        if run.state.lost and not before:
+            run.lost_at = now
+        elif before and not run.state.lost:
+            found_again(run, now)
+
+
+def found_again(run: Run, now: float) -> None:
+    """A run that was lost from sight is read again: nobody listened meanwhile."""
+    since, run.lost_at = run.lost_at if run.lost_at is not None else run.state.read_at, now
+    not_listened(run.state, now - since, now)
+
+
+def not_listened(state: RunState, seconds: float, now: float) -> None:
+    """For so many seconds until now nobody listened to the run's log."""
+    if state.progress_at is not None:
+        state.unheard = max(0.0, min(state.unheard + max(0.0, seconds), now - state.progress_at))
 
 
 def _just_died(run: Run, now: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ class Source:
     """When it was last written, by its file system's clock. Unix seconds."""
     counted: tuple[int, int]
     """(lines, matched lines) of the reader that the counters hold already."""
+    mount: str = ""
+    """Whose reader reads it."""
     caught_up: bool = False
     """It was read to its end once: what comes now comes live."""
     behind_bytes: int = 0
@@ -101,7 +103,17 @@ class Sources:
             reader.skip(message.offset)
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
-        source = Source(message.source, message.path, run, reader, marker, message.mtime, counted, owner=message.owner)
+        source = Source(
+            message.source,
+            message.path,
+            run,
+            reader,
+            marker,
+            message.mtime,
+            counted,
+            message.mount,
+            owner=message.owner,
+        )
         self.by_name[source.name] = source
         if known is not None:
             source.experiments = Experiments(known.number, known.label, known.told, known.ids)
@@ -141,6 +153,12 @@ class Sources:
         """The name of the run that lines belong to now: those of `source`, else the newest of that log."""
         own = self._latest.get(run) if source is None else self.latest(source)
         return run if own is None else experiment_name(run, own.label)
+
+    def of_mounts(self, mounts: Iterable[str]) -> dict[str, set[str]]:
+        """For each run that has sources there, the mounts of all its sources that can be read."""
+        wanted = set(mounts)
+        runs = {source.run for source in self.by_name.values() if source.mount in wanted}
+        return {run: {self.by_name[name].mount for name in self._of_run[run]} for run in runs}
 
     def of_run(self, run: str) -> set[str]:
         """The names of its sources."""

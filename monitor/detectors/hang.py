@@ -291,13 +291,14 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     allowed = budget(state, settings)
     silence = now - since
     if silence < allowed.late_after:
-        return Verdict("hang")
+        return Verdict("hang", "clear" if state.deaf_since is None else "unknown")
     hung = silence >= allowed.seconds
     iteration = state.latest.iteration
     where = f"{state.phase} after iteration {iteration}" if iteration is not None else state.phase
     evidence: dict[str, Any] = {
         "phase": state.phase,
         "silence_seconds": round(silence, 3),
+        **({"unheard_seconds": round(state.unheard, 3)} if state.unheard else {}),
         "budget_seconds": round(allowed.seconds, 3),
         "budget_reason": allowed.reason,
         "last_progress_at": state.unix(state.progress_at),

@@ -142,6 +142,8 @@ class Context:
     registry: Registry
     is_local: Callable[[int], bool]
     """By st_dev: may one look at the size be believed?"""
+    mount: str = ""
+    """Its mount point."""
     spread_seconds: float = 0.0
     """Time in which every file of the mount can be looked at once within the budget of looks."""
     stats: int = 0

@@ -25,6 +25,7 @@ _POLL_PASS_SECONDS = 0.1  # between two passes that time asked for: of thousands
 _COALESCE_SECONDS = 0.4  # the same where inotify names what changes: to be woken costs as much as to read ten lines
 _COALESCE_PER_FILE = 0.03  # for each file that had changed, at least: of fifty every line comes within two seconds
 _COALESCE_MOST = 1.5  # and never longer
+_LONGEST_PAUSE = 1.0  # seconds: who sleeps longer does not notice that the monitor was stopped meanwhile
 _CATCH_UP_AFTER = 0.1  # the same where somebody asks in between
 _DEBOUNCE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and the stamps tick meanwhile
 
@@ -39,6 +40,8 @@ class MountStatus(NamedTuple):
     """False: its thread ended by a bug, nothing is read from this mount any more."""
     busy_seconds: float
     """How long it has been in one system call or between two: many seconds mean that the mount hangs."""
+    unheard_seconds: float = 0.0
+    """For how long nobody has listened to it, be it that a call hangs or that the monitor did not run; 0 else."""
 
 
 class Follower:
@@ -156,7 +159,8 @@ class ReaderThread(threading.Thread):
         """Safe from any thread."""
         mount, busy = self._reader.mount, self._busy_since
         seconds = max(0.0, self._clock.monotonic() - busy) if busy is not None else 0.0
-        return MountStatus(mount.point, mount.file_system, self._reader.mode, self.is_alive(), seconds)
+        unheard = self._reader.unheard_seconds(self._clock.monotonic())
+        return MountStatus(mount.point, mount.file_system, self._reader.mode, self.is_alive(), seconds, unheard)
 
     def ask(self) -> bool:
         """End the time in which events add up. False: they do not, or it has just begun."""
@@ -188,7 +192,9 @@ class ReaderThread(threading.Thread):
                         self._passed.notify_all()
                 self._coalesce_since = began if changed else None
                 coalesce = max(_COALESCE_SECONDS, min(_COALESCE_PER_FILE * len(changed), _COALESCE_MOST))
-                self.waker.wait(self.pause(began, coalesce), coalesce if changed else 0.0, _DEBOUNCE_SECONDS)
+                pause = min(self.pause(began, coalesce), _LONGEST_PAUSE)
+                self._reader.passed(self._clock.monotonic(), pause)
+                self.waker.wait(pause, coalesce if changed else 0.0, _DEBOUNCE_SECONDS)
         finally:
             self._reader.close()
             self.waker.close()

@@ -62,6 +62,8 @@ class Opened(Struct, frozen=True):
     proof: str = ""
     owner: int | None = None
     """The user id that the file system gives it."""
+    mount: str = ""
+    """The mount whose reader reads it: its silence means nothing while that one cannot hear (Unheard)."""
 
 
 class Data(Struct, frozen=True):
@@ -121,6 +123,17 @@ class Gone(Struct, frozen=True):
     at: float
 
 
+class Unheard(Struct, frozen=True):
+    """For so many seconds, until now, nobody listened to this mount: a call did not return, or the monitor did not run.
+
+    Before whatever was written meanwhile.
+    """
+
+    mount: str
+    seconds: float
+    at: float
+
+
 class Scanned(Struct, frozen=True):
     """One walk over the patterns of one mount has ended. Counts are since the walk before, unless they are states."""
 
@@ -153,7 +166,7 @@ class Scanned(Struct, frozen=True):
     """Why the mode is not the one that the file system allows; empty if it is."""
 
 
-Message: TypeAlias = Opened | Data | Restarted | CaughtUp | Unreadable | Readable | Gone | Scanned
+Message: TypeAlias = Opened | Data | Restarted | CaughtUp | Unreadable | Readable | Gone | Unheard | Scanned
 
 
 def source_id(path: str) -> SourceId:

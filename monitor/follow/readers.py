@@ -17,7 +17,7 @@ from typing import Literal
 from monitor.clock import Clock, SystemClock
 from monitor.follow.context import Context, Descriptors, Registry
 from monitor.follow.discovery import Job, Listings, Step, Walk, may_find, owner, plan
-from monitor.follow.messages import Message, Position, Scanned, SourceId, Unreadable, source_id
+from monitor.follow.messages import Message, Position, Scanned, SourceId, Unheard, Unreadable, source_id
 from monitor.follow.mounts import Mount, Mounts, read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
@@ -50,6 +50,7 @@ class MountReader:
             Descriptors(shared.os_layer, settings.max_open_files),
             shared.registry,
             lambda device: shared.table.is_local(device, mount),
+            mount.point,
         )
         self._jobs: tuple[Job, ...] = ()
         self._schedule = Schedule()
@@ -60,6 +61,9 @@ class MountReader:
         self._walk_due = self._walked_at = float("-inf")
         self._passes = 0
         self._seconds = 0.0
+        self._looked: float | None = None  # when it last did something, or meant to
+        self._began = 0.0
+        self._lapse: tuple[float, float] | None = None  # (since when nobody listened, when that was over)
 
     def add_jobs(self, jobs: Iterable[Job]) -> None:
         """More to look for, from the next walk on."""
@@ -80,7 +84,8 @@ class MountReader:
 
     def poll(self, clock: Clock, changed: Iterable[str] = (), *, all_files: bool = False) -> Iterator[Message]:
         """One pass: a slice of the walk, then each file that is due, or whose path was seen to change."""
-        begun = clock.monotonic()
+        yield from self._listen(clock)
+        self._began = begun = clock.monotonic()
         for path in changed:
             source = self.sources.get(source_id(path))
             if source is not None:
@@ -91,23 +96,56 @@ class MountReader:
             self._walk_due = begun
             self._schedule.hasten_all(self.sources.values(), begun)
         yield from self._discover(clock)
+        yield from self._listen(clock)
         self._context.spread_seconds = len(self.sources) / self._settings.stats_per_second
         self.hurried = self._walk is not None
         for source in self._schedule.take(clock.monotonic()):
-            yield from self._poll_source(source, clock)
+            for message in self._poll_source(source, clock):
+                yield from self._listen(clock)
+                yield message
+                self._looked = clock.monotonic()  # what the consumer took is no lapse
+            yield from self._listen(clock)
             self.hurried = self.hurried or source.more
             self._schedule.put(source)
         self._passes += 1
         self._seconds += clock.monotonic() - begun
 
+    def _listen(self, clock: Clock) -> Iterator[Message]:
+        """Between two calls: has nobody listened since the last one? Then every file is to be looked at first."""
+        now, looked = clock.monotonic(), self._looked
+        if looked is not None and now - looked > self._settings.lapse:
+            self._lapse = self._lapse[0] if self._lapse is not None else looked, now
+            self._schedule.hasten_all(self.sources.values(), now)
+            yield Unheard(self.mount.point, now - looked, clock.wall())
+        self._looked = now
+
+    def passed(self, now: float, pause: float) -> None:
+        """A pass has ended, all that it gave was taken, and the next one is to begin after `pause` seconds."""
+        if self._lapse is not None:
+            over = self._lapse[1]
+            more = self.hurried and now - over < self._settings.catch_up_seconds
+            if self._began > over and not more:
+                self._lapse = None
+        self._looked = now + pause
+
+    def unheard_seconds(self, now: float) -> float:
+        """For how long nobody has listened; 0 while somebody does. From any thread."""
+        lapse, looked = self._lapse, self._looked
+        if lapse is not None:
+            return now - lapse[0]
+        return now - looked if looked is not None and now - looked > self._settings.late else 0.0
+
     def _poll_source(self, source: Source, clock: Clock) -> Iterator[Message]:
         """Look at one file. A bug that it wakes costs this file alone: it is looked at no more."""
+        if source.failed:
+            source.due_at = float("inf")
+            return
         try:
             yield from source.poll(clock.monotonic(), clock.wall())
         except Exception as error:  # noqa: BLE001 - the boundary of a file
             _log.exception("source=%r put aside: the monitor's own code failed at it", source.path)
             source.leave()
-            source.more, source.due_at = False, float("inf")
+            source.failed, source.more, source.due_at = True, False, float("inf")
             reason = f"the monitor's own code failed at it ({type(error).__name__})"
             yield Unreadable(source.source, None, reason, clock.wall())
 

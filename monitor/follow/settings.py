@@ -39,6 +39,13 @@ class FollowSettings(Struct, frozen=True):
     recheck_local: float = 0.02
     """The same, after the time stamp itself, for local files whose stamps have parts of seconds: these tick with the
     kernel, every 10 ms or more often, and agree with the clock that we ask."""
+    late: float = 0.5
+    """Seconds without a look where one was due, after which the runs of the mount are judged no further."""
+    lapse: float = 2.0
+    """Seconds without a look where one was due, after which nobody is said to have listened: a call takes milliseconds,
+    and a reader waits for half a second."""
+    catch_up_seconds: float = 10.0
+    """Seconds after a lapse for which a file that has more to read at once keeps its mount unheard, and no longer."""
     confirm_seconds: float = 3.0
     """On a network mount a truncation is believed when two fresh opens this far apart show it: acregmin, the least time
     that an NFS client keeps attributes, is 3 s."""

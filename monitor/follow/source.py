@@ -54,6 +54,8 @@ class Source:
         self.unsupported = ""
         """A file is there but not to be followed: directory, fifo, socket, device, binary or duplicate."""
         self.unreadable = False
+        self.failed = False
+        """The monitor's own code failed at it: it is looked at no more."""
         self.missing_since: float | None = None
         self.gone_since: float | None = None
         self._context = context
@@ -252,7 +254,7 @@ class Source:
         return Opened(
             self.source, self.path, position, status.st_size, status.st_mtime, position is not None,
             content.offset, content.device, content.inode, content.head, content.tail, proof,
-            status.st_uid,
+            status.st_uid, self._context.mount,
         )  # fmt: skip
 
     def _come_back(self, seen: os.stat_result, at: float) -> Messages:

@@ -15,7 +15,7 @@ def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) 
     """A line of `delta` iterations of `elapsed` seconds came live at `at`, after that of `state.last_iteration_at`."""
     if state.last_iteration_at is None or elapsed is None:
         return
-    _watch(state, at - state.last_iteration_at, elapsed * delta, at)
+    _watch(state, at - state.last_iteration_at - state.unheard, elapsed * delta, at)
 
 
 def _watch(state: RunState, gap: float, took: float, at: float) -> None:

@@ -315,7 +315,7 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
     attempt = state.attempt
     if state.phase != "exiting" or state.progress_at is None or (attempt.processes_ended and attempt.cut_at is None):
         return False
-    if now - state.progress_at < exiting_seconds:
+    if now - state.progress_at - state.unheard < exiting_seconds:
         return False
     set_phase(state, "finished", now)
     return True

@@ -173,14 +173,14 @@ def _note_progress(
     if live and last is not None and state.live and not state.hung and at > last:
         phase = _gap_phase(before, kind)
         if phase is not None and phase not in ENDED:
-            gap = at - last
+            gap = max(0.0, at - last - state.unheard)
             gap_of(state, silent if silent and phase == "training" else phase).add(gap)
             if silent is None and phase == "training" and state.phase == "training":
                 expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
                 if expected > 0:
                     state.gap_ratios.add(gap / expected)
     if last is None or at > last:
-        state.progress_at = at
+        state.progress_at, state.unheard = at, 0.0
     state.live = state.live or live
     state.hung = False
 

@@ -221,7 +221,7 @@ def count_step(
     state.step_seconds = None
     if elapsed is not None:
         state.latest.seconds_per_iteration = elapsed
-        _take_seconds(state, elapsed, steps or delta, first, at if live else None)
+        _take_seconds(state, elapsed, steps or delta, first, at - state.unheard if live else None)
     if live:
         watch_bursts(state, elapsed, delta, at)
     if state.highest_iteration is None or iteration > state.highest_iteration:
@@ -365,7 +365,7 @@ def _nothing_evaluated(state: RunState, at: float, live: bool) -> None:
     """
     state.evaluation_due, state.evaluation_silent = False, True
     if live and state.progress_at is not None and at > state.progress_at:
-        gap_of(state, SILENT_EVALUATION).add(at - state.progress_at)
+        gap_of(state, SILENT_EVALUATION).add(max(0.0, at - state.progress_at - state.unheard))
 
 
 def _phase_after(state: RunState, iteration: int) -> Phase:
@@ -415,7 +415,9 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
         if elapsed is not None and latest.seconds_per_iteration is None:
             latest.seconds_per_iteration = elapsed
             first = state.attempt.first_iteration == event.step
-            _take_seconds(state, elapsed, 1 if first else state.log_interval or 1, first, at if live else None)
+            _take_seconds(
+                state, elapsed, 1 if first else state.log_interval or 1, first, at - state.unheard if live else None
+            )
         return False
     latest.seconds_per_iteration = elapsed
     count_step(state, event.step, elapsed, at, live)

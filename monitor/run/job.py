@@ -153,8 +153,13 @@ def suspended(state: RunState) -> bool:
 
 
 def silent_since(state: RunState) -> float | None:
-    """The instant of the last progress, or at which Slurm let the job's processes go on."""
+    """The instant of the last progress, later by the time in which nobody listened, or at which Slurm let the job's
+    processes go on.
+    """
     job = state.job
-    if state.progress_at is None or job is None or job.suspended_at is None or job.state != "RUNNING":
-        return state.progress_at
-    return max(state.progress_at, job.suspended_at - state.wall_offset)
+    if state.progress_at is None:
+        return None
+    since = state.progress_at + state.unheard
+    if job is None or job.suspended_at is None or job.state != "RUNNING":
+        return since
+    return max(since, job.suspended_at - state.wall_offset)

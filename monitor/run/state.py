@@ -422,6 +422,14 @@ class RunState:
     """When the last progress was by the line's own stamp; None where the last step prints none."""
     account: Account = field(default_factory=Account)
     """Timers of the last iteration line."""
+    unheard: float = 0.0
+    """Seconds since the last progress in which nobody listened to the log: they are no silence."""
+    deaf_since: float | None = None
+    """Since when nobody listens; None while somebody does. The run is judged at this instant."""
+
+    def heard_until(self, now: float) -> float:
+        """Until when the log is known to have been read."""
+        return now if self.deaf_since is None else min(now, self.deaf_since)
 
     @property
     def last_baseline(self) -> float | None:

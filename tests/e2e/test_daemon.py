@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -104,6 +105,22 @@ def test_no_line_ends_the_daemon(start: Start, training: Writer, tmp_path: Path)
     daemon.wait(lambda: daemon.metric("megatron_iteration", run="bad") == 3.0)
     assert daemon.metric("megatron_iterations_total", run="bad") == counted
     daemon.wait(lambda: (daemon.metric("megatron_iteration", run="train") or 0) >= training.number - 8)
+
+
+def test_a_stopped_daemon_reads_before_it_judges(start: Start, training: Writer) -> None:
+    """SIGSTOP for 5 s at a budget of 2 s, while the training goes on: no hang, no gap learned; a true one is told."""
+    daemon = start("--set", "detectors.hang.minimum=2s", str(training.path))
+    daemon.wait(lambda: training.number >= 12 and run_state(daemon, "training"))
+    for _ in range(2):
+        daemon.process.send_signal(signal.SIGSTOP)
+        threading.Event().wait(5.0)
+        daemon.process.send_signal(signal.SIGCONT)
+        seen = training.number
+        daemon.wait(lambda seen=seen: (daemon.metric("megatron_iteration") or 0) > seen)  # type: ignore[misc]
+    assert not daemon.metric("megatron_incidents_total", incident="hang")
+    assert (daemon.metric("megatron_monitor_unheard_seconds_total") or 0) >= 6.0
+    training.stop()
+    assert daemon.wait(lambda: run_state(daemon, "hung")) <= slack(4.5)
 
 
 def test_a_line_is_shown_within_a_second_and_a_half(start: Start, tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def _daemon(page: Page, at: float, index: int, step: float, end: float, instance
     own("malformed_lines_total", float(int(since // 30000)), rule="megatron.iteration")
     own("pattern_timeouts_total", 0, pattern="reward")
     own("put_aside_total", 0, room="page")
+    own("unheard_seconds_total", 0, mount="/")
     own("stat_calls_total", 2.0 * since * runs)
     for outcome, count in (("sent", since // 20000), ("failed", 0), ("dropped", 0)):
         own("notifications_total", count, notifier="webhook", outcome=outcome)

@@ -129,7 +129,7 @@ def test_a_run_is_lost_when_none_of_its_sources_can_be_read() -> None:
         ({"/never-opened": "EACCES"}, set(), True),
     ):  # fmt: skip
         run.state.unreadable = dict(unreadable)
-        runs.note_lost(run, followed)
+        runs.note_lost(run, followed, NOW)
         assert run.state.lost is lost
 
 

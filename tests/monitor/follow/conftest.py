@@ -110,6 +110,7 @@ class Rig:
     def poll(self, seconds: float = 0.5, *, all_files: bool = True) -> list[Message]:
         """Let time pass, then read whatever there is. Gives the new messages without the statistics."""
         self.clock.advance(seconds)
+        self.reader.passed(self.clock.monotonic(), 0.0)  # the pause was meant
         new: list[Message] = []
         for _ in range(1000):
             new.extend(self.reader.poll(self.clock, all_files=all_files))
