@@ -30,7 +30,6 @@ from parsers.events import (
     LineDiscarded,
     LogEvent,
     Malformed,
-    StragglerReported,
     ThroughputReported,
     TimersReported,
     TrainerLogged,
@@ -41,7 +40,7 @@ from parsers.events import (
 _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {
         IterationLogged, EngineStepLogged, TrainerLogged, TrainerProgressed, TimersReported, ThroughputReported,
-        StragglerReported, EvaluationProgressed, ValidationLogged, CustomValueLogged, CustomProgressLogged, Malformed,
+        EvaluationProgressed, ValidationLogged, CustomValueLogged, CustomProgressLogged, Malformed,
         LineDiscarded,
     }
 )  # fmt: skip

@@ -96,8 +96,9 @@ def main() -> None:
             found = judged(lines, category, options.factor, options.lines)
             hits = sum(count for cause, count in found.items() if cause in right)
             total = sum(found.values())
-            row = {"log": path.name, "part": category or "none", "windows": total, "right": hits,
-                   "unknown": found["unknown"], "wrong": total - hits - found["unknown"], "causes": dict(found)}  # fmt: skip
+            unknown = found["unknown"]
+            row = {"log": path.name, "part": category or "none", "windows": total, "right": hits, "unknown": unknown,
+                   "wrong": total - hits - unknown, "causes": dict(found)}  # fmt: skip
             print(json.dumps(row), flush=True)
 
 

@@ -38,6 +38,7 @@ INCIDENTS = (
     Incident("resume_discontinuity", "did not go on where it had stopped", "After a restart the learning rate, the batch size, the samples or the iteration do not continue what stood before.", when="at"),
     Incident("configuration", "has settings that contradict themselves", "Sizes in its log do not fit each other, for example the world size and tp x pp x dp."),
     Incident("launch_blocking", "has a costly or changed CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING, which the log prints: set, it may cost some per cent; unset, some runs hang that did not hang with it."),
+    Incident("straggler", "has a rank that computes longer than its peers", "The others wait for it, or soon will. The evidence on the monitor's page names the rank where the log prints each rank's timers."),
     Incident("source_lost", "has a log that cannot be read", "A file of this run cannot be read. Whether the run hangs is unknown until it can."),
 )  # fmt: skip
 _COSTS: dict[Cost, str] = {"idle": IDLE, "at risk": AT_RISK, "": ""}

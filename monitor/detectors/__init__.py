@@ -22,6 +22,7 @@ from monitor.detectors import (
     resume_discontinuity,
     slowdown,
     source_lost,
+    straggler,
 )
 from monitor.detectors.base import Detector
 
@@ -43,6 +44,7 @@ _MODULES = (
     checkpoint_failed,
     checkpoint_overdue,
     memory_pressure,
+    straggler,
 )
 DETECTORS: dict[str, Detector] = {module.DETECTOR.name: module.DETECTOR for module in _MODULES}
 """Name -> detector, in the order in which they see a step. The names are the closed set of incident kinds."""

@@ -163,11 +163,26 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
         memory.window.restart()
         if memory.shift is not None:
             memory.shift.unsure = True
+    changed, begin = False, 0
+    if memory.saves_seen != state.checkpoints.saves:  # a save ends a batch: these are the steps after it
+        memory.saves_seen, before = state.checkpoints.saves, memory.slow_saves
+        seconds = None if memory.reference is None else math.exp(memory.reference)
+        memory.slow_saves = saves.watch(before, state.checkpoints.took, seconds, steps[0].at, settings.threshold)
+        changed = memory.slow_saves is not before
+    for place, step in enumerate(steps):
+        if step.timed is not None and place > begin:
+            changed = _follow(state, memory, steps[begin:place], settings) or changed
+            begin = place
+    return _follow(state, memory, steps[begin:] if begin else steps, settings) or changed
+
+
+def _follow(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
+    """Take steps of which the first alone may bring timers: those of the line before it."""
     batch_usual, length_usual = state.topology.global_batch_size, state.topology.sequence_length
     sizes = memory.sizes
     changed, log = False, math.log
-    timed = [step.timed for step in steps if step.timed is not None]
-    if timed:
+    timed = steps[0].timed
+    if timed is not None:
         memory.window.add(timed)
     taken: list[Step] = []
     times: list[float] = []
@@ -193,15 +208,10 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
         taken.append(step)
         times.append(log(seconds))
     changed = _take(state, memory, taken, times, settings) or changed
-    if memory.saves_seen != state.checkpoints.saves:
-        memory.saves_seen, before = state.checkpoints.saves, memory.slow_saves
-        seconds = state.pace.baseline
-        memory.slow_saves = saves.watch(before, state.checkpoints.took, seconds, steps[-1].at, settings.threshold)
-        changed = changed or memory.slow_saves is not before
     return _explain(state, memory, timed) or changed
 
 
-def _explain(state: RunState, memory: Memory, timed: Sequence[Timed]) -> bool:
+def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
     """Name what took the added time, where the log's timers tell; True if something else is named than before."""
     window, shift = memory.window, memory.shift
     if shift is None:
@@ -212,7 +222,7 @@ def _explain(state: RunState, memory: Memory, timed: Sequence[Timed]) -> bool:
             drifted = shift.reason == "drift"
             others = _other_launches(memory) if shift.reason == "launch" else None
             window.shifted(shift.onset, drifted=drifted, before=others)
-        if timed or window.found is None:
+        if timed is not None or window.found is None:
             changed = window.explain(timed, state.topology.pipeline_parallel_size)
             window.trim()
             return changed

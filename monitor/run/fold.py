@@ -66,7 +66,6 @@ from parsers.events import (
     ProgramExited,
     SizesTold,
     SoftwareSeen,
-    StragglerReported,
     ThroughputReported,
     TimersReported,
     TopologyLogged,
@@ -148,7 +147,7 @@ def used(event: Event) -> bool:
     """
     if isinstance(event, TimersReported):
         return timers_used(event)
-    return not isinstance(event, StragglerReported)
+    return True
 
 
 def _gap_phase(before: Phase, kind: type[Event]) -> Phase | None:

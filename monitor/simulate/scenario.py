@@ -81,6 +81,7 @@ FAULTS: dict[str, str] = {
     "slow_data": "the data loader makes iterations `factor` times as long from here on",
     "slow_network": "the network does",
     "slow_rank": "one rank computes longer, the others wait for it",
+    "straggler": "one rank computes longer, by as much of the iteration, and no iteration does yet: others hide it",
     "slow_gpu_clocks": "all ranks compute longer: lower clocks",
     "slow_save": "each save takes longer from here on, by `factor` less 1 of the time between two saves",
     "kill_switch": "a clean exit on request",

@@ -53,7 +53,8 @@ def parts_of(scenario: Scenario, elapsed: float, faults: list[Fault], rng: rando
             middle *= 1 + rng.expovariate(1.0)
         spread = (_STAGES if scenario.pp > 1 else _RANKS) if name in ("forward", "backward") else noise / 2
         took[name] = (middle * (1 - spread * rng.uniform(0.9, 1.1)), middle * (1 + spread * rng.uniform(0.5, 0.6)))
-    clocks, rank = extra.get("slow_gpu_clocks", 0.0), extra.get("slow_rank", 0.0)
+    hidden = sum(_extra(scenario, fault, rng) for fault in faults if fault.kind == "straggler")
+    clocks, rank = extra.get("slow_gpu_clocks", 0.0), extra.get("slow_rank", 0.0) + hidden
     for name, share in (("forward", 1 / 3), ("backward", 2 / 3)):
         low, high = took[name]
         took[name] = low + share * clocks, high + share * (clocks + rank)
@@ -143,11 +144,20 @@ def _ranks(scenario: Scenario, parts: Parts) -> str:
         slow = next(iter(parts.slow), None) if compute else None
         most = high - (sum(parts.slow.values()) * (1 / 3 if name == "forward-compute" else 2 / 3) if compute else 0.0)
         for rank in range(ranks):
-            middle = low + (most - low) * ((7 * rank) % ranks) / max(1, ranks - 1)
-            text += (
-                f"     rank {rank:2d}: {1000 * (high if slow is not None and rank == slow % ranks else middle):.2f}\n"
-            )
+            took = low + (most - low) * _place(rank, ranks, scenario.pp)
+            if slow is not None and rank == slow % ranks:
+                took += high - most
+            text += f"     rank {rank:2d}: {1000 * took:.2f}\n"
     return text
+
+
+def _place(rank: int, ranks: int, stages: int) -> float:
+    """Where a rank lies between the least (0) and the most (1): stages lie apart, their ranks close to each other."""
+    mixed = (7 * rank) % ranks / max(1, ranks - 1)
+    if stages == 1:
+        return mixed
+    size = max(1, ranks // stages)
+    return 0.92 * (rank // size) / max(1, (ranks - 1) // size) + 0.08 * mixed
 
 
 def _one(_scenario: Scenario, parts: Parts) -> str:

@@ -79,7 +79,8 @@ class Account:
             self._take_ranks(event)
 
     def _take_ranks(self, event: TimersReported) -> None:
-        if timer(next(iter(event.timers))).category != "compute":
+        row = timer(next(iter(event.timers)))
+        if row.category != "compute" or row.mixed:
             return
         ranks = self.ranks
         for rank, seconds in event.ranks.items():

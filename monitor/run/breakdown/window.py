@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import Struct, field
 
 from monitor.run.breakdown.account import Timed
@@ -30,11 +28,11 @@ class Window(Struct):
     onset: int | None = None
     found: Attribution | None = None
 
-    def add(self, lines: Sequence[Timed]) -> None:
-        """The timers of further iteration lines. `trim` follows when all that came with them is judged."""
-        self.lines.extend(lines)
+    def add(self, line: Timed) -> None:
+        """The timers of a further iteration line. `trim` follows when what came with them is judged."""
+        self.lines.append(line)
         if self.first is None and len(self.lines) >= _LEARN:
-            self.first = profile(self.lines[:_BEFORE])
+            self.first = profile(self.lines)
 
     def trim(self) -> None:
         """Keep the last lines only."""
@@ -59,11 +57,11 @@ class Window(Struct):
         """The slowdown is over."""
         self.before, self.onset, self.found, self.during = None, None, None, []
 
-    def explain(self, fresh: Sequence[Timed], stages: int | None) -> bool:
+    def explain(self, fresh: Timed | None, stages: int | None) -> bool:
         """Compare what came since the onset with what was before; True if another cause is found."""
         if self.before is None or self.onset is None or len(self.during) >= _DURING:
             return False
-        source = fresh if self.during else self.lines
+        source = self.lines if not self.during else [] if fresh is None else [fresh]
         last = self.during[-1].iteration if self.during else self.onset - 1
         self.during += [line for line in source if line.iteration > last][: _DURING - len(self.during)]
         during = profile(self.during)

@@ -1,0 +1,243 @@
+"""Straggler: one rank computes longer than its peers and goes on doing so, whether the iteration suffers yet or not.
+
+Ranks are compared with what must be alike: with the ranks of their own pipeline stage where the log prints each rank's
+timers, with the run's own past where it prints the least and the most over the ranks, or Megatron's straggler report.
+Stages differ by construction (the first embeds, the last has the loss): their difference is part of that past. Once
+iterations are slower, the slowdown says so and names its cause: this incident is for what comes before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from monitor.detectors.base import Detector, Severity, Verdict
+from monitor.run.breakdown.account import Timed
+from monitor.run.state import RunState
+from monitor.run.step import Step
+from monitor.run.units import Ratio
+from monitor.statistics.median import deviation, median
+from parsers.events import StragglerReported
+
+_NAME = "straggler"
+_WARM_UP = 8  # lines with timers of a launch that say nothing
+_LEARN = 32  # lines that show what is usual
+_LAST = 16  # lines that must show it
+_MOST = 14  # ... of them
+_SCALES = 6.0  # of the usual spread between lines, or between peers
+_PEERS = 4  # ranks of a stage that make peers
+_REPORTS = 8  # straggler reports in a row that name one rank
+
+
+class StragglerSettings(Struct, frozen=True):
+    """Thresholds, each with its reason."""
+
+    threshold: Ratio = 0.03
+    """Compute of one rank over its peers': GPUs of one kind differ by 1 to 2 %."""
+    warning: Ratio = 0.10
+    """From here on it is a warning, below it is information."""
+
+
+class Found(Struct):
+    """A rank that stands out. `excess` is a logarithm."""
+
+    onset: int
+    at: float
+    excess: float
+    rank: int | None = None
+
+
+class Memory(Struct):
+    """What is remembered of this launch."""
+
+    attempt: int = -1
+    lines: int = 0
+    usual: list[float] = field(default_factory=list)
+    """Logarithms of most over least of the first lines."""
+    last: list[float] = field(default_factory=list)
+    streaks: dict[int, int] = field(default_factory=dict)
+    """Rank -> lines in a row in which it stood out of its stage."""
+    named: int | None = None
+    """The rank that straggler reports name, and how often in a row,"""
+    reports: int = 0
+    shares: list[float] = field(default_factory=list)
+    """and the logarithms of the fastest over the slowest rank's throughput."""
+    found: Found | None = None
+
+
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: StragglerSettings) -> bool:
+    """Take the timers that came with the steps."""
+    if memory.attempt != state.attempt.number and any(step.counted for step in steps):
+        had = memory.found is not None
+        _renew(memory, state.attempt.number)
+        if had:
+            return True
+    changed = False
+    for step in steps:
+        timed = step.timed
+        if timed is None or timed.across != "range":
+            continue
+        memory.lines += 1
+        if memory.lines > _WARM_UP:
+            changed = _take(state, memory, timed, step.at, settings) or changed
+    return changed
+
+
+def _renew(memory: Memory, attempt: int) -> None:
+    memory.attempt, memory.lines, memory.usual, memory.last, memory.streaks = attempt, 0, [], [], {}
+    memory.named, memory.reports, memory.shares, memory.found = None, 0, [], None
+
+
+def _take(state: RunState, memory: Memory, timed: Timed, at: float, settings: StragglerSettings) -> bool:
+    stages = state.topology.pipeline_parallel_size
+    if timed.ranks and stages is not None:
+        return _peers(memory, timed, at, stages, state.topology.world_size, settings)
+    ratio = _ratio(timed)
+    if ratio is None:
+        return False
+    if len(memory.usual) < _LEARN:
+        memory.usual.append(ratio)
+        return False
+    memory.last.append(ratio)
+    del memory.last[:-_LAST]
+    if len(memory.last) < _LAST:
+        return False
+    base = median(memory.usual)
+    limit = max(math.log1p(settings.threshold), _SCALES * deviation(memory.usual, base))
+    excess = median(memory.last) - base
+    if memory.found is not None:
+        return _see_end(memory, excess, limit)
+    if excess <= limit or sum(x - base > limit / 2 for x in memory.last) < _MOST:
+        return False
+    memory.found = Found(timed.iteration, at, excess)
+    return True
+
+
+def _ratio(timed: Timed) -> float | None:
+    """Logarithm of the most over the least compute of the ranks."""
+    low = high = 0.0
+    for name in ("forward-compute", "backward-compute"):
+        took = timed.timers.get(name)
+        if took is not None:
+            low, high = low + took[0], high + took[1]
+    data = timed.timers.get("batch-generator")  # taken inside the forward pass
+    if data is not None:
+        low, high = low - data[0], high - data[1]
+    return math.log(high / low) if 0 < low <= high else None
+
+
+def _peers(
+    memory: Memory, timed: Timed, at: float, stages: int, world: int | None, settings: StragglerSettings
+) -> bool:
+    """Compare each rank with the others of its stage; pipeline stages are the outermost order of ranks."""
+    of_stage: dict[int, list[tuple[int, float]]] = {}
+    size = max(1, (world or len(timed.ranks)) // max(1, stages))
+    for rank, seconds in timed.ranks.items():
+        if seconds > 0:
+            of_stage.setdefault(rank // size, []).append((rank, math.log(seconds)))
+    out: dict[int, float] = {}
+    for ranks in of_stage.values():
+        if len(ranks) >= _PEERS:
+            times = [x for _, x in ranks]
+            base = median(times)
+            limit = max(math.log1p(settings.threshold), _SCALES / 2 * deviation(times, base))
+            out |= {rank: x - base for rank, x in ranks if x - base > limit}
+    memory.streaks = {rank: memory.streaks.get(rank, 0) + 1 for rank in out}
+    known = memory.found
+    if known is not None:
+        if known.rank in out:
+            known.excess = out[known.rank]
+            memory.last = []
+            return False
+        memory.last.append(0.0)  # lines without it
+        if len(memory.last) < _LAST:
+            return False
+        memory.found, memory.last = None, []
+        return True
+    lasting = {rank: out[rank] for rank, count in memory.streaks.items() if count >= _LAST}
+    if not lasting:
+        return False
+    rank = max(lasting, key=lambda each: lasting[each])
+    memory.found, memory.last = Found(timed.iteration, at, lasting[rank], rank), []
+    return True
+
+
+def _see_end(memory: Memory, excess: float, limit: float) -> bool:
+    assert memory.found is not None
+    if excess > limit / 2:
+        memory.found.excess = excess
+        return False
+    memory.found = None
+    return True
+
+
+def on_event(state: RunState, memory: Memory, event: StragglerReported, settings: StragglerSettings) -> bool:
+    """Megatron's own report names the rank with the lowest throughput."""
+    lowest, highest = event.values.get("MnEtpt"), event.values.get("MxEtpt")
+    if memory.attempt != state.attempt.number:
+        _renew(memory, state.attempt.number)
+    if lowest is None or highest is None or not 0 < lowest[0] <= highest[0]:
+        return False
+    share, rank = math.log(highest[0] / lowest[0]), lowest[1]
+    memory.reports = memory.reports + 1 if rank == memory.named else 1
+    memory.named = rank
+    memory.shares.append(share)
+    del memory.shares[: -4 * _REPORTS]
+    # stages do not compute alike: there only what has grown since the first reports counts
+    several = state.topology.pipeline_parallel_size != 1
+    usual = median(memory.shares[:_REPORTS]) if several else 0.0
+    if several and len(memory.shares) < 2 * _REPORTS:
+        return False
+    excess = median(memory.shares[-_REPORTS:]) - usual
+    limit = math.log1p(settings.threshold)
+    if memory.found is not None:
+        return _see_end(memory, excess if memory.reports > 1 else 0.0, limit)
+    if memory.reports < _REPORTS or excess <= limit:
+        return False
+    memory.found = Found(state.latest.iteration or 0, state.updated_at, excess, rank)
+    return True
+
+
+def check(state: RunState, memory: Memory, _now: float, settings: StragglerSettings) -> Verdict:
+    """Firing while a rank stands out."""
+    found = memory.found
+    if found is None or memory.attempt != state.attempt.number:
+        return Verdict(_NAME)
+    excess = math.expm1(found.excess)
+    world = state.topology.world_size
+    who = f"rank {found.rank}" if found.rank is not None else "one rank"
+    than = "its peers" if found.rank is not None else "it did, while the fastest does not"
+    waiting = f"; {world - 1} GPUs wait for it" if world and world > 1 else ""
+    evidence: dict[str, Any] = {"excess_ratio": round(excess, 4), "last_line": state.last_line}
+    if found.rank is not None:
+        evidence["rank"] = found.rank
+    if world:
+        evidence["gpus_waiting"] = world - 1
+    named = "" if found.rank is not None else "; --timing-log-option all names the rank at the next restart"
+    severity: Severity = "warning" if excess >= settings.warning else "info"
+    return Verdict(
+        _NAME,
+        "firing",
+        severity=severity,
+        summary=f"{who} computes {100 * excess:.1f} % longer than {than}, from iteration {found.onset}{waiting}{named}",
+        onset_iteration=found.onset,
+        since=found.at,
+        evidence=evidence,
+    )
+
+
+DETECTOR = Detector(
+    _NAME,
+    StragglerSettings,
+    check,
+    Memory,
+    update,
+    on_event=on_event,
+    listens=(StragglerReported,),
+    inhibited_by=("slowdown", "hang", "crash"),  # which say more of the same
+    messages="level",
+    advice="look at this GPU's clocks, temperature and ECC counters; exclude its node at the next restart",
+)
