@@ -191,11 +191,12 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
             return Budget(seconds, expected, f"5 x the first iteration, if a line is written every {guess}")
         expected = first * every
         return Budget(max(settings.minimum, 5 * expected), expected, "5 x the first iteration")
-    expected = predicted * every
+    # Lines that always come later than the times in them tell: those of part of a step, of one step in a hundred.
+    expected = predicted * every * max(1.0, state.gap_ratios.usual or 1.0)
     seconds, reason = settings.factor * expected, f"{settings.factor:g} x {expected:.4g} s expected"
     worst = state.gap_ratios.longest
-    if worst is not None and settings.hiccup_factor * worst * expected > seconds:
-        seconds = settings.hiccup_factor * worst * expected
+    if worst is not None and settings.hiccup_factor * worst * predicted * every > seconds:
+        seconds = settings.hiccup_factor * worst * predicted * every
         reason = f"{settings.hiccup_factor:g} x the longest gap of the last 50"
     silence = state.buffering.longest_silence
     if silence is not None and settings.buffering_factor * silence > seconds:

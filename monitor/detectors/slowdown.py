@@ -25,7 +25,7 @@ from monitor.run.derived import batch_size
 from monitor.run.nodes import nodes_of
 from monitor.run.state import RunState
 from monitor.run.step import Step
-from monitor.run.units import Ratio
+from monitor.run.units import Ratio, Seconds
 from monitor.statistics import levels
 from monitor.statistics.levels import Level, level_of
 from monitor.statistics.median import deviation, median_high
@@ -49,6 +49,8 @@ _LONG = 96  # lines: a slow stretch of so many is told whatever was before
 _FLAP = 32  # a shift that was left soon is a flap: a further one must last as long, after two of them four times as
 # long, after three nine times, and never longer than so many lines a flap
 _FLAPS = 8  # flaps remembered
+_EVALUATED = 8  # lines behind an evaluation: a shift that begins in them
+_RECOVERS = 48  # must last as long. In 20 runs the first 20 to 25 steps behind an evaluation took 2 to 10 % longer
 _CALM = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
 _UNITS = 1.5  # printed units that a shift must exceed, or else be beyond doubt:
 _UNIT_LASTING = 12  # so many lines at the next printed value, where none had been before
@@ -73,6 +75,12 @@ class SlowdownSettings(Struct, frozen=True):
     """
     between_launches: Ratio = 0.04
     """A launch against the launches before: another allocation of nodes differs by more than iterations do."""
+    settling: Seconds = 120.0
+    """Of a launch's iterations, in which GPUs reach their lasting clocks: on one cluster of MLPerf v5.1 each of 20 runs
+    became 2 to 7 % slower within its first two minutes, for good. A smaller shift in them than `settled` is the level.
+    """
+    settled: Ratio = 0.1
+    """What neither warm GPUs nor an evaluation just before explain: none of those runs became slower by 10 %."""
     critical: Ratio = 0.25
     """From here on a quarter of the machine is wasted: somebody should look now."""
 
@@ -263,7 +271,7 @@ def _take(
         else:
             if track.seen % levels.MARK_EVERY == 0:
                 _renew_segment(memory, track)
-            changed = _watch(memory, track, step.iteration, step.at, at - begun, grows, settings) or changed
+            changed = _watch(memory, track, step, at - begun, grows, settings) or changed
         memory.reference = track.value
     return changed
 
@@ -280,11 +288,9 @@ def _change_key(memory: Memory, key: str) -> bool:
     return ended
 
 
-def _watch(
-    memory: Memory, track: Level, iteration: int, at: float, new: int, grows: bool, settings: SlowdownSettings
-) -> bool:
+def _watch(memory: Memory, track: Level, step: Step, new: int, grows: bool, settings: SlowdownSettings) -> bool:
     """Compare the last step of `new` ones with the level: shifted up, down, back, or drifted."""
-    shift, faster = memory.shift, memory.faster
+    shift, faster, iteration, at = memory.shift, memory.faster, step.iteration, step.at
     if shift is None and faster is None and not _suspect(track, settings):
         return False if grows else _watch_drift(memory, track, iteration, at, settings)  # nearly all looks end here
     if shift is not None and not shift.unsure:
@@ -305,6 +311,11 @@ def _watch(
     threshold = settings.growing if grows else settings.threshold
     size = shifted(track, needed(track.scale, threshold), threshold, settings.sum_limit)
     if not size or (size > 0 and _is_usual(memory, track, size)):
+        return changed
+    if shift is None and faster is None and 0 < size < math.log1p(settings.settled) and _settles(track, step, settings):
+        memory.tracks[memory.key] = level_of(track.values[-_since(track) :], track.scale, track.unit)
+        return changed
+    if shift is None and 0 < size < math.log1p(settings.settled) and _recovers(track, step, size):
         return changed
     _take_shift(memory, track, iteration, at, size, settings)
     return True
@@ -409,13 +420,33 @@ def _is_usual(memory: Memory, track: Level, size: float) -> bool:
     return bool(flaps) and lasting < min(_FLAP * len(flaps), max(flaps) * len(flaps) ** 2)
 
 
+def _settles(track: Level, step: Step, settings: SlowdownSettings) -> bool:
+    """Whether the launch's iterations have not yet taken as long as its GPUs may need to settle."""
+    return track.value is not None and step.finished * math.exp(track.value) < settings.settling
+
+
+def _recovers(track: Level, step: Step, size: float) -> bool:
+    """Whether the steps may only be getting back their pace after an evaluation."""
+    if step.evaluated_at is None or track.up_since is None:
+        return False
+    if not 0 <= track.up_since - step.evaluated_at <= _EVALUATED * step.interval:
+        return False
+    return track.slow_stretches(size / 2)[0] < _RECOVERS
+
+
+def _since(track: Level, up: bool = True) -> int:
+    """Values since the shift began, as many as a level is learned from."""
+    onset, begun = (track.up_since, track.up_from) if up else (track.down_since, track.down_from)
+    return max(3, min(levels.RECENT, track.seen - begun + 1 if onset is not None else 0))
+
+
 def _take_shift(
     memory: Memory, track: Level, iteration: int, at: float, size: float, settings: SlowdownSettings
 ) -> None:
     """A new level: open or enlarge the incident, and learn the level anew from what followed the onset."""
     assert track.value is not None
-    onset, begun = (track.up_since, track.up_from) if size > 0 else (track.down_since, track.down_from)
-    since = max(3, min(levels.RECENT, track.seen - begun + 1 if onset is not None else 0))
+    since = _since(track, size > 0)
+    onset = track.up_since if size > 0 else track.down_since
     onset = iteration if onset is None else onset
     level, shift, faster = track.value + size, memory.shift, memory.faster
     if size > 0 and faster is not None and level - faster.base < max(0.8 * math.log1p(settings.threshold), track.scale):

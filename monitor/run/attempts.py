@@ -109,7 +109,7 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.hung = False
     state.overflows = Overflows()
     state.evaluation_due = state.evaluation_silent = False
-    state.silent_work = None
+    state.silent_work = state.evaluated_at = None
     state.checkpoints.started_iteration = state.checkpoints.started_at = None
     for cursor in state.copies.cursors.values():
         cursor.last_iteration = None

@@ -230,6 +230,7 @@ def count_step(
     if state.impure or state.overhead_until is not None:
         state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
     if state.validations_since:
+        state.evaluated_at = last
         state.evaluation_sets, state.validations_since = state.validations_since, 0
     if state.evaluation_due:
         _nothing_evaluated(state, at, live)

@@ -365,6 +365,8 @@ class RunState:
     """After which iteration that evaluation or save came, where its line tells."""
     timed_overhead: float = 0.0
     """Evaluation and save seconds that timers told since the last iteration line."""
+    evaluated_at: int | None = None
+    """The iteration of this launch behind which the last evaluation came."""
     impure: bool = False
     """An evaluation or save happened since the last iteration line."""
     last_iteration_at: float | None = None

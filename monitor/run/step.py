@@ -52,6 +52,8 @@ class Step(Struct, gc=False):
     """Device memory in use, where this report carries it,"""
     memory_peak_bytes: int | None = None
     """and the most that was ever in use."""
+    evaluated_at: int | None = None
+    """The iteration behind which the last evaluation of this launch came."""
     timed: Timed | None = None
     """The timers of the iteration line before this one, which are whole only now."""
 
@@ -103,5 +105,6 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
         latest.iteration or 0, state.updated_at if at is None else at, counted, state.log_interval or 1,
         attempt.iterations, state.step_seconds, latest.seconds_per_iteration, reported, loss, norm, latest.loss_scale,
         rate, latest.global_batch_size, latest.sequence_length, latest.consumed_samples, on_line, nans,
-        state.skipped_iterations_total - skipped, used, peak, state.account.last if counted else None,
+        state.skipped_iterations_total - skipped, used, peak, state.evaluated_at,
+        state.account.last if counted else None,
     )  # fmt: skip

@@ -61,6 +61,15 @@ def test_silence_within_the_budget_is_clear() -> None:
     assert verdict(trained(30.0), 59.0) == ("clear", "")
 
 
+def test_lines_that_always_come_later_than_they_say() -> None:
+    """A time of 0.22 s is printed, a line comes every 28 s: 61 s are a hiccup of two lines, 90 s are not."""
+    state = RunState(name="run")
+    for index in range(1, 12):
+        feed(state, IterationLogged(iteration=index, seconds_per_iteration=0.22, lm_loss=2.0), 28.3 * index)
+    assert verdict(state, 61.4) != ("firing", "critical")
+    assert verdict(state, 90.0) == ("firing", "critical")
+
+
 def test_late_then_hung() -> None:
     """Twice the expected gap is late and quiet, three times is hung and told."""
     state = trained(105.0)

@@ -118,13 +118,15 @@ def test_a_spike_does_not_widen_its_own_window() -> None:
 
 
 def test_a_loss_that_climbs_on_is_told_before_patience_ends() -> None:
-    """Twenty lines above the spike's beginning and still rising: a warning, not information."""
+    """Three stretches of twenty lines, each above the one before: a warning, not information. Spikes that come back by
+    themselves climb for twenty to forty lines.
+    """
     log = bloom_before_its_spike()
     for step in range(60):
         log.feed(bloom(31214 + step, 2.6 * 1.01**step, 2.0))
     told = [item for item in log.fired("loss_spike") if item.severity == "warning"]
     assert told
-    assert (told[0].iteration or 0) < 31250
+    assert (told[0].iteration or 0) < 31280
     assert "rising" in told[0].summary
     assert "31000" in told[0].summary
 
