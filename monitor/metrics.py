@@ -351,6 +351,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_mount_busy_seconds", "gauge", "How long the reader of a mount has been in one call: it hangs when this grows", ("mount",)),
     MonitorMetric("megatron_monitor_unheard_seconds_total", "counter", "Seconds in which nobody listened to a mount, its reader blocked or the monitor stopped: they count as no run's silence", ("mount",)),
     MonitorMetric("megatron_monitor_clock_jumps_total", "counter", "Times that the wall clock was set by more than 5 s", ()),
+    MonitorMetric("megatron_suspect_node", "gauge", "Failures that name the node, or failed or slow launches with it; only nodes that stand out, at most 20", ("node",)),
     MonitorMetric("megatron_monitor_http_connections", "gauge", "HTTP connections open now", ()),
     MonitorMetric("megatron_monitor_config_last_reload_success_timestamp_seconds", "gauge", "When the configuration in use was read", ()),
     MonitorMetric("megatron_monitor_config_last_reload_successful", "gauge", "1 if the configuration in use is the one in the file", ()),
@@ -408,6 +409,11 @@ class Snapshot:
     incidents: tuple[dict[str, Any], ...] = ()
     ready: bool = False
     loop_turned_at: float = 0.0
+    nodes: tuple[dict[str, Any], ...] = ()
+    """The record of nodes to which something happened, those that stand out first."""
+    nodes_in_all: int = 0
+    launches: int = 0
+    """In the record of the nodes."""
 
 
 def samples_of(view: View) -> dict[str, tuple[Sample, ...] | Histogram]:

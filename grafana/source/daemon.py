@@ -233,6 +233,11 @@ def _limits() -> Section:
                       hidden=("Value #C",), empty=NO_DAEMON, sort="Daemon", descending=False, pages=False)),
         ]),
         Line(6, [
+            (6, bars("Nodes that stand out", "Failures that name the node, or failed or slow launches with it, over all runs that "
+                     "the daemons have seen; only nodes for which chance is no explanation. Why: megatron-monitor nodes, or the "
+                     "daemon's page /nodes. Leave them out of the next launch.", "none",
+                     Query(f"max by (node) (megatron_suspect_node{{{OWN}}})", "{{node}}", instant=True),
+                     steps=((None, "orange"),), decimals=0, empty="None: no node stands out")),
             (6, bars("Runs not shown", "Runs beyond max_runs since start: dead ones are dropped first; refused live ones "
                      "are watched by nobody: raise max_runs or start a second daemon.", "none",
                      Query(f"sum by (reason) (megatron_monitor_runs_dropped_total{{{OWN}}}) > 0", "{{reason}}",
@@ -244,7 +249,9 @@ def _limits() -> Section:
             (6, chart("HTTP connections", "Open now, each daemon. A climb is a client that never closes.", "none",
                       Query(each("megatron_monitor_http_connections"), "{{instance}}"), minimum=0, decimals=0,
                       empty=NO_DAEMON)),
-            (6, bars("Age of the configuration", "Time since the configuration in use was read. Younger than you think: "
+        ]),
+        Line(6, [
+            (24, bars("Age of the configuration", "Time since the configuration in use was read. Younger than you think: "
                      "somebody changed it.", "s",
                      Query(f"max by (instance) (time() - {read})", "{{instance}}", instant=True), empty=NO_DAEMON)),
         ]),

@@ -11,6 +11,7 @@ is live. The rooms:
     outbox.py     the messages that are owed to receivers
     saved.py      what a restart needs
     jobs.py       what Slurm is asked of the runs, and what of it is believed
+    nodes.py      the record of the nodes as it is shown
     counters.py   what the monitor counts of its own reading
     aside.py      what the monitor's own code failed at
 
@@ -33,6 +34,7 @@ from monitor.config import Config
 from monitor.core.aside import Aside, failed_logs
 from monitor.core.counters import Counters
 from monitor.core.jobs import Jobs
+from monitor.core.nodes import NodeView
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run, Runs, being_copied, found_again, not_listened, record_launches
 from monitor.core.saved import Saved, SavedSource
@@ -90,7 +92,7 @@ class Core:
         self._charts = charts
         self._wall_offset = 0.0
         self._saved = Saved()
-        self.ledger = Ledger()
+        self.ledger, self._nodes = Ledger(), NodeView()
         """The launches of all runs, over restarts: the record of the nodes."""
         self._transitions: list[Transition] = []
         self._counters = Counters()
@@ -559,7 +561,8 @@ class Core:
         if transitions or before != (run.state.hung, run.state.phase):
             run.dirty = self.changed = True
         run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
-        self.changed = record_launches(run, self.ledger) or self.changed
+        if record_launches(run, self.ledger):
+            self.changed = self._nodes.stale = True
         if self._runs.drop_expired(run, now):
             self.changed = True
         return transitions
@@ -583,8 +586,13 @@ class Core:
         count_sources(self.counted(), self.sources, self.runs.values(), self._rules)
         self.counts.set("runs", len(shown))
         at = now + self._wall_offset
+        nodes = self._nodes.shown(self.ledger, now)
+        self.counts.values["megatron_suspect_node"] = dict(nodes.suspects)
         return Snapshot(
             at=at,
+            nodes=nodes.rows,
+            nodes_in_all=nodes.in_all,
+            launches=len(self.ledger.launches),
             runs=shown,
             monitor=self.counts.frozen(),
             incidents=tuple(incident for run in shown for incident in run.page["incidents"]),

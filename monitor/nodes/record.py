@@ -14,6 +14,7 @@ from monitor.nodes.hostlist import HostlistError, expand
 
 _LAUNCHES = 2000  # kept: a month of a large cluster's starts
 _CHARACTERS = 1_000_000  # of all their node lists together: they are written with the state
+_MEMBERS = 200_000  # nodes of all launches together: what a look at the record takes a fifth of a second for
 _SECONDS = 180 * 86400.0  # half a year: what was repaired since is no longer held against a node
 
 HARDWARE = frozenset({"ecc", "xid", "node_failure"})
@@ -71,13 +72,20 @@ class Ledger:
 
     def _make_room(self, now: float) -> None:
         size = sum(len(launch.nodes) for launch in self.launches.values())
+        members = self.members
         for key in sorted(self.launches, key=lambda key: self.launches[key].at):
             launch = self.launches[key]
-            if len(self.launches) <= _LAUNCHES and size <= _CHARACTERS and now - launch.at <= _SECONDS:
+            small = len(self.launches) <= _LAUNCHES and size <= _CHARACTERS and members <= _MEMBERS
+            if (small and now - launch.at <= _SECONDS) or len(self.launches) == 1:
                 return
-            if len(self.launches) > 1:
-                del self.launches[key]
-                size -= len(launch.nodes)
+            del self.launches[key]
+            size -= len(launch.nodes)
+            members -= len(_expanded(launch.nodes))
+
+    @property
+    def members(self) -> int:
+        """Nodes of all launches together: the work of a look at the record."""
+        return sum(len(_expanded(launch.nodes)) for launch in self.launches.values())
 
     def __iter__(self) -> Iterator[Launch]:
         return iter(self.launches.values())

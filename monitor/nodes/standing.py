@@ -98,6 +98,11 @@ class Standing:
         return {**asdict(self), "rate": rate, "evidence": self.evidence}
 
     @property
+    def observations(self) -> int:
+        """Of the kind that speaks most against it."""
+        return min((self.named, self.present, self.slow), key=lambda count: count.chance).seen
+
+    @property
     def named_by_hardware(self) -> bool:
         """The driver or the scheduler named it, be it once."""
         return not HARDWARE.isdisjoint(self.kinds)

@@ -38,7 +38,8 @@ def run_path(name: str) -> str:
     return "/".join(quote(segment, safe="", errors="replace") for segment in segments)
 
 
-def _document(title: str, root: str, script: str, body: str) -> str:
+def document(title: str, root: str, script: str, body: str) -> str:
+    """A whole page; `script` is the one that keeps it up to date, if any."""
     root = escape(root)
     return (
         f"<!doctype html><html lang=en data-root='{root}' data-symbols='{escape(json.dumps(SYMBOLS))}'><head><meta charset=utf-8>"
@@ -47,7 +48,8 @@ def _document(title: str, root: str, script: str, body: str) -> str:
         f"<link rel=icon href='{root}static/icon.svg'>"
         f"<link rel=stylesheet href='{root}static/page.css'>"
         f"{_UPLOT.format(root=root) if script == 'run.js' else ''}"
-        f"<script type=module src='{root}static/{script}'></script></head><body>{body}"
+        + (f"<script type=module src='{root}static/{script}'></script>" if script else "")
+        + f"</head><body>{body}"
         "<p id=announce role=status class=hidden></p></body></html>"
     )
 
@@ -58,14 +60,14 @@ def render_index(snapshot: Snapshot, now: float) -> str:
     heads = "".join(f"<th scope=col>{escape(LABELS[key])}" for key in FLEET)
     incidents = sorted(snapshot.incidents, key=lambda item: (_SEVERITY.get(item["severity"], 3), item["since"]))
     empty = "" if not snapshot.runs else " hidden"
-    return _document(
+    return document(
         "megatron-monitor",
         "",
         "fleet.js",
         "<header><h1>megatron-monitor</h1>"
         f"<p class=soft><span id=summary>{escape(summary(snapshot))}</span> <span id=connection></span></p>"
         "<nav aria-label=Links><a href=metrics>metrics</a> <a href=api/v1/runs>runs.json</a> "
-        "<a href=api/v1/incidents>incidents.json</a> "
+        "<a href=api/v1/incidents>incidents.json</a> <a href=nodes>nodes</a> "
         f"<a href='#open' id=jump{'' if incidents else ' hidden'}>{_open_count(len(incidents))}</a></nav></header><main>"
         "<p id=filter hidden><label>Show runs named <input type=search id=query autocomplete=off></label></p>"
         f"<div class=scroll><table class=fleet{' hidden' if not snapshot.runs else ''} id=runs><caption class=hidden>Runs</caption><thead>"
@@ -114,7 +116,7 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
         for key, label in LABELS.items()
     )
     past = "".join(_past(item) for item in reversed(page.get("history", [])))
-    return _document(
+    return document(
         f"{shown['state'].text} · {page['run']}",
         root,
         "run.js",

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from monitor.metrics import RunSnapshot, Snapshot
+from monitor.serve.nodes_page import render_nodes
 from monitor.serve.page import each_run, live_run, render_index, render_run, summary
 from monitor.serve.past import history_json
 from monitor.serve.server import Reply, Request
@@ -66,6 +67,10 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
     if path == "/api/v1/runs":
         runs = each_run(snapshot.runs, lambda run: live_run(run.page, now))
         return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
+    if path == "/nodes":
+        return _html(render_nodes(snapshot, now))
+    if path == "/api/v1/nodes":
+        return _json({"at": now, "launches": snapshot.launches, "nodes": list(snapshot.nodes)})
     if path == "/api/v1/incidents":
         return _json({"at": now, "incidents": list(snapshot.incidents)})
     if path.startswith("/api/v1/runs/") and path.endswith("/history"):

@@ -92,6 +92,7 @@ def _daemon(page: Page, at: float, index: int, step: float, end: float, instance
     own("stopped_timestamp_seconds", at - 5)
     own("page_info", 1, url=f"http://{instance}/")
     own("runs", runs)
+    page.put("megatron_suspect_node", at, 7, {"node": "node7"}, instance)
     for state, count in (("reading", 0), ("following", runs + 1), ("unreadable", int(1800 < since % 43200 < 4000))):
         own("sources", count, state=state)
     for outcome, pace in (("matched", 0.9), ("other", 5.2), ("too_long", 0.0)):

@@ -21,6 +21,8 @@ from monitor.nodes.chance import binomials_tail, draws_tail, rate_interval, stra
 from monitor.nodes.hostlist import compress, expand
 from monitor.nodes.record import Launch, Ledger
 from monitor.nodes.standing import Standing, standings
+from monitor.serve.server import Request
+from monitor.serve.views import view_of
 from monitor.store import decode, encode
 
 NAMES = expand("jz-[001-040]")
@@ -119,6 +121,11 @@ def test_the_record_outlives_the_daemon(tmp_path: Path) -> None:
     again.handle(CaughtUp(path, 1.7e9), 1.7e9)
     again.tick(1.7e9)
     assert len(again.ledger.launches) == 60
+    snapshot = again.snapshot(1.7e9)
+    assert [(one.labels, one.value) for one in snapshot.monitor["megatron_suspect_node"]] == [(("jz-017",), 7.0)]
+    page = view_of(Request(path="/nodes"), snapshot, 1.7e9)
+    assert page is not None
+    assert b"<li><b>jz-017</b>: named by 7 of 7 failures" in page.body
     (tmp_path / "state").write_bytes(encode(again.save(1.7e9)))
     shown = CliRunner().invoke(main, ["nodes", "--json", "--set", f"state_dir={tmp_path}"])
     first = json.loads(shown.stdout)["nodes"][0]
