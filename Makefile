@@ -8,7 +8,7 @@ TORCH ?= torch
 # More than two cores have: the tests that take long wait for real programs.
 WORKERS ?= 5
 
-.PHONY: all install dev demo run test test-live check lint types layers golden readme dashboards rules clean
+.PHONY: all install dev demo run test test-live check lint types layers golden readme dashboards rules licences versions clean
 all: check
 
 $(VENV)/.installed: pyproject.toml
@@ -67,5 +67,14 @@ dashboards: dev  ## write Grafana's dashboards anew from grafana/source
 readme: dev  ## write the generated tables of README.md and docs/ again
 	$(BIN)/python -m tests.test_docs
 
+licences:  ## lists the licences of all that is installed with it, for docs/licences.md
+	$(PYTHON) -m venv $(VENV)-licences
+	$(VENV)-licences/bin/pip install --quiet --disable-pip-version-check . pip-licenses
+	$(VENV)-licences/bin/pip-licenses --from=mixed --format=markdown --with-urls --order=name \
+		--ignore-packages megatron-monitor pip-licenses prettytable wcwidth
+
+versions:  ## the least and the newest versions that pyproject.toml allows, on each Python that is here
+	.ci/versions
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-licences build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

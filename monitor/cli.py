@@ -21,6 +21,7 @@ COMMANDS = {
     "simulate": "monitor.commands.simulate:simulate",
     "parse": "monitor.commands.parse:parse",
     "explain": "monitor.commands.explain:explain",
+    "assets": "monitor.commands.assets:assets",
     "check-config": "monitor.commands.check_config:check_config",
     "nodes": "monitor.commands.nodes:nodes",
     "top": "monitor.commands.top:top",

@@ -162,7 +162,7 @@ def bcrypt_of(raw: object) -> str:
     text = _text(raw, "a bcrypt hash, never the password itself")
     if not _BCRYPT.fullmatch(text):
         raise ValueError("expected a bcrypt hash, never the password itself")
-    if not 4 <= int(text.split("$")[2]) <= 16:  # below 4 and above 31 is none; at 17 a login takes ten seconds
+    if not 4 <= int(text.split("$")[2]) <= 16:  # bcrypt's are 4 to 31, each twice the time of the one before
         raise ValueError("expected a bcrypt hash of cost 04 to 16")
     return text
 

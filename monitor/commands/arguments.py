@@ -111,7 +111,7 @@ DURATION = _Duration(seconds_of)
 POSITIVE_DURATION = _Duration(positive_seconds_of)
 
 
-class _Count(click.ParamType[int]):
+class _Count(click.ParamType):  # type: ignore[type-arg]  # as above
     """`104B`, `1.3B`, `350M`, or a plain count."""
 
     name = "COUNT"

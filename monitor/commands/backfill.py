@@ -25,7 +25,7 @@ from monitor.reports.openmetrics import Spool
 from parsers.events import LogEvent
 
 
-class _Zone(click.ParamType[tzinfo]):
+class _Zone(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
     """`UTC`, `Europe/Paris`."""
 
     name = "zone"

@@ -25,6 +25,7 @@ from tests.programs import answers, free_port, get, slack, wait
 
 ROOT = DEPLOY.parent
 SCRIPTS = sorted([*DEPLOY.rglob("*.sh"), *DEPLOY.rglob("*.sbatch"), ROOT / ".ci" / "run"])
+ITERATION = " iteration 1/1000 | consumed samples: 1 | elapsed time per iteration (ms): 100.0 | lm loss: 2.0E+00 |\n"
 OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.29", "1.34"
 
 
@@ -130,8 +131,10 @@ def test_prometheus_takes_composes_configuration() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_image_holds_the_whole_program(tmp_path: Path) -> None:
-    """From nothing but what the Dockerfile copies and .dockerignore lets through, pip builds all of it."""
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built by pip from nothing but what the Dockerfile copies and .dockerignore lets through."""
+    directory = tmp_path_factory.mktemp("wheel")
     docker = (DEPLOY / "container" / "Dockerfile").read_text()
     allowed = {row[1:] for row in (ROOT / ".dockerignore").read_text().splitlines() if row.startswith("!")}
     copied = [
@@ -139,15 +142,63 @@ def test_the_image_holds_the_whole_program(tmp_path: Path) -> None:
     ]
     assert set(copied) == allowed
     for source in copied:
-        subprocess.run(["cp", "-r", str(ROOT / source), str(tmp_path / source)], check=True)
-    options = ("-q", "--no-deps", "--no-build-isolation", "-w", tmp_path / "wheel")
-    done = tool(sys.executable, "-m", "pip", "wheel", *options, tmp_path)
+        (directory / source).parent.mkdir(exist_ok=True)
+        subprocess.run(["cp", "-r", str(ROOT / source), str(directory / source)], check=True)
+    options = ("-q", "--no-deps", "--no-build-isolation", "-w", directory / "built")
+    done = tool(sys.executable, "-m", "pip", "wheel", *options, directory)
     assert done.returncode == 0, done.stderr
-    (wheel,) = (tmp_path / "wheel").iterdir()
-    packed = set(zipfile.ZipFile(wheel).namelist())
+    (built,) = (directory / "built").iterdir()
+    with zipfile.ZipFile(built) as packed:
+        packed.extractall(directory / "site")
+    return directory / "site"
+
+
+def test_the_wheel_holds_the_whole_program(wheel: Path) -> None:
+    """All of it, in one package of its own name."""
     tracked = tool("git", "-C", ROOT, "ls-files", "monitor", "parsers").stdout.split()
     assert tracked
-    assert {name for name in tracked if name not in packed} == set()
+    assert [name for name in tracked if not (wheel / "megatron_monitor" / name).is_file()] == []
+    assert sorted(path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")) == ["megatron_monitor"]
+
+
+def test_a_training_repository_hides_nothing_of_ours(wheel: Path, tmp_path: Path) -> None:
+    """Its own `monitor`, `parsers`, `click` and `statistics`, in PYTHONPATH and where people are; and ours are found
+    where PYTHONPATH is how a cluster installs.
+    """
+    foreign = tmp_path / "training"
+    for name in ("monitor", "parsers", "click", "yaml", "statistics"):
+        (foreign / name).mkdir(parents=True)
+        (foreign / name / "__init__.py").write_text("raise SystemExit('not ours')")
+    (tmp_path / "x.log").write_text(ITERATION)
+    start = f"import sys; sys.path.append({str(wheel)!r}); from megatron_monitor.__main__ import main; main()"
+    for python_path in (str(foreign), f"{foreign}:{wheel}", ""):
+        command = [sys.executable, "-c", start, "run", "--once", str(tmp_path / "x.log")]
+        variables = {**os.environ, "PYTHONPATH": python_path}
+        done = subprocess.run(command, cwd=foreign, env=variables, capture_output=True, text=True, timeout=60)
+        assert 'megatron_iteration{run="x"} 1' in done.stdout, done.stderr
+
+
+def test_assets_come_out_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    """Byte for byte what the repository holds; a file that somebody changed is left, unless asked."""
+    start = f"import sys; sys.path.append({str(wheel)!r}); from megatron_monitor.__main__ import main; main()"
+    out = tmp_path / "out"
+
+    def assets(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", start, "assets", str(out), *more]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert assets().returncode == 0
+    tracked = tool(
+        "git", "-C", ROOT, "ls-files", "config.yaml", "LICENSE", "grafana/dashboards", "deploy"
+    ).stdout.split()
+    expected = {name for name in tracked if not name.endswith((".py", "Dockerfile"))}
+    assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == expected
+    assert all((out / name).read_bytes() == (ROOT / name).read_bytes() for name in expected)
+    (out / "config.yaml").write_text("mine")
+    done = assets()
+    assert (done.returncode, (out / "config.yaml").read_text()) == (1, "mine")
+    assert "config.yaml: differs" in done.stderr
+    assert assets("--force").returncode == 0
 
 
 # --- Kubernetes -------------------------------------------------------------------------------------------------------
@@ -266,7 +317,6 @@ def slurm_job(directory: Path, train: str, name: str) -> subprocess.Popen[bytes]
     return subprocess.Popen(["bash", str(DEPLOY / "slurm" / "training.sbatch")], cwd=directory, env=variables)
 
 
-ITERATION = " iteration 1/1000 | consumed samples: 1 | elapsed time per iteration (ms): 100.0 | lm loss: 2.0E+00 |\n"
 TRAIN = """
 for n in $(seq 1 1000); do
     echo " iteration $n/1000 | consumed samples: $n | elapsed time per iteration (ms): 100.0 | lm loss: 2.0E+00 |"

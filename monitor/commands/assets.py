@@ -1,0 +1,53 @@
+"""`assets`: dashboards, rules, manifests and the configuration out of the installed package, into a directory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+_ROOT = Path(__file__).resolve().parents[2]
+_KINDS = ("config.yaml", "LICENSE", "grafana/dashboards", "deploy")
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
+@click.option("--force", is_flag=True, help="Write over files that differ.")
+def assets(directory: Path, force: bool) -> None:
+    """Write config.yaml, the dashboards, the rules and the files of deploy/ into DIR.
+
+    A file that is there and differs is left, and named; then nothing is written.
+    """
+    found = dict(_files())
+    differing = [name for name, data in found.items() if _differs(directory / name, data)]
+    if differing and not force:
+        for name in differing:
+            click.echo(f"{directory / name}: differs from ours", err=True)
+        click.echo("nothing written; --force writes over them", err=True)
+        sys.exit(1)
+    try:
+        for name, data in found.items():
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            path.chmod(0o755 if data.startswith(b"#!") else 0o644)
+    except OSError as error:
+        click.echo(f"{error.filename}: {error.strerror}", err=True)
+        sys.exit(1)
+    click.echo(f"{len(found)} files written to {directory}")
+
+
+def _files() -> Iterator[tuple[str, bytes]]:
+    """(name, content): from the installed package, or from the repository."""
+    root = _ROOT / "assets" if (_ROOT / "assets").is_dir() else _ROOT
+    for kind in _KINDS:
+        paths = [root / kind] if (root / kind).is_file() else sorted((root / kind).rglob("*"))
+        for path in paths:
+            if path.is_file() and path.suffix not in (".py", ".pyc"):
+                yield str(path.relative_to(root)), path.read_bytes()
+
+
+def _differs(path: Path, data: bytes) -> bool:
+    return path.exists() and not (path.is_file() and path.read_bytes() == data)
