@@ -86,4 +86,4 @@ def metrics_page(config: Config, clock: Clock | None = None) -> tuple[str, list[
     snapshot = core.snapshot(clock.wall())
     monitor = {name: samples for name, samples in snapshot.monitor.items() if name in _TIMELESS}
     page = TextFormat().page(Snapshot(at=snapshot.at, runs=snapshot.runs, monitor=monitor))
-    return page, problems, not core.sources or any(run.state.unreadable for run in core.runs.values())
+    return page, problems, not core.sources or bool(core.unreadable)

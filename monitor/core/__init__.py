@@ -105,6 +105,8 @@ class Core:
         self.save_soon = False
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
         self._over = False
+        self.unreadable: dict[str, str] = {}
+        """Source -> what the system said, of all that cannot be read, a training or not."""
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
         self._begin(config, judge or Judge(config))
@@ -117,6 +119,7 @@ class Core:
         self._jobs = Jobs(config.slurm)
         self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
         self._deaf: dict[str, float] = {}  # mount -> since when nobody listens to it
+        self.unreadable.clear()
         self._heard_again: dict[str, float] = {}  # mount -> when somebody listened again after the last lapse
         self.scanned.clear()
 
@@ -192,7 +195,7 @@ class Core:
         if source is None:
             return
         source.failed = why
-        self._sources.finish(source)
+        self._finish(source, now)
         self._holding.pop(name, None)
         self._note_unreadable(source, why, now)
 
@@ -289,15 +292,12 @@ class Core:
         if source.caught_up:
             return
         self._release(source, now)
-        self._sources.finish(source)
+        self._finish(source, now)
         run = self._runs.get(self._sources.current(source.run))
-        if run is None or not run.state.proven:
-            if not source.untrained_logged and source.reader.fed_bytes:
-                source.untrained_logged = True
-                _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
-        elif not self._sources.catching_up(source.run):
-            self._schedule.request(run)
-            self._archive_or_watch(run, now, new=source.new)
+        untrained = run is None or not run.state.proven
+        if untrained and not source.untrained_logged and source.reader.fed_bytes:
+            source.untrained_logged = True
+            _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
 
     def _archive_or_watch(self, run: Run, now: float, *, new: bool) -> None:
         def do() -> tuple[()]:
@@ -315,17 +315,32 @@ class Core:
             run = self._runs.get(name)
             if run is not None:
                 run.state.unreadable.pop(message.source, None)
+            self.unreadable.pop(message.source, None)
         else:
-            run = self._run(log, now) if name == log else self._runs.get(name)
+            if self._runs.get(log) is None:  # a run that is known from before; no other begins by what nobody can read
+                self._runs.claim(self._saved, log, log)
+                self._runs.archive_stale(self._runs.get(log), now)
+            run = self._runs.get(name)
             if run is not None:
                 run.state.unreadable[message.source] = message.message
-                run.state.proven = True
             if source is not None:
-                self._sources.finish(source)  # the run does not wait for what cannot be read
-            _log.warning("source=%s unreadable: %s", message.source, message.message)
+                self._finish(source, now)  # the run does not wait for what cannot be read
+            if message.source not in self.unreadable:
+                _log.warning("source=%s unreadable: %s", message.source, message.message)
+            self.unreadable[message.source] = message.message
         if run is not None:
             self._schedule.request(run)
             self._runs.note_lost(run, self._sources.of_run(log), now)
+
+    def _finish(self, source: Source, now: float) -> None:
+        """It was read to its end, or cannot be read: its run is known as far as it ever will be."""
+        if source.caught_up:
+            return
+        self._sources.finish(source)
+        run = self._runs.get(self._sources.current(source.run))
+        if run is not None and run.state.proven and not self._sources.catching_up(source.run):
+            self._schedule.request(run)
+            self._archive_or_watch(run, now, new=source.new)
 
     def _gone(self, source: Source, now: float) -> None:
         self._flush(source, now)
@@ -369,6 +384,7 @@ class Core:
         self.scanned.add(message.mount)
         for name in message.forgotten:
             self._drop_source(name)
+            self.unreadable.pop(name, None)
         self.counts.add("stat_calls_total", by=message.stats)
         for name, count in message.errors.items():
             self.counts.add("io_errors_total", name, by=count)
@@ -583,7 +599,8 @@ class Core:
             if run.state.proven and (run.shown is not None or not self._sources.catching_up(run.log))
         ]
         shown = show_all(runs, now, self.config, self.aside, pages=pages, over=self._over)
-        count_sources(self.counted(), self.sources, self.runs.values(), self._rules)
+        unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
+        count_sources(self.counted(), self.sources, unreadable, self._rules)
         self.counts.set("runs", len(shown))
         at = now + self._wall_offset
         nodes = self._nodes.shown(self.ledger, now)

@@ -107,15 +107,13 @@ class Runs:
     def make_room(self, busy: Callable[[str], bool]) -> str | None:
         """Drop the run that has been dead for longest and is not `busy`; its name, None if all of them live."""
         dead = [
-            (run.state.progress_at or 0.0, name)
+            (bool(run.book.open), run.state.progress_at or 0.0, name)  # what is still told of it goes last
             for name, run in self.by_name.items()
-            if (run.failed or not run.book.open)
-            and (run.archived or not busy(run.log))
-            and (run.failed or not run.state.live or run.state.phase in ENDED)
+            if (run.archived or not busy(run.log)) and (run.failed or not run.state.live or run.state.phase in ENDED)
         ]
         if not dead:
             return None
-        name = min(dead)[1]
+        name = min(dead)[-1]
         del self.by_name[name]
         return name
 
@@ -150,6 +148,13 @@ class Runs:
             stale = now - state.progress_at > allowed or stamped_long_ago(state, now - allowed)
             run.archived = stale or state.phase in ENDED
             state.live = not run.archived
+
+    def archive_stale(self, run: Run | None, now: float) -> None:
+        """A run of the state file of which nothing can be read: if its budget is over, it ended while nobody looked."""
+        if run is None or not run.state.live or run.state.progress_at is None:
+            return
+        if now - run.state.progress_at > hang.budget(run.state, self._config.detectors.hang).seconds:
+            run.archived, run.state.live = True, False
 
     def note_lost(self, run: Run, sources: set[str], now: float) -> None:
         """Its `sources` are followed: it is lost from sight where none of them can be read. That time is no silence."""

@@ -67,11 +67,10 @@ def view_of(run: Judged, config: Config, *, over: bool = False) -> View:
 
 
 def count_sources(
-    counts: MonitorCounts, sources: Mapping[str, Source], runs: Iterable[Run], rules: Sequence[Rule]
+    counts: MonitorCounts, sources: Mapping[str, Source], unreadable: set[str], rules: Sequence[Rule]
 ) -> None:
     """Into `counts`: files by their state, bytes still to be read, patterns of a site that took too long."""
-    states = {"reading": 0, "following": 0, "unreadable": 0}
-    unreadable = {source for run in runs for source in run.state.unreadable}
+    states = {"reading": 0, "following": 0, "unreadable": len(unreadable - sources.keys())}
     for name, source in sources.items():
         state = "unreadable" if name in unreadable else "following" if source.caught_up else "reading"
         states[state] += 1

@@ -328,7 +328,7 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         severity="critical" if hung else "warning",
         summary=summary,
         onset_iteration=iteration,
-        since=since,
+        since=since - state.unheard,
         evidence=evidence,
         quiet=not hung,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict
+from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 
 
@@ -13,8 +14,10 @@ class SourceLostSettings(Struct, frozen=True):
 
 
 def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSettings) -> Verdict:
-    """Fires while any source of the run is unreadable, and names each with its error."""
-    if not state.unreadable:
+    """Fires while any source of a run that lives is unreadable, and names each with its error. Of a run that has ended
+    nobody waits for a line: old jobs' logs are removed.
+    """
+    if not state.unreadable or not state.live or state.phase in ENDED:
         return Verdict("source_lost")
     named = "; ".join(f"{source}: {message}" for source, message in sorted(state.unreadable.items())[:5])
     return Verdict(
@@ -31,6 +34,5 @@ DETECTOR = Detector(
     "source_lost",
     SourceLostSettings,
     check,
-    archived=True,
     advice="look at the mount and the permissions of the log: until then nobody watches this run",
 )

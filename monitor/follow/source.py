@@ -477,10 +477,12 @@ class Source:
             try:
                 directory = self._directory()
             except FileNotFoundError:
-                yield from self._without_directory(now, at)
-                raise
-            if self._directory_device is not None and directory.st_dev != self._directory_device:
-                raise error  # the mount is not there
+                if not self._removed():
+                    yield from self._without_directory(now, at)
+                    raise
+            else:
+                if self._directory_device is not None and directory.st_dev != self._directory_device:
+                    raise error  # the mount is not there
         if self.missing_since is None:
             self.missing_since = now
         if self._content is None and self._resume is not None:
@@ -502,6 +504,8 @@ class Source:
             self._context.registry.release(self._content.identity, self.source)
             if links != 0:
                 self._context.registry.remember(self._content.fingerprint())
+        elif self._resume is not None:  # under another name it goes on
+            self._context.registry.remember(self._resume)
         self.gone_since = now
         if self._announced or self._resume is not None:
             yield Gone(self.source, at)
@@ -535,6 +539,22 @@ class Source:
         former = self._context.registry.former(content.inode)
         if former is not None and former.offset > content.offset:
             self._content = None  # begin anew, behind what the other name read
+
+    def _removed(self) -> bool:
+        """Its directory is not there. On a local disk it was removed, or renamed, where the nearest one above that is
+        there lies on the log's device; a mount that is away shows another. A server may forget a name for a while.
+        """
+        known = self._content if self._content is not None else self._resume
+        if known is None or self._context.descriptors.get(self) is not None or not self._context.is_local(known.device):
+            return False
+        above = os.path.dirname(self.directory)
+        while True:
+            try:
+                return self._context.stat(above).st_dev == known.device
+            except FileNotFoundError:
+                if above == os.path.dirname(above):
+                    return False
+                above = os.path.dirname(above)
 
     def _links(self) -> int | None:
         """Names that the open file still has: 0 proves that it was deleted. None if it is not open or fails."""
