@@ -14,11 +14,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config, ConfigError
+from monitor.hands.executor import Executor
 from monitor.incidents import Transition
 from monitor.live import LiveCore
 from monitor.metrics import Snapshot
@@ -72,6 +73,7 @@ class Daemon:
         self._services: Services | None = None
         self._saving = Saving(self._core, self.clock, self._live.wake)
         self._slurm = SlurmClient(config.slurm, self.clock)
+        self._executor = Executor(config.slurm, self.clock, self._live.wake)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
         self._status_at = self._hold_until = float("-inf")  # monotonic seconds, as the line above
@@ -87,18 +89,19 @@ class Daemon:
         """Bind, take the state directory, resume, begin to follow. Raises StartError."""
         self._services = Services(self.config, self._latest, self.clock, lambda: self._turned_at, self._live.wake)
         given = self.config.state_dir
+        directory = Path(os.path.expanduser(given)) if given else default_state_directory(self.address)
         try:
-            saved = self._saving.load(
-                Path(os.path.expanduser(given)) if given else default_state_directory(self.address)
-            )
+            saved = self._saving.load(directory)
         except StateInUseError as error:
             self._services.stop_server()
             raise StartError(f"{error}; give this one a state_dir of its own (--set state_dir=DIR)") from error
+        self._executor.directory = directory / "stacks"
         self._note_reload(successful=True)
         self._services.start()
         self._live.start(saved)
         self._core.outbox.receivers(notifier.name for notifier in self.config.notifiers)
         self._slurm.start()
+        self._executor.start()
         self._manager.ready()
 
     def run(self) -> None:
@@ -130,6 +133,7 @@ class Daemon:
         self._ask_slurm(now)
         for transition in self._core.tick(now):
             self._report(transition, now)
+        self._act(now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
         if self._latest.wanted:
             self._show(now, pages=self._latest.pages_wanted)
@@ -150,14 +154,28 @@ class Daemon:
             for question in self._core.questions(now, os.environ.get("SLURM_JOB_ID")):
                 self._slurm.ask(question)
 
-    def _report(self, transition: Transition, now: float) -> None:
+    def _act(self, now: float) -> None:
+        """Policies: outcomes in, messages and orders out. A step is handed out once the state says that it is begun."""
+        hands, executor = self._core.hands, self._executor
+        for done in executor.done():
+            if (what := hands.settle(done, now)) is not None:
+                self._core.counts.add("actions_total", *what)
+        for transition, to in self._core.act(now):
+            self._report(transition, now, to)
+        if hands.changed:
+            hands.changed, self._core.changed = False, True
+            self._saving.at_once()
+        for order in hands.orders():
+            executor.put(order)
+
+    def _report(self, transition: Transition, now: float, to: Sequence[str] | None = None) -> None:
         level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
         _log.log(
             level, "run=%s incident=%s status=%s severity=%s %s",
             transition.run, transition.incident, transition.status, transition.severity, _printable(transition.summary),
         )  # fmt: skip
         if not transition.quiet and self._services is not None:
-            self._core.outbox.owe(transition, self._services.receivers(transition), now)
+            self._core.outbox.owe(transition, self._services.receivers(transition) if to is None else to, now)
             self._saving.at_once()
 
     # --- what is shown ----------------------------------------------------------------------------------------------
@@ -230,6 +248,7 @@ class Daemon:
         self._slurm.stop()
         self._slurm = SlurmClient(config.slurm, self.clock)
         self._slurm.start()
+        self._executor.settings = config.slurm
         self._live.reconfigure(config)
         self._hold_until = self.clock.monotonic() + _HOLD
         logging.getLogger().setLevel(config.log_level.upper())
@@ -257,6 +276,7 @@ class Daemon:
         now, outbox = self._live.now(), self._core.outbox
         self._saving.save_last(now)  # first: whatever hangs below, this is done
         self._slurm.stop()
+        self._executor.stop()
         self._live.stop(_STOP_SECONDS)
         if self._services is not None:
             self._services.deliver_last(outbox, now)

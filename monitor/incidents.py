@@ -215,6 +215,13 @@ def judge(
     return out
 
 
+def amend(book: IncidentBook, transition: Transition, facts: Mapping[str, Any]) -> Transition:
+    """The transition with more evidence, in the book's history as well."""
+    amended = replace(transition, evidence={**transition.evidence, **facts})
+    book.history = [amended if item is transition else item for item in book.history]
+    return amended
+
+
 def _superseded(kind: str, firing: Mapping[str, Verdict], book: IncidentBook) -> str | None:
     """What makes an incident of this kind needless; None if nothing does."""
     return next((other for other in _INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)

@@ -53,6 +53,8 @@ class View:
     peak_tflops: float | None
     over: bool = False
     """The daemon ends, and its runs with it: nothing of them fires any more."""
+    actions: tuple[str, ...] = ()
+    """What policies would do, do and did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +343,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_put_aside_total", "counter", "Logs at which the monitor's own code failed, by what failed: source, run, page, state", ("room",)),
     MonitorMetric("megatron_monitor_pattern_timeouts_total", "counter", "Configured patterns that took too long on a line", ("pattern",)),
     MonitorMetric("megatron_monitor_stat_calls_total", "counter", "stat calls made on log files: the polling budget", ()),
+    MonitorMetric("megatron_monitor_actions_total", "counter", "What policies did, by outcome: done, failed", ("policy", "action", "outcome")),
     MonitorMetric("megatron_monitor_slurm_calls_total", "counter", "Questions to Slurm: answered, refused as not this run's job, failed", ("outcome",)),
     MonitorMetric("megatron_monitor_notifications_total", "counter", "Notifications by what became of them", ("notifier", "outcome")),
     MonitorMetric("megatron_monitor_notifications_owed", "gauge", "Notifications that the receiver has not accepted yet; they are tried until it does", ("notifier",)),

@@ -64,6 +64,7 @@ def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
         "environment": dict(state.environment),
         "software": dict(state.software),
         "job": job_page(state),
+        "actions": list(view.actions),
         "failure": f"{state.failure.failure}: {state.failure.message}" if state.failure else None,
         "sources": list(state.sources),
         "last_line": state.last_line,

@@ -29,7 +29,7 @@ class Saving:
         self._saver: Saver | None = None
         self._due_at = float("-inf")
         self._failures = 0
-        self._offered = 0  # the last owed message in what was given to the saver
+        self._offered = self._begun = 0  # the last owed message, and the last step begun, in what the saver was given
 
     def load(self, directory: Path) -> Saved | None:
         """Take the directory and what is saved there. Raises StateInUseError."""
@@ -59,6 +59,7 @@ class Saving:
         outbox = self._core.outbox
         if self._saver is None:
             outbox.saved = outbox.last  # nothing will ever be
+            self._core.hands.kept = False
             return
         busy = self._saver.busy
         if self._saver.failures > self._failures:
@@ -66,6 +67,7 @@ class Saving:
             self._failures, self._core.changed = self._saver.failures, True  # what was not written is tried again
         elif not busy:
             outbox.saved = max(outbox.saved, self._offered)
+            self._core.hands.saved = max(self._core.hands.saved, self._begun)
         if outbox.changed:
             outbox.changed, self._core.changed = False, True  # else a crash would send it again
             self.at_once()
@@ -76,7 +78,7 @@ class Saving:
         if not self._core.changed or began < self._due_at or busy:  # a slow disk is not given more
             return
         data = self._encoded(now)
-        self._offered = outbox.last
+        self._offered, self._begun = outbox.last, self._core.hands.stamp
         self._saver.offer(data)
         self._core.changed = False
         ended = self._clock.monotonic()

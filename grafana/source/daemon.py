@@ -138,7 +138,7 @@ def _judging() -> list[Line]:
                       "a program that changed its format: report it with the line.", "short",
                       Query(f"{q.rate('megatron_monitor_malformed_lines_total', OWN, 'rule')} > 0", "{{rule}}"),
                       bars=True, minimum=0, empty="Every known line parsed")),
-            (7, chart("Notifications, outputs, Slurm", "Per second, by notifier or output and outcome; owed: messages that the receiver "
+            (7, chart("Notifications, outputs, Slurm, policies", "Per second, by notifier or output and outcome; owed: messages that the receiver "
                       "has not accepted yet. Failed and dropped messages are lost; an output that fails is out of date. "
                       "Slurm: refused are answers about another job than the run's.", "short",
                       Query(f"{q.rate('megatron_monitor_notifications_total', OWN, 'notifier', 'outcome')} > 0",
@@ -147,6 +147,8 @@ def _judging() -> list[Line]:
                       Query(f"{q.rate('megatron_monitor_output_writes_total', OWN, 'output', 'outcome')} > 0",
                             "{{output}}: {{outcome}}"),
                       Query(f"{q.rate('megatron_monitor_slurm_calls_total', OWN, 'outcome')} > 0", "slurm: {{outcome}}"),
+                      Query(f"{q.rate('megatron_monitor_actions_total', OWN, 'policy', 'action', 'outcome')} > 0",
+                            "{{policy}}, {{action}}: {{outcome}}"),
                       bars=True, minimum=0, empty="None sent, or no notifier is configured")),
             (10, rows("Alerts that fire", "Alerts of this project's rules that Prometheus holds firing. Empty is good, if "
                      "the rules are loaded.",

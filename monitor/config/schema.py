@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from monitor import scalars
 from monitor.detectors import DETECTORS, IncidentKind
+from monitor.hands.settings import Policy
 from monitor.incidents import MessageLimit
 from monitor.run.units import PositiveSeconds, Seconds
 from monitor.scalars import FilePath, Name
@@ -164,6 +165,8 @@ class Config(Struct, frozen=True, kw_only=True):
     slurm: SlurmSettings = SlurmSettings()
     """What Slurm is asked of the runs that are its jobs."""
     follow: Follow = Follow()
+    policies: Annotated[tuple[Policy, ...], Meta(extra={"unique": "name"})] = ()
+    """What is done about incidents (monitor/hands/settings.py); nothing unless a policy says so."""
     repeat_interval: PositiveSeconds = 4 * 3600.0
     """An incident that still fires is notified again after this: Alertmanager's default."""
     hold: Mapping[IncidentKind, PositiveSeconds] = msgspec.field(default_factory=scalars.empty)
@@ -175,3 +178,11 @@ class Config(Struct, frozen=True, kw_only=True):
     max_runs: Annotated[int, Meta(ge=1)] = 1000
     """Runs kept at once; each has some 70 series, and a scrape of 70,000 takes a second."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def problems(self) -> scalars.Problems:
+        """What the values together have wrong."""
+        known = {notifier.name for notifier in self.notifiers}
+        for policy in self.policies:
+            for name in (name for action in policy.actions for name in getattr(action, "to", ())):
+                if name not in known:
+                    yield "policies", f"policy {policy.name}: there is no notifier {name!r}"

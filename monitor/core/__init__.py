@@ -12,6 +12,7 @@ is live. The rooms:
     saved.py      what a restart needs
     jobs.py       what Slurm is asked of the runs, and what of it is believed
     nodes.py      the record of the nodes as it is shown
+    hands.py      what policies do about incidents
     counters.py   what the monitor counts of its own reading
     aside.py      what the monitor's own code failed at
 
@@ -33,6 +34,8 @@ from monitor import __version__
 from monitor.config import Config
 from monitor.core.aside import Aside, failed_logs
 from monitor.core.counters import Counters
+from monitor.core.hands import Hands
+from monitor.core.hands import Message as Event
 from monitor.core.jobs import Jobs
 from monitor.core.nodes import NodeView
 from monitor.core.outbox import Outbox
@@ -99,6 +102,7 @@ class Core:
         self.counts = self._counters.counts
         self.outbox = Outbox()
         self.aside = Aside(self.counts)
+        self.hands = Hands(config)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
@@ -117,6 +121,7 @@ class Core:
         self._runs.wall_offset = self._wall_offset
         self._schedule = Schedule(judge)
         self._jobs = Jobs(config.slurm)
+        self.hands.configure(config)
         self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
         self._deaf: dict[str, float] = {}  # mount -> since when nobody listens to it
         self.unreadable.clear()
@@ -567,7 +572,20 @@ class Core:
                 self._fold_deferred(run, now)
             self._of_run(run, lambda run=run: self._judge_run(run, now))  # type: ignore[misc]
         transitions, self._transitions = self._transitions, []
-        return transitions
+        return [self._announced(item, now) for item in transitions]
+
+    def _announced(self, item: Transition, now: float) -> Transition:
+        run = self._runs.get(item.run)
+        return item if run is None else self.hands.announce(run, item, now)
+
+    def act(self, now: float) -> list[Event]:
+        """What policies have to say now; what they do is in `hands.orders` once it is saved."""
+        return self.hands.turn(self.runs, self._is_read_further, now)
+
+    def _is_read_further(self, run: Run) -> bool:
+        """Is something of the run still to be read, or can it not be judged?"""
+        own = (self.sources[name] for name in self._sources.of_run(run.log))
+        return bool(run.failed) or any(not source.caught_up or source.behind_bytes for source in own)
 
     def _judge_run(self, run: Run, now: float) -> list[Transition]:
         if not self._schedule.take(run, now):
@@ -641,6 +659,7 @@ class Core:
         saved = self._saved.unclaimed(now)
         saved.wall_offset, saved.ledger = self._wall_offset, self.ledger
         saved.owed = self.outbox.save()
+        saved.hands = self.hands.record
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         for name, source in self.sources.items():
             with self.aside.saving(source.run, failed):
@@ -676,6 +695,7 @@ class Core:
         self._saved, self.ledger = saved, saved.ledger
         self.wall_offset = saved.wall_offset
         self.outbox.restore(saved.owed)
+        self.hands.restore(saved.hands)
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
             saved.forget_expired_runs()
         for name, series in saved.counts.items():

@@ -11,6 +11,7 @@ from typing import Any
 
 from monitor.core.outbox import Owed
 from monitor.follow.messages import Position
+from monitor.hands.record import Record
 from monitor.judgement import Judged
 from monitor.nodes.record import Ledger
 from monitor.run.experiments import Known
@@ -44,6 +45,8 @@ class Saved:
     """Unix time less the instants in here (monitor/clock.py), seconds."""
     owed: dict[str, list[Owed]] = field(default_factory=dict)
     """By notifier, the messages that it has not accepted yet."""
+    hands: Record = field(default_factory=Record)
+    """What policies have done."""
 
     @property
     def positions(self) -> dict[str, Position]:

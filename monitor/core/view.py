@@ -46,7 +46,7 @@ def show(run: Run, now: float, config: Config, *, pages: bool, over: bool = Fals
     aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
     if shown is not None and not (run.dirty or aged or due or name != run.shown_state):
         return shown
-    state, view = run.state, view_of(run, config, over=over)
+    state, view = run.state, view_of(run, config, run.actions, over=over)
     samples = samples_of(view)
     run.page_due = shown is not None and not pages
     if shown is not None and not pages:
@@ -58,12 +58,12 @@ def show(run: Run, now: float, config: Config, *, pages: bool, over: bool = Fals
     return shown
 
 
-def view_of(run: Judged, config: Config, *, over: bool = False) -> View:
+def view_of(run: Judged, config: Config, actions: Iterable[str] = (), *, over: bool = False) -> View:
     """What metrics and pages read of it. `over`: it ends with the daemon, and nothing is expected of it."""
     state = run.state
     deadline = None if run.archived or state.lost or over else hang.deadline(state, config.detectors.hang)
     name = derived.run_state(state, run.archived)
-    return View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, over)
+    return View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, over, tuple(actions))
 
 
 def count_sources(

@@ -89,7 +89,7 @@ def plain(name: str, value: Any) -> str:
     if name.endswith("_at"):
         return instant(value)
     if isinstance(value, dict):
-        return ", ".join(f"{key} {plain('', item)}" for key, item in value.items())
+        return ", ".join(f"{key} {plain(str(key), item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(plain("", item) for item in value)
     return str(value).lower() if isinstance(value, bool) else number(value)

@@ -20,7 +20,7 @@ from monitor.serve.formats import FLEET, LABELS, SYMBOLS, Figure, duration, fact
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _RELOAD_SECONDS = 5  # without script
-_FACTS = ("job", "topology", "software", "environment", "tflops_formula", "failure", "sources")
+_FACTS = ("actions", "job", "topology", "software", "environment", "tflops_formula", "failure", "sources")
 _UPLOT = (
     "<link rel=stylesheet href='{root}static/uplot/uPlot.min.css'>"
     "<script defer src='{root}static/uplot/uPlot.iife.min.js'></script>"

@@ -2,69 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.incidents import Transition
-from monitor.slurm.messages import JobAnswered, JobQuestion
+from monitor.slurm.messages import JobAnswered
 from monitor.slurm.replies import read_account, read_show
 from monitor.store import decode, encode
-from tests.lines import line
-from tests.monitor.slurm.shown import NOW, shown
-
-PATH = "/l/slurm-1234.out"
-
-
-class Site:
-    """A core that follows one job's log, and its Slurm."""
-
-    def __init__(self, path: str = PATH, owner: int | None = 1000, lines: int = 5, *settings: str) -> None:
-        self.core = Core(load("", ["runs=[{name: r, paths: [/l/*]}]", *settings]))
-        self.path, self.written = path, 0
-        self.now, self.told = float(NOW), list[Transition]()
-        self.core.handle(Opened(path, path, None, 0, self.now, False, owner=owner), self.now)
-        self.core.handle(CaughtUp(path, self.now), self.now)
-        for number in range(1, lines + 1):
-            self.write(line(number, seconds=10.0))
-            self.wait(10)
-
-    def write(self, text: str | bytes) -> None:
-        """The log grows."""
-        data = text if isinstance(text, bytes) else text.encode()
-        self.core.handle(Data(self.path, self.written, data, self.now, self.now, 0), self.now)
-        self.written += len(data)
-
-    def wait(self, seconds: float) -> None:
-        """Time passes."""
-        for _ in range(int(seconds)):
-            self.now += 1.0
-            self.told += self.core.tick(self.now)
-
-    def ask(self) -> JobQuestion:
-        """The only question that is due."""
-        (question,) = self.core.questions(self.now)
-        return question
-
-    def answer(self, text: str) -> None:
-        """What scontrol prints when it is asked."""
-        question = self.ask()
-        self.core.answered(JobAnswered(question, read_show(text, question.job)), self.now)
-
-    def fail(self, problem: str, *, gone: bool = False) -> None:
-        """Slurm has no answer."""
-        self.core.answered(JobAnswered(self.ask(), problem=problem, gone=gone), self.now)
-
-    @property
-    def page(self) -> dict[str, Any]:
-        """As HTTP shows the run."""
-        (run,) = self.core.snapshot(self.now).runs
-        return run.page
-
-    def firing(self, kind: str) -> list[Transition]:
-        """Incidents of a kind that a person was told of."""
-        return [one for one in self.told if one.incident == kind and one.status == "firing" and not one.quiet]
+from tests.monitor.slurm.site import NOW, PATH, Site, shown
 
 
 def test_a_job_is_asked_about_once_a_minute() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.slurm.replies import ReplyError, read_account, read_show
-from tests.monitor.slurm.shown import NOW, shown
+from tests.monitor.slurm.site import NOW, shown
 
 
 def test_a_running_job() -> None:

@@ -1,0 +1,129 @@
+"""Orders in, outcomes out: the commands of a step, one after the other, on a thread of its own.
+
+Law: no shell, argument lists only; each command is bounded in time. Before the first one Slurm is asked once more: a
+job that has ended, was requeued or runs again since the plan was made is left alone.
+Risk left: what happens to the job in the moment between that answer and the command.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Final
+
+from monitor.clock import Clock
+from monitor.hands.messages import Order, StepDone
+from monitor.run.job import OVER
+from monitor.slurm.client import look_up, program
+from monitor.slurm.messages import JobQuestion
+from monitor.slurm.process import Finished, run
+from monitor.slurm.settings import SlurmSettings
+
+_MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 16 KiB of stacks each
+_CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "srun"})
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_SUBMITTED: Final = re.compile(rb"(\d{1,12})(?:;[\w.-]{1,64})?\s*")
+
+_log = logging.getLogger(__name__)
+
+
+class Executor:
+    """Started at once; `stop` leaves a command that runs to end by itself: its step is unknown to the next daemon."""
+
+    def __init__(self, settings: SlurmSettings, clock: Clock, wake: Callable[[], None]) -> None:
+        """`wake` makes the loop turn."""
+        self.settings = settings
+        """May be replaced while it works."""
+        self.directory = Path("stacks")
+        """For dumps that name no other."""
+        self._clock, self._wake = clock, wake
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[StepDone] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hands", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def put(self, order: Order) -> None:
+        """To be done when what came before is done."""
+        self._orders.put(order)
+
+    def done(self) -> list[StepDone]:
+        """Outcomes since the last call."""
+        taken: list[StepDone] = []
+        while not self._done.empty():
+            taken.append(self._done.get_nowait())
+        return taken
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stopping.set()
+        self._orders.put(None)
+
+    def _run(self) -> None:
+        while (order := self._orders.get()) is not None and not self._stopping.is_set():
+            try:
+                ok, outcome = self.carry_out(order)
+            except Exception as error:  # noqa: BLE001 - a bug must not leave a course without an outcome
+                _log.exception("run=%s action=%s", order.run, order.action)
+                ok, outcome = False, f"{type(error).__name__} in the executor"
+            level = logging.WARNING if ok else logging.ERROR
+            _log.log(level, "run=%s job=%s action=%s ok=%s %s", order.run, order.job, order.action, ok, outcome)
+            self._done.put(StepDone(order.course, order.step, ok, outcome))
+            self._wake()
+
+    def carry_out(self, order: Order) -> tuple[bool, str]:
+        """Do it now; whether that went well, and what came of it."""
+        objection = self._objection(order) if order.check else ""
+        if objection:
+            return False, f"not done: {objection}"
+        if order.action == "dump_stacks":
+            return self._dump(order)
+        for place, command in enumerate(order.commands):
+            finished = self._call(command, order.timeout)
+            if finished.message:
+                if 0 < place < len(order.commands) - 1:  # held for a change that was refused: never left so
+                    self._call(order.commands[-1], order.timeout)
+                return False, f"{command[0]} {command[1]}: {finished.message}"
+        submitted = _SUBMITTED.fullmatch(finished.output) if order.action == "resubmit" else None
+        return True, f"submitted job {submitted[1].decode()}" if submitted else "done"
+
+    def _objection(self, order: Order) -> str:
+        """Why the job is not what it was when the plan was made."""
+        answer = look_up(self.settings, self._clock, JobQuestion(order.run, order.job))
+        job = answer.job
+        if job is None:
+            return answer.problem
+        if job.restarts != order.job_restarts or job.started_at != order.job_started_at:
+            return f"job {order.job} was started anew since"
+        if order.over != (job.state in OVER) or (not order.over and job.state != "RUNNING"):
+            return f"job {order.job} is {job.state} now"
+        return ""
+
+    def _call(self, command: Sequence[str], timeout: float | None, copy: IO[bytes] | None = None) -> Finished:
+        path = program(self.settings, command[0]) if command[0] in _CLIENTS else None
+        if path is None:
+            return Finished(None, problem=f"there is no {command[0]} here")
+        return run([path, *command[1:]], self._clock, timeout or self.settings.timeout, _MOST, copy=copy)
+
+    def _dump(self, order: Order) -> tuple[bool, str]:
+        directory = Path(order.directory) if order.directory else self.directory
+        at = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y%m%dT%H%M%SZ")
+        path = directory / f"{_UNSAFE.sub('_', order.run)[:100]}-{order.job}-{at}.txt"
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with path.open("xb") as stream:
+                finished = self._call(order.commands[0], order.timeout, stream)
+        except OSError as error:
+            return False, f"{path}: {error.strerror or error}"
+        size = path.stat().st_size
+        if finished.message:
+            return False, f"{finished.message}; {size} bytes in {path}"
+        return size > 0, f"{size} bytes in {path}"

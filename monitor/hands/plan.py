@@ -1,0 +1,246 @@
+"""An incident, a policy, what Slurm says of the job and what was done before: what is to be done, and when. Pure.
+
+Whatever is in doubt ends in a reason why nothing is done: the log cannot be read, the job is not known or not running,
+the daemon was away, the policy has acted often enough. Node names come from the evidence, and are used only if the
+job's own node list has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from monitor.detectors.base import RANK, duration
+from monitor.hands.record import Course, Record, Step, shown
+from monitor.hands.settings import (
+    RESTARTS,
+    Action,
+    Cancel,
+    DumpStacks,
+    Notify,
+    Policy,
+    Requeue,
+    Resubmit,
+    Signal,
+)
+from monitor.incidents import Incident
+from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
+from monitor.run.job import OVER, RUNNING
+from monitor.run.state import Job, RunState
+
+_DAY: Final = 86400.0
+_RETURNED: Final = 60.0
+"""Seconds that a daemon that was away watches before it acts, even where `lasting` is shorter."""
+_FRESH: Final = 3.0
+"""Intervals between two questions to Slurm after which an answer is old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a policy has to do about an incident. `at`: the instant when it is due; `why_not`: why nothing is done."""
+
+    policy: Policy
+    incident: Incident
+    at: float
+    steps: tuple[Step, ...] = ()
+    why_not: str = ""
+    gave_up: bool = False
+
+
+def matches(policy: Policy, run: str, incident: Incident) -> bool:
+    """Is the policy for this incident?"""
+    failure = incident.evidence.get("failure")
+    return (
+        incident.incident in policy.incidents
+        and RANK[incident.severity] >= RANK[policy.minimum_severity]
+        and (incident.kept_back or not incident.quiet)
+        and (not policy.phases or incident.phase in policy.phases)
+        and (not policy.failures or incident.incident != "crash" or failure in policy.failures)
+        and (not policy.runs or any(fnmatchcase(run, pattern) for pattern in policy.runs))
+    )
+
+
+def plan(policy: Policy, state: RunState, incident: Incident, record: Record, since: float, now: float) -> Plan | None:
+    """What the policy has to do; None where it was done, or is under way. `since`: since when the incident has been one
+    for this policy, in a run that was followed without a gap.
+    """
+    if any(_same(course, policy, state, incident) for course in record.courses):
+        return None
+    returned = since - incident.opened_at > policy.lasting
+    at = since + max(policy.lasting, _RETURNED if returned else 0.0)
+    why_not = _forbidden(policy, state, incident, record, now)
+    if why_not:
+        return Plan(policy, incident, at, why_not=why_not)
+    gave_up = _attempts(state, record) >= policy.attempts and any(isinstance(one, RESTARTS) for one in policy.actions)
+    actions = _last_actions(policy.actions) if gave_up else policy.actions
+    steps: list[Step] = []
+    for action in actions:
+        step = _step(action, policy, state, incident, actions)
+        if isinstance(step, str):
+            return Plan(policy, incident, at, why_not=step)
+        steps.append(step)
+    return Plan(policy, incident, at, tuple(steps), gave_up=gave_up)
+
+
+def is_fresh(state: RunState, since: float, now: float, interval: float) -> bool:
+    """Has Slurm been asked about the job since then, and lately?"""
+    return state.job is not None and state.job.asked_at >= since and now - state.job.asked_at <= _FRESH * interval
+
+
+def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
+    """The plan as it enters the record."""
+    job, policy = state.job, made.policy
+    steps = list(made.steps)
+    for step in steps:
+        if policy.dry_run and step.status == "waiting":
+            step.status = "dry_run"
+    return Course(
+        number=number,
+        run=state.name,
+        policy=policy.name,
+        incident=made.incident.incident,
+        severity=made.incident.severity,
+        opened_at=made.incident.opened_at,
+        planned_at=now,
+        dry_run=policy.dry_run,
+        steps=steps,
+        job=_id(job) if job is not None else "",
+        job_started_at=job.started_at if job is not None else None,
+        job_restarts=job.restarts if job is not None else 0,
+        over=job is not None and job.state in OVER,
+        checkpoint=state.checkpoints.last_iteration,
+        gave_up=made.gave_up,
+    )
+
+
+def _same(course: Course, policy: Policy, state: RunState, incident: Incident) -> bool:
+    if course.run != state.name:
+        return False
+    return (course.policy, course.incident, course.opened_at) == (policy.name, incident.incident, incident.opened_at)
+
+
+def _forbidden(policy: Policy, state: RunState, incident: Incident, record: Record, now: float) -> str:
+    """Why the policy does nothing here, whatever its actions are."""
+    if record.began_at is None or incident.since < record.began_at:
+        return "the trouble is older than the record of what was done"
+    if state.lost or state.unreadable:
+        return "a file of the run cannot be read"
+    own = [course for course in record.courses if course.run == state.name]
+    if any(course.open for course in own):
+        return "another policy is at work"
+    done = [course for course in own if course.policy == policy.name and course.dry_run == policy.dry_run]
+    if sum(now - course.planned_at < _DAY for course in done) >= policy.per_day:
+        return f"it has acted {policy.per_day} times in 24 hours"
+    job = state.job
+    if all(isinstance(action, Notify) for action in policy.actions):
+        return ""
+    if job is None:
+        return "the run's Slurm job is not known"
+    if job.components:
+        return "the job is one of several that run as one"
+    if job.state not in RUNNING and job.state not in OVER:
+        return f"job {_id(job)} is {job.state}"
+    for course in own:
+        same = (course.job, course.job_restarts) == (_id(job), job.restarts)
+        if same and course.ends and not course.dry_run:
+            return f"policy {course.policy} has dealt with job {course.job}"
+    return ""
+
+
+def _attempts(state: RunState, record: Record) -> int:
+    """Restarts since the last new checkpoint."""
+    last = state.checkpoints.last_iteration
+    return sum(course.run == state.name and course.restarts and course.checkpoint == last for course in record.courses)
+
+
+def _last_actions(actions: Sequence[Action]) -> list[Action]:
+    """The same without a restart: what holds nodes is ended."""
+    kept: list[Action] = [action for action in actions if not isinstance(action, RESTARTS)]
+    return kept if any(isinstance(action, Cancel) for action in kept) else [*kept, Cancel()]
+
+
+def _step(action: Action, policy: Policy, state: RunState, incident: Incident, actions: Sequence[Action]) -> Step | str:
+    """The action's commands, or why it cannot be done."""
+    if isinstance(action, Notify):
+        return Step("notify", to=list(action.to))
+    job = state.job
+    assert job is not None  # _forbidden has asked
+    number, over = _id(job), job.state in OVER
+    if isinstance(action, DumpStacks | Signal | Cancel) and over:
+        tag = str(action.__struct_config__.tag)
+        return Step(tag, status="skipped", outcome="the job has ended")
+    nodes = _suspects(policy, job, incident) if isinstance(action, RESTARTS) and action.exclude else ""
+    match action:
+        case DumpStacks():
+            return _dump(action, job)
+        case Signal():
+            return Step("signal", [["scancel", f"--signal={action.signal}", number]])
+        case Cancel():
+            return Step("cancel", [["scancel", number]])
+        case Requeue():
+            return _requeue(job, nodes)
+        case Resubmit():
+            if not over and not any(isinstance(one, Cancel) for one in actions):
+                return f"job {number} is running: without cancel, resubmit would wait for its end"
+            command = ["sbatch", "--parsable", f"--dependency=afterany:{number}"]
+            command += [f"--chdir={job.directory}"] if job.directory.startswith("/") else []
+            left_out = nodes or job.excluded
+            command += [f"--exclude={left_out}"] if left_out else []
+            return Step("resubmit", [[*command, *action.command]])
+
+
+def _dump(action: DumpStacks, job: Job) -> Step | str:
+    try:
+        count = len(expand(job.nodes))
+    except HostlistError as error:
+        return f"the job's node list is not understood: {error}"
+    if not count:
+        return "Slurm does not tell the job's nodes"
+    command = ["srun", "--overlap", f"--jobid={_id(job)}", f"--nodes={count}", f"--ntasks={count}"]
+    command += ["--ntasks-per-node=1", "--label", *action.command]
+    return Step("dump_stacks", [command], timeout=action.timeout, directory=action.directory)
+
+
+def _requeue(job: Job, nodes: str) -> Step | str:
+    if not (job.batch and job.requeue):
+        return f"job {_id(job)} was not submitted by sbatch, or with --no-requeue"
+    if not nodes:
+        return Step("requeue", [["scontrol", "requeue", _id(job)]])
+    # Held first: Slurm would start it anew before it knows what to leave out.
+    change = ["scontrol", "update", f"JobId={_id(job)}", f"ExcNodeList={nodes}"]
+    return Step("requeue", [["scontrol", "requeuehold", _id(job)], change, ["scontrol", "release", _id(job)]])
+
+
+def _suspects(policy: Policy, job: Job, incident: Incident) -> str:
+    """The nodes to leave out, those that the job leaves out already among them, as a Slurm list; empty: none new."""
+    told = incident.evidence.get("nodes")
+    named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
+    try:
+        own, before = set(expand(job.nodes)), expand(job.excluded)
+    except HostlistError:
+        return ""
+    names = {_short(name, own) for name in named if isinstance(name, str) and is_node_name(name)} & own
+    return compress([*before, *names]) if 0 < len(names) <= policy.most_excluded else ""
+
+
+def _short(name: str, own: set[str]) -> str:
+    """A host's name as Slurm calls it: without its domain, if that is how the job's list has it."""
+    return name if name in own else name.partition(".")[0]
+
+
+def _id(job: Job) -> str:
+    return job.array_id or job.id
+
+
+def describe(made: Plan, now: float) -> str:
+    """A line for the page and for messages: when, what exactly, or why not."""
+    policy = made.policy
+    if made.why_not:
+        return f"{policy.name}: does nothing: {made.why_not}"
+    commands = "; ".join(shown(step) for step in made.steps if step.status != "skipped")
+    left = made.at - now
+    when = f"in {duration(left)}" if left > 0 else "now"
+    stop = f", no restart after {policy.attempts} without a new checkpoint" if made.gave_up else ""
+    return f"{policy.name}: {'would run' if policy.dry_run else 'runs'} {when}{stop}: {commands or 'nothing'}"

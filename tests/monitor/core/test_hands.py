@@ -1,0 +1,315 @@
+"""Policies through the real core: what is planned, in which order it is done, and all that keeps it from being done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.config import ConfigError, load
+from monitor.core import Core
+from monitor.core.hands import Message
+from monitor.follow.messages import Unreadable
+from monitor.hands.messages import Order, StepDone
+from monitor.hands.record import Course
+from monitor.slurm.messages import JobAnswered, JobQuestion
+from monitor.slurm.replies import ReplyError, read_show
+from monitor.store import decode, encode
+from tests.lines import line
+from tests.monitor.slurm.site import PATH, Site, shown
+
+REQUEUE = "{name: p, incidents: [hang, crash], lasting: 30s, dry_run: false, actions: [{type: requeue}]}"
+RESUBMIT = (
+    "{name: p, incidents: [hang, crash], lasting: 30s, dry_run: false, actions: [{type: dump_stacks, command: "
+    "[/opt/d]}, {type: cancel}, {type: resubmit, command: [train.sbatch, --size=7b]}]}"
+)
+
+
+class Handy(Site):
+    """The same with policies: Slurm answers as `job` says, and every turn of the loop is made."""
+
+    def __init__(self, policy: str = REQUEUE, *settings: str, **job: object) -> None:
+        self.job: dict[str, object] | None = job
+        self.orders, self.said = list[Order](), list[Message]()
+        self.disk = True
+        super().__init__(PATH, 1000, 5, f"policies=[{policy}]", "slurm.interval=20s", *settings)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, and the loop turns."""
+        for _ in range(int(seconds)):
+            super().wait(1)
+            self.turn()
+
+    def turn(self) -> None:
+        """As the daemon's loop, with a disk that takes the state at once, or not at all."""
+        for question in self.core.questions(self.now):
+            if self.job is not None:
+                self.reply(question.job)
+        self.said += self.core.act(self.now)
+        if self.disk:
+            self.core.hands.saved = self.core.hands.stamp
+        self.orders += self.core.hands.orders()
+
+    def reply(self, number: str) -> None:
+        """Slurm's answer."""
+        question = JobQuestion("r", number)
+        try:
+            answer = JobAnswered(question, read_show(shown(**self.job), number))  # type: ignore[arg-type]
+        except ReplyError as error:
+            answer = JobAnswered(question, problem=str(error))
+        self.core.answered(answer, self.now)
+
+    def done(self, outcome: str = "done", *, ok: bool = True) -> Order:
+        """The only order that waits was carried out."""
+        (order,) = self.orders
+        self.orders.clear()
+        self.core.hands.settle(StepDone(order.course, order.step, ok, outcome), self.now)
+        return order
+
+    @property
+    def courses(self) -> list[Course]:
+        """The record."""
+        return self.core.hands.record.courses
+
+    def blame(self, *nodes: str) -> None:
+        """The log says which node it was: a rank failed there."""
+        for node in nodes:
+            self.write(f"srun: error: {node}: task 1: Segmentation fault\n")
+
+
+def test_a_hang_that_lasts_is_requeued_once() -> None:
+    """After `lasting`, once, however long it stands; the message that it hangs says what will be done."""
+    site = Handy()
+    site.wait(75)
+    (hang,) = site.firing("hang")
+    assert hang.evidence["actions"] == ["p: runs in 30 s: scontrol requeue 1234"]
+    assert site.orders == []
+    site.wait(30)
+    order = site.done()
+    assert order.commands == (("scontrol", "requeue", "1234"),)
+    assert (order.job, order.job_restarts, order.over, order.check) == ("1234", 0, False, True)
+    site.wait(2)
+    (message,) = site.said
+    assert message.transition.summary == "policy p, hang, job 1234: requeue done (done)"
+    assert message.transition.evidence["actions"] == ["requeue: scontrol requeue 1234: done"]
+    site.wait(3600)
+    assert site.orders == []
+    assert len(site.courses) == 1
+    assert "requeue done" in site.page["actions"][-1]
+    assert site.page["history"][-1]["summary"] == message.transition.summary
+
+
+def test_a_dry_run_shows_the_commands_and_does_nothing() -> None:
+    """The default: the same plan, said once."""
+    site = Handy(REQUEUE.replace("dry_run: false, ", ""))
+    site.wait(600)
+    assert site.orders == []
+    (message,) = site.said
+    assert message.transition.summary == "policy p (dry run), hang, job 1234: would run scontrol requeue 1234"
+    assert site.firing("hang")[0].evidence["actions"] == ["p: would run in 30 s: scontrol requeue 1234"]
+
+
+def test_stacks_cancel_and_a_new_job_without_the_node() -> None:
+    """In order, one at a time, each handed out when the one before is done; a dump that fails stops nothing."""
+    site = Handy(RESUBMIT)
+    site.blame("n-02")
+    site.wait(60)
+    dump = site.done("exit 1", ok=False)
+    assert dump.commands[0] == (
+        "srun", "--overlap", "--jobid=1234", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--label", "/opt/d",
+    )  # fmt: skip
+    site.wait(2)
+    assert site.done().commands == (("scancel", "1234"),)
+    site.job = {"state": "CANCELLED", "EndTime": int(site.now)}
+    site.wait(2)
+    order = site.done("submitted job 1240")
+    assert order.commands == (
+        ("sbatch", "--parsable", "--dependency=afterany:1234", "--chdir=/home/ada", "--exclude=n-02", "train.sbatch",
+         "--size=7b"),
+    )  # fmt: skip
+    assert (dump.check, order.check) == (True, False)
+    site.wait(5)
+    assert "resubmit done (submitted job 1240)" in site.said[-1].transition.summary
+
+
+def test_a_requeue_without_a_node_holds_the_job_first() -> None:
+    """What was left out before stays left out; a domain behind a name is no other node."""
+    site = Handy(REQUEUE, ExcNodeList="n-[07-08]")
+    site.blame("n-02.cluster.local")
+    site.wait(60)
+    assert site.done().commands == (
+        ("scontrol", "requeuehold", "1234"),
+        ("scontrol", "update", "JobId=1234", "ExcNodeList=n-[02,07-08]"),
+        ("scontrol", "release", "1234"),
+    )
+
+
+def test_only_nodes_of_the_job_are_left_out_and_only_a_few() -> None:
+    """A log names a node of another job; a log blames every node."""
+    site = Handy()
+    site.blame("n-77")
+    site.wait(60)
+    assert site.done().commands == (("scontrol", "requeue", "1234"),)
+    site = Handy(REQUEUE.replace("lasting", "most_excluded: 0, lasting"))
+    site.blame("n-02")
+    site.wait(60)
+    assert site.done().commands == (("scontrol", "requeue", "1234"),)
+
+
+def test_what_recovers_is_left_alone() -> None:
+    """The run goes on before the time is over, or while the step waits to be saved."""
+    site = Handy()
+    site.wait(70)
+    for number in range(6, 26):
+        site.write(line(number, seconds=10.0))
+        site.wait(10)
+    assert len(site.firing("hang")) == 1
+    assert site.courses == []
+    site = Handy(RESUBMIT)
+    site.disk = False
+    site.wait(100)
+    assert len(site.courses) == 1
+    assert site.orders == []  # begun, not saved
+    site.write(line(6) + line(7))
+    site.wait(1)
+    site.disk = True
+    site.wait(5)
+    site.done(ok=False)
+    site.wait(5)
+    assert site.orders == []
+    assert [step.status for step in site.courses[0].steps] == ["failed", "skipped", "skipped"]
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        ({"state": "PENDING", "Restarts": 1}, ""),
+        ({"state": "COMPLETING"}, "job 1234 is COMPLETING"),
+        ({"BatchFlag": 0}, "not submitted by sbatch"),
+        ({"Requeue": 0}, "not submitted by sbatch"),
+        ({"HetJobId": 1234}, "one of several"),
+        ({"UserId": "bob(1001)"}, "job is not known"),
+        ({"JobName": "x JobState=RUNNING"}, "job is not known"),
+    ],
+)
+def test_a_job_that_is_not_in_order_is_left_alone(job: dict[str, object], why: str) -> None:
+    """Waiting, ending, interactive, one of several, another's, or one that Slurm does not describe."""
+    site = Handy(**job)
+    site.wait(300)
+    assert (site.orders, site.courses) == ([], [])
+    assert why in " ".join(site.page["actions"])
+
+
+def test_old_answers_of_slurm_are_not_acted_on() -> None:
+    """Slurm has not answered since the trouble began."""
+    site = Handy()
+    site.wait(20)
+    site.job = None
+    site.wait(600)
+    assert site.orders == []
+
+
+def test_a_run_that_cannot_be_read_is_left_alone() -> None:
+    """Its file is unreadable; once it can be read again the time counts anew."""
+    site = Handy()
+    site.wait(70)
+    site.core.handle(Unreadable(PATH, 5, "Input/output error", site.now), site.now)
+    site.wait(600)
+    assert site.orders == []
+
+
+def test_a_daemon_that_was_away_waits_anew() -> None:
+    """The loop stood still for an hour, over which the hang has lasted: nothing until it was watched for a minute."""
+    site = Handy()
+    site.wait(70)
+    site.now += 3600.0
+    site.wait(50)
+    assert site.orders == []
+    site.wait(30)
+    assert len(site.orders) == 1
+
+
+def test_nothing_is_done_twice_after_a_crash() -> None:
+    """Killed after the step was saved as begun: the next daemon says that it may have been done, and leaves it."""
+    site = Handy()
+    site.wait(110)
+    assert len(site.orders) == 1
+    saved = decode(encode(site.core.save(site.now)), type(site.core.save(site.now)))
+    again = Core(load("", ["runs=[{name: r, paths: [/l/*]}]", f"policies=[{REQUEUE}]", "slurm.interval=20s"]))
+    again.restore(saved)
+    again.hands.saved = 10**9
+    messages = []
+    for _ in range(300):
+        site.now += 1.0
+        messages += again.act(site.now)
+        assert again.hands.orders() == []
+    assert "requeue unknown" in messages[0].transition.summary
+    assert len(again.hands.record.courses) == 1
+
+
+def test_trouble_that_is_older_than_the_record_is_left_alone() -> None:
+    """The state was lost: nobody knows what was done about it."""
+    site = Handy()
+    site.core.hands.record = replace(site.core.hands.record, began_at=site.now + 1)
+    site.wait(300)
+    assert site.orders == []
+    assert "older than the record" in " ".join(site.page["actions"])
+
+
+def test_no_more_than_so_often_a_day_and_no_more_without_a_checkpoint() -> None:
+    """Hang after hang in job after job: two restarts a day; with ten a day, three, and then the job is cancelled."""
+    for policy, expected in (
+        (REQUEUE, ["requeue"] * 2),
+        (REQUEUE.replace("lasting", "per_day: 10, lasting"), ["requeue"] * 3 + ["scancel"] * 3),
+    ):
+        site = Handy(policy)
+        done = []
+        for launch in range(6):
+            site.wait(150)
+            if site.orders:
+                done.append(site.done().commands[0][-2])
+            site.job = {"Restarts": launch + 1, "SubmitTime": int(site.now), "StartTime": int(site.now)}
+            for number in range(6 + 5 * launch, 11 + 5 * launch):
+                site.write(line(number, seconds=10.0))
+                site.wait(10)
+        assert done == expected
+    assert "restarts no more" in site.said[-1].transition.summary
+
+
+def test_without_a_state_directory_nothing_is_done() -> None:
+    """Nobody would remember it."""
+    site = Handy()
+    site.core.hands.kept = False
+    site.wait(300)
+    assert site.orders == []
+    assert "no state directory" in " ".join(site.page["actions"])
+
+
+def test_notify_goes_to_those_that_are_named() -> None:
+    """After `lasting`, and without any job."""
+    with pytest.raises(ConfigError, match="there is no notifier 'boss'"):
+        load("", ["policies=[{name: p, incidents: [hang], actions: [{type: notify, to: [boss]}]}]"])
+    site = Handy(
+        "{name: p, incidents: [hang], lasting: 10m, dry_run: false, actions: [{type: notify, to: [boss]}]}",
+        "notifiers=[{type: webhook, name: boss, url: 'http://x/'}]",
+    )
+    site.wait(700)
+    assert [message.to for message in site.said] == [("boss",), None]
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ("[{type: requeue}, {type: cancel}]", "requeue ends and restarts the job by itself"),
+        ("[{type: resubmit, command: [x]}, {type: cancel}]", "cancel stands behind resubmit"),
+        ("[{type: cancel}, {type: signal}]", "need the job running"),
+        ("[{type: cancel}, {type: cancel}]", "stands there twice"),
+        ("[{type: signal, signal: KILL}]", "got .KILL"),
+        ("[]", "at least one item"),
+        ("[{type: reboot}]", "expected one of dump_stacks"),
+    ],
+)
+def test_actions_that_make_no_sense_are_refused(actions: str, message: str) -> None:
+    """In the configuration, not at three in the morning."""
+    with pytest.raises(ConfigError, match=message):
+        load("", [f"policies=[{{name: p, incidents: [hang], actions: {actions}}}]"])
