@@ -23,6 +23,7 @@ TOOLS = {
     "shellcheck": ("shellcheck",),
     "systemd": ("systemd-analyze",),
     "compose": ("docker-compose",),
+    "slurm": ("sbatch", "srun", "scontrol", "py-spy"),
 }
 """Programs that the tests of a marker start; Debian's packages are listed in .ci/run."""
 

@@ -204,6 +204,7 @@ class Hands:
             messages.append(Message(self._event(course, run, now)))
             if run is not None:
                 run.book.history.append(messages[-1].transition)
+                run.dirty = True
         return messages
 
     def _next(self, course: Course, run: Run | None) -> Step | None:

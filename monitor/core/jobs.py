@@ -69,7 +69,8 @@ class Jobs:
             if run.archived or not (run.state.live and run.state.proven) or self._is_settled(run, asked):
                 continue
             asked = self._asked.setdefault(name, _Asked(now))
-            asked.at, asked.candidate = now, self._candidate(run, sources, own)
+            before, asked.at, asked.candidate = asked.candidate, now, self._candidate(run, sources, own)
+            asked.account = asked.account and asked.candidate == before
             if asked.candidate is None:
                 continue
             asked.waiting = True

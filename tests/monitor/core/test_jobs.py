@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.slurm.messages import JobAnswered
 from monitor.slurm.replies import read_account, read_show
 from monitor.store import decode, encode
+from tests.lines import line
 from tests.monitor.slurm.site import NOW, PATH, Site, shown
 
 
@@ -160,6 +162,23 @@ def test_slurm_that_does_not_answer_costs_nothing() -> None:
     site.fail("Slurm knows no job 1234", gone=True)
     site.wait(61)
     assert site.ask().account
+
+
+def test_the_accounting_is_asked_of_the_job_that_was_cancelled_alone() -> None:
+    """The next launch writes into another file: its job is asked about like any other."""
+    site = Site()
+    site.answer(shown(state="CANCELLED", EndTime=int(site.now)))
+    site.wait(30)
+    path = "/l/slurm-1235.out"
+    for message in (
+        Opened(path, path, None, 0, site.now, False, owner=1000),
+        CaughtUp(path, site.now),
+        Data(path, 0, line(6).encode(), site.now, site.now, 0),
+    ):
+        site.core.handle(message, site.now)
+    site.wait(31)
+    question = site.ask()
+    assert (question.job, question.account) == ("1235", False)
 
 
 def test_what_is_known_of_the_job_survives_a_restart() -> None:

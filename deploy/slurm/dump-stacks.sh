@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The stacks of a job's Python processes on this node: what the action dump_stacks starts once on each node of the job
+# (srun --overlap). Writes to standard output; the monitor keeps it. It must lie where the nodes see it.
+#
+#   PY_SPY   the program (py-spy); `pip install py-spy` into the job's environment, or a static copy beside this file.
+#            It needs the right to trace: the same user, and kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE.
+#
+# Where a process was started with TORCH_NCCL_DEBUG_INFO_PIPE_FILE, its flight recorder is asked to dump as well.
+set -uo pipefail
+
+py_spy="${PY_SPY:-$(command -v py-spy || echo "$(dirname "$0")/py-spy")}"
+job="${SLURM_JOB_ID:?this runs under srun}"
+echo "node ${SLURMD_NODENAME:-$(hostname)}, job $job, $(date -u +%FT%TZ)"
+
+# This job's Python processes on this node, by their own environment; the steps of other nodes are seen where several
+# slurmd share a host, so the node is compared too.
+found=0
+for directory in /proc/[0-9]*; do
+    pid="${directory#/proc/}"
+    if [ "$pid" = "$$" ] || [ ! -r "$directory/environ" ]; then continue; fi
+    case "$(readlink "$directory/exe" 2>/dev/null)" in */python*) ;; *) continue ;; esac
+    environment="$(tr '\0' '\n' <"$directory/environ" 2>/dev/null)" || continue
+    grep -qx "SLURM_JOB_ID=$job" <<<"$environment" || continue
+    grep -qx "SLURMD_NODENAME=${SLURMD_NODENAME:-}" <<<"$environment" || continue
+    rank="$(sed -n 's/^RANK=//p' <<<"$environment" | head -1)"
+    rank="${rank:-$(sed -n 's/^SLURM_PROCID=//p' <<<"$environment" | head -1)}"
+    found=$((found + 1))
+    echo "== rank ${rank:-?}, pid $pid: $(tr '\0' ' ' <"$directory/cmdline" | cut -c1-200)"
+    timeout 30 "$py_spy" dump --pid "$pid" 2>&1 || echo "no stack of pid $pid"
+    pipe="$(sed -n 's/^TORCH_NCCL_DEBUG_INFO_PIPE_FILE=//p' <<<"$environment" | head -1)"
+    if [ -n "$pipe" ] && [ -p "$pipe$rank.pipe" ]; then
+        timeout 5 tee "$pipe$rank.pipe" <<<1 >/dev/null && echo "flight recorder of rank $rank asked to dump"
+    fi
+done
+echo "$found processes"
+[ "$found" -gt 0 ]

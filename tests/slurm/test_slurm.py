@@ -1,0 +1,143 @@
+"""A real Slurm, its jobs, the daemon: a job that hangs is started anew without its bad node; ends are told apart."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e.conftest import RunningDaemon, daemons
+from tests.slurm.cluster import Cluster, cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+ROOT = Path(__file__).parents[2]
+TRAIN = Path(__file__).with_name("train.py")
+DUMP = ROOT / "deploy" / "slurm" / "dump-stacks.sh"
+CONFIG = """
+runs:
+  - {{name: handled, paths: ['{directory}/logs/slurm-*.out']}}
+  - {{paths: ['{directory}/silent/*.log']}}
+slurm: {{interval: 2s}}
+detectors: {{hang: {{minimum: 20s}}}}
+policies:
+  - name: without-the-node
+    incidents: [hang, crash]
+    runs: [handled]
+    lasting: 1s
+    dry_run: false
+    actions:
+      - {{type: dump_stacks, command: ['{dump}'], directory: '{directory}/stacks', timeout: 60s}}
+      - {{type: cancel}}
+      - {{type: resubmit, command: ['{directory}/handled.sbatch']}}
+  - name: would-cancel
+    incidents: [crash]
+    runs: ['*node_down*']
+    lasting: 0s
+    actions: [{{type: notify, to: [nobody]}}]
+notifiers:
+  - {{type: command, name: nobody, command: ['/bin/true']}}
+"""
+
+
+class Site(NamedTuple):
+    """A cluster, the daemon that watches it, and the jobs."""
+
+    slurm: Cluster
+    daemon: RunningDaemon
+    directory: Path
+    jobs: dict[str, str]
+
+    def run(self, name: str) -> dict[str, Any]:
+        """What the page says of the run."""
+        answer = json.loads(self.daemon.get("/api/v1/runs"))
+        runs = answer["runs"] if isinstance(answer, dict) else answer
+        return next((run for run in runs if run["run"] == name), {})
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What policies did to the run."""
+        return [item for item in self.run(name)["history"] if item["summary"].startswith("policy ")]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Four jobs on four nodes, all begun at once: their times overlap."""
+    directory = tmp_path_factory.mktemp("slurm")
+    for name in ("logs", "silent", "checkpoints", "slurm"):
+        (directory / name).mkdir()
+    handled = directory / "handled.sbatch"
+    handled.write_text(
+        "#!/bin/bash\n#SBATCH --job-name=handled --nodes=2 --ntasks-per-node=2\n"
+        f"#SBATCH --chdir={directory}/logs\n"
+        f"srun --label {sys.executable} {TRAIN} {directory}/checkpoints --stop 'node-[01-02]'\n"
+    )
+    silent = directory / "silent.sbatch"  # what Slurm writes at the end is thrown away: the log just ends
+    silent.write_text(
+        "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --no-requeue --output=/dev/null\n"
+        f"mkdir -p {directory}/$SLURM_JOB_NAME\n"
+        f"srun {sys.executable} {TRAIN} {directory}/$SLURM_JOB_NAME "
+        f">{directory}/silent/$SLURM_JOB_NAME-$SLURM_JOB_ID.log 2>/dev/null\n"
+    )
+    config = directory / "config.yaml"
+    config.write_text(CONFIG.format(directory=directory, dump=DUMP))
+    with (
+        cluster(directory / "slurm") as slurm,
+        pytest.MonkeyPatch.context() as patch,
+        daemons(directory) as begin,
+    ):
+        patch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+        jobs = {"handled": slurm.submit(handled)}
+        for name, node in (("time_limit", "node-01"), ("cancelled", "node-01"), ("node_down", "node-04")):
+            jobs[name] = slurm.submit(silent, f"--job-name={name}", f"--nodelist={node}")
+        daemon = begin("--config", str(config))
+        for job in jobs.values():
+            slurm.wait_for(job, "RUNNING")
+        # A time limit has whole minutes; an end that is set has not, and is looked at every half minute.
+        slurm.run("scontrol", "update", f"JobId={jobs['time_limit']}", "EndTime=now")
+        yield Site(slurm, daemon, directory, jobs)
+
+
+def test_a_job_that_hangs_goes_on_without_the_node(site: Site) -> None:
+    """Found, stacks dumped, cancelled, submitted again without the node whose rank did not arrive; it goes on from its
+    checkpoint, and the record says so.
+    """
+    job = site.jobs["handled"]
+    site.slurm.wait_for(job, "CANCELLED", 40.0)
+    site.daemon.wait(lambda: bool(site.events("handled")), 10.0)
+    (told,) = site.events("handled")
+    new = re.search(r"resubmit done \(submitted job (\d+)\)", told["summary"])
+    assert new is not None, told
+    assert f"--dependency=afterany:{job}" in told["evidence"]["actions"][2]
+    (stacks,) = (site.directory / "stacks").iterdir()
+    dumped = stacks.read_text()
+    for rank in range(4):
+        assert f"== rank {rank}, " in dumped
+    assert len(re.findall(r"main \(.*train\.py:\d+\)", dumped)) == 4
+    site.slurm.wait_for(new[1], "RUNNING")
+    shown = site.slurm.show(new[1])
+    assert (shown["ExcNodeList"], shown["NodeList"]) == ("node-02", "node-[01,03]")
+    site.daemon.wait(lambda: (site.run("handled")["iteration"] or 0) > 13, 15.0)
+    run = site.run("handled")
+    assert (run["restarts"], run["state"], run["incidents"]) == (1, "training", [])
+    anew = (site.directory / "logs" / f"slurm-{new[1]}.out").read_text()
+    assert re.findall(r" iteration +(\d+)/", anew)[0] == "11"
+    site.daemon.wait(lambda: site.run("handled")["job"].get("id") == new[1], 10.0)
+
+
+def test_ends_of_which_the_log_says_nothing(site: Site) -> None:
+    """A person cancels, the time is over, a node goes down: each is told as what it is, and none as a hang."""
+    site.slurm.run("scancel", site.jobs["cancelled"])
+    site.slurm.run("scontrol", "update", "NodeName=node-04", "State=DOWN", "Reason=test")
+    expected = {"cancelled": "stopped", "node_down": "node_failure", "time_limit": "time_limit"}
+    for name, failure in expected.items():
+        run = f"{name}-{site.jobs[name]}"
+        site.daemon.wait(lambda run=run: site.run(run)["state"] == "crashed", 45.0)  # type: ignore[misc]
+        page = site.run(run)
+        assert page["failure"].startswith(f"{failure}: Slurm: job {site.jobs[name]} is"), page["failure"]
+        late = [item for item in page["history"] if item["incident"] == "hang"]
+        assert all(item["severity"] == "warning" for item in late)
