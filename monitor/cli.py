@@ -24,6 +24,7 @@ COMMANDS = {
     "assets": "monitor.commands.assets:assets",
     "check-config": "monitor.commands.check_config:check_config",
     "nodes": "monitor.commands.nodes:nodes",
+    "flight-recorder": "monitor.commands.flight_recorder:flight_recorder",
     "top": "monitor.commands.top:top",
 }
 

@@ -376,7 +376,8 @@ def _advice(state: RunState, blocking: str | None) -> str:
     steps = [
         "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for the ones "
         "whose stack differs from the majority",
-        "the flight recorder, if TORCH_NCCL_TRACE_BUFFER_SIZE is set: /tmp/nccl_trace_rank_*",
+        "the flight recorder, if TORCH_NCCL_TRACE_BUFFER_SIZE is set: megatron-monitor flight-recorder "
+        "/tmp/nccl_trace_rank_*",
     ]
     world = state.topology.world_size
     if blocking not in ("1", "true") and (world is None or world >= _BLOCKING_HELPS):

@@ -1,7 +1,8 @@
 """Who did not arrive: what the ranks say of their collectives, to those they wait for. Pure.
 
 A rank that waits in any group is a victim, whatever else it is late for: it waits for somebody itself. What is left is
-either `behind`: it told itself that it had not begun the collective that others gave up on; or `silent`: all others of
+either `behind`: it told itself that it had not begun the collective that others gave up on; or `stuck`: in one that the
+others have finished, which only the flight recorder tells; or `silent`: all others of
 its group gave up, and it said nothing. Silence is a weaker proof, since a killed process is silent too: it names a rank
 only where nearly all others were heard, and never more than one node's worth.
 """
@@ -17,6 +18,7 @@ _SILENT_SHARE = 4  # ranks heard for each silent one: where half of a log is mis
 _MOST_SILENT = 8  # ranks: those of one node
 _WORLD_SHARE = 0.75  # of the world's ranks seen in a group without a name before it is taken for the whole of it
 DEFAULT_GROUP = "default_pg"
+Proof = Literal["behind", "stuck", "silent"]
 
 _OPERATIONS = {
     "allreduce": "all-reduce", "broadcast": "broadcast", "reduce": "reduce", "allgather": "all-gather",
@@ -47,7 +49,7 @@ class Missing:
     """The ranks that the others wait for."""
 
     ranks: tuple[int, ...]
-    proof: Literal["behind", "silent"]
+    proof: Proof
     waiting: int
     """Ranks that wait, in whatever group."""
     operation: str | None
@@ -57,6 +59,8 @@ class Missing:
     """The group's purpose or name."""
     all_others: bool
     """Every other rank of the run waits."""
+    group_key: str
+    """The name that its ranks share."""
 
     def sentence(self, nodes: Mapping[int, str]) -> str:
         """As people say it; `nodes` are those known."""
@@ -69,6 +73,9 @@ class Missing:
         within = f" of {self.group}" if self.group and self.group != DEFAULT_GROUP else ""
         waiting = f"the other {self.waiting} wait" if self.all_others else f"{self.waiting} ranks wait"
         theirs = "it" if one else "them"
+        if self.proof == "stuck":
+            verb = "is" if one else "are"
+            return f"{who}{where} {verb} stuck in {what}{within}, which others have finished; {waiting} for {theirs}"
         if self.proof == "behind":
             return f"{who}{where} never reached {what}{within}; {waiting} for {theirs}"
         return f"{who}{where} did not arrive at {what}{within} and said nothing; {waiting} for {theirs}"
@@ -139,6 +146,10 @@ def missing(
         if len(found) > max(1, len(waiting) // 2):
             return None  # the few that wait are the odd ones: they may have gone astray
         return _told(groups, behind, found, "behind", waiting, world_size)
+    stuck_in = {name: _stuck_ranks(group) for name, group in groups.items()} if members else {}
+    found = set[int]().union(*stuck_in.values())
+    if found and len(found) <= max(1, len(waiting - found) // 2):
+        return _told(groups, stuck_in, found, "stuck", waiting, world_size)
     found = set[int]().union(*silent.values())
     most = min(_MOST_SILENT, max(1, len(waiting) // _SILENT_SHARE))
     if not found or len(waiting) < _LEAST_WAITING or len(found) > most:
@@ -151,6 +162,12 @@ def missing(
 def _stuck(group: _Group) -> int | None:
     """The first collective of the group that did not end; None where nobody waits in it."""
     return min((report.work for report in group.waiting if report.work is not None), default=None)
+
+
+def _stuck_ranks(group: _Group) -> set[int]:
+    """Ranks that wait in a collective that another rank has finished: their own GPU or its link does not go on."""
+    finished = max((report.completed for report in group.reports.values() if report.completed is not None), default=-1)
+    return {report.rank for report in group.waiting if report.work is not None and report.work <= finished}
 
 
 def _members(group: _Group, world_size: int | None, sizes: Mapping[str, int]) -> list[int]:
@@ -168,7 +185,7 @@ def _members(group: _Group, world_size: int | None, sizes: Mapping[str, int]) ->
 
 
 def _told(
-    groups: Mapping[str, _Group], late: Mapping[str, set[int]], found: set[int], proof: Literal["behind", "silent"],
+    groups: Mapping[str, _Group], late: Mapping[str, set[int]], found: set[int], proof: Proof,
     waiting: set[int], world_size: int | None,
 ) -> Missing:  # fmt: skip
     """Of the groups that wait for them, the one in which most ranks do."""
@@ -180,9 +197,10 @@ def _told(
     return Missing(
         ranks=tuple(sorted(found, key=lambda rank: (-times[rank], rank))),
         proof=proof,
-        waiting=len(waiting),
+        waiting=len(waiting - found),
         operation=next((report.operation for report in first if report.operation), None),
         work=work,
         group=next((report.name for report in first if report.name), ""),
-        all_others=world_size is not None and len(waiting) + len(found) == world_size,
+        all_others=world_size is not None and len(waiting | found) == world_size,
+        group_key=name,
     )

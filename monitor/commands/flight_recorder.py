@@ -1,0 +1,113 @@
+"""`flight-recorder`: who did not arrive, from the dumps of PyTorch's flight recorder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from monitor.commands.arguments import files_of
+from monitor.nodes.collectives import operation_name
+from monitor.nodes.flight_recorder import LARGEST, Diagnosis, Dump, NoDumpError, diagnose, rank_of, read_dump
+from monitor.nodes.hostlist import HostlistError, expand
+
+
+@click.command("flight-recorder")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--nodes", "node_list", metavar="LIST", help="The job's Slurm node list: names the ranks' nodes, over "
+              "which srun spreads ranks in blocks.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def flight_recorder(paths: tuple[str, ...], node_list: str | None, as_json: bool) -> None:
+    r"""Tell from flight recorder dumps which rank the others wait for, in which collective, and where it was.
+
+    PATH may be files, directories or globs of dumps whose names end in the rank (nccl_trace_rank_37), pickle or JSON. A
+    pickle is read without executing anything in it. Exit 1 if the dumps do not tell.
+
+    \b
+    Examples:
+      megatron-monitor flight-recorder /tmp/nccl_trace_rank_*
+      megatron-monitor flight-recorder /dumps --nodes "$SLURM_JOB_NODELIST"
+    """
+    try:
+        hosts = expand(node_list) if node_list else []
+    except HostlistError as error:
+        raise click.BadParameter(str(error), param_hint="--nodes") from error
+    found = diagnose(_dumps(paths))
+    if not found.dumps:
+        click.echo("no dump of the flight recorder in " + ", ".join(paths), err=True)
+        sys.exit(1)
+    nodes = _nodes(found, hosts)
+    if as_json:
+        click.echo(json.dumps(_as_json(found, nodes), ensure_ascii=False))
+    else:
+        _print(found, nodes)
+    if found.missing is None:
+        sys.exit(1)
+
+
+def _dumps(paths: Sequence[str]) -> Iterator[Dump]:
+    """One after the other: only what is needed of each stays in memory."""
+    for path in files_of(tuple(paths)):
+        rank = rank_of(Path(path).name)
+        if rank is None:
+            click.echo(f"{path}: its name does not end in a rank", err=True)
+            continue
+        try:
+            with open(path, "rb") as stream:
+                yield read_dump(stream.read(LARGEST + 1), rank)
+        except OSError as error:
+            click.echo(f"{path}: {error.strerror or error}", err=True)
+        except NoDumpError as error:
+            click.echo(f"{path}: {error}", err=True)
+
+
+def _nodes(found: Diagnosis, hosts: Sequence[str]) -> dict[int, str]:
+    """Rank -> node, where ranks divide evenly among the nodes."""
+    world = found.world_size
+    if found.missing is None or not hosts or not world:
+        return {}
+    each, rest = divmod(world, len(hosts))
+    if rest:
+        click.echo(f"{world} ranks do not divide among {len(hosts)} nodes: no node is named", err=True)
+        return {}
+    return {rank: hosts[rank // each] for rank in found.missing.ranks if rank < world}
+
+
+def _as_json(found: Diagnosis, nodes: dict[int, str]) -> dict[str, object]:
+    missing = found.missing
+    told: dict[str, object] = {"dumps": found.dumps, "world_size": found.world_size}
+    if missing is not None:
+        told |= asdict(missing) | {
+            "operation": operation_name(missing.operation),
+            "summary": missing.sentence(nodes),
+            "nodes": list(dict.fromkeys(nodes.values())),
+            "stacks": {str(rank): stack for rank, stack in found.stacks.items()},
+            "waiting_stack": found.waiting_stack,
+        }
+    return told | {"ranks_without_dump": list(found.without_dump)}
+
+
+def _print(found: Diagnosis, nodes: dict[int, str]) -> None:
+    missing = found.missing
+    if missing is None:
+        click.echo(f"{found.dumps} dumps: no rank is behind the others in them", err=True)
+    else:
+        click.echo(missing.sentence(nodes))
+        for rank in missing.ranks:
+            if rank in found.stacks:
+                _print_stack(f"rank {rank}, last recorded in that group", found.stacks[rank])
+        if found.waiting_stack:
+            _print_stack("a rank that waits", found.waiting_stack)
+    if found.without_dump:
+        some = ", ".join(map(str, found.without_dump[:16])) + (" ..." if len(found.without_dump) > 16 else "")
+        click.echo(f"no dump of ranks {some}", err=True)
+
+
+def _print_stack(title: str, frames: Sequence[str]) -> None:
+    click.echo(f"{title}:")
+    for frame in frames:
+        click.echo(f"  {frame}")

@@ -1,0 +1,220 @@
+"""The dumps of PyTorch's flight recorder, one a rank: who is behind, in which collective, and where it was. Pure.
+
+Format: torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.0 to 2.10, as pickle or JSON: `pg_config` (group ->
+name, desc, ranks), `pg_status` (group -> last enqueued, started, completed collective) and `entries` (the last
+collectives: process_group, collective_seq_id, profiling_name, state, frames). A rank waits in the first operation that
+it has not completed; what it enqueued behind it waits for that. Of point-to-point operations only that they wait is
+taken: their numbers are those of a pair. What is not as expected is left out; what is no dump raises NoDumpError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor.nodes.collectives import Missing, Report, missing
+from monitor.nodes.plain_pickle import NotPlainError, read_plain
+
+LARGEST = 256 * 2**20  # bytes: 20,000 entries with deep stacks take some 60 MB
+_RANKS = 100_000
+_FRAMES = 8
+_RANK = re.compile(r"(?:rank_?|_)(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
+_COMPLETED = "completed"
+_PAIRS = "point-to-point"  # stands for all of them
+
+
+class NoDumpError(ValueError):
+    """The file is no dump of the flight recorder; says why."""
+
+
+@dataclass(slots=True)
+class Dump:
+    """One rank's dump."""
+
+    rank: int
+    version: str
+    reports: list[Report] = field(default_factory=list)
+    """Where it stood in each group; `work` only in the group that it waits in."""
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Group -> its ranks."""
+    stacks: dict[str, list[str]] = field(default_factory=dict)
+    """Group -> where the program called its first collective that was not completed, else the last one; innermost
+    first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the dumps tell together."""
+
+    dumps: int
+    missing: Missing | None
+    stacks: Mapping[int, list[str]]
+    """Where the missing ranks last called a collective of that group, where it was recorded."""
+    waiting_stack: list[str]
+    """Where a rank that waits for them called it."""
+    without_dump: tuple[int, ...]
+    """Ranks that groups name and of which there is no dump."""
+    world_size: int | None
+
+
+def rank_of(name: str) -> int | None:
+    """The rank in a dump's name: nccl_trace_rank_37, comm_lib_trace_rank_37, _dump_37, trace_37.json."""
+    match = _RANK.search(name)
+    return int(match[1]) if match else None
+
+
+def read_dump(data: bytes, rank: int) -> Dump:
+    """A dump's bytes. Raises NoDumpError."""
+    value = _plain(data)
+    if not isinstance(value, dict) or not isinstance(value.get("entries"), list | tuple):
+        raise NoDumpError("it holds no `entries`: no dump of the flight recorder")
+    dump = Dump(rank, str(value.get("version", "")))
+    for config in _mappings(value.get("pg_config")):
+        name, ranks = config.get("name"), _ranks(config.get("ranks"))
+        if isinstance(name, str) and ranks:
+            dump.groups[name] = ranks
+    reports = _from_entries(dump, value["entries"])
+    groups = _groups_by_id(value)
+    for key, status in _items(value.get("pg_status")):
+        name = groups.get(key)
+        if name is not None:
+            report = reports.setdefault(name, Report(rank, name))
+            report.enqueued = _larger(report.enqueued, status.get("last_enqueued_collective"))
+            if report.completed is None:
+                report.completed = _larger(None, status.get("last_completed_collective"))
+    for config in _mappings(value.get("pg_config")):
+        report = reports.get(str(config.get("name")))  # type: ignore[assignment]
+        if report is not None and not report.name:
+            report.name = str(config.get("desc") or "")
+    dump.reports = list(reports.values())
+    return dump
+
+
+def diagnose(dumps: Iterable[Dump]) -> Diagnosis:
+    """Who is missing."""
+    known = {dump.rank: dump for dump in dumps}
+    members: dict[str, tuple[int, ...]] = {}
+    for dump in known.values():
+        for name, ranks in dump.groups.items():
+            members.setdefault(name, ranks)
+    reports = [report for dump in known.values() for report in dump.reports]
+    everybody = {rank for ranks in members.values() for rank in ranks}
+    world = len(everybody) or None
+    found = missing(reports, world, members)
+    absent = tuple(sorted(everybody - set(known)))
+    if found is None:
+        return Diagnosis(len(known), None, {}, [], absent, world)
+    stacks = {rank: _stack(known[rank], found.group_key) for rank in found.ranks if rank in known}
+    waits = next((dump for dump in known.values() if dump.rank not in found.ranks and _waits(dump, found)), None)
+    waiting_stack = _stack(waits, found.group_key) if waits is not None else []
+    return Diagnosis(len(known), found, {r: s for r, s in stacks.items() if s}, waiting_stack, absent, world)
+
+
+def _waits(dump: Dump, found: Missing) -> bool:
+    return any(report.group == found.group_key and report.work == found.work for report in dump.reports)
+
+
+def _stack(dump: Dump, group: str) -> list[str]:
+    return dump.stacks.get(group, [])
+
+
+def _plain(data: bytes) -> Any:
+    if len(data) > LARGEST:
+        raise NoDumpError(f"it has {len(data)} bytes; at most {LARGEST} are read")
+    if data[:1] == b"\x80":
+        try:
+            return read_plain(data)
+        except NotPlainError as error:
+            raise NoDumpError(str(error)) from error
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NoDumpError("it is neither JSON nor a pickle of plain values") from error
+
+
+def _from_entries(dump: Dump, entries: Iterable[Any]) -> dict[str, Report]:
+    """Group -> where the rank stood, as its entries say: they are in the order in which they were made."""
+    reports: dict[str, Report] = {}
+    pending: dict[str, int] = {}
+    waits = False
+    for entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        place, number, done = (
+            entry.get("process_group"),
+            entry.get("collective_seq_id"),
+            entry.get("state") == _COMPLETED,
+        )
+        if not isinstance(place, list | tuple) or not place or not isinstance(number, int):
+            continue
+        if entry.get("is_p2p"):
+            if not (done or waits):
+                waits = True
+                reports[_PAIRS] = Report(dump.rank, _PAIRS, work=0)
+            continue
+        group = str(place[0])
+        report = reports.setdefault(group, Report(dump.rank, group, str(place[1]) if len(place) > 1 else ""))
+        report.enqueued = _larger(report.enqueued, number)
+        if done:
+            report.completed = _larger(report.completed, number)
+        elif number < pending.get(group, number + 1):
+            pending[group] = number
+            if not waits:
+                waits, report.work, report.operation = True, number, str(entry.get("profiling_name") or "")
+        if pending.get(group, number) == number:
+            dump.stacks[group] = _frames(entry.get("frames"))
+    for group, first in pending.items():
+        reports[group].completed = first - 1  # what ends behind it, on another stream, does not count
+    return reports
+
+
+def _groups_by_id(value: dict[str, Any]) -> dict[str, str]:
+    """`pg_status` is by the process's own number of a group: entries tell both, else the order in which groups are
+    made, where that agrees with the entries.
+    """
+    told = {
+        str(entry.get("pg_id")): str(entry["process_group"][0])
+        for entry in value["entries"]
+        if isinstance(entry, dict) and isinstance(entry.get("process_group"), list | tuple) and entry["process_group"]
+    }
+    names = [str(config.get("name")) for config in _mappings(value.get("pg_config"))]
+    if all(name.isdigit() for name in names):
+        ordered = {str(place): name for place, name in enumerate(sorted(names, key=int))}
+        if all(ordered.get(key) == name for key, name in told.items()):
+            return ordered
+    return told
+
+
+def _larger(known: int | None, new: Any) -> int | None:
+    if not isinstance(new, int) or isinstance(new, bool):
+        return known
+    return new if known is None else max(known, new)
+
+
+def _frames(frames: Any) -> list[str]:
+    """`name (file:line)`, innermost first."""
+    told: list[str] = []
+    for frame in frames if isinstance(frames, list | tuple) else ():
+        if isinstance(frame, dict) and len(told) < _FRAMES:
+            told.append(f"{frame.get('name')} ({frame.get('filename')}:{frame.get('line')})"[:300])
+    return told
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    """`[0, 1, 2]`, as a list or as text."""
+    if isinstance(value, str):
+        value = [int(number) for number in re.findall(r"\d{1,7}", value[: 9 * _RANKS])]
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(rank for rank in value if isinstance(rank, int))[:_RANKS]
+
+
+def _items(value: Any) -> list[tuple[str, dict[str, Any]]]:
+    return [(str(k), v) for k, v in value.items() if isinstance(v, dict)] if isinstance(value, dict) else []
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [one for _, one in _items(value)]
