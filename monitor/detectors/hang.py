@@ -17,13 +17,13 @@ from monitor.run.flops import computed_tflops
 from monitor.run.iterations import SILENT_SAVE
 from monitor.run.job import evidence as job_evidence
 from monitor.run.job import silent_since, suspended
+from monitor.run.pace import likely_interval
 from monitor.run.phases import ENDED, EVALUATION, SAVE
 from monitor.run.state import RunState
 from monitor.run.units import Seconds
 from parsers.events import Event
 
 _BLOCKING_HELPS = 160  # GPUs from which BLOOM's launches without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
-_INTERVALS = (100, 50, 25, 20, 10, 5, 4, 2, 1)  # that people take
 _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
 _LEAST_TFLOPS = 4.0  # small models on a few GPUs, and slow networks: 1.7 was seen (97 s an iteration, a line each 100)
 
@@ -233,7 +233,7 @@ def _likely_interval(iteration: int, source: str | None) -> int | None:
     """
     if iteration == 1 and source == "trainer":
         return None
-    return next(every for every in _INTERVALS if iteration % every == 0)
+    return likely_interval(iteration)
 
 
 def _evaluating(state: RunState, settings: HangSettings, longest: float | None) -> Budget:

@@ -13,10 +13,16 @@ from monitor.statistics.median import median
 
 _WINDOW = 64  # iterations remembered per batch size: enough for a steady median, short enough to follow a level shift
 _SIZES = 4  # batch sizes remembered: a ramp-up passes through many, only the last few predict the next
+_INTERVALS = (100, 50, 25, 20, 10, 5, 4, 2, 1)  # that people take
 _FEW = 5  # gaps of which one or two may be hiccups
 GAPS_KEPT = 50  # intervals of a phase kept for its budget (docs/incident-record.md, "Budgets of silence")
 HISTOGRAM_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 """Seconds: from a small model on one node to 200B on a few."""
+
+
+def likely_interval(iteration: int) -> int:
+    """How many iterations a line stands for, by the first number that was reported: programs report multiples."""
+    return next(every for every in _INTERVALS if iteration % every == 0)
 
 
 @dataclass(slots=True)

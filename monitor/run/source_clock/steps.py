@@ -1,0 +1,187 @@
+"""What the lines of one file say of their steps: how many iterations a line stands for, how long they took, and where a
+launch begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from monitor.run.pace import likely_interval
+from parsers.events import (
+    ArgumentsDumped,
+    CheckpointLoaded,
+    CheckpointSaved,
+    EngineStepLogged,
+    Event,
+    FailureSeen,
+    IterationLogged,
+    MilestoneReached,
+    ProcessExited,
+    ProcessTerminated,
+    ProgramExited,
+    TopologyLogged,
+    TracebackSeen,
+    TrainerProgressed,
+    TrainerSummary,
+    WatchdogTimedOut,
+)
+
+_LONGEST_INTERVAL = 1000  # iterations between two lines that are believed
+_COPY_BEHIND = 2  # iterations by which a rank's copy lags behind
+_MILESTONES_OF_LAUNCH = ("launched", "initialized")
+ENDS: frozenset[type[Event]] = frozenset(
+    {FailureSeen, ProcessExited, ProcessTerminated, ProgramExited, TrainerSummary, TracebackSeen, WatchdogTimedOut}
+)
+
+
+@dataclass(slots=True)
+class Steps:
+    """The iterations of one file, counted."""
+
+    interval: int | None = None
+    """Iterations that a line stands for; None while unknown."""
+    counted: int | None = None
+    """The last iteration of which the time was counted."""
+    stepped: bool = False
+    """The launch has counted iterations."""
+    counting: bool = False
+    """Some launch has."""
+    ended: bool = False
+    """Something has ended the launch."""
+    _last: dict[type[Event], int] = field(default_factory=dict)
+    """The last iteration that each kind of line reported."""
+    _untimed: int | None = None
+    """An iteration that was reported, but not yet how long it took."""
+    _started: int = 0
+    """The iteration of the checkpoint that was loaded."""
+    bars: dict[int | None, float] = field(default_factory=dict)
+    """By a bar's total: when it began."""
+    _elapsed: float = 0.0
+    """Since the start of the training, as its last line said."""
+    _waited: bool = False
+    """A watchdog has told how long it waited."""
+
+    def peek(self, event: Event) -> int:
+        """Iterations that the line stands for, if it comes next."""
+        number, last = number_of(event), self._last.get(type(event))
+        if number is not None and last is not None and 0 < number - last <= _LONGEST_INTERVAL:
+            return number - last
+        return self._first_steps(number, None) if number is not None and not self.stepped else self.interval or 1
+
+    def count(self, event: Event, following: int | None) -> int:
+        """Iterations that are new with this line; `following` is the next one that is reported."""
+        number = number_of(event)
+        kind = type(event)
+        if number is None:
+            return 0
+        last = self._last.get(kind)
+        known = number == self.counted
+        other = kind is EngineStepLogged and IterationLogged in self._last
+        if last is not None and 0 < last - number <= _COPY_BEHIND and self.stepped:
+            return 0
+        self._last[kind] = number
+        counts_from_0 = kind is IterationLogged
+        if number < (0 if counts_from_0 else 1) or (other and self.stepped):
+            return 0
+        if known and self.stepped:
+            timed = self._untimed == number and seconds_of(event) is not None
+            self._untimed = None if timed else self._untimed
+            return (self.interval or 1) if timed else 0
+        if kind is EngineStepLogged and event.logged_at is None and seconds_of(event) is None:
+            self._untimed = number
+        self.counted = number
+        first = not self.stepped or last is None or number <= last
+        self.stepped, self.ended, self._waited, self.counting = True, False, False, True
+        if not first and last is not None:
+            delta = number - last
+            if delta <= _LONGEST_INTERVAL:
+                self.interval = delta
+                return delta
+            return self.interval or 1
+        return self._first_steps(number, following)
+
+    def _first_steps(self, number: int, following: int | None) -> int:
+        """Iterations that the first line of a launch stands for."""
+        if number <= 0:
+            return 1
+        every = self.interval
+        if every is None and following is not None and 0 < following - number <= _LONGEST_INTERVAL:
+            every = following - number
+        if every is None:
+            every = likely_interval(number) if number <= _LONGEST_INTERVAL else 1
+        elif number % every:
+            every = 1
+        done = number - self._started
+        return min(every, done) if done > 0 else every
+
+    def says(self, event: Event, following: int | None, position: float, dated: bool) -> float | None:
+        """Seconds that the event took, as it says; None where it does not say."""
+        kind = type(event)
+        if kind is IterationLogged or kind is EngineStepLogged:
+            steps = self.count(event, following)
+            seconds = seconds_of(event)
+            since_start = event.elapsed_seconds if isinstance(event, IterationLogged) else None
+            if seconds is None and since_start is not None:
+                before, self._elapsed = self._elapsed, since_start
+                return max(0.0, since_start - before)
+            return 0.0 if steps == 0 else None if seconds is None else seconds * steps
+        if isinstance(event, TrainerProgressed):
+            self.counting = True
+            return self._bar(event, position, dated)
+        if isinstance(event, CheckpointSaved):
+            return event.seconds
+        if isinstance(event, WatchdogTimedOut) and event.waited_seconds and not self._waited:
+            self._waited = True
+            return event.waited_seconds
+        return None
+
+    def _bar(self, event: TrainerProgressed, position: float, dated: bool) -> float:
+        elapsed = event.elapsed_seconds
+        if elapsed is None:
+            return 0.0
+        if event.total not in self.bars:
+            first = not self.bars and not dated
+            self.bars[event.total] = position if first else position - elapsed
+        return max(0.0, self.bars[event.total] + elapsed - position)
+
+    def note(self, event: Event) -> bool:
+        """Remember what the event says of launches. True for the first line of a new one."""
+        kind = type(event)
+        if kind in ENDS:
+            self.ended = True
+        elif isinstance(event, CheckpointLoaded):
+            self._started = event.iteration or 0
+        elif isinstance(event, ArgumentsDumped):
+            interval = event.values.get("log_interval") or event.values.get("logging_steps")
+            if interval is not None and interval.isdigit() and 0 < int(interval) <= _LONGEST_INTERVAL:
+                self.interval = int(interval)
+        begins = isinstance(event, ArgumentsDumped | TopologyLogged) or (
+            isinstance(event, MilestoneReached) and event.milestone in _MILESTONES_OF_LAUNCH
+        )
+        return begins and (self.stepped or self.ended)
+
+    def begin(self) -> None:
+        """A launch begins."""
+        self.stepped = self.ended = self._waited = False
+        self._started, self._elapsed = 0, 0.0
+        self._untimed = self.counted = None
+        self._last.clear()
+        self.bars.clear()
+
+    def wants_seconds(self, event: Event) -> bool:
+        """Whether a launch's first step has come without the time it took, which another form of it may tell."""
+        return not self.stepped and isinstance(event, EngineStepLogged) and event.step > 0 and seconds_of(event) is None
+
+
+def number_of(event: Event) -> int | None:
+    """Of the step that the line reports; None if it reports none by number."""
+    if isinstance(event, IterationLogged):
+        return event.iteration
+    return event.step if isinstance(event, EngineStepLogged) else None
+
+
+def seconds_of(event: Event) -> float | None:
+    """Per iteration, as the line prints."""
+    if isinstance(event, IterationLogged):
+        return event.seconds_per_iteration
+    return event.seconds_per_step if isinstance(event, EngineStepLogged) else None
