@@ -6,7 +6,7 @@ samples; no sample where the log printed nothing. Event times are timestamps, ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -121,11 +121,20 @@ def _durations(view: View) -> Histogram | None:
     pace = view.state.pace
     if not pace.count:
         return None
+    return _histogram(HISTOGRAM_BUCKETS, pace.buckets, pace.sum_seconds)
+
+
+def _over_normal(view: View) -> Histogram | None:
+    counts, total = slowdown.over_normal(view.state)
+    return _histogram(slowdown.OVER_NORMAL, counts, total) if any(counts) else None
+
+
+def _histogram(bounds: Sequence[float], counts: Sequence[int], values: float) -> Histogram:
     total, cumulative = 0, []
-    for bound, count in zip((*HISTOGRAM_BUCKETS, float("inf")), pace.buckets, strict=True):
+    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
         total += count
         cumulative.append(("+Inf" if bound == float("inf") else repr(float(bound)), float(total)))
-    return Histogram(tuple(cumulative), pace.sum_seconds)
+    return Histogram(tuple(cumulative), values)
 
 
 def _incidents(view: View) -> Iterator[Sample]:
@@ -286,6 +295,7 @@ CATALOGUE: tuple[Metric, ...] = (
            lambda v: _one(v.state.pace.baseline)),
     Metric("megatron_slowdown_ratio", "gauge", "Time of the last iteration over the learned normal, over that of before a slowdown as long as it stands; 1.05 is 5 % slower", (),
            lambda v: _one(slowdown.ratio(v.state))),
+    Metric("megatron_iteration_over_normal_ratio", "histogram", "Distribution of the time per iteration over what was normal before it, over that of before a slowdown while one stands", (), _over_normal),
     Metric("megatron_incident", "gauge", "1 while the incident fires", ("incident", "severity"), _incidents),
     Metric("megatron_incident_info", "gauge", "What is known of an open incident, as it was last told: where it is, what to do, the line that shows it; always 1", Cause._fields, _incident_info),
     Metric("megatron_incident_since_timestamp_seconds", "gauge", "Since when the open incident stands", ("incident", "severity"), _since),

@@ -9,7 +9,7 @@ from grafana_foundation_sdk.builders import dashboard as build
 from grafana.source import queries as q
 from grafana.source.layout import Line, Section, annotation, new, place, variable
 from grafana.source.panels import Query, bars, chart, coloured, number, numbers, timeline
-from grafana.source.tables import Column, limit_look, mapped_look, rows
+from grafana.source.tables import SEVERITY, Column, limit_look, mapped_look, rows
 
 OWN = q.DAEMON
 UP = {0.0: ("down", "red"), 1.0: ("up", "green")}
@@ -32,45 +32,47 @@ def _figure(title: str, text: str, unit: str, expression: str, **options: Any) -
 
 def _now() -> list[Line]:
     return [
-        Line(4, [
-            (3, _figure("Up", "Daemons that Prometheus could scrape at its last try. Fewer than you run: see Down, and the table below.", "none",
+        Line(3, [
+            (6, _figure("Up", "Daemons that Prometheus could scrape at its last try. Fewer than you run: see Down, and the table below.", "none",
                         f"count(up{{{OWN}}} == 1) or vector(0)", steps=((None, "red"), (1.0, "green")))),
-            (3, _figure("Down", "Scrape targets that do not answer. Their runs are watched by nobody: start "
+            (6, _figure("Down", "Scrape targets that do not answer. Their runs are watched by nobody: start "
                         "the daemon again; it goes on where it stopped.", "none",
                         f"count(up{{{OWN}}} == 0) or vector(0)", steps=((None, "green"), (1.0, "red")),
                         background=True)),
-            (3, _figure("Runs", "Runs that the daemons show. Fewer than you launched: look at Files by state.",
+            (6, _figure("Runs", "Runs that the daemons show. Fewer than you launched: look at Files by state.",
                         "none", total("megatron_monitor_runs"))),
-            (3, _figure("Unreadable", "Log files that a daemon may not or cannot read. Above 0 check mounts "
+            (6, _figure("Unreadable", "Log files that a daemon may not or cannot read. Above 0 check mounts "
                         "and permissions; the error is in the chart of read errors.", "none",
                         f'sum(megatron_monitor_sources{{{OWN}, state="unreadable"}})',
                         steps=((None, "green"), (1.0, "dark-yellow")), background=True)),
-            (3, _figure("Behind", "Written to the logs and not read yet. Megabytes that stay are a file system "
+        ]),
+        Line(3, [
+            (6, _figure("Behind", "Written to the logs and not read yet. Megabytes that stay are a file system "
                         "or a daemon that cannot keep up.", "bytes", total("megatron_monitor_bytes_behind"),
                         steps=((None, "green"), (16e6, "dark-yellow"), (256e6, "orange")))),
-            (3, _figure("Loop ran", "Time since the slowest daemon last looked at its logs. Over 30 s it "
+            (6, _figure("Loop ran", "Time since the slowest daemon last looked at its logs. Over 30 s it "
                         "is stuck: a hang would be reported late.", "s",
                         f"max(time() - megatron_monitor_loop_timestamp_seconds{{{OWN}}})",
                         steps=((None, "green"), (30.0, "dark-yellow"), (120.0, "red")))),
-            (3, _figure("Last read", "Time since any daemon last read anything. Long while runs train: the logs do "
+            (6, _figure("Last read", "Time since any daemon last read anything. Long while runs train: the logs do "
                         "not reach this machine.", "s",
                         f"time() - max(megatron_monitor_last_read_timestamp_seconds{{{OWN}}})",
                         steps=((None, "green"), (900.0, "dark-yellow")))),
-            (3, _figure("Config", "Whether the configuration in use is the one in the file. If rejected, run "
+            (6, _figure("Config", "Whether the configuration in use is the one in the file. If rejected, run "
                         "check-config on it.", "none", f"min(megatron_monitor_config_last_reload_successful{{{OWN}}})",
                         mappings=numbers({0.0: ("rejected", "orange"), 1.0: ("in use", "green")}))),
         ]),
         Line(6, [
-            (14, timeline("Daemons over time", "Green while a daemon answers Prometheus. Red, or no band, is a time in "
+            (12, timeline("Daemons over time", "Green while a daemon answers Prometheus. Red, or no band, is a time in "
                           "which its runs were not watched.", Query(each("up"), "{{instance}}"),
                           mappings=numbers(UP), empty="Nothing reported")),
-            (10, _daemons()),
+            (12, _daemons()),
         ]),
     ]  # fmt: skip
 
 
 def _daemons() -> Any:
-    build_info = f"max by (instance, version, python) (megatron_monitor_build_info{{{OWN}}})"
+    build_info = f"max by (instance, version) (megatron_monitor_build_info{{{OWN}}})"
     return rows(
         "Daemons",
         "Version and age of each daemon. Different versions side by side may judge differently: update the older.",
@@ -83,10 +85,9 @@ def _daemons() -> Any:
         [
             Column("instance", "Daemon"),
             Column("A", "State", width=80, look=mapped_look(numbers(UP))),
-            Column("version", "Version", width=90),
-            Column("python", "Python", width=90),
-            Column("C", "Runs since", "s", 110),
-            Column("D", "Runs", width=70),
+            Column("version", "Version"),
+            Column("C", "Runs since", "s"),
+            Column("D", "Runs"),
         ],
         hidden=("Value #B",),
         empty=NO_DAEMON,
@@ -103,9 +104,11 @@ def _reading() -> list[Line]:
                        "ones were cut and not read. None at all while runs train is bad.", "short",
                        Query(q.rate("megatron_monitor_lines_total", OWN, "outcome"), "{{outcome}}"), stacked=True,
                        minimum=0, empty=NO_DAEMON), matched="green", other="#8e8e8e", too_long="orange")),
-            (8, chart("Events, the 10 most frequent kinds", "Events read from the lines, per second. Iterations should be "
+            (8, chart("Events, the 6 most frequent kinds", "Events read from the lines, per second. Iterations should be "
                       "there; a kind that floods is a log worth looking at.", "short",
-                      Query(f"topk(10, {q.rate('megatron_monitor_events_total', OWN, 'event')})", "{{event}}"),
+                      Query(f"{q.rate('megatron_monitor_events_total', OWN, 'event')} and on (event) "
+                            f"topk(6, sum by (event) (increase(megatron_monitor_events_total{{{OWN}}}[$__range] @ end())))",
+                            "{{event}}"),
                       minimum=0, empty=NO_DAEMON)),
             (8, chart("Bytes read and behind", "Read per second, and what is left to read. Behind should return to "
                       "zero at once.", "bytes",
@@ -134,11 +137,11 @@ def _reading() -> list[Line]:
 def _judging() -> list[Line]:
     return [
         Line(7, [
-            (7, chart("Malformed lines", "Lines that begin like a known one and do not parse, by rule. A steady rate is "
+            (6, chart("Malformed lines", "Lines that begin like a known one and do not parse, by rule. A steady rate is "
                       "a program that changed its format: report it with the line.", "short",
                       Query(f"{q.rate('megatron_monitor_malformed_lines_total', OWN, 'rule')} > 0", "{{rule}}"),
                       bars=True, minimum=0, empty="Every known line parsed")),
-            (7, chart("Notifications, outputs, Slurm, policies", "Per second, by notifier or output and outcome; owed: messages that the receiver "
+            (6, chart("Notifications", "Per second, by notifier or output and outcome; owed: messages that the receiver "
                       "has not accepted yet. Failed and dropped messages are lost; an output that fails is out of date. "
                       "Slurm: refused are answers about another job than the run's.", "short",
                       Query(f"{q.rate('megatron_monitor_notifications_total', OWN, 'notifier', 'outcome')} > 0",
@@ -150,13 +153,13 @@ def _judging() -> list[Line]:
                       Query(f"{q.rate('megatron_monitor_actions_total', OWN, 'policy', 'action', 'outcome')} > 0",
                             "{{policy}}, {{action}}: {{outcome}}"),
                       bars=True, minimum=0, empty="None sent, or no notifier is configured")),
-            (10, rows("Alerts that fire", "Alerts of this project's rules that Prometheus holds firing. Empty is good, if "
+            (12, rows("Alerts that fire", "Alerts of this project's rules that Prometheus holds firing. Empty is good, if "
                      "the rules are loaded.",
-                     [Query('max by (severity, alertname, run, instance) '
-                            '(ALERTS{alertname=~"Megatron.*", alertstate="firing"})')],
-                     [Column("severity", "Severity", width=90), Column("alertname", "Alert", width=170), Column("run", "Run", width=150),
+                     [Query(" or ".join(f'max by (alertname, run, instance) ({code} * ALERTS{{alertname=~"Megatron.*", '
+                                        f'alertstate="firing", severity="{name}"}})' for name, (code, _) in q.SEVERITIES.items()))],
+                     [Column("A", "Severity", width=100, look=SEVERITY), Column("alertname", "Alert", look={"custom__cellOptions": {"type": "auto", "wrapText": True}}), Column("run", "Run"),
                       Column("instance", "Daemon")],
-                     hidden=("Value",), empty="No alert fires, or the rules are not loaded")),
+                     hidden=(), empty="No alert fires, or the rules are not loaded", sort="Severity", pages=False)),
         ]),
     ]  # fmt: skip
 
@@ -264,9 +267,9 @@ def monitor() -> build.Dashboard:
     """The daemons."""
     dashboard = (
         new("megatron-monitor", "The monitor itself: is it up, does it read its logs, do notifications arrive, what does it cost.")
-        .with_variable(variable("job", "Job", "label_values(megatron_monitor_build_info, job)"))
+        .with_variable(variable("job", "Job", "label_values(megatron_monitor_build_info, job)", foreign=False))
         .with_variable(variable("instance", "Daemon",
-                                'label_values(megatron_monitor_build_info{job=~"$job"}, instance)'))
+                                'label_values(megatron_monitor_build_info{job=~"$job"}, instance)', foreign=False))
         .annotation(annotation("Restarts of the monitor", "blue",
                                f"max by (instance) (changes(process_start_time_seconds{{{OWN}}}[$__rate_interval])) > 0",
                                "restart", "{{instance}}"))

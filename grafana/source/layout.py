@@ -10,6 +10,10 @@ from grafana_foundation_sdk.builders import prometheus
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as model
 
+from deploy.source.rule import Settings
+
+RUNBOOK = "runbook"
+"""The variable that holds the runbook's address."""
 DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG = "megatron"
 TITLES = {
@@ -92,17 +96,29 @@ def new(uid: str, description: str) -> build.Dashboard:
             dashboard.link(
                 build.DashboardLink(title.removeprefix("Megatron / "))
                 .type(model.DashboardLinkType.LINK)
-                .url(f"/d/{other}")
+                .url(f"/d/{other}?{_passed(uid, other)}")
                 .icon("dashboard")
-                .include_vars(True)
+                .include_vars(False)
                 .keep_time(True)
             )
     return dashboard
 
 
-def variable(name: str, label: str, query: str, *, several: bool = True, description: str = "") -> build.QueryVariable:
+def _passed(here: str, there: str) -> str:
+    """The variables that a link takes along: one run is no selection of a fleet, and All is no run."""
+    names = ["datasource"]
+    if "megatron-monitor" not in (here, there):
+        names.append("cluster")
+    if (here, there) in (("megatron-run", "megatron-compare"), ("megatron-fleet", "megatron-compare")):
+        names.append("run")
+    return "&".join(f"${{{name}:queryparam}}" for name in names)
+
+
+def variable(
+    name: str, label: str, query: str, *, several: bool = True, foreign: bool = True, description: str = ""
+) -> build.QueryVariable:
     """A variable that is read again when the time changes. With `several` it has All, which also matches a label
-    that the site does not set.
+    that the site does not set; without `foreign` only what the query found.
     """
     made = (
         build.QueryVariable(name)
@@ -117,8 +133,18 @@ def variable(name: str, label: str, query: str, *, several: bool = True, descrip
         .include_all(several)
     )
     if several:
-        made.all_value(".*").current(model.VariableOption(selected=True, text="All", value="$__all"))
+        made.current(model.VariableOption(selected=True, text="All", value="$__all"))
+        if foreign:
+            made.all_value(".*")
     return made
+
+
+def runbook() -> build.CustomVariable:
+    """Where the runbook lies: one address for all links, set as the rules' are."""
+    address = Settings().runbook
+    made = build.CustomVariable(RUNBOOK).values(address).multi(False).include_all(False)
+    made.current(model.VariableOption(selected=True, text=address, value=address))
+    return made.hide(model.VariableHide.HIDE_VARIABLE)
 
 
 def cluster() -> build.QueryVariable:
@@ -131,14 +157,18 @@ def cluster() -> build.QueryVariable:
     )
 
 
-def annotation(name: str, colour: str, expression: str, title: str, text: str, enabled: bool = True) -> Any:
-    """Vertical lines (or regions, while the expression lasts) on every chart of the dashboard."""
+def annotation(
+    name: str, colour: str, expression: str, title: str, text: str, enabled: bool = True, switch: bool = True
+) -> Any:
+    """Vertical lines (or regions, while the expression lasts) on every chart of the dashboard; `switch`: a person may turn
+    them off and on.
+    """
     return (
         build.AnnotationQuery()
         .name(name)
         .datasource(DATASOURCE)
         .enable(enabled)
-        .hide(False)
+        .hide(not switch)
         .icon_color(colour)
         .target(prometheus.Dataquery().expr(expression).ref_id("Anno").range())
         .expr(expression)

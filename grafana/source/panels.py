@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models import heatmap as heatmap_shape
 from grafana_foundation_sdk.models import prometheus as query_shape
 
 from grafana.source.layout import DATASOURCE
-from grafana.source.queries import SEVERITIES, STATES
+from grafana.source.queries import SEVERITIES, STATES, UNWATCHED
 
 NOT_PRINTED = "Not printed by this log"
 UNKNOWN = "unknown"
@@ -106,9 +106,10 @@ def nothing(text: str) -> list[model.ValueMapping]:
     ]
 
 
-def state_mapping() -> list[model.ValueMapping]:
-    """Every state by its number, each in its one colour."""
-    return numbers({state.code: (state.name, state.colour) for state in STATES})
+def state_mapping(*, unwatched: bool = False) -> list[model.ValueMapping]:
+    """Every state by its number, each in its one colour; `unwatched`: the one that no daemon exports too."""
+    states = (*STATES, UNWATCHED) if unwatched else STATES
+    return numbers({state.code: (state.name, state.colour) for state in states})
 
 
 def state_colours(panel: Any) -> Any:
@@ -125,18 +126,33 @@ def coloured(panel: Any, **colours: str) -> Any:
     return panel
 
 
+def banded(panel: Any, ends: Sequence[str], **colours: str) -> Any:
+    """A chart whose series `lowest` and `highest` are the edges of a shaded band, the others in these colours; behind
+    each name stands one of `ends`.
+    """
+    edge = {"mode": "fixed", "fixedColor": next(iter(colours.values()))}
+    hidden = {"legend": True, "tooltip": False, "viz": False}
+    panel.override_by_regexp("/^(lowest|highest) /", override(color=edge, custom__lineWidth=0, custom__hideFrom=hidden))
+    for end in ends:  # an override names the other edge to the letter
+        filled = override(custom__fillBelowTo=f"lowest {end}", custom__fillOpacity=18)
+        panel.override_by_name(f"highest {end}", filled)
+    for name, colour in colours.items():
+        panel.override_by_regexp(f"/^{name}/", override(color={"mode": "fixed", "fixedColor": colour}))
+    return panel
+
+
 def severity_mapping(above: int = 0) -> list[model.ValueMapping]:
     """Every severity by its number, which begins after `above`."""
     return numbers({above + code: (name, colour) for name, (code, colour) in SEVERITIES.items()})
 
 
-def run_link(field: str) -> list[dict[str, Any]]:
-    """A link to the run's dashboard; `field` holds the run's name."""
+def run_link(field: str, cluster: str) -> list[dict[str, Any]]:
+    """A link to the run's dashboard; the fields hold the run's name and cluster."""
     return [
         {
             "title": "Open the run",
             "url": f"/d/megatron-run?var-run=${{{field}:percentencode}}"
-            "&${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}",
+            f"&var-cluster=${{{cluster}:percentencode}}&${{datasource:queryparam}}&${{__url_time_range}}",
         }
     ]
 
@@ -165,13 +181,14 @@ def number(
     text: str = "value",
     background: bool = False,
     calculation: str = "lastNotNull",
+    size: int = 28,
 ) -> Any:
     """A figure. Colour only where a threshold or a mapping means something."""
     panel = _common(stat.Panel(), title, description, unit, queries, empty)
     panel.thresholds(limits(steps)).color_scheme(by_limits())
     panel.graph_mode(shape.BigValueGraphMode.NONE).justify_mode(shape.BigValueJustifyMode.CENTER)
     panel.color_mode(shape.BigValueColorMode.BACKGROUND_SOLID if background else shape.BigValueColorMode.VALUE)
-    panel.text_mode(shape.BigValueTextMode(text)).text(common.VizTextDisplayOptions().value_size(28))
+    panel.text_mode(shape.BigValueTextMode(text)).text(common.VizTextDisplayOptions().value_size(size))
     panel.reduce_options(common.ReduceDataOptions().calcs([calculation]).values(False))
     # Without a value the colour of the lowest threshold would state something unknown.
     panel.mappings([*(mappings or ()), *nothing(empty)])
@@ -201,8 +218,12 @@ def chart(
     minimum: float | None = None,
     bars: bool = False,
     decimals: int | None = None,
+    soft: tuple[float, float] | None = None,
+    before: bool = False,
 ) -> Any:
-    """Lines over time. `percent` is the axis 0 to 100 %; `steps` draws threshold lines; gaps stay gaps."""
+    """Lines over time. `percent` is the axis 0 to 100 %; `steps` draws threshold lines; gaps stay gaps; `soft` is what
+    the axis shows at least; `before`: a value stands for the interval that ends at its time.
+    """
     panel = _common(timeseries.Panel(), title, description, unit, queries, empty)
     panel.line_width(1 if stacked else 2).fill_opacity(70 if stacked or bars else fill)
     panel.show_points(shape.VisibilityMode.NEVER).span_nulls(False)
@@ -222,7 +243,9 @@ def chart(
     if stacked:
         panel.stacking(common.StackingConfig().mode(shape.StackingMode.NORMAL).group("A"))
     if steps_line:
-        panel.line_interpolation(shape.LineInterpolation.STEP_AFTER)
+        panel.line_interpolation(shape.LineInterpolation.STEP_BEFORE if before else shape.LineInterpolation.STEP_AFTER)
+    if soft:
+        panel.axis_soft_min(soft[0]).axis_soft_max(soft[1])
     if bars:
         panel.draw_style(shape.GraphDrawStyle.BARS)
     if log:
@@ -286,12 +309,13 @@ def timeline(
 
 
 def buckets(title: str, description: str, unit: str, query: Query, interval: str = "", empty: str = NOT_PRINTED) -> Any:
-    """A heatmap of a Prometheus histogram: darker is more."""
+    """A heatmap of a Prometheus histogram, with the scale of its colours below it."""
     panel = _common(heatmap.Panel(), title, description, unit, [query], empty)
     panel.calculate(False).cell_gap(1)
     panel.y_axis(heatmap_shape_axis(unit))
-    panel.color(heatmap_color().mode(heatmap_shape.HeatmapColorMode.SCHEME).scheme("Blues").steps(32).exponent(0.5))
-    panel.tooltip(heatmap_tooltip().mode(shape.TooltipDisplayMode.SINGLE).y_histogram(True).show_color_scale(False))
+    panel.color(heatmap_color().mode(heatmap_shape.HeatmapColorMode.SCHEME).scheme("Oranges").steps(32).exponent(0.5))
+    panel.tooltip(heatmap_tooltip().mode(shape.TooltipDisplayMode.SINGLE).y_histogram(True).show_color_scale(True))
+    panel.show_legend()
     if interval:
         panel.interval(interval)
     return panel

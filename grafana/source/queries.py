@@ -35,6 +35,8 @@ STATES: tuple[State, ...] = (
     State("crashed", 7, "red"),
     State("hung", 8, "orange"),
 )
+UNWATCHED = State("unwatched", 9, "#d683ce")
+"""What no daemon can export: that none looks. Of dashboards alone."""
 ALIVE = "starting|training|evaluating|saving"
 SEVERITIES = {"info": (1, "blue"), "warning": (2, "dark-yellow"), "critical": (3, "red")}
 
@@ -57,11 +59,21 @@ def while_alive(expression: str, select: str) -> str:
 
 
 def state_code(select: str) -> str:
-    """The number of each run's state: the states that are on, times a table of numbers by state. (A chain of `or` over
-    all states takes twelve times as long for 200 runs.)
+    """The number of each run's state."""
+    return code_of(f"(megatron_run_state{{{select}}} == 1)")
+
+
+def code_of(on: str) -> str:
+    """The states that are on, times a table of numbers by state. (A chain of `or` over all states takes twelve times as
+    long for 200 runs.)
     """
     codes = " or ".join(f'label_replace(vector({state.code}), "state", "{state.name}", "", "")' for state in STATES)
-    return f"max by (cluster, run) ((megatron_run_state{{{select}}} == 1) * on (state) group_left () ({codes}))"
+    return f"max by (cluster, run) ({on} * on (state) group_left () ({codes}))"
+
+
+def state_or_unwatched(select: str) -> str:
+    """The same, of a run that nobody watches UNWATCHED's number."""
+    return f"({state_code(select)} or on (cluster, run) {UNWATCHED.code} * {unwatched(select)} ^ 0)"
 
 
 def open_incidents(select: str, *labels: str) -> str:
@@ -73,12 +85,60 @@ def open_incidents(select: str, *labels: str) -> str:
     return f"max by ({by}) ({terms}) > 0"
 
 
-def incidents_with_phase(select: str) -> str:
-    """Incidents that fire, with the label `state`: what the run last did before; without it where that is unknown."""
-    incidents = open_incidents(select, "incident")
-    return (
-        f"({incidents}) * on (cluster, run) group_left (state) ({last_phase(select)}) ^ 0 "
-        f"or on (cluster, run, incident) ({incidents})"
+def last_known(metric: str, select: str, *labels: str) -> str:
+    """The metric of each run, or its last value of a day where no daemon reports it: for boards of one run, or of
+    metrics with one series a run.
+    """
+    by = ", ".join(("cluster", "run", *labels))
+    return f"{value(metric, select, *labels)} or max by ({by}) (last_over_time({metric}{{{select}}}[1d]))"
+
+
+def unwatched(select: str, at: str = "") -> str:
+    """Since when nobody has watched each run that was alive, Unix seconds: a recorded series, which needs the rules;
+    without them the last progress of those whose last state in the shown range was no end. `at`: such as " @ end()".
+    """
+    recorded = f"max by (cluster, run) (run:megatron_unwatched_since_timestamp_seconds{{{select}}}{at})"
+    states = f'megatron_run_state{{{select}, state!~"finished|crashed"}}[$__range]{at}'
+    alive = f"max by (cluster, run) (last_over_time({states})) == 1"
+    last = f"last_over_time(megatron_last_progress_timestamp_seconds{{{select}}}[$__range]{at})"
+    progress = f"max by (cluster, run) ({last})"
+    reported = f"max by (cluster, run) (megatron_run_state{{{select}}}{at})"
+    return f"({recorded} or ({progress} and on (cluster, run) {alive}) unless on (cluster, run) {reported})"
+
+
+def remembered(metric: str, select: str, *labels: str, **where: str) -> str:
+    """What of each open incident a daemon exports, and while none shows the run what was exported last of those that the
+    rules hold: nothing is resolved because nobody looks.
+    """
+    matchers = "".join(f', {name}=~"{pattern}"' for name, pattern in where.items())
+    series = f"{metric}{{{select}{matchers}}}"
+    held = f"max by (cluster, run, incident) (run:megatron_incident:held{{{select}}}) == 1"
+    seen = f"max by (cluster, run) (megatron_run_info{{{select}}})"
+    by = f"max by ({', '.join(('cluster', 'run', 'incident', *labels))})"
+    last = (
+        f"{by} (last_over_time({series}[1d])) and on (cluster, run, incident) ({held}) unless on (cluster, run) {seen}"
+    )
+    return f"({by} ({series}) or {last})"
+
+
+def deadline(select: str) -> str:
+    """When the silence of each watched run becomes a hang, Unix seconds; of one that nobody watches the last one."""
+    held = f"max by (cluster, run) (run:megatron_hang_deadline_timestamp_seconds:held{{{select}}}) < Inf"
+    now = value("megatron_hang_deadline_timestamp_seconds", select)
+    last = f"max by (cluster, run) (last_over_time(megatron_hang_deadline_timestamp_seconds{{{select}}}[1d]))"
+    return f"({held} or {now} or {last} and on (cluster, run) {unwatched(select)})"
+
+
+def at_most(expression: str, limit: str) -> str:
+    """The expression, what lies above the limit at the limit: first iterations do not flatten an axis."""
+    return f"({expression}) <= ({limit}) or on (cluster, run) ({limit}) and on (cluster, run) ({expression})"
+
+
+def named(**parts: str) -> str:
+    """Several expressions as one, each with its name as the label `series`."""
+    return " or ".join(
+        f'label_replace({expression}, "series", "{name.replace("_", " ")}", "", "")'
+        for name, expression in parts.items()
     )
 
 
@@ -111,9 +171,3 @@ def grown(metric: str, select: str, *labels: str, over: str = "$__range") -> str
     now = f"max by ({by}) ({metric}{{{select}}})"
     before = f"max by ({by}) ({metric}{{{select}}} offset {over})"
     return f"clamp_min({now} - ({before} or 0 * {now}), 0)"
-
-
-def last_phase(select: str, states: str = ALIVE, over: str = "12h:2m") -> str:
-    """What a run last did before it hung or crashed: the series of the state that was on last, its label names it."""
-    when = f'max_over_time(timestamp(megatron_run_state{{{select}, state=~"{states}"}} == 1)[{over}])'
-    return f"topk by (cluster, run) (1, max by (cluster, run, state) ({when}))"

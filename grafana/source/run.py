@@ -6,15 +6,16 @@ from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard as build
 
-from grafana.source import breakdown
+from grafana.source import axes, breakdown, troubles
 from grafana.source import queries as q
-from grafana.source.layout import Line, Section, annotation, cluster, new, place, variable
+from grafana.source.layout import Line, Section, annotation, cluster, new, place, runbook, variable
 from grafana.source.panels import (
     EFFECTIVE_STEPS,
     MFU_STEPS,
     RISK_STEPS,
     SLOW_STEPS,
     Query,
+    banded,
     bars,
     buckets,
     chart,
@@ -26,7 +27,6 @@ from grafana.source.panels import (
     timeline,
 )
 from grafana.source.run_details import details
-from grafana.source.tables import SEVERITY, Column, rows
 
 RUN = q.ONE
 NO_RUN = "Choose a run above"
@@ -42,100 +42,98 @@ def _figure(title: str, text: str, unit: str, expression: str, **options: Any) -
 
 
 def _headline() -> list[Line]:
-    progress = of("megatron_last_progress_timestamp_seconds")
-    deadline = of("megatron_hang_deadline_timestamp_seconds")
+    progress = q.last_known("megatron_last_progress_timestamp_seconds", RUN)
+    deadline = q.deadline(RUN)
+    left = q.while_alive(f"({of('megatron_eta_timestamp_seconds')} - time()) > 0", RUN)
+    last_state = f"(max by (cluster, run, state) (last_over_time(megatron_run_state{{{RUN}}}[1d])) == 1)"
+    state = f"{q.state_or_unwatched(RUN)} or on (cluster, run) {q.code_of(last_state)}"
     return [
-        Line(4, [
-            (3, _figure("State", "What the run does now. Orange (hung), red (crashed) and yellow (lost) are bad: see "
-                        "the incidents below, then the run's own log.", "none", q.state_code(RUN),
-                        mappings=state_mapping(), background=True, empty="no run")),
-            (3, _figure("Silence / limit", "Time since the last progress over the budget of silence that "
-                        "the run's phase has. 50 % is late, 100 % is a hang: dump stacks, look for the rank that "
-                        "waits. Empty for runs that have ended.", "percentunit",
-                        f"(time() - {progress}) / ({deadline} - {progress})",
-                        steps=((None, "green"), (0.5, "dark-yellow"), (1.0, "orange")), decimals=0,
-                        empty="ended")),
-            (3, _figure("Done", "Last iteration over the planned ones. It should only grow; after a restart it steps "
-                        "back to the checkpoint.", "percentunit",
-                        f"{of('megatron_iteration')} / {of('megatron_train_iterations')}", decimals=1,
-                        empty="no plan")),
-            (3, _figure("Time left", "Expected time to the end at the run's real efficiency, restarts counted. If it "
-                        "grows, the run loses more than it gains. Empty once ended.", "s",
-                        f"{of('megatron_eta_timestamp_seconds')} - time()", decimals=1, empty="unknown")),
-            (3, _figure("Loss now", "Training loss of the last iteration. Absent when the log leaves it out, as it does "
-                        "for NaN: then see Skipped, NaN, overflow.", "none", of("megatron_lm_loss"), decimals=3)),
-            (3, _figure("Over normal", "Time of the last iteration over the learned normal. 1 is normal; above "
-                        "1.02 a node, a link or the file system got slower.", "none",
-                        of("megatron_slowdown_ratio"), steps=SLOW_STEPS, decimals=3)),
-            (3, _figure("MFU", "Model FLOPs utilisation. Below 35 % look at the parallel layout and at the micro batch "
-                        "size; below 20 % something is configured wrong. Unknown where the log names no GPU: set gpu_peak_tflops.", "percentunit", of("megatron_mfu_ratio"),
-                        steps=MFU_STEPS, decimals=1, empty="unknown")),
-            (3, _figure("At risk", "Training time that a crash now would lose: iterations since the last whole "
+        Line(3, [
+            (4, _figure("State", "What the run does now. Orange (hung), red (crashed), yellow (lost) and pink (no daemon shows "
+                        "it) are bad: see below what is wrong. Of a run that is shown no more the last one.", "none", state,
+                        mappings=state_mapping(unwatched=True), background=True, empty="no run")),
+            (4, _figure("Progress at", "When the last line that proves progress was written. Everything since is silence; "
+                        "it stands still when no daemon looks.", "dateTimeAsIsoNoDateIfToday", f"1000 * ({progress})", size=18)),
+            (4, _figure("Silence", "Time since the last progress over the budget of silence that the run's phase has. "
+                        "50 % is late, 100 % is a hang: dump stacks, look for the rank that waits. It counts on when no "
+                        "daemon looks. Empty for runs that have ended.", "percentunit",
+                        f"(time() - ({progress})) / ({deadline} - ({progress}))",
+                        steps=((None, "green"), (0.5, "dark-yellow"), (1.0, "orange")), decimals=0, empty="ended")),
+            (4, _figure("Deadline", "When silence becomes a hang, or since when it is one. Of a run that nobody watches the "
+                        "last deadline that a daemon gave.", "dateTimeFromNow", f"1000 * {deadline}", empty="none", size=18)),
+            (4, _figure("Unwatched", "Since when no daemon shows this run although it was alive. All else here is what was "
+                        "last known: start the monitor again.", "dateTimeAsIsoNoDateIfToday", f"1000 * {q.unwatched(RUN)}",
+                        steps=((None, q.UNWATCHED.colour),), empty="no", size=18)),
+            (4, _figure("At risk", "Training time that a crash now would lose: iterations since the last whole "
                         "checkpoint. Over an hour is much, over three is bad: save more often, or saving fails.",
-                        "s", of("megatron_at_risk_seconds"), steps=RISK_STEPS, decimals=1)),
+                        "s", q.last_known("megatron_at_risk_seconds", RUN), steps=RISK_STEPS, decimals=1)),
         ]),
-        Line(7, [(14, _timeline()), (10, _incidents())]),
+        Line(3, [
+            (4, _figure("Done", "Last iteration over the planned ones. It should only grow; after a restart it steps "
+                        "back to the checkpoint.", "percentunit",
+                        f"({q.last_known('megatron_iteration', RUN)}) / ({q.last_known('megatron_train_iterations', RUN)})",
+                        decimals=1, empty="no plan")),
+            (4, _figure("Time left", "Expected time to the end at the run's real efficiency, restarts counted. If it "
+                        "grows, the run loses more than it gains. Empty where it stands.", "s", left, decimals=1)),
+            (4, _figure("Loss now", "Training loss of the last iteration. Absent when the log leaves it out, as it does "
+                        "for NaN: then see Skipped, NaN, overflow.", "none", q.last_known("megatron_lm_loss", RUN), decimals=3)),
+            (4, _figure("× normal", "Time of the last iteration over the learned normal, over that of before a slowdown "
+                        "while one stands. 1 is normal; above 1.02 a node, a link or the file system got slower.", "none",
+                        q.last_known("megatron_slowdown_ratio", RUN), steps=SLOW_STEPS, decimals=3)),
+            (4, _figure("MFU", "Model FLOPs utilisation. Below 35 % look at the parallel layout and at the micro batch size; below "
+                        "20 % something is configured wrong. Unknown where the log names no GPU: set gpu_peak_tflops.",
+                        "percentunit", of("megatron_mfu_ratio"), steps=MFU_STEPS, decimals=1)),
+            (4, _figure("GPUs", "World size as the log prints it. Not what you asked for? Then nodes are missing: see the "
+                        "launcher.", "none", q.last_known("megatron_world_size", RUN))),
+        ]),
+        Line(5, [(24, troubles.what(RUN, several=False))]),
+        Line(6, [(24, troubles.advised(RUN, several=False))]),
+        Line(6, [(24, _timeline())]),
     ]  # fmt: skip
 
 
 def _timeline() -> Any:
+    incidents = f"max by (cluster, run, incident) ({q.open_incidents(RUN, 'incident')}) + 100"
     return timeline(
         "State and incidents",
-        "What the run did, and below it each incident while it fired. Orange and red are bad; the phase left of an "
-        "orange band is where it hung.",
-        Query(q.state_code(RUN), "state"),
-        Query(f"max by (incident) ({q.open_incidents(RUN, 'incident')}) + 100", "{{incident}}"),
+        "What the run did, and below it each incident while it fired. Orange, red and pink (no daemon shows it) are bad; the "
+        "phase left of an orange band is where it hung.",
+        Query(
+            f'label_replace({q.state_or_unwatched(RUN)}, "incident", "state", "", "") or {incidents}', "{{incident}}"
+        ),
         mappings=[
-            *state_mapping(),
+            *state_mapping(unwatched=True),
             *severity_mapping(above=100),  # beyond the states' numbers: one timeline holds both
         ],
         empty="Nothing reported",
     )
 
 
-def _incidents() -> Any:
-    firing = (
-        f"max by (cluster, run, incident) (count_over_time((megatron_incident{{{RUN}}} == 1)[12h:2m])) * 120 "
-        f"and on (cluster, run, incident) ({q.open_incidents(RUN, 'incident')})"
-    )
-    return rows(
-        "Incidents that fire now",
-        "What the monitor judges to be wrong now, the worst first. Empty is good. The runbook of the alert rules lists "
-        "what to do for each kind.",
-        [
-            Query(q.incidents_with_phase(RUN)),
-            Query(firing),
-            Query(of("megatron_incident_info", "incident", "rank", "node", "advice")),
-        ],
-        [
-            Column("A", "Severity", width=105, look=SEVERITY),
-            Column("incident", "Incident"),
-            Column("state", "Last phase", width=110),
-            Column("B", "Firing for (of 12 h)", "s", 150),
-        ],
-        hidden=("run", "cluster", "Value #C"),
-        empty="No incident fires",
-        sort="Severity",
-    )  # fmt: skip
-
-
 def _learning() -> list[Line]:
     trouble = [("skipped", "megatron_skipped_iterations_total"), ("NaN", "megatron_nan_iterations_total"),
                ("overflow", "megatron_overflows_total")]  # fmt: skip
+    loss = q.named(
+        training=f"$loss ({axes.smoothed('megatron_lm_loss', RUN)})",
+        lowest=f"$loss ({q.value('megatron_recent_lm_loss', RUN, bound='min')})",
+        highest=f"$loss ({q.value('megatron_recent_lm_loss', RUN, bound='max')})",
+    )
+    validation = f"$loss ({of('megatron_validation_loss', 'dataset')})"
+    norm = q.named(
+        gradient_norm=axes.smoothed("megatron_grad_norm", RUN),
+        lowest=q.value("megatron_recent_grad_norm", RUN, bound="min"),
+        highest=q.value("megatron_recent_grad_norm", RUN, bound="max"),
+    )
     return [
         Line(9, [
-            (12, chart("Loss", "Training loss and validation losses. It should fall and flatten; a rise that lasts is "
+            (12, axes.by_scale(banded(chart("Loss", "Training loss and validation losses; shaded, all iterations of the last "
+                       "minute or two, also those between two scrapes. It should fall and flatten; a rise that lasts is "
                        "a divergence: go back to a checkpoint before it, with a lower learning rate or without the "
-                       "bad data.", "none",
-                       Query(of("megatron_lm_loss"), "training"),
-                       Query(of("megatron_recent_lm_loss", "bound"), "{{bound}}"),
-                       Query(of("megatron_validation_loss", "dataset"), "{{dataset}}"),
-                       values=("lastNotNull", "min"), decimals=3)),
-            (12, chart("Gradient norm", "Norm of the gradient, logarithmic. Spikes come before loss spikes; a level "
-                       "that rises for long is a divergence in the making.", "none",
-                       Query(of("megatron_grad_norm"), "gradient norm"),
-                       Query(of("megatron_recent_grad_norm", "bound"), "{{bound}}"), colour="orange", log=True,
-                       values=("lastNotNull", "max"))),
+                       "bad data. Smoothing, scale and perplexity are chosen above.", "none",
+                       Query(f'{loss} or label_replace({validation}, "series", "$1", "dataset", "(.*)")', "{{series}} $scale"),
+                       values=("lastNotNull", "min"), decimals=3), axes.ENDS, training="blue"))),
+            (12, banded(chart("Gradient norm", "Norm of the gradient, logarithmic; shaded, all iterations of the last minute or "
+                       "two. Spikes come before loss spikes; a level that rises for long is a divergence in the making.", "none",
+                       Query(norm, "{{series}} $scale"), log=True, values=("lastNotNull", "max")), axes.ENDS, **{"gradient norm": "orange"})),
         ]),
         Line(7, [
             (8, chart("Learning rate", "As the schedule sets it. A step that you did not plan is a resume with other "
@@ -147,42 +145,67 @@ def _learning() -> list[Line]:
                       legend="hidden", empty="No loss scale: bf16 or fp32")),
             (8, coloured(chart("Skipped, NaN, overflow", "Iterations that taught nothing, each interval. A few skipped "
                       "ones are how fp16 finds its scale; NaN, or many in a row, are bad: stop and go back.", "none",
-                      Query(" or ".join(f'label_replace(sum(increase({metric}{{{RUN}}}[$__rate_interval])) > 0, "kind", "{name}", "", "")'
-                                        for name, metric in trouble), "{{kind}}"),
-                      bars=True, minimum=0, decimals=0, empty="None in this range"),
+                      Query(q.named(**{name: f"sum(increase({metric}{{{RUN}}}[$__rate_interval])) > 0" for name, metric in trouble}),
+                            "{{series}}"), bars=True, minimum=0, decimals=0, empty="None in this range"),
                       skipped="dark-yellow", NaN="red", overflow="orange")),
         ]),
     ]  # fmt: skip
 
 
 def _speed() -> list[Line]:
-    now, normal = of("megatron_iteration_seconds"), of("megatron_baseline_iteration_seconds")
+    normal = of("megatron_baseline_iteration_seconds")
+    most = f"3 * {normal}"
+    median = f"max by (cluster, run) (quantile_over_time(0.5, megatron_iteration_seconds{{{RUN}}}[$__rate_interval]))"
+    seconds = q.named(
+        median=q.at_most(median, most),
+        normal=normal,
+        lowest=q.at_most(q.value("megatron_recent_iteration_seconds", RUN, bound="min"), most),
+        highest=q.at_most(q.value("megatron_recent_iteration_seconds", RUN, bound="max"), most),
+    )
+    use = q.named(MFU=of("megatron_mfu_ratio"), HFU=of("megatron_hfu_ratio"))
     return [
         Line(8, [
-            (12, coloured(chart("Time per iteration", "Last iteration and the learned normal, evaluation and saving "
-                       "taken out. A level above the normal is a slow node, link or file system; a saw is the data "
-                       "loader.", "s", Query(now, "last iteration"), Query(normal, "normal"),
-                       Query(of("megatron_recent_iteration_seconds", "bound"), "{{bound}}"), decimals=2),
-                       **{"last iteration": "blue", "normal": "#8e8e8e"})),
-            (12, buckets("Time per iteration, distribution", "How many iterations took how long; darker is more. A "
-                         "second band above the first is a periodic disturbance; all in one band is good.", "s",
-                         Query(f"sum by (le) (increase(megatron_iteration_duration_seconds_bucket{{{RUN}}}"
+            (12, axes.by_scale(banded(chart("Time per iteration", "Median of each interval and the learned normal, evaluation "
+                       "and saving taken out; shaded, all iterations of the last minute or two. What takes over three times the "
+                       "normal, as first iterations do, is drawn there. A level above the normal is a slow node, link or file "
+                       "system; a saw is the data loader.", "s", Query(seconds, "{{series}} $scale"), decimals=2), axes.ENDS,
+                       median="blue", normal="#8e8e8e"))),
+            (12, buckets("Time over normal, distribution", "How many iterations took how much longer than was normal before them, over "
+                         "the normal of before a slowdown while one stands. One band at 1 is good; a band above it is a slow node, "
+                         "a second one beside it a periodic disturbance.", "none",
+                         Query(f"sum by (le) (increase(megatron_iteration_over_normal_ratio_bucket{{{RUN}}}"
                                "[$__rate_interval]))", "{{le}}", format="heatmap"), interval="5m",
                          empty="No iteration in this range")),
         ]),
         Line(7, [
-            (8, chart("Tokens per second", "Over all GPUs, while the run is alive. It should be flat; steps are batch "
+            (6, chart("Tokens per second", "Over all GPUs, while the run is alive. It should be flat; steps are batch "
                       "size or sequence length.", "short",
                       Query(q.while_alive(of("megatron_tokens_per_second"), RUN), "tokens/s"), colour="blue",
                       minimum=0, legend="hidden")),
-            (8, coloured(chart("TFLOP/s per GPU", "As the log prints it, and by the same formula from the topology. Two "
+            (6, chart("Global batch size", "Samples per iteration. A staircase is a ramp-up: the time per iteration "
+                      "rises with it and is no slowdown.", "none",
+                      Query(of("megatron_global_batch_size"), "batch size"), colour="blue", steps_line=True,
+                      legend="hidden", minimum=0)),
+            (6, coloured(chart("TFLOP/s per GPU", "As the log prints it, and by the same formula from the topology. Two "
                       "lines apart mean that the program counts differently from its formula.", "none",
                       Query(q.while_alive(of("megatron_tflops_per_gpu", "source"), RUN), "{{source}}"),
                       minimum=0, decimals=1), log="blue", computed="#8e8e8e")),
-            (8, coloured(chart("MFU and HFU", "Model (no recomputation) and hardware FLOPs utilisation. The gap is "
+            (6, coloured(chart("MFU and HFU", "Model (no recomputation) and hardware FLOPs utilisation. The gap is "
                       "what recomputing activations costs; below 35 % MFU the layout deserves a look.", "percentunit",
-                      Query(of("megatron_mfu_ratio"), "MFU"), Query(of("megatron_hfu_ratio"), "HFU"), percent=True,
-                      empty="The GPU's peak is unknown: set gpu_peak_tflops"), MFU="blue", HFU="#8e8e8e")),
+                      Query(use, "{{series}}"), percent=True, empty="The GPU's peak is unknown: set gpu_peak_tflops"),
+                      MFU="blue", HFU="#8e8e8e")),
+        ]),
+    ]  # fmt: skip
+
+
+def _other_axis() -> list[Line]:
+    words = "over the x axis chosen above, not over time: restarts that compute the same again lie on one another."
+    return [
+        Line(9, [
+            (12, axes.learning_by_x("Loss by $x", f"Training loss {words} Few points: show a longer range.",
+                                    "megatron_lm_loss", RUN, y="loss", before="$loss")),
+            (12, axes.learning_by_x("Gradient norm by $x", f"Norm of the gradient {words} Compare it with the loss beside it.",
+                                    "megatron_grad_norm", RUN, y="gradient norm")),
         ]),
     ]  # fmt: skip
 
@@ -194,8 +217,8 @@ def _time() -> list[Line]:
             (12, state_colours(chart("Where the time goes", "Share of each interval that the run spent in each state. "
                        "Green should fill it; much purple is evaluation too often, much blue is slow saving, orange "
                        "and red are lost.", "percentunit",
-                       Query(f"max by (state) ({share})", "{{state}}"), stacked=True, percent=True,
-                       steps_line=True, interval="5m", empty=NO_RUN))),
+                       Query(f"max by (state) ({share}) > 0", "{{state}}"), stacked=True, percent=True,
+                       steps_line=True, before=True, interval="5m", empty=NO_RUN))),
             (6, _figure_bars()),
             (6, bars("Lost to restarts, by cause", "Training time that had to be computed again in the shown range. "
                      "Shorten it by saving more often; remove the longest cause.", "s",
@@ -255,24 +278,38 @@ def _reliability() -> list[Line]:
     ]  # fmt: skip
 
 
+def _incidents(name: str, severity: str, *, enabled: bool) -> Any:
+    """A warning may stand for hours: it would tint every chart."""
+    return annotation(
+        name,
+        q.SEVERITIES[severity][1],
+        f'max by (incident, severity) (megatron_incident{{{RUN}, severity="{severity}"}}) == 1',
+        "{{incident}}",
+        "{{severity}}",
+        enabled=enabled,
+        switch=not enabled,
+    )
+
+
 def run() -> build.Dashboard:
     """One training."""
     dashboard = (
         new("megatron-run", "One training run: state, learning, speed, where its time goes, reliability, memory.")
         .with_variable(cluster())
         .with_variable(variable("run", "Run", 'label_values(megatron_run_state{cluster=~"$cluster"}, run)', several=False))
+        .with_variable(axes.smoothing())
+        .with_variable(axes.scale())
+        .with_variable(axes.loss_as())
+        .with_variable(axes.x_axis())
+        .with_variable(runbook())
         .annotation(annotation("Restarts", "blue",
                                f"max by (run) (increase(megatron_restarts_total{{{RUN}}}[$__rate_interval])) > 0",
-                               "restart", "the run was launched again"))
+                               "restart", "the run was launched again", switch=False))
         .annotation(annotation("Checkpoints", "#7d9bb5",
                                f"max by (run) (changes(megatron_last_checkpoint_iteration{{{RUN}}}[$__rate_interval])) > 0",
                                "checkpoint", "a checkpoint was saved whole", enabled=False))
-        .annotation(annotation("Incidents", "red",
-                               f"max by (incident, severity) (megatron_incident{{{RUN}}}) == 1",
-                               "{{incident}}", "{{severity}}"))
-        .annotation(annotation("Alerts", "orange",
-                               f'max by (alertname) (ALERTS{{{RUN}, alertname=~"Megatron.*", alertstate="firing"}})',
-                               "{{alertname}}", "alert fires", enabled=False))
+        .annotation(_incidents("Critical incidents", "critical", enabled=True))
+        .annotation(_incidents("Warnings", "warning", enabled=False))
     )  # fmt: skip
     return place(dashboard, [
         Section("Headline", _headline()),
@@ -280,6 +317,7 @@ def run() -> build.Dashboard:
         Section("Speed", _speed()),
         Section("Where the time goes", _time(), collapsed=True),
         Section("Inside an iteration", breakdown.of_run(RUN), collapsed=True),
+        Section("Learning by iteration, samples, tokens or GPU-hours", _other_axis(), collapsed=True),
         Section("Reliability", _reliability(), collapsed=True),
         *details(),
     ])  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana.source import queries as q
 from grafana.source.layout import Line, Section
-from grafana.source.panels import Query, chart, number, numbers
+from grafana.source.panels import Query, buckets, chart, number, numbers
 from grafana.source.tables import Column, rows
 
 RUN = q.ONE
@@ -58,11 +58,9 @@ def _configuration() -> Section:
                       "launch.", [Query(q.value("megatron_run_info", RUN, *labels))],
                       [Column(label, title) for label, title in zip(labels, titles, strict=True)],
                       hidden=("run", "cluster", "Value"), empty="Choose a run above")),
-            (4, number("Launch blocking", "CUDA_LAUNCH_BLOCKING. On makes every kernel wait: right for debugging, slow in production.",
+            (7, number("Launch blocking", "CUDA_LAUNCH_BLOCKING. On makes every kernel wait: right for debugging, slow in production.",
                        "none", Query(q.value("megatron_cuda_launch_blocking", RUN), instant=True),
                        mappings=numbers(BLOCKING))),
-            (3, number("GPUs", "World size as the log prints it. Not what you asked for? Then nodes are missing: see the launcher.", "none",
-                       Query(q.value("megatron_world_size", RUN), instant=True))),
         ]),
         Line(4, [
             (24, rows("Slurm job", "What Slurm says of the run's job, asked once a minute. Not the state you expect? Ask "
@@ -77,15 +75,11 @@ def _configuration() -> Section:
 def _data() -> Section:
     return Section("Data and progress", [
         Line(7, [
-            (6, chart("Samples consumed", "As the log prints it. It should climb in a straight line; a fall is a restart.", "short",
+            (8, chart("Samples consumed", "As the log prints it. It should climb in a straight line; a fall is a restart.", "short",
                       Query(q.value("megatron_consumed_samples", RUN), "samples"), colour="blue", legend="hidden")),
-            (6, chart("Tokens consumed", "As the log prints it; many programs do not. It should climb in a straight line; a fall is a restart.", "short",
+            (8, chart("Tokens consumed", "As the log prints it; many programs do not. It should climb in a straight line; a fall is a restart.", "short",
                       Query(q.value("megatron_consumed_tokens", RUN), "tokens"), colour="blue", legend="hidden")),
-            (6, chart("Global batch size", "Samples per iteration. A staircase is a ramp-up: the time per iteration "
-                      "rises with it and is no slowdown.", "none",
-                      Query(q.value("megatron_global_batch_size", RUN), "batch size"), colour="blue",
-                      steps_line=True, legend="hidden", minimum=0)),
-            (6, chart("Samples per second", "From batch size and time per iteration, while the run is alive. Steps "
+            (8, chart("Samples per second", "From batch size and time per iteration, while the run is alive. Steps "
                       "down at the same batch size are a slowdown.", "none",
                       Query(q.while_alive(q.value("megatron_samples_per_second", RUN), RUN), "samples/s"),
                       colour="blue", legend="hidden", minimum=0)),
@@ -99,7 +93,11 @@ def _data() -> Section:
                        "progress, whatever the state is.", "none",
                        Query(f"60 * max by (cluster, run) (rate(megatron_iterations_total{{{RUN}}}[$__rate_interval]))",
                              "iterations/min"), colour="blue", legend="hidden", minimum=0, interval="5m")),
-            (12, chart("Silence and its budget", "Time since the last progress, and how long it may be before it is a "
+            (6, buckets("Time per iteration, distribution", "How many iterations took how long, in seconds; finer and over the "
+                        "normal it stands in the row Speed. A second band is a second level, or a ramp-up of the batch.", "s",
+                        Query(f"sum by (le) (increase(megatron_iteration_duration_seconds_bucket{{{RUN}}}[$__rate_interval]))",
+                              "{{le}}", format="heatmap"), interval="5m", empty="No iteration in this range")),
+            (6, chart("Silence and its budget", "Time since the last progress, and how long it may be before it is a "
                        "hang. The first must stay below the second.", "s",
                        Query(f"time() - {q.value('megatron_last_progress_timestamp_seconds', RUN)}", "silence"),
                        Query(f"{q.value('megatron_hang_deadline_timestamp_seconds', RUN)} - "

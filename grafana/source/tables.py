@@ -11,7 +11,7 @@ from grafana_foundation_sdk.models import common as shape
 from grafana_foundation_sdk.models import dashboard as model
 
 from grafana.source.layout import DATASOURCE
-from grafana.source.panels import Query, limits, override, run_link, severity_mapping, state_mapping, target
+from grafana.source.panels import Query, limits, nothing, override, run_link, severity_mapping, state_mapping, target
 
 
 @dataclass
@@ -50,9 +50,9 @@ def gauge_look(steps: Sequence[tuple[float | None, str]]) -> dict[str, Any]:
     }
 
 
-STATE = mapped_look(state_mapping()) | {"custom__align": "center"}
+STATE = mapped_look(state_mapping(unwatched=True)) | {"custom__align": "center"}
 SEVERITY = mapped_look(severity_mapping()) | {"custom__align": "center"}
-LINK = {"links": run_link("__value.text")}
+LINK = {"links": run_link("__value.text", "__data.fields.Cluster")}
 
 
 def rows(
@@ -64,6 +64,7 @@ def rows(
     empty: str,
     sort: str = "",
     descending: bool = True,
+    then: str = "",
     hidden: Sequence[str] = (),
     unit: str = "none",
     pages: bool = True,
@@ -92,7 +93,7 @@ def rows(
     )
     for column in columns:
         # A table's no-value text stands in every empty cell, so only the whole table may explain why it is empty.
-        properties = {"noValue": "–", **column.look}
+        properties = {"noValue": "–", "mappings": nothing("–"), **column.look}
         if column.unit:
             properties["unit"] = column.unit
         if column.width:
@@ -102,5 +103,6 @@ def rows(
     panel.footer(common.TableFooterOptions().show(False).reducer([]).enable_pagination(pages))
     panel.align(shape.FieldTextAlignment.AUTO).min_width(60)
     if sort:
-        panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(descending)])
+        order = [(sort, descending), *([(then, True)] if then else [])]
+        panel.sort_by([common.TableSortByFieldState().display_name(name).desc(down) for name, down in order])
     return panel

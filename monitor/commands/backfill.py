@@ -55,9 +55,9 @@ def _label(text: str) -> tuple[str, str]:
 @click.option(
     "--step",
     type=POSITIVE_DURATION,
-    default="60s",
+    default="15s",
     show_default=True,
-    help="As often as Prometheus would have scraped.",
+    help="As often as Prometheus would have scraped: what dashboards expect of live data.",
 )
 @click.option(
     "--timezone", "zone", type=_Zone(), default="UTC", show_default=True, help="Zone of the times in the logs."

@@ -10,6 +10,7 @@ with those before.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ _EVALUATED = 8  # lines behind an evaluation: a shift that begins in them
 _RECOVERS = 48  # must last as long. In 20 runs the first 20 to 25 steps behind an evaluation took 2 to 10 % longer
 _CALM = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
 _UNITS = 1.5  # printed units that a shift must exceed, or else be beyond doubt:
+OVER_NORMAL = (0.9, 0.95, 0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03, 1.05, 1.075, 1.1, 1.15, 1.25, 1.5, 2.0, 4.0)
+"""Times over the normal one that the distribution parts: one slow node of many is in the third digit."""
 _UNIT_LASTING = 12  # so many lines at the next printed value, where none had been before
 _FASTER_SHOWN = 50  # iterations for which "faster" is shown
 _NORMAL = 200  # lines after which a faster level is the normal one: before, the way back from it is no slowdown
@@ -141,6 +144,9 @@ class Memory(Struct):
     flaps: list[Flap] = field(default_factory=list)
     reference: float | None = None
     """Logarithm of the seconds per iteration of the present level; None while unknown."""
+    over: list[int] = field(default_factory=lambda: [0] * (len(OVER_NORMAL) + 1))
+    """Iterations by their time over the normal one, all launches; the last of those beyond all bounds."""
+    over_sum: float = 0.0
     untimed: int | None = None
     """The iteration that came without a time; DeepSpeed's engine prints it on the step's next line."""
     window: Window = field(default_factory=Window)
@@ -250,6 +256,7 @@ def _take(
     state: RunState, memory: Memory, steps: Sequence[Step], times: Sequence[float], settings: SlowdownSettings
 ) -> bool:
     """Compare steps of one batch size with their level; `times` are logarithms."""
+    _count_over(memory, times, state.log_interval or 1)
     iterations = [step.iteration for step in steps]
     changed, at, limit, far = False, 0, _FULL * settings.sum_limit, 4 * settings.threshold
     grows = state.topology.sequence_grows
@@ -274,6 +281,22 @@ def _take(
             changed = _watch(memory, track, step, at - begun, grows, settings) or changed
         memory.reference = track.value
     return changed
+
+
+def _count_over(memory: Memory, times: Sequence[float], iterations: int) -> None:
+    """Into the distribution: each time over what was normal before it, over that of before a slowdown that stands."""
+    normal = memory.reference if memory.shift is None else memory.shift.base
+    if normal is not None:
+        for time in times:
+            over = math.exp(time - normal)
+            memory.over[bisect_left(OVER_NORMAL, over)] += iterations
+            memory.over_sum += over * iterations
+
+
+def over_normal(state: RunState) -> tuple[list[int], float]:
+    """Iterations by their time over the normal one, and the sum of these ratios."""
+    memory = state.memory_of.get(NAME)
+    return (memory.over, memory.over_sum) if isinstance(memory, Memory) else ([], 0.0)
 
 
 def _change_key(memory: Memory, key: str) -> bool:

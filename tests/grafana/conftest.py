@@ -11,7 +11,7 @@ from tests import programs
 from tests.grafana.history import DAY, write
 
 END = 1_763_000_000.0  # any moment that is past: backfilled data is not now
-STEP = 120.0
+STEP = 60.0
 
 
 class Prometheus(programs.Prometheus):
@@ -21,7 +21,7 @@ class Prometheus(programs.Prometheus):
         """Series with their value."""
         return self.instant(expression, at)
 
-    def over(self, expression: str, seconds: float = DAY, step: float = 300.0) -> list[dict[str, Any]]:
+    def over(self, expression: str, seconds: float = DAY, step: float = 120.0) -> list[dict[str, Any]]:
         """Series with their values."""
         return self.range(expression, END - seconds, END, step)
 

@@ -1,22 +1,29 @@
-"""A day of metrics as OpenMetrics text with timestamps, by the catalogue: what Prometheus would have scraped.
+"""A day of metrics as OpenMetrics text with time stamps: what Prometheus would have scraped from three real daemons.
 
-    python -m tests.grafana.history OUT.om END_UNIX_SECONDS [STEP_SECONDS [CLONES]]
+    python -m tests.grafana.history OUT.om END_UNIX_SECONDS [STEP_SECONDS]
 
+Each daemon is the real core: it is handed the simulated logs at the instants at which they were written, judges them,
+and is scraped in the text that /metrics serves. What Prometheus adds itself (`up`, ALERTS), and what the shell around
+the core counts (connections, mounts), is put in here.
 `promtool tsdb create-blocks-from openmetrics OUT.om DATA` makes a data directory of it.
 """
 
 from __future__ import annotations
 
+import heapq
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
-from monitor.run.pace import HISTOGRAM_BUCKETS
-from tests.grafana.runs import DEAD, FIRST, SECOND, Scene, scenes
+from monitor.config import load
+from monitor.core import Core
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Histogram, Sample, Snapshot
+from monitor.prometheus_text import TextFormat
+from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, PATTERN, SECOND, Run, runs
 
-DAY = 86400
-DEAD_SINCE = 40 * 60  # seconds before the end at which the second daemon died
+DAY = 6 * HOUR
 DAEMONS = (FIRST, DEAD, SECOND)
 JOB = "megatron-monitor"
 # What Prometheus and the client library add: (kind, labels beside job and instance)
@@ -31,134 +38,226 @@ FOREIGN: dict[str, tuple[str, tuple[str, ...]]] = {
     "process_start_time_seconds": ("gauge", ()),
     "ALERTS": ("gauge", ("alertname", "alertstate", "severity", "run")),
 }
+RECORDED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "run:megatron_unwatched_since_timestamp_seconds": ("gauge", ("run",)),
+    "run:megatron_hang_deadline_timestamp_seconds:held": ("gauge", ("run",)),
+    "run:megatron_incident:held": ("gauge", ("run", "incident", "severity")),
+}
+"""What the rules record and dashboards read."""
 KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     **{metric.name: (metric.kind, ("run", *metric.labels)) for metric in CATALOGUE},
     **{own.name: (own.kind, own.labels) for own in MONITOR_CATALOGUE},
     **FOREIGN,
+    **RECORDED,
 }
 
 
 class Page:
-    """Samples by family and series. Refuses a name or a label that the catalogue does not have."""
+    """Samples by series, in the order of time."""
 
     def __init__(self) -> None:
-        self.families: dict[str, dict[str, list[str]]] = {}
+        self.series: dict[str, list[str]] = {}
+
+    def scraped(self, text: str, at: float) -> None:
+        """A page of /metrics."""
+        stamp = f" {at:.0f}\n"
+        for line in text.split("\n"):
+            if line and line[0] != "#":
+                series, _, value = line.rpartition(" ")
+                self.series.setdefault(series, []).append(f"{series} {value}{stamp}")
 
     def put(self, name: str, at: float, value: float, labels: dict[str, str], instance: str) -> None:
-        """One sample of a gauge or a counter."""
-        _, known = KNOWN[name]
+        """One sample of something that is not the daemon's."""
+        known = KNOWN[name][1]
         assert set(labels) == set(known), f"{name} has the labels {known}, not {sorted(labels)}"
-        self._line(name, name, at, value, labels, instance)
-
-    def histogram(self, name: str, at: float, counts: list[float], total: float, run: str, instance: str) -> None:
-        """Cumulative counts by the catalogue's buckets, the last is +Inf."""
-        assert KNOWN[name][0] == "histogram"
-        for bound, count in zip((*map(float, HISTOGRAM_BUCKETS), float("inf")), counts, strict=True):
-            le = "+Inf" if bound == float("inf") else repr(bound)
-            self._line(name, f"{name}_bucket", at, count, {"le": le, "run": run}, instance)
-        self._line(name, f"{name}_count", at, counts[-1], {"run": run}, instance)
-        self._line(name, f"{name}_sum", at, total, {"run": run}, instance)
-
-    def _line(self, family: str, name: str, at: float, value: float, labels: dict[str, str], instance: str) -> None:
-        every = {**labels, "instance": instance, "job": JOB}
+        every = {**labels, "instance": instance, "job": JOB} if name in FOREIGN else labels
         text = ",".join(f'{key}="{every[key]}"' for key in sorted(every))
-        series = f"{name}{{{text}}}"
-        self.families.setdefault(family, {}).setdefault(series, []).append(f"{series} {value:.10g} {at:.0f}\n")
+        self.scraped(f"{name}{{{text}}} {value:.10g}", at)
 
     def lines(self) -> Iterator[str]:
         """The text, each family together, `# EOF` at the end."""
-        for family, series in self.families.items():
+        families: dict[str, list[str]] = {}
+        for series in self.series:
+            families.setdefault(base_name(series.partition("{")[0]), []).append(series)
+        for family, members in families.items():
             kind = KNOWN[family][0]
             yield f"# TYPE {family.removesuffix('_total') if kind == 'counter' else family} {kind}\n"
-            for samples in series.values():
-                yield from samples
+            for series in members:
+                yield from self.series[series]
         yield "# EOF\n"
 
 
-def _daemon(page: Page, at: float, index: int, step: float, end: float, instance: str, runs: int) -> None:
-    alive = instance != DEAD or at < end - DEAD_SINCE
+def base_name(name: str) -> str:
+    """The catalogue's name of a series: a histogram's parts are one metric."""
+    for suffix in ("_bucket", "_count", "_sum"):
+        if name.endswith(suffix) and KNOWN.get(name.removesuffix(suffix), ("", ()))[0] == "histogram":
+            return name.removesuffix(suffix)
+    return name
+
+
+@dataclass
+class Daemon:
+    """A core, told what its files hold as time goes on."""
+
+    instance: str
+    end: float
+    core: Core = field(
+        default_factory=lambda: Core(load("", ["runs=[{paths: [/runs/*.log]}]", f"patterns=[{PATTERN}]"]))
+    )
+    offsets: dict[str, int] = field(default_factory=dict)
+    turned_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.format = TextFormat(openmetrics=True, labels={"instance": self.instance, "job": JOB})
+        counts = self.core.counts
+        counts.set("config_last_reload_successful", 1)
+        counts.set("config_last_reload_success_timestamp_seconds", self.end - DAY - 590)
+        counts.set("mount_info", 1, "/lustre", "lustre", "polling")
+        counts.set("http_connections", 1)
+        counts.set("ready", 1)
+        counts.set("page_info", 1, f"http://{self.instance}/")
+        if self.instance == DEAD:
+            counts.set("stopped_timestamp_seconds", self.end - DEAD_SINCE)
+        counts.set("state_save_failures_total", 0)
+        counts.set("state_rebuilds_total", 0)
+        for outcome in ("sent", "failed", "dropped"):
+            counts.set("notifications_total", 0, "webhook", outcome)
+        for outcome in ("written", "failed"):
+            counts.set("output_writes_total", 0, "textfile", outcome)
+
+    def read(self, run: Run, at: float, text: str, written: float) -> None:
+        """Text of a run, read at an instant."""
+        path, data = f"/runs/{run.name}.log", text.encode()
+        fresh = path not in self.offsets
+        if fresh:
+            self.core.handle(Opened(path, path, None, 0, written, False), at)
+        offset = self.offsets.get(path, 0)
+        self.core.handle(Data(path, offset, data, written, at, 0), at)
+        self.offsets[path] = offset + len(data)
+        if fresh:
+            self.core.handle(CaughtUp(path, at), at)
+        self.turn(at)
+
+    def turn(self, at: float, least: float = 10.0) -> None:
+        """The loop turns, `least` seconds after it turned last: the day has no more time than that."""
+        if at - self.turned_at < least:
+            return
+        self.turned_at = at
+        for transition in self.core.tick(at):
+            if not transition.quiet:
+                self.core.counts.add("notifications_total", "webhook", "sent")
+
+    def scrape(self, page: Page, at: float) -> Snapshot:
+        """What a scrape of it sees."""
+        counts, since = self.core.counts, at - self.end + DAY
+        self.turn(at, 0.0)
+        counts.set("loop_timestamp_seconds", at)
+        counts.set("loop_duration_seconds", 0.004)
+        counts.set("mount_busy_seconds", max(0.0, since - 3400) if since < 5000 else 0.0, "/lustre")
+        counts.add("output_writes_total", "textfile", "written")
+        counts.add("stat_calls_total", by=30)
+        self._past_troubles(since)
+        snapshot = self.core.snapshot(at, pages=False)
+        page.scraped(self.format.page(snapshot), at)
+        return snapshot
+
+    def _past_troubles(self, since: float) -> None:
+        """What the monitor's own dashboard shows of worse days."""
+        counts = self.core.counts
+        counts.set("runs_dropped_total", float(since > 9000), "dead")
+        counts.set("clock_jumps_total", float(since > 15000))
+        counts.set("rotations_total", 1.0 + (since > 12000))
+        counts.set("truncations_total", float(since > 14000))
+        counts.set("unheard_seconds_total", max(0.0, min(since, 5000) - 3400), "/lustre")
+        counts.set("slurm_calls_total", since // 60, "answered")
+        counts.set("put_aside_total", float(since > 16000), "page")
+        counts.set("io_errors_total", max(0.0, min(since, 4000) - 1800) / 30, "ESTALE")
+        counts.set("malformed_lines_total", float(int(since // 7000)), "megatron.iteration")
+
+
+def _process(page: Page, at: float, instance: str, end: float, series: int, *, alive: bool) -> None:
+    """What Prometheus and the client library add."""
     page.put("up", at, float(alive), {}, instance)
-    page.put("scrape_duration_seconds", at, 0.011 + 0.002 * (index % 3) if alive else 10.0, {}, instance)
-    page.put("scrape_samples_scraped", at, 60.0 * runs + 70 if alive else 0.0, {}, instance)
-    if not alive:
-        return
-    since = index * step
-
-    def own(name: str, value: float, /, **labels: str) -> None:
-        page.put(f"megatron_monitor_{name}", at, value, labels, instance)
-
-    own("build_info", 1, version="0.1.0", python="3.11.2")
-    own("ready", 1)
-    own("stopped_timestamp_seconds", at - 5)
-    own("page_info", 1, url=f"http://{instance}/")
-    own("runs", runs)
-    page.put("megatron_suspect_node", at, 7, {"node": "node7"}, instance)
-    for state, count in (("reading", 0), ("following", runs + 1), ("unreadable", int(1800 < since % 43200 < 4000))):
-        own("sources", count, state=state)
-    for outcome, pace in (("matched", 0.9), ("other", 5.2), ("too_long", 0.0)):
-        own("lines_total", pace * since * runs, outcome=outcome)
-    for event, pace in (("iteration", 0.11), ("memory", 0.02), ("checkpoint_saved", 0.0004), ("validation", 0.0005)):
-        own("events_total", pace * since * runs, event=event)
-    own("bytes_total", 900.0 * since * runs)
-    own("bytes_behind", 0.0 if index % 40 else 2.5e6)
-    own("last_read_timestamp_seconds", at - 4)
-    own("loop_timestamp_seconds", at - 1)
-    own("loop_duration_seconds", 0.004 + 0.001 * (index % 5))
-    own("truncations_total", 0)
-    own("rotations_total", 1 + int(since > 50000))
-    own("io_errors_total", max(0.0, min(since, 4000) - 1800) / 30, errno="ESTALE")
-    own("malformed_lines_total", float(int(since // 30000)), rule="megatron.iteration")
-    own("pattern_timeouts_total", 0, pattern="reward")
-    own("put_aside_total", 0, room="page")
-    own("unheard_seconds_total", 0, mount="/")
-    own("stat_calls_total", 2.0 * since * runs)
-    for outcome, count in (("sent", since // 20000), ("failed", 0), ("dropped", 0)):
-        own("notifications_total", count, notifier="webhook", outcome=outcome)
-    own("output_writes_total", since // 15, output="textfile", outcome="written")
-    own("output_writes_total", 0, output="textfile", outcome="failed")
-    own("state_save_failures_total", 0)
-    own("state_rebuilds_total", 0)
-    own("config_last_reload_successful", 1)
-    own("config_last_reload_success_timestamp_seconds", end - DAY - 590)
-    own("mount_info", 1, mount="/lustre", file_system="lustre", mode="polling")
-    own("mount_busy_seconds", max(0.0, min(since, 4000) - 3400) if since < 5000 else 0.0, mount="/lustre")
-    own("runs_dropped_total", int(since > 40000), reason="dead")
-    own("clock_jumps_total", int(since > 70000))
-    own("http_connections", 1 + index % 2)
-    page.put("process_cpu_seconds_total", at, 0.012 * since, {}, instance)
-    page.put("process_resident_memory_bytes", at, 6.1e7 + 2e6 * min(1.0, since / 3600), {}, instance)
-    page.put("process_open_fds", at, 21.0 + runs, {}, instance)
-    page.put("process_max_fds", at, 1024, {}, instance)
-    restarted = instance == SECOND and at >= end - DAY / 4
-    page.put("process_start_time_seconds", at, end - (DAY / 4 if restarted else DAY + 600), {}, instance)
+    page.put("scrape_duration_seconds", at, 0.011 if alive else 10.0, {}, instance)
+    page.put("scrape_samples_scraped", at, float(series), {}, instance)
+    if alive:
+        since = at - end + DAY
+        restarted = instance == SECOND and at >= end - DAY / 4
+        page.put("process_cpu_seconds_total", at, 0.012 * since, {}, instance)
+        page.put("process_resident_memory_bytes", at, 6.1e7 + 2e6 * min(1.0, since / HOUR), {}, instance)
+        page.put("process_open_fds", at, 31.0, {}, instance)
+        page.put("process_max_fds", at, 1024, {}, instance)
+        page.put("process_start_time_seconds", at, end - (DAY / 4 if restarted else DAY + 600), {}, instance)
 
 
-def _alerts(page: Page, at: float, scene: Scene) -> None:
-    for incident, severity in scene.open_incidents():
-        name = "Megatron" + "".join(part.title() for part in incident.split("_"))
-        labels = {"alertname": name, "alertstate": "firing", "severity": severity, "run": scene.run}
-        page.put("ALERTS", at, 1, labels, FIRST)
+def _alerts(page: Page, at: float, snapshot: Snapshot) -> None:
+    for run in snapshot.runs:
+        for sample in run.samples.get("megatron_incident", ()):
+            assert isinstance(sample, Sample)
+            incident, severity = sample.labels
+            name = "Megatron" + "".join(part.title() for part in incident.split("_"))
+            if sample.value:
+                labels = {"alertname": name, "alertstate": "firing", "severity": severity, "run": run.run}
+                page.put("ALERTS", at, 1, labels, FIRST)
 
 
-def write(path: Path, end: float, step: float = 60.0, clones: int = 0) -> None:
-    """A day that ends at `end` (Unix seconds), one sample a series each `step` seconds. `clones` adds healthy runs."""
-    page = Page()
-    running = scenes(clones)
+def _recorded(page: Page, at: float, end: float, snapshot: Snapshot | None) -> None:
+    """What the rules remember of the runs that only the daemon showed that died."""
+    for run in (run for run in runs() if run.daemons == (DEAD,)):
+        if snapshot is None:
+            page.put("run:megatron_unwatched_since_timestamp_seconds", at, end - DEAD_SINCE, {"run": run.name}, "")
+            held = end - DEAD_SINCE + 95.0
+            labels = {"run": run.name, "incident": "slowdown", "severity": "warning"}
+            page.put("run:megatron_incident:held", at, 1.0, labels, "")
+        else:
+            shown = next((one for one in snapshot.runs if one.run == run.name), None)
+            found = shown.samples.get("megatron_hang_deadline_timestamp_seconds", ()) if shown else ()
+            if not isinstance(found, tuple) or isinstance(found, Histogram) or not found:
+                continue
+            held = found[0].value
+        page.put("run:megatron_hang_deadline_timestamp_seconds:held", at, held, {"run": run.name}, "")
+
+
+def _numbered(number: int, run: Run) -> Iterator[tuple[float, int, Run, str]]:
+    for at, text in run.texts():
+        yield at, number, run, text
+
+
+def write(path: Path, end: float, step: float = 30.0) -> None:
+    """A day that ends at `end` (Unix seconds), one scrape of each daemon every `step` seconds."""
+    page, daemons = Page(), {instance: Daemon(instance, end) for instance in DAEMONS}
+    streams = []
+    for number, run in enumerate(runs()):
+        if run.archived:
+            texts = list(run.texts())
+            for instance in run.daemons:
+                daemons[instance].read(run, end - DAY, "".join(text for _, text in texts), end + texts[-1][0])
+        else:
+            streams.append(_numbered(number, run))
+    lines = heapq.merge(*streams, key=lambda item: (item[0], item[1]))
+    upcoming = next(lines, None)
     for index in range(int(DAY / step) + 1):
         at = end - DAY + index * step
-        for scene in running:
-            scene.advance(at - end, step)
-            _alerts(page, at, scene)
-            for instance in scene.daemons:
-                if instance != DEAD or at < end - DEAD_SINCE:
-                    scene.sample(page, at, instance)
-        for instance in DAEMONS:
-            watched = sum(instance in scene.daemons for scene in running)
-            _daemon(page, at, index, step, end, instance, watched)
+        while upcoming is not None and end + upcoming[0] <= at:
+            when, _, run, text = upcoming
+            for instance in run.daemons:
+                if instance != DEAD or when < -DEAD_SINCE:
+                    daemons[instance].read(run, end + when, text, end + when)
+            upcoming = next(lines, None)
+        for instance, daemon in daemons.items():
+            alive, series = instance != DEAD or at < end - DEAD_SINCE, 0
+            if alive:
+                snapshot = daemon.scrape(page, at)
+                series = sum(len(samples) for run in snapshot.runs for samples in run.samples.values())
+                if instance == FIRST:
+                    _alerts(page, at, snapshot)
+            if instance == DEAD:
+                _recorded(page, at, end, snapshot if alive else None)
+            _process(page, at, instance, end, series, alive=alive)
     with path.open("w") as stream:
         stream.writelines(page.lines())
 
 
 if __name__ == "__main__":
     numbers = [float(argument) for argument in sys.argv[2:]]
-    write(Path(sys.argv[1]), numbers[0], *numbers[1:2], *map(int, numbers[2:3]))
+    write(Path(sys.argv[1]), *numbers)

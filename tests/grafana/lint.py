@@ -17,7 +17,7 @@ Panel = dict[str, Any]
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 UIDS = {"megatron-fleet", "megatron-run", "megatron-compare", "megatron-monitor"}
 MOST_QUERIES = 30  # before a row is opened
-UNITS = {"none", "short", "s", "percentunit", "bytes", "sci", "locale"}
+UNITS = {"none", "short", "s", "percentunit", "bytes", "sci", "locale", "dateTimeAsIsoNoDateIfToday", "dateTimeFromNow"}
 
 
 def panels(dashboard: Dashboard) -> Iterator[Panel]:
@@ -41,11 +41,10 @@ def variables(dashboard: Dashboard) -> dict[str, list[str]]:
 
 
 def fillings(dashboard: Dashboard) -> list[dict[str, str]]:
-    """The variables' values, one dictionary for each value of a custom variable."""
-    made: list[dict[str, str]] = [{}]
-    for name, values in variables(dashboard).items():
-        made = [{**filling, name: value} for filling in made for value in values]
-    return made
+    """The variables' values: all at their first, then each value of a custom variable in turn."""
+    known = variables(dashboard)
+    first = {name: values[0] for name, values in known.items()}
+    return [first, *({**first, name: value} for name, values in known.items() for value in values[1:])]
 
 
 def expressions(dashboard: Dashboard) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -166,6 +165,8 @@ def target_rate_interval(dashboard: Dashboard) -> Iterator[str]:
 def target_counters(dashboard: Dashboard) -> Iterator[str]:
     """A counter over time is a line that only climbs: charts show its rate or its growth."""
     for panel in panels(dashboard):
+        if panel["type"] == "trend":  # of which a counter may be the x axis
+            continue
         for target in panel["targets"]:
             bare = study(fill(target["expr"], fillings(dashboard)[0])).bare_counters
             if bare and not target.get("instant"):
@@ -206,8 +207,10 @@ def links_resolve(dashboard: Dashboard) -> Iterator[str]:
         if variable and variable != "run":
             yield f"a link sets {variable}"
     for link in dashboard["links"]:
-        if not (link["keepTime"] and link["includeVars"]):
-            yield f"the link {link['title']} forgets time or variables"
+        if not link["keepTime"] or "${datasource:queryparam}" not in link["url"]:
+            yield f"the link {link['title']} forgets time or data source"
+        if link["includeVars"]:
+            yield f"the link {link['title']} passes on a choice that means something else there"
 
 
 def unique_and_in_place(dashboard: Dashboard) -> Iterator[str]:

@@ -11,15 +11,15 @@ from typing import Any
 
 import promql_parser as parser
 
-from tests.grafana.history import KNOWN
+from tests.grafana.history import KNOWN, base_name
 
 SITE = frozenset({"cluster", "job", "instance"})
 """Labels that a scrape configuration may add to any series."""
-# For a day sampled every two minutes: $__rate_interval is four samples.
+# For a day sampled every minute: $__rate_interval is four samples.
 BUILT_IN = {
-    "__rate_interval": "8m",
+    "__rate_interval": "4m",
     "__interval": "1m",
-    "__range": "86400s",
+    "__range": "21600s",
 }
 SET_OPERATORS = {"and", "unless"}
 KEEP_LABELS = {"topk", "bottomk"}
@@ -35,15 +35,7 @@ def fill(text: str, values: dict[str, str]) -> str:
             raise KeyError(f"${name} is no variable of the dashboard")
         return known[name]
 
-    return re.sub(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))", value, text)
-
-
-def base_name(name: str) -> str:
-    """The catalogue's name of a series: a histogram's parts are one metric."""
-    for suffix in ("_bucket", "_count", "_sum"):
-        if name.endswith(suffix) and KNOWN.get(name.removesuffix(suffix), ("", ()))[0] == "histogram":
-            return name.removesuffix(suffix)
-    return name
+    return re.sub(r"\$(?:\{(\w+)(?::\w+)?\}|([a-z_]\w*))", value, text)  # $1 is a group of label_replace
 
 
 @dataclass
@@ -130,6 +122,8 @@ def _binary(node: Any, usage: Usage) -> frozenset[str]:
     _need(on, right, f"{node.op} on, right", usage)
     if str(node.op) in SET_OPERATORS:
         return left
+    if str(node.op) == "or":
+        return left | right
     extra = frozenset(node.modifier.group_labels or ())
     many = str(node.modifier.card)
     if many.endswith("ManyToOne"):

@@ -1,306 +1,105 @@
-"""The runs of the backfilled day: a small model of a training, and one script a run.
+"""The trainings of the day that dashboards are looked at with: one simulated log each, told by the simulator.
 
-Seven runs: healthy; hung in evaluation; slowed by 5 %; crashed twice and restarted; diverging; finished; watched by a
-daemon that died. Two daemons follow the healthy one: no query may count it twice or fail on it. Times are seconds
-before the end of the day (negative), as in `Scene.advance`.
+Healthy (two daemons follow it: no query may count it twice); hung in evaluation; slowed by 10 %; crashed twice, once
+for good reasons of each kind, and launched again; diverging; finished; watched by a daemon that died; crashed before
+anybody looked; crashed without an end; and one whose memory grows. Times are seconds before the end of the day.
 """
 
 from __future__ import annotations
 
-import math
-import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from monitor.run.pace import HISTOGRAM_BUCKETS
-from monitor.run.phases import RUN_STATES
-
-if TYPE_CHECKING:
-    from tests.grafana.history import Page
+from monitor.simulate import Fault, Scenario, timeline
 
 HOUR = 3600.0
 FIRST, DEAD, SECOND = "login1:9843", "login2:9843", "login3:9843"
-SLOWED_AT, SLOWED_BY = -5 * HOUR, 1.05
-HUNG_SILENT_AT, HANG_BUDGET = -2400.0, 900.0
-CRASHES = ((-9 * HOUR, "ecc"), (-3 * HOUR, "nccl"))
-DOWN_FOR = 900.0  # seconds from a crash to the next launch
-DIVERGES_AT = -2 * HOUR
+DEAD_SINCE = 2400.0
+SLOWED_BY = 1.10
+HANG_AFTER = 170  # iterations, of the 70B run
+CRASHED_AT = -1.5 * HOUR
+DOWN_FOR = 900.0  # seconds from that crash to the next launch
+LAST_LINE = "[rank17]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+NCCL = (
+    "[rank3]:[E1 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
+    "OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
+)
+PATTERN = "{name: reward, match: 'reward (?P<value>[0-9.]+)', kind: value}"
 
 
-@dataclass
-class Scene:
-    """One run. `advance` moves it, `sample` writes what a scrape would have seen."""
+@dataclass(frozen=True)
+class Run:
+    """One log. `launches`: (when its first line is written, what it prints)."""
 
-    run: str
-    gpus: int
-    seconds: float  # per iteration, normally
-    batch: int
-    sequence: int
-    tp: int
-    pp: int
-    mbs: int
-    layers: int
-    hidden: int
-    total: int  # planned iterations
-    tflops: float
-    iteration: float = 0.0  # done before the day began
+    name: str
+    launches: tuple[tuple[float, Scenario], ...]
     daemons: tuple[str, ...] = (FIRST,)
-    fault: str = ""
-    dtype: str = "bf16"
-    peak: float | None = 989.0
-    ends_at: float = math.inf
-    save_every: int = 500
-    state: str = "training"
-    at: float = -24 * HOUR
-    pace: float = 0.0
-    progress_at: float = 0.0
-    finished_total: float = 0.0
-    counts: list[float] = field(default_factory=lambda: [0.0] * (len(HISTOGRAM_BUCKETS) + 1))
-    spent: float = 0.0
-    productive: float = 0.0
-    checkpoint: float = 0.0
-    busy_until: float = -math.inf
-    validation: float | None = None
-    restarts: int = 0
-    lost_iterations: float = 0.0
-    lost_seconds: dict[str, float] = field(default_factory=dict)
-    failures: dict[str, int] = field(default_factory=dict)
-    fired: dict[tuple[str, str], bool] = field(default_factory=dict)
-    fired_counts: dict[str, int] = field(default_factory=dict)
-    skipped: float = 0.0
+    archived: bool = False
+    """All of it was written before the day."""
+    says: dict[float, str] = field(default_factory=dict)
+    """Lines of its own, when."""
+    beside: str = ""
+    """Fields that its iteration lines have before the loss."""
 
-    def __post_init__(self) -> None:
-        self.noise = random.Random(self.run)
-        self.pace = self.seconds
-        self.checkpoint = self.iteration - self.iteration % self.save_every
-        self.evaluated = self.saved = self.iteration
-        self.lm_loss, self.grad_norm = self.loss(), 0.4
-        self.validation = self.lm_loss + 0.04
-
-    # --- what happens -----------------------------------------------------------------------------------------------
-
-    def advance(self, at: float, step: float) -> None:
-        """Move to `at` (seconds before the end of the day, negative), `step` seconds after the last time."""
-        self.at = at
-        before, self.state = self.state, self._state()
-        if self.state == "training":
-            slow = SLOWED_BY if self.fault == "slow" and at > SLOWED_AT else 1.0
-            self.pace = self.seconds * slow * (1 + self.noise.gauss(0, 0.004))
-            done = step / self.pace
-            self.iteration += done
-            self.finished_total += done
-            self.spent += step
-            self.productive += step
-            for place, bound in enumerate((*HISTOGRAM_BUCKETS, math.inf)):
-                self.counts[place] += done if self.pace <= bound else 0.0
-            self.skipped += self._skips(done)
-            self.lm_loss = self.loss()
-            rise = 2 + (at - DIVERGES_AT) / 900 if self.fault == "diverge" and at > DIVERGES_AT else 1.0
-            self.grad_norm = (0.4 + abs(self.noise.gauss(0, 0.05))) * rise
-        if self.state in ("training", "saving", "starting") or (self.state == "evaluating" and self.fault != "hang"):
-            self.progress_at = at
-        if before == "saving" and self.state != "saving":
-            self.checkpoint = self.iteration
-        if before == "evaluating" and self.state == "training":
-            self.validation = self.loss() + 0.04
-        self._judge()
-
-    def _state(self) -> str:
-        if self.at >= self.ends_at:
-            return "finished"
-        if self.fault == "hang" and self.at >= HUNG_SILENT_AT:
-            return "evaluating" if self.at < HUNG_SILENT_AT + HANG_BUDGET else "hung"
-        if self.fault == "crash":
-            for crashed_at, failure in CRASHES:
-                if crashed_at <= self.at < crashed_at + DOWN_FOR:
-                    self._crash(failure)
-                    return "crashed"
-                if crashed_at + DOWN_FOR <= self.at < crashed_at + DOWN_FOR + 360:
-                    if self.state == "crashed":
-                        self.restarts += 1
-                    return "starting"
-        if self.at < self.busy_until and self.state in ("evaluating", "saving"):
-            return self.state
-        if self.iteration - self.saved >= self.save_every:
-            self.saved, self.busy_until = self.iteration, self.at + 150
-            return "saving"
-        if self.iteration - self.evaluated >= 2 * self.save_every:
-            self.evaluated, self.busy_until = self.iteration, self.at + 240
-            return "evaluating"
-        return "training"
-
-    def _crash(self, failure: str) -> None:
-        if self.state == "crashed":
-            return
-        lost = self.iteration - self.checkpoint
-        self.failures[failure] = self.failures.get(failure, 0) + 1
-        self.lost_iterations += lost
-        self.lost_seconds[failure] = self.lost_seconds.get(failure, 0.0) + lost * self.seconds
-        self.productive -= lost * self.seconds
-        self.iteration = self.saved = self.evaluated = self.checkpoint
-
-    def _skips(self, done: float) -> float:
-        chance = 0.3 if self.fault == "diverge" and self.at > DIVERGES_AT else 0.002
-        return float(self.dtype == "fp16" and self.noise.random() < chance * done)
-
-    def _judge(self) -> None:
-        silent = self.at - self.progress_at
-        judged = {
-            ("hang", "warning"): self.fault == "hang" and HANG_BUDGET / 2 < silent <= HANG_BUDGET,
-            ("hang", "critical"): self.state == "hung",
-            ("slowdown", "warning"): self.fault == "slow" and self.at > SLOWED_AT + 600,
-            ("crash", "critical"): self.state == "crashed",
-            ("divergence", "critical"): self.fault == "diverge" and self.at > DIVERGES_AT + 1800,
-            ("loss_spike", "warning"): self.fault == "diverge" and 300 < self.at - DIVERGES_AT < 1500,
-        }
-        for (incident, severity), now in judged.items():
-            if now and not self.fired.get((incident, severity)):
-                self.fired_counts[incident] = self.fired_counts.get(incident, 0) + 1
-            if now or (incident, severity) in self.fired:
-                self.fired[(incident, severity)] = now
-
-    def open_incidents(self) -> list[tuple[str, str]]:
-        """Kind and severity of what fires."""
-        return [key for key, now in self.fired.items() if now]
-
-    def loss(self) -> float:
-        """Training loss: a power law with noise, and the divergence on top."""
-        base = 1.9 + 9.0 * (self.iteration + 300) ** -0.28 + self.noise.gauss(0, 0.012)
-        if self.fault == "diverge" and self.at > DIVERGES_AT:
-            base += 1.7 * (1 - math.exp((DIVERGES_AT - self.at) / 4000))
-        return base
-
-    # --- what a scrape sees -----------------------------------------------------------------------------------------
-
-    def sample(self, page: Page, at: float, instance: str) -> None:
-        """Every metric that this run's log would give."""
-
-        def put(name: str, value: float | None, /, **labels: str) -> None:
-            if value is not None:
-                page.put(f"megatron_{name}", at, value, {"run": self.run, **labels}, instance)
-
-        dp = self.gpus // (self.tp * self.pp)
-        put("run_info", 1, world_size=str(self.gpus), tp=str(self.tp), pp=str(self.pp), dp=str(dp), mbs=str(self.mbs),
-            layers=str(self.layers), hidden=str(self.hidden), heads=str(self.hidden // 128), seq_len=str(self.sequence),
-            dtype=self.dtype, zero_stage="1", dialect="megatron-lm")  # fmt: skip
-        put("world_size", self.gpus)
-        for name in RUN_STATES:
-            put("run_state", float(name == self.state), state=name)
-        end = at - self.at
-        speed = self.batch / self.pace
-        put("iteration", math.floor(self.iteration))
-        put("train_iterations", self.total)
-        put("iterations_total", math.floor(self.finished_total))
-        put("consumed_samples", math.floor(self.iteration) * self.batch)
-        put("consumed_tokens", math.floor(self.iteration) * self.batch * self.sequence)
-        put("iteration_seconds", self.pace)
-        put("samples_per_second", speed)
-        parts = {"compute": 0.82, "communication": 0.1, "data": 0.01, "optimizer": 0.05, "untimed": 0.02}
-        for category, share in parts.items():
-            put("iteration_part_seconds", share * self.pace, category=category)
-            put("iteration_part_spread_seconds", 0.02 * share * self.pace, category=category)
-        for timer, share in (("forward-compute", 0.27), ("backward-compute", 0.55), ("all-grads-sync", 0.1)):
-            put("timer_seconds", 0.99 * share * self.pace, timer=timer, bound="min")
-            put("timer_seconds", share * self.pace, timer=timer, bound="max")
-        put("tokens_per_second", speed * self.sequence)
-        tflops = self.tflops * self.seconds / self.pace
-        put("tflops_per_gpu", tflops, source="log")
-        put("tflops_per_gpu", tflops * 1.0007, source="computed")
-        if self.peak:
-            put("mfu_ratio", tflops / self.peak)
-            put("hfu_ratio", tflops / self.peak * 1.21)
-        for bound, by in (("min", -0.01), ("max", 0.01)):
-            put("recent_lm_loss", self.lm_loss + by, bound=bound)
-            put("recent_grad_norm", self.grad_norm + by, bound=bound)
-            put("recent_iteration_seconds", self.pace + by, bound=bound)
-        put("gpu_memory_capacity_bytes", 80 * 2**30)
-        put("gpu_seconds_total", self.productive * self.gpus)
-        for incident, severity in self.open_incidents():
-            put(
-                "incident_info",
-                1,
-                incident=incident,
-                severity=severity,
-                phase="training",
-                failure="",
-                rank="3",
-                node="node7",
-                summary="what it is",
-                advice="what to do",
-                line="the line",
-            )
-        if self.state == "crashed":
-            put("failure_info", 1, failure="nccl", rank="3", node="node7", summary="s", advice="a", line="l")
-        put("lm_loss", self.lm_loss)
-        put("loss", 0.011 + self.noise.gauss(0, 0.0004), name="load balancing loss")
-        put("validation_loss", self.validation, dataset="validation")
-        calm = not (self.fault == "diverge" and self.at > DIVERGES_AT)
-        put("grad_norm", self.grad_norm)
-        put("learning_rate", 3e-4 * (0.55 + 0.45 * math.cos(math.pi * min(1.0, self.iteration / self.total))))
-        if self.dtype == "fp16":
-            put("loss_scale", 65536.0 if calm else max(64.0, 65536.0 * 2 ** -((self.at - DIVERGES_AT) // 700)))
-        put("global_batch_size", self.batch)
-        put("custom_value", 0.71 + self.noise.gauss(0, 0.003), name="data_mix_entropy")
-        put("skipped_iterations_total", self.skipped)
-        put("nan_iterations_total", 0)
-        put("overflows_total", self.skipped)
-        for kind, size in (("allocated", 41e9), ("max_allocated", 55e9), ("reserved", 61e9), ("max_reserved", 62e9)):
-            put("gpu_memory_bytes", size + self.layers * 1e8, kind=kind)
-        put("last_progress_timestamp_seconds", end + self.progress_at)
-        if self.state not in ("finished", "crashed"):
-            put("hang_deadline_timestamp_seconds", end + self.progress_at + HANG_BUDGET)
-        put("baseline_iteration_seconds", self.seconds)
-        put("slowdown_ratio", self.pace / self.seconds)
-        for (incident, severity), now in self.fired.items():
-            put("incident", float(now), incident=incident, severity=severity)
-        for incident, severity in self.open_incidents():
-            put("incident_since_timestamp_seconds", end + self.at - 300, incident=incident, severity=severity)
-        if any(not now for now in self.fired.values()):
-            put("incident_end_timestamp_seconds", end + self.at - 300, incident="loss_spike", severity="warning")
-            put("incident_duration_seconds", 300, incident="loss_spike", severity="warning")
-        for incident, count in self.fired_counts.items():
-            put("incidents_total", count, incident=incident)
-        for failure, count in self.failures.items():
-            put("failures_total", count, failure=failure)
-        put("restarts_total", self.restarts)
-        put("last_checkpoint_iteration", math.floor(self.checkpoint))
-        put("checkpoint_save_seconds", 141.0 + self.noise.gauss(0, 2))
-        put("at_risk_seconds", (self.iteration - self.checkpoint) * self.seconds)
-        put("lost_iterations_total", math.floor(self.lost_iterations))
-        for cause, seconds in self.lost_seconds.items():
-            put("lost_seconds_total", seconds, cause=cause)
-        wall = min(self.at, self.ends_at) + 25 * HOUR
-        ratio = (self.productive + 0.96 * HOUR) / wall
-        put("effective_training_time_ratio", ratio)
-        if self.failures:
-            between = self.productive / sum(self.failures.values())
-            put("mean_time_between_failures_seconds", between)
-            put("advised_save_interval_seconds", math.sqrt(2 * 141.0 * between))
-        if self.state not in ("finished", "crashed"):
-            put("eta_timestamp_seconds", end + self.progress_at + (self.total - self.iteration) * self.seconds / ratio)
-        put("cuda_launch_blocking", 0)
-        page.histogram("megatron_iteration_duration_seconds", at, [math.floor(c) for c in self.counts], self.spent,
-                       self.run, instance)  # fmt: skip
+    def texts(self) -> Iterator[tuple[float, str]]:
+        """(when, text), in that order."""
+        own = sorted(self.says.items())
+        for place, (began, scenario) in enumerate(self.launches):
+            ends = self.launches[place + 1][0] if place + 1 < len(self.launches) else float("inf")
+            for at, text, _ in timeline(scenario):
+                when = began + at
+                while own and own[0][0] <= when:
+                    yield own.pop(0)
+                if when >= min(ends, 0.0):
+                    break
+                yield when, text.replace("lm loss:", f"{self.beside}lm loss:") if self.beside else text
+        yield from own
 
 
-def scenes(clones: int = 0) -> list[Scene]:
-    """The runs of the day."""
-    made = [
-        Scene("gpt-13b-base", 256, 6.2, 1024, 4096, 4, 2, 2, 40, 5120, 60000, 402.0, iteration=21000,
-              daemons=(FIRST, SECOND)),
-        Scene("gpt-70b-pretrain", 1024, 14.8, 2048, 8192, 8, 8, 1, 80, 8192, 40000, 371.0, iteration=9000, fault="hang",
-              save_every=250),
-        Scene("llama-8b-longctx", 128, 9.1, 256, 32768, 4, 1, 1, 32, 4096, 25000, 415.0, iteration=8000, fault="slow"),
-        Scene("moe-8x7b", 512, 7.7, 2048, 4096, 2, 4, 1, 32, 4096, 80000, 288.0, iteration=33000, fault="crash"),
-        Scene("gpt-1b-fp16-lr6e4", 32, 1.9, 512, 2048, 1, 1, 8, 24, 2048, 120000, 118.0, iteration=1500,
-              fault="diverge", dtype="fp16", peak=312.0, save_every=2000),
-        Scene("gpt-3b-ablation-a", 64, 3.4, 512, 4096, 2, 1, 4, 32, 2560, 20000, 366.0, iteration=2000,
-              ends_at=-7 * HOUR),
-        Scene("gpt-3b-ablation-b", 64, 3.6, 512, 4096, 1, 2, 4, 32, 2560, 40000, 346.0, iteration=1000,
-              daemons=(DEAD,)),
+def _sizes(
+    gpus: int, seconds: float, batch: int, sequence: int, tp: int, pp: int, layers: int, hidden: int
+) -> dict[str, object]:
+    return {
+        "world_size": gpus, "seconds_per_iteration": seconds, "global_batch_size": batch, "sequence_length": sequence,
+        "tp": tp, "pp": pp, "layers": layers, "hidden": hidden, "heads": hidden // 128, "micro_batch_size": 1,
+        "noise": 0.004, "eval_interval": 200, "eval_seconds": 60.0, "save_interval": 100, "save_seconds": 40.0,
+        "iterations": 20000, "seed": gpus + layers, "start_epoch": 1_762_975_000.0,
+    }  # fmt: skip
+
+
+def _scenario(sizes: dict[str, object], *faults: Fault, **more: object) -> Scenario:
+    return Scenario(**{**sizes, **more}, faults=faults)  # type: ignore[arg-type]
+
+
+def runs() -> list[Run]:
+    """The runs of the day, which is six hours long."""
+    big = _sizes(1024, 14.8, 2048, 8192, 8, 8, 80, 8192)
+    mid = _sizes(256, 12.4, 1024, 4096, 4, 2, 40, 5120)
+    long = _sizes(128, 18.2, 256, 32768, 4, 1, 32, 4096)
+    moe = {**_sizes(512, 15.4, 2048, 4096, 2, 4, 32, 4096), "timers": "range", "timers_every": 2}
+    tiny = _sizes(32, 14.7, 512, 2048, 1, 1, 24, 2048)
+    small = _sizes(64, 13.6, 512, 4096, 2, 1, 32, 2560)
+    began = -5.9 * HOUR
+    rewards = {began + 900.0 + 60.0 * minute: f"reward 0.{700 + minute % 40}\n" for minute in range(330)}
+    hung_at = -DEAD_SINCE - 14.8 * 200 - 200  # two hundred iterations, two saves, then the evaluation that hangs
+    other = {**small, "tp": 1, "pp": 2, "seconds_per_iteration": 14.4, "seed": 5}
+    growing = {**small, "seed": 9, "save_interval": 0, "seconds_per_iteration": 6.8}
+    healthy = _scenario(mid, dialect="megatron-lm", launch_blocking=0)
+    diverging = _scenario(tiny, Fault("scale_cycle", 200), Fault("divergence", 960), fp16=True)
+    return [
+        Run("gpt-13b-base", ((began, healthy),), (FIRST, SECOND), says=rewards),
+        Run("gpt-70b-pretrain", ((hung_at, _scenario(big, Fault("hang_evaluation", 1), eval_sets=2)),)),
+        Run("llama-8b-longctx", ((began, _scenario(long, Fault("slowdown", 500, factor=SLOWED_BY))),)),
+        Run("moe-8x7b", (
+            (began, _scenario(moe, Fault("crash_ecc", 250))),
+            (-4.5 * HOUR, _scenario(moe, first_iteration=251)),
+            (CRASHED_AT + DOWN_FOR, _scenario(moe, first_iteration=901)),
+        ), says={CRASHED_AT: NCCL}, beside="load balancing loss: 1.043210E+00 | "),
+        Run("gpt-1b-fp16-lr6e4", ((began, diverging),)),
+        Run("gpt-3b-ablation-a", ((began, _scenario(small, iterations=625)),)),
+        Run("gpt-3b-ablation-b", ((began, _scenario(other, Fault("slowdown", 750, factor=1.2))),), (DEAD,)),
+        Run("gpt-20b-found-dead", ((-9 * HOUR, _scenario(mid, Fault("crash_oom", 200), seed=7)),), archived=True),
+        Run("gpt-40b-no-exit", ((began, _scenario(moe, Fault("hang", 1100), seed=8)),),
+            says={-2100.0: LAST_LINE}),
+        Run("t5-11b-memory", ((began, _scenario(growing, Fault("memory_growth", 700))),)),
     ]  # fmt: skip
-    for number in range(clones):
-        gpus = 8 * 2 ** (number % 5)
-        made.append(Scene(f"sweep-{number:03d}", gpus, 2.0 + number % 7, 512, 2048, 1, 1, 4, 24, 2048, 300000,
-                          350.0 - 3 * (number % 11), iteration=100.0 * number))  # fmt: skip
-    return made

@@ -139,7 +139,7 @@ BROKEN: list[tuple[str, Mutation]] = [
     ("target_promql", _query(f'max by (run) (megatron_lm_loss{{{RUN}, dataset="a"}})')),
     ("target_promql", _query(f"max by (run, dataset) (megatron_lm_loss{{{RUN}}})")),
     ("target_promql", _query(f"megatron_lm_loss{{{RUN}}} * on (run) group_left (state) megatron_grad_norm{{{RUN}}}")),
-    ("target_promql", lambda d: _first(d)["targets"][0].update(legendFormat="{{dataset}}")),
+    ("target_promql", lambda d: _first(d)["targets"][0].update(legendFormat="{{incident}}")),
     ("annotation_labels", lambda d: d["annotations"]["list"][0].update(titleFormat="{{state}}")),
     ("target_rate_interval", _query(f"rate(megatron_iterations_total{{{RUN}}}[5m])")),
     ("target_counters", _query(f"max by (run) (megatron_iterations_total{{{RUN}}})")),

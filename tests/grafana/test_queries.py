@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grafana.source import compare, fleet, queries
+from grafana.source import axes, queries
 from grafana.source.__main__ import DASHBOARDS, FOLDER
 from tests.grafana import lint
 from tests.grafana.conftest import END, Prometheus
+from tests.grafana.history import RECORDED
 from tests.grafana.promql import fill
-from tests.grafana.runs import CRASHES, scenes
+from tests.grafana.runs import CRASHED_AT, DEAD_SINCE, LAST_LINE, runs
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.promtool]
-RUNS = [scene.run for scene in scenes()]
+RUNS = [run.name for run in runs()]
 EMPTY_IS_GOOD = {
-    "megatron-monitor": {"Rotations and truncations B"},  # no log was truncated
+    "megatron-monitor": {
+        "Notifications B",
+        "Notifications E",
+        "Nodes that stand out A",
+    },  # nothing of the kind that day
+    "megatron-run": {"Slurm job A"},  # nobody asks Slurm
 }
-CRASHED_AT = END + CRASHES[1][0] + 300  # five minutes after the second crash
-MOMENTS = (END, CRASHED_AT)
-METRIC_OF_AXIS = {"iteration": "iteration", "samples": "consumed_samples", "tokens": "consumed_tokens"}
-ALL = {"cluster": ".*", "run": ".*"}
+CRASHED = END + CRASHED_AT + 300  # five minutes after the second crash
+MOMENTS = (END, CRASHED, END - 5.5 * 3600)
+AXES = {
+    "iteration": 'max(megatron_iteration{{run="{}"}})',
+    "samples": 'max(megatron_consumed_samples{{run="{}"}})',
+    "tokens": 'max(megatron_consumed_tokens{{run="{0}"}}) or max(megatron_consumed_samples{{run="{0}"}}) '
+    '* max(megatron_tokens_per_second{{run="{0}"}}) / max(megatron_samples_per_second{{run="{0}"}})',
+    "GPU-hours": 'max(megatron_gpu_seconds_total{{run="{}"}}) / 3600',
+}
+ALL = {"cluster": ".*", "run": ".*", "smoothing": "1s", "scale": "·", "loss": "1 *", "x": "0"}
+ROOT = Path(__file__).parents[2]
 
 
 def load(name: str) -> dict[str, Any]:
@@ -48,11 +62,8 @@ def test_every_query_answers(prometheus: Prometheus, name: str) -> None:
     chosen = [{"run": run} for run in RUNS] if name == "run" else [{"baseline": "gpt-13b-base"}]
     silent = []
     for where, expression, target in lint.expressions(dashboard):
-        found = False
-        for filling in lint.fillings(dashboard):
-            for choice in chosen:
-                found |= answers(prometheus, target, fill(expression, {**filling, **choice}))
-        if not found:
+        asked = {fill(expression, {**filling, **choice}) for filling in lint.fillings(dashboard) for choice in chosen}
+        if not sum(answers(prometheus, target, one) for one in asked):
             silent.append(where)
     assert set(silent) == EMPTY_IS_GOOD.get(dashboard["uid"], set())
 
@@ -65,7 +76,7 @@ def test_every_variable_finds_its_values(prometheus: Prometheus, name: str) -> N
             continue
         query = fill(variable["query"]["query"], {**ALL, "job": ".*"})
         selector, label = lint.selector_of(query), query.rsplit(", ", 1)[1].rstrip(")")
-        window = {"start": "1762913600", "end": "1763000000"}
+        window = {"start": "1762978400", "end": "1763000000"}
         values = prometheus.api(f"label/{label}/values", **{"match[]": str(selector), **window})
         expected = {
             "cluster": [],
@@ -84,66 +95,128 @@ def expression_of(name: str, title: str, place: int = 0, **values: str) -> str:
 
 @pytest.mark.parametrize(
     ("title", "expected"),
-    [("Running", 4), ("Hung", 1), ("Crashed", 0), ("Not seen", 1), ("Critical", 2), ("Idle GPUs", 1024)],
+    [("Running", 5), ("Hung", 1), ("Crashed", 1), ("Not seen", 1), ("Critical", 5), ("Idle GPUs", 1024 + 512)],
 )
 def test_the_headline_of_the_fleet(prometheus: Prometheus, title: str, expected: float) -> None:
-    """One hung, one diverging, one whose daemon died, one finished: and the run with two daemons counts once."""
+    """A hung run, one that crashed and did not end, one whose daemon died; the run with two daemons counts once."""
     assert prometheus.one(expression_of("fleet", title)) == expected
 
 
-def test_the_fleet_names_the_broken_runs_and_their_causes(prometheus: Prometheus) -> None:
-    """The table answers: which run, what, and what it did before it stopped."""
-    table = prometheus.values(expression_of("fleet", "What needs a person now"), "run", "incident", "state")
-    assert table == {
-        ("gpt-70b-pretrain", "hang", "evaluating"): 3,
-        ("gpt-1b-fp16-lr6e4", "divergence", "training"): 3,
-        ("llama-8b-longctx", "slowdown", "training"): 2,
-        ("gpt-3b-ablation-b", "not reported", ""): 2,
-    }
-    silent = prometheus.values(expression_of("fleet", "What needs a person now", 1), "run")
-    assert silent["gpt-70b-pretrain"] == pytest.approx(2400, abs=130)
-    ratio = prometheus.values(expression_of("fleet", "What needs a person now", 3), "run")
-    assert ratio["llama-8b-longctx"] == pytest.approx(1.05, abs=0.015)
+def rows_of(
+    prometheus: Prometheus, name: str, title: str, *labels: str, place: int = 0, **values: str
+) -> dict[Any, float]:
+    """One column of a table of troubles, by run and incident."""
+    return prometheus.values(expression_of(name, title, place, **values), "run", "incident", *labels)
 
 
-def test_the_fleet_names_a_crash_while_it_lasts(prometheus: Prometheus) -> None:
-    """Five minutes after a crash: the run, what it did before, and what it died of, the newer failure first."""
+def test_the_fleet_says_what_since_when_where_and_what_it_costs(prometheus: Prometheus) -> None:
+    """One row a trouble: incidents, and the run that nobody watches, critical as its deadline is over."""
     where = "What needs a person now"
-    table = {
-        tuple(series["metric"].get(label) for label in ("run", "incident", "state")): float(series["value"][1])
-        for series in prometheus.at(expression_of("fleet", where), CRASHED_AT)
+    found = rows_of(prometheus, "fleet", where, "phase", "failure", "where", "section")
+    assert found[("gpt-70b-pretrain", "hang", "evaluating", "", "", "hang")] == 3
+    assert found[("gpt-40b-no-exit", "crash", "crashed", "ecc", "rank 17", "crash")] == 3
+    assert found[("gpt-40b-no-exit", "crash_without_exit", "crashed", "ecc", "", "crash-without-exit")] == 3
+    assert found[("llama-8b-longctx", "slowdown", "training", "", "", "slowdown")] == 2
+    assert found[("gpt-1b-fp16-lr6e4", "divergence", "training", "", "", "divergence")] == 3
+    assert found[("gpt-3b-ablation-b", "unwatched", "", "", "", "runs-unwatched")] == 3
+    assert found[("gpt-3b-ablation-b", "slowdown", "training", "", "", "slowdown")] == 2  # the rules hold it
+    since = rows_of(prometheus, "fleet", where, place=1)
+    assert since[("gpt-3b-ablation-b", "unwatched")] == 1000 * (END - DEAD_SINCE)
+    assert since[("gpt-40b-no-exit", "crash")] == 1000 * (END - 2100)
+    assert set(since) == {key[:2] for key in found}
+    cost = rows_of(prometheus, "fleet", where, place=3)
+    assert cost[("gpt-40b-no-exit", "crash")] == pytest.approx(512 * 2100 / 3600)
+    ratio = prometheus.one('megatron_slowdown_ratio{run="llama-8b-longctx"}')
+    assert ratio == pytest.approx(1.1, abs=0.02)
+    slow = END - since[("llama-8b-longctx", "slowdown")] / 1000
+    assert cost[("llama-8b-longctx", "slowdown")] == pytest.approx(128 * slow / 3600 * (1 - 1 / ratio))
+
+
+def test_the_fleet_says_what_to_do_and_leads_to_the_page(prometheus: Prometheus) -> None:
+    """The advice of the kind, the line that shows it, the address of a daemon that shows the run."""
+    where = "What to do, and why"
+    found = rows_of(prometheus, "fleet", where, "advice", "line")
+    (crash,) = [(advice, line) for run, kind, advice, line in found if (run, kind) == ("gpt-40b-no-exit", "crash")]
+    assert crash == ("exclude the node and have the GPU checked: memory errors come back", LAST_LINE.strip())
+    pages = rows_of(prometheus, "fleet", where, "url", place=1)
+    assert ("gpt-70b-pretrain", "hang", "http://login1:9843/") in pages
+
+
+def test_a_run_that_had_crashed_before_anybody_looked_has_a_row(prometheus: Prometheus) -> None:
+    """As long as the daemon shows it; no incident was opened for it."""
+    expression = expression_of("fleet", "What needs a person now")
+    found = {
+        (series["metric"]["incident"], series["metric"]["failure"])
+        for series in prometheus.at(expression, END - 5.5 * 3600)
+        if series["metric"]["run"] == "gpt-20b-found-dead"
     }
-    assert table[("moe-8x7b", "crash", "training")] == 3
-    (died,) = prometheus.at(expression_of("fleet", where, 5), CRASHED_AT)
-    assert died["metric"]["failure"] == "nccl"
+    assert found == {("found crashed", "cuda_oom")}
+
+
+def test_the_board_of_a_run_whose_daemon_is_dead(prometheus: Prometheus) -> None:
+    """Unwatched, since when, the deadline, and what was last known; also where no rule has recorded anything."""
+    run = {"run": "gpt-3b-ablation-b"}
+    assert prometheus.one(expression_of("run", "State", **run)) == queries.UNWATCHED.code
+    assert prometheus.one(expression_of("run", "Unwatched", **run)) == 1000 * (END - DEAD_SINCE)
+    assert prometheus.one(expression_of("run", "Deadline", **run)) == pytest.approx(
+        1000 * (END - DEAD_SINCE), abs=120e3
+    )
+    assert prometheus.one(expression_of("run", "Silence", **run)) > 5
+    last = prometheus.one('last_over_time(megatron_lm_loss{run="gpt-3b-ablation-b"}[1h])')
+    assert prometheus.one(expression_of("run", "Loss now", **run)) == last
+    bare = queries.unwatched('run="gpt-3b-ablation-b"').replace("run:megatron_unwatched_since", "run:no_rules")
+    assert prometheus.one(fill(bare, {})) == pytest.approx(END - DEAD_SINCE, abs=120)
+    for name in ("gpt-13b-base", "gpt-3b-ablation-a"):  # watched, and finished
+        assert prometheus.at(expression_of("run", "Unwatched", run=name)) == []
+        assert prometheus.one(expression_of("run", "State", run=name)) != queries.UNWATCHED.code
+
+
+def test_what_the_rules_record_is_what_the_dashboards_read() -> None:
+    """By name: a rule that is renamed would leave a board empty."""
+    text = "".join(path.read_text() for path in (ROOT / "deploy/prometheus/rules").glob("*.yml"))
+    assert [name for name in RECORDED if f"record: {name}" not in text] == []
 
 
 def test_failures_that_are_the_first_of_their_kind_are_counted(prometheus: Prometheus) -> None:
     """`increase` would miss them: such a series begins at 1."""
     causes = prometheus.values(expression_of("fleet", "Failures, by cause"), "failure")
-    assert causes == {"ecc": 1, "nccl": 1}
-    plain = 'sum by (failure) (increase(megatron_failures_total{run=~".*"}[86400s]))'
+    assert causes == {"ecc": 2}
+    plain = 'sum by (failure) (increase(megatron_failures_total{run=~".*"}[21600s]))'
     assert set(prometheus.values(plain, "failure").values()) == {0}
     restarts = prometheus.values(expression_of("fleet", "Restarts, the 12 worst runs"), "run")
-    assert restarts == {"moe-8x7b": pytest.approx(2, abs=0.05)}
+    assert restarts["moe-8x7b"] == pytest.approx(2, abs=0.05)
 
 
-def test_the_state_timeline_shows_each_state_as_its_number(prometheus: Prometheus) -> None:
+def test_a_slowdown_is_not_forgotten(prometheus: Prometheus) -> None:
+    """Hours later the ratio is still that to the pace before it, and the distribution has its band there."""
+    over = prometheus.values(expression_of("fleet", "Time per iteration over normal, the 12 worst runs"), "run")
+    assert over["llama-8b-longctx"] == pytest.approx(1.095, abs=0.02)
+    grown = prometheus.values(expression_of("run", "Time over normal, distribution", run="llama-8b-longctx"), "le")
+    assert grown["1.05"] == 0 < grown["1.15"]
+
+
+def test_the_state_timeline_shows_the_bad_ones_first(prometheus: Prometheus) -> None:
     """At the end of the day, and when the crashed run was down."""
     code = {state.name: state.code for state in queries.STATES}
-    states = prometheus.values(expression_of("fleet", "State of each run"), "run")
-    assert states["gpt-70b-pretrain"] == code["hung"]
-    assert states["gpt-3b-ablation-a"] == code["finished"]
-    assert "gpt-3b-ablation-b" not in states
-    (moe,) = prometheus.over(expression_of("run", "State and incidents", run="moe-8x7b"), 4 * 3600, 60)
-    seen = {int(value) for _, value in moe["values"]}
+    worst = prometheus.values(expression_of("fleet", "State of each run"), "run")
+    unwatched = queries.UNWATCHED.code
+    assert worst == {
+        "gpt-70b-pretrain": code["hung"], "gpt-40b-no-exit": code["crashed"], "gpt-3b-ablation-b": unwatched
+    }  # fmt: skip
+    others = prometheus.values(expression_of("fleet", "State of each run", 1), "run")
+    assert others["gpt-13b-base"] == code["training"]
+    assert not set(others) & set(worst)
+    found = prometheus.over(expression_of("run", "State and incidents", run="moe-8x7b"), 5.5 * 3600, 60)
+    (states,) = [series for series in found if series["metric"]["incident"] == "state"]
+    seen = {int(value) for _, value in states["values"]}
     assert {code["crashed"], code["starting"], code["training"]} <= seen
 
 
 def test_the_run_that_hangs(prometheus: Prometheus) -> None:
-    """Silence is 2.7 budgets, and no tokens flow although the gauge stands still."""
+    """Silence is many budgets, and no tokens flow although the gauge stands still."""
     run = "gpt-70b-pretrain"
-    assert prometheus.one(expression_of("run", "Silence / limit", run=run)) == pytest.approx(2400 / 900, abs=0.15)
+    silent = prometheus.one(f'time() - megatron_last_progress_timestamp_seconds{{run="{run}"}}')
+    assert prometheus.one(expression_of("run", "Silence", run=run)) == pytest.approx(silent / 180, rel=0.01)
     assert prometheus.at(expression_of("run", "Tokens per second", run=run)) == []
     assert prometheus.one(f'megatron_tokens_per_second{{run="{run}"}}') > 0
 
@@ -156,7 +229,7 @@ def test_where_the_time_goes_adds_up(prometheus: Prometheus) -> None:
         assert 0.85 < shares["training"] < 0.97
 
 
-@pytest.mark.parametrize(("place", "axis"), list(enumerate(compare.X_AXES)))
+@pytest.mark.parametrize(("place", "axis"), list(enumerate(axes.X_AXES)))
 def test_loss_by_iteration_pairs_each_loss_with_its_x(prometheus: Prometheus, place: int, axis: str) -> None:
     """The trick with count_values: each point's x is the run's own value at that moment, and its y the loss."""
     asked = expression_of("compare", "Loss by $x", x=str(place))
@@ -164,26 +237,54 @@ def test_loss_by_iteration_pairs_each_loss_with_its_x(prometheus: Prometheus, pl
     for series in prometheus.over(asked, 3600, 600):
         for at, loss in series["values"]:
             points[(series["metric"]["run"], float(at))] = (float(series["metric"]["x"]), float(loss))
-    assert len(points) >= 6 * 6
+    assert len(points) >= 6 * 5
     for (run, at), (x, loss) in list(points.items())[::5]:
-        (true_x,) = prometheus.at(f'max(megatron_{METRIC_OF_AXIS[axis]}{{run="{run}"}})', at)
+        (true_x,) = prometheus.at(AXES[axis].format(run), at)
         (true_loss,) = prometheus.at(f'max(megatron_lm_loss{{run="{run}"}})', at)
         assert x == pytest.approx(float(true_x["value"][1]), rel=1e-9)
         assert loss == pytest.approx(float(true_loss["value"][1]))
 
 
-def test_scaling_is_measured_against_the_baseline(prometheus: Prometheus) -> None:
-    """The baseline is 100 %; the 70B run on four times the GPUs keeps 92 %."""
-    title = "Scaling efficiency against the baseline"
-    found = prometheus.values(expression_of("compare", title, baseline="gpt-13b-base"), "run")
-    assert found["gpt-13b-base"] == pytest.approx(1.0)
-    assert found["gpt-70b-pretrain"] == pytest.approx(371 / 402, abs=0.01)
+def test_scaling_is_measured_among_like_models(prometheus: Prometheus) -> None:
+    """The baseline is 100 %; a run of the same model on other GPUs is beside it, another model is not."""
+    found = prometheus.values(expression_of("compare", "Scaling efficiency", baseline="gpt-3b-ablation-a"), "run")
+    assert found["gpt-3b-ablation-a"] == pytest.approx(1.0)
+    assert found["gpt-3b-ablation-b"] == pytest.approx(13.6 / 14.4, abs=0.01)
+    assert set(found) == {"gpt-3b-ablation-a", "gpt-3b-ablation-b", "t5-11b-memory"}
 
 
-def test_a_daemon_that_died_is_seen(prometheus: Prometheus) -> None:
-    """Down is one, and its runs are the ones that the fleet calls not seen."""
-    values = {"job": ".*", "instance": ".*"}
+def test_what_differs_between_two_runs(prometheus: Prometheus) -> None:
+    """The layout of the two ablations, and nothing that they have in common."""
+    two = expression_of("compare", "What differs between them", run="gpt-3b-ablation-a|gpt-3b-ablation-b")
+    found = {
+        (series["metric"]["setting"], series["metric"]["run"][-1]): series["metric"]["value"]
+        for series in prometheus.at(two)
+    }
+    assert found == {("TP", "a"): "2", ("TP", "b"): "1", ("PP", "a"): "1", ("PP", "b"): "2"}
+
+
+def test_the_scale_and_the_loss_are_chosen(prometheus: Prometheus) -> None:
+    """Smoothing takes the mean of what came before, perplexity is e to the loss; the band holds the line."""
+    run = {"run": "gpt-13b-base"}
+    at = END - 4.5 * 3600
+    plain, smooth, perplexity = (
+        {
+            series["metric"]["series"]: float(series["value"][1])
+            for series in prometheus.at(expression_of("run", "Loss", **run, **chosen), at)
+        }
+        for chosen in (
+            {"smoothing": "1s", "loss": "1 *"}, {"smoothing": "1h", "loss": "1 *"}, {"smoothing": "1s", "loss": "exp"}
+        )
+    )  # fmt: skip
+    assert smooth["training"] > plain["training"] + 0.05
+    assert perplexity["training"] == pytest.approx(math.exp(plain["training"]))
+    assert plain["lowest"] <= plain["training"] <= plain["highest"]
+
+
+def test_a_daemon_that_died_is_seen_and_foreign_targets_are_not(prometheus: Prometheus) -> None:
+    """Down is one of the project's own: without All's own value Grafana puts in what the variable found."""
+    values = {"job": "megatron-monitor", "instance": "login1:9843|login2:9843|login3:9843"}
     assert prometheus.one(expression_of("monitor", "Down", **values)) == 1
     assert prometheus.one(expression_of("monitor", "Up", **values)) == 2
-    gone = prometheus.values(fill(fleet.GONE, ALL), "run")
-    assert set(gone) == {"gpt-3b-ablation-b"}
+    for variable in load("monitor")["templating"]["list"]:
+        assert "allValue" not in variable or variable["allValue"] != ".*", variable["name"]

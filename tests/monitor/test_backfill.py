@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from monitor.cli import main
+from monitor.metrics import CATALOGUE
 from monitor.simulate import Fault, Scenario, timeline, write
 
 START = 1_767_225_600.0  # the scenario's own
@@ -30,17 +31,17 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["backfill", *arguments], catch_exceptions=False)
 
 
-HISTOGRAM = "megatron_iteration_duration_seconds"
+HISTOGRAMS = tuple(row.name for row in CATALOGUE if row.kind == "histogram")
 
 
 def points_of(text: str) -> dict[str, list[Point]]:
     """Samples by name, by the library's strict parser: a family or a label set that is interleaved is an error there.
 
-    Without the histogram: the library takes its second point's buckets for repeats of the first's.
+    Without the histograms: the library takes their second point's buckets for repeats of the first's.
     """
     assert text.endswith("# EOF\n")
     found: dict[str, list[Point]] = {}
-    plain = "".join(line for line in text.splitlines(keepends=True) if HISTOGRAM not in line)
+    plain = "".join(line for line in text.splitlines(keepends=True) if not any(name in line for name in HISTOGRAMS))
     for family in text_string_to_metric_families(plain):
         for sample in family.samples:
             assert sample.timestamp is not None
@@ -152,9 +153,9 @@ def test_each_point_of_the_histogram_is_whole(tmp_path: Path) -> None:
     text = invoke(str(simulated(tmp_path / "a.log"))).stdout
     groups: dict[str, list[tuple[str, float]]] = {}
     for line in text.splitlines():
-        if line.startswith(HISTOGRAM):
+        if line.startswith(HISTOGRAMS[0]):
             series, value, at = line.rsplit(" ", 2)
-            groups.setdefault(at, []).append((series.removeprefix(HISTOGRAM), float(value)))
+            groups.setdefault(at, []).append((series.removeprefix(HISTOGRAMS[0]), float(value)))
     counts = []
     for lines in groups.values():
         names = [name for name, _ in lines]
