@@ -21,6 +21,7 @@ from msgspec import Meta
 MAX_PATTERN: Final = 2000
 """Characters of a regular expression."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+_HOST_PATTERN = re.compile(r"[A-Za-z0-9*_.-]{1,253}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")  # a token, RFC 9110 5.6.2
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 # $2y$12$ and 53 characters of salt and hash: what `htpasswd -nBC 12 ""` prints
@@ -69,6 +70,14 @@ def listen_of(raw: object) -> str:
     """HOST:PORT."""
     text = _text(raw, "HOST:PORT such as 127.0.0.1:9843")
     host_and_port(text)
+    return text
+
+
+def host_pattern_of(raw: object) -> str:
+    """A host's name, which may hold `*`, without a port."""
+    text = _text(raw, "a host's name such as monitor.example or *.example")
+    if not _HOST_PATTERN.fullmatch(text):
+        raise ValueError("expected a host's name without a port, such as monitor.example or *.example")
     return text
 
 
@@ -182,6 +191,7 @@ def _text(raw: object, expected: str) -> str:
 
 Regex = Annotated[str, Meta(extra={"read": regex_of})]
 Listen = Annotated[str, Meta(extra={"read": listen_of})]
+HostPattern = Annotated[str, Meta(extra={"read": host_pattern_of})]
 Url = Annotated[str, Meta(extra={"read": url_of, "secret": True})]
 PublicUrl = Annotated[str, Meta(extra={"read": url_of})]
 Name = Annotated[str, Meta(extra={"read": name_of})]

@@ -5,10 +5,12 @@ They read Snapshots and are given transitions; none of them sees the core.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from monitor.clock import Clock
 from monitor.config import Config, host_and_port
@@ -18,10 +20,13 @@ from monitor.incidents import Transition
 from monitor.metrics import MonitorCounts
 from monitor.outputs import Outputs
 from monitor.serve.auth import BasicAuth
+from monitor.serve.hosts import Hosts, is_loopback
 from monitor.serve.http import App
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer, may_listen
 from monitor.serve.tls import Tls, TlsError
+
+_log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 0.8  # for each group of threads at the end: with the save, SIGTERM is done within 5 s
 _DELIVER_SECONDS = 30.0  # for what notifiers are at that a new configuration replaces, in a thread of its own
@@ -76,7 +81,8 @@ class Services:
                 f"cannot listen on {config.listen}: {reason}; is another megatron-monitor running? "
                 "Choose another address with --listen"
             ) from error
-        self._server.tls, self._server.auth = tls, auth
+        self._app = app
+        self._secure(tls, auth)
         self._scrapes = app.scrapes
         self._read_by = float("-inf")  # monotonic seconds: until then the last figures may not have been read
         self._outputs = self._made_outputs()
@@ -97,6 +103,19 @@ class Services:
             return None
         host = socket.gethostname() if ip_address(host).is_unspecified else f"[{host}]" if ":" in host else host
         return f"{'https' if self._config.web.tls_server_config else 'http'}://{host}:{port}/"
+
+    def _secure(self, tls: Tls | None, auth: BasicAuth | None) -> None:
+        """Who is let in, and under which names; a warning where everybody is."""
+        web, server = self._config.web, self._server
+        server.tls, server.auth = tls, auth
+        public = urlsplit(self._config.external_url or "").hostname
+        listen = host_and_port(self._config.listen)[0]
+        server.hosts = Hosts(listen, server.address[0], web.allowed_hosts, public)
+        asked = web.tls_server_config is not None and web.tls_server_config.client_auth_type.startswith("RequireAnd")
+        self._app.notice = ""
+        if not (is_loopback(server.address[0]) or auth is not None or asked):
+            self._app.notice = f"Whoever reaches {self.address} reads this: no password is asked (web.basic_auth_users)"
+            _log.warning("listen=%s is open to other hosts without a password: see web: in config.yaml", self.address)
 
     def start(self) -> None:
         """Begin to answer, write and send."""
@@ -136,7 +155,7 @@ class Services:
         if config.notifiers != before.notifiers:
             self._deliveries.replace(config.notifiers, _DELIVER_SECONDS)
         if config.web != before.web:
-            self._server.tls, self._server.auth = prepared.tls, prepared.auth
+            self._secure(prepared.tls, prepared.auth)
         if config.outputs != before.outputs:
             self._outputs.stop(_STOP_SECONDS)
             self._outputs = self._made_outputs()

@@ -123,6 +123,10 @@ class Web(Struct, frozen=True, kw_only=True):
     tls_server_config: TlsServer | None = None
     basic_auth_users: Mapping[Name, scalars.BcryptHash] = msgspec.field(default_factory=scalars.empty)
     """User -> bcrypt hash of the password."""
+    allowed_hosts: tuple[scalars.HostPattern, ...] = ()
+    """Names, as globs, under which browsers and Prometheus may ask; addresses and localhost always may. None: any name
+    where others are let in, no other one on a loopback address (monitor/serve/hosts.py).
+    """
 
 
 # One attribute a detector, of its settings class: a detector is one row in monitor/detectors, not two.

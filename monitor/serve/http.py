@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from html import escape
 
 from monitor.clock import Clock
 from monitor.metrics import Snapshot
@@ -47,6 +48,8 @@ class App:
         self._clock = clock
         self._turned = turned
         self._metrics = Exposition(self._figures)
+        self.notice = ""
+        """A warning that every page for people begins with."""
         self.scrapes = Scrapes()
         """Who scrapes: an orderly stop waits for them."""
 
@@ -66,10 +69,16 @@ class App:
         if request.path.startswith("/static/"):
             page = static_reply(request)
         else:
-            page = view_of(request, self._snapshot(), self._clock.wall())
+            page = self._noted(view_of(request, self._snapshot(), self._clock.wall()))
         if page is None:
             return text_reply(404, "no such page; try / or /metrics\n")
         return _packed(page, request)
+
+    def _noted(self, page: Reply | None) -> Reply | None:
+        if page is None or not self.notice or not page.content_type.startswith("text/html"):
+            return page
+        notice = f"<body><aside class=notice aria-label=Warning>{escape(self.notice)}</aside>".encode()
+        return page._replace(body=page.body.replace(b"<body>", notice, 1))
 
     def _healthy(self) -> Reply:
         if self._turned is not None:  # the wall clock may jump; a stalled loop must not look alive for that

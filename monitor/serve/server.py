@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 import h11
 
 from monitor.serve.auth import BasicAuth, TooManyGuessesError
+from monitor.serve.hosts import Hosts
 from monitor.serve.tls import Tls
 
 _log = logging.getLogger(__name__)
@@ -53,7 +54,11 @@ class Limits:
     answers: int = 16
     """Answers that are rendered or sent at once: each may be some MB."""
     slow: float = 1.0
-    """An answer that has been on its way for longer gives way to a new one when there are too many."""
+    """An answer that has been on its way for longer gives way to a new one when there are too many,"""
+    stalled: float = 0.25
+    """and so does one of which the client has taken nothing for so long."""
+    send_buffer: int = 256 * 1024
+    """Of the system, for each connection: so much is rendered for a client that pipelines and never reads."""
     threads: int = 4
     """That render. Python runs one at a time in any case."""
     certificates: float = 1.0
@@ -87,6 +92,22 @@ class Reply(NamedTuple):
 Application = Callable[[Request], Reply]
 
 
+class _Answer:
+    """One that is made or sent."""
+
+    def __init__(self, transport: asyncio.WriteTransport, since: float) -> None:
+        self.since = self._moved_at = since  # in the loop's own time
+        self._transport = transport
+        self._left = 0
+
+    def is_stalled(self, now: float, seconds: float) -> bool:
+        """Has the client taken nothing of it for so long?"""
+        left = self._transport.get_write_buffer_size()
+        if left != self._left or not left:
+            self._left, self._moved_at = left, now
+        return now - self._moved_at > seconds
+
+
 class HttpServer:
     """Binds at once (OSError if the address is taken), serves from a thread of its own."""
 
@@ -99,10 +120,15 @@ class HttpServer:
         """May be set while it serves: new connections follow it."""
         self.auth: BasicAuth | None = None
         """As `tls`; it holds from the next request."""
+        self.hosts: Hosts | None = None
+        """As `auth`."""
         self._look_at = 0.0  # in the loop's own time: when the certificate's files are to be looked at again
         self._listener = _listen(host, port)
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections without a whole request, oldest first
-        self._answering: dict[asyncio.Task[None], float] = {}  # since when, in the loop's own time
+        self._answering: dict[asyncio.Task[None], _Answer] = {}
+        self._free = self._limits.answers
+        self._turns: tuple[list[asyncio.Future[None]], ...] = ([], [])  # who waits for one; the second: who pipelines
+        self._evictor: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], socket.socket | None] = {}  # the socket until its task has begun
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -183,7 +209,6 @@ class HttpServer:
         if (never_begun := self._tasks.pop(task)) is not None:
             never_begun.close()
         self._waiting.pop(task, None)
-        self._answering.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("http: a connection failed", exc_info=error)
 
@@ -198,6 +223,7 @@ class HttpServer:
         try:
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer)
             secure: dict[str, Any] = {}
             if tls is not None:
                 if self._loop.time() >= self._look_at:
@@ -229,6 +255,7 @@ class HttpServer:
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
         while True:
             self._waiting[task] = None
+            pipelined = bool(http.trailing_data[0])
             try:
                 head = await self._read(http, reader)
             except h11.RemoteProtocolError as error:
@@ -244,7 +271,8 @@ class HttpServer:
             request = _request(head)._replace(peer=_address(writer))
             refused = await self._refused(request) if whole else _too_large(request)
             self._waiting.pop(task, None)
-            await self._take_turn(task)
+            await self._take_turn(pipelined)
+            self._answering[task] = _Answer(writer.transport, self._loop.time())
             try:
                 async with asyncio.timeout(self._limits.answer):
                     reply = refused
@@ -253,6 +281,7 @@ class HttpServer:
                     await self._send(http, writer, reply, close=not whole, body=request.method != "HEAD")
             finally:
                 self._answering.pop(task, None)
+                self._pass_on()
             if http.our_state is not h11.DONE or not whole:
                 return
             http.start_next_cycle()
@@ -271,19 +300,51 @@ class HttpServer:
                     return None
                 http.receive_data(await reader.read(_READ))
 
-    async def _take_turn(self, task: asyncio.Task[None]) -> None:
+    async def _take_turn(self, pipelined: bool) -> None:
+        """Wait for one of the few places. Who pipelines waits for all who do not; of these the newest comes first, so
+        that a scrape gets its answer beside any number of others.
+        """
         assert self._loop is not None
-        while len(self._answering) >= self._limits.answers:
-            oldest, since = next(iter(self._answering.items()))
-            if self._loop.time() - since > self._limits.slow:
-                self._answering.pop(oldest)
-                oldest.cancel()
-            else:
-                await asyncio.sleep(0.02)
-        self._answering[task] = self._loop.time()
+        if self._free > 0:
+            self._free -= 1
+            return
+        turn = self._loop.create_future()
+        self._turns[pipelined].append(turn)
+        if self._evictor is None or self._evictor.done():
+            self._evictor = asyncio.create_task(self._evict())
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn in self._turns[pipelined]:
+                self._turns[pipelined].remove(turn)
+            else:  # it was given one
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """A place is free."""
+        for turns in self._turns:
+            while turns:
+                turn = turns.pop()
+                if not turn.done():
+                    turn.set_result(None)
+                    return
+        self._free += 1
+
+    async def _evict(self) -> None:
+        """While somebody waits: answers that nobody takes, or that take too long, give way."""
+        assert self._loop is not None
+        while any(self._turns):
+            now = self._loop.time()
+            for task, answer in list(self._answering.items()):
+                if answer.is_stalled(now, self._limits.stalled) or now - answer.since > self._limits.slow:
+                    task.cancel()
+            await asyncio.sleep(0.05)
 
     async def _refused(self, request: Request) -> Reply | None:
         """Why this client gets no page; None if it does. While its password is checked it counts as waiting."""
+        if self.hosts is not None and not self.hosts.allow(request.headers.get("host")):
+            return text_reply(421, "not asked under a name of this host: see web.allowed_hosts in the configuration\n")
         if self.auth is None:
             return None
         try:

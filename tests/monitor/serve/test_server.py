@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.serve.server import HttpServer, Reply
+from monitor.clock import SystemClock
+from monitor.config import load
+from monitor.metrics import Snapshot
+from monitor.serve.hosts import Hosts
+from monitor.serve.latest import Latest
+from monitor.serve.server import HttpServer, Reply, Request
+from monitor.services import Services
 from tests.monitor.serve.conftest import Serve
+from tests.programs import slack
 
 
 def ask(server: HttpServer, path: str = "/", method: str = "GET", **headers: str) -> http.client.HTTPResponse:
@@ -89,6 +96,59 @@ def test_slow_readers_give_way(serve: Serve) -> None:
             client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         assert seconds(server) < 3.0
         assert len(ask(server, "/large").text) == 8 << 20  # type: ignore[attr-defined]
+
+
+def test_who_pipelines_and_never_reads_holds_nobody_up(serve: Serve) -> None:
+    """400 such clients: what the daemon is asked by others beside them is answered within a second."""
+    page = b"x" * 20_000
+
+    def app(request: Request) -> Reply:
+        until = time.thread_time() + 0.001  # to render it takes a while
+        while time.thread_time() < until:
+            pass
+        return Reply(200, "text/plain", page)
+
+    server = serve(app)
+    with ExitStack() as stack:
+        for client in many(server, 400, stack):
+            client.setblocking(False)
+            with suppress(BlockingIOError):
+                client.send(b"GET /api HTTP/1.1\r\nHost: x\r\n\r\n" * 500)
+        took = [seconds(server, "/metrics") for _ in range(10)]
+        assert max(took) < slack(1.0)
+
+
+@pytest.mark.parametrize(("listen", "address", "allowed", "host", "passes"), [
+    ("127.0.0.1", "127.0.0.1", [], "evil.example", False), ("127.0.0.1", "127.0.0.1", [], "evil.example:9843", False),
+    ("127.0.0.1", "127.0.0.1", [], "127.0.0.1.evil.example", False), ("::1", "::1", [], "[::1]:9843", True),
+    ("127.0.0.1", "127.0.0.1", [], "localhost:9843", True), ("127.0.0.1", "127.0.0.1", [], "127.0.0.1:1", True),
+    ("127.0.0.1", "127.0.0.1", ["*.my.example"], "a.my.example:443", True), ("127.0.0.1", "127.0.0.1", [], None, True),
+    ("127.0.0.1", "127.0.0.1", ["*.my.example"], "a.my.example.evil", False),
+    ("0.0.0.0", "0.0.0.0", [], "login1.cluster", True), ("0.0.0.0", "0.0.0.0", ["login1"], "evil.example", False),
+    ("login1", "10.0.0.1", ["x"], "LOGIN1.:9843", True),
+])  # fmt: skip
+def test_a_name_that_is_not_ours_is_not_answered(
+    listen: str, address: str, allowed: list[str], host: str | None, passes: bool
+) -> None:
+    """A page that lets its own name point to a loopback daemon reads nothing of it."""
+    assert Hosts(listen, address, allowed).allow(host) is passes
+
+
+def test_a_foreign_name_gets_421_and_an_open_door_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """On loopback only our names; beyond it without a password, a warning in the log and on every page."""
+    shown, clock = Latest(Snapshot(at=0.0), lambda: None, 0.01), SystemClock()
+    for listen, expected in (("127.0.0.1:0", 421), ("0.0.0.0:0", 200)):
+        caplog.clear()
+        services = Services(load("", [f"listen={listen}"]), shown, clock, clock.monotonic, lambda: None)
+        services.start()
+        server = services._server
+        try:
+            assert ask(server, "/", Host="evil.example").status == expected
+            page = ask(server, "/").text.decode()  # type: ignore[attr-defined]
+            assert ("no password is asked" in page) is (expected == 200)
+            assert ("without a password" in caplog.text) is (expected == 200)
+        finally:
+            services.stop()
 
 
 @pytest.mark.parametrize(
