@@ -176,6 +176,13 @@ def bcrypt_of(raw: object) -> str:
     return text
 
 
+def one_line(text: str) -> str:
+    """What a terminal and a log may be given: characters that command a terminal, or end a line, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
 def positive_of(raw: object) -> float:
     """A number above 0."""
     if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 < raw < 1e300:

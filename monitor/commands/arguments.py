@@ -19,6 +19,7 @@ from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch as Pattern
 from monitor.follow.patterns import has_magic
 from monitor.run.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
+from monitor.scalars import one_line
 
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -59,6 +60,11 @@ def configured(
         sys.exit(2)
 
 
+def say(text: str) -> None:
+    """A message on standard error. It may hold a file's name, and that any character."""
+    click.echo(one_line(text), err=True)
+
+
 def files_of(paths: tuple[str, ...]) -> Iterator[str]:
     """Every file once named, in order; a pattern that matches nothing is named on standard error."""
     for path in paths:
@@ -69,7 +75,7 @@ def files_of(paths: tuple[str, ...]) -> Iterator[str]:
         if not found and not has_magic(path):
             found = [path]  # so that opening it gives the reason
         elif not found:
-            click.echo(f"{path}: no file matches", err=True)
+            say(f"{path}: no file matches")
         yield from found
 
 

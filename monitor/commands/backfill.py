@@ -14,7 +14,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from monitor.backfill import Moment, Reading, UndatedError, history
-from monitor.commands.arguments import POSITIVE_DURATION, config_option, configured, files_of, set_option, written_at
+from monitor.commands.arguments import (
+    POSITIVE_DURATION,
+    config_option,
+    configured,
+    files_of,
+    say,
+    set_option,
+    written_at,
+)
 from monitor.commands.reading import spooled
 from monitor.config import Config
 from monitor.follow.patterns import absolute
@@ -127,13 +135,13 @@ def _fill(
             spool.add(moment.run, moment.at, moment.samples)
             shown += 1
     except UndatedError:
-        click.echo(f"{name}: no line prints a time; give --start", err=True)
+        say(f"{name}: no line prints a time; give --start")
         return False
     except OSError as error:
-        click.echo(f"{error.filename or name}: {error.strerror or error}", err=True)
+        say(f"{error.filename or name}: {error.strerror or error}")
         return False
     if not shown:
-        click.echo(f"{name}: no training line", err=True)
+        say(f"{name}: no training line")
     return True
 
 

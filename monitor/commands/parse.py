@@ -11,7 +11,7 @@ from typing import IO, Any
 import click
 import msgspec
 
-from monitor.commands.arguments import config_option, configured, files_of, set_option
+from monitor.commands.arguments import config_option, configured, files_of, say, set_option
 from monitor.follow.patterns import absolute
 from monitor.naming import run_name
 from monitor.reading import chunks_of, custom_rules
@@ -39,7 +39,7 @@ def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overr
             sys.stderr.close()  # the reader has gone away: nothing more to say, not even at exit
             sys.exit(0)
         except OSError as error:
-            click.echo(f"{path}: {error.strerror or error}", err=True)
+            say(f"{path}: {error.strerror or error}")
             failed = True
     sys.exit(1 if failed else 0)
 

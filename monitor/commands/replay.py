@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import DURATION, config_option, configured, files_of, set_option, written_at
+from monitor.commands.arguments import DURATION, config_option, configured, files_of, say, set_option, written_at
 from monitor.config import Config
 from monitor.follow.patterns import absolute
 from monitor.incidents import Transition
@@ -73,7 +73,7 @@ def _entries(path: str, config: Config) -> Iterator[LogEvent]:
         with open(path, "rb") as stream:
             yield from dated_events(stream, config)
     except OSError as error:
-        click.echo(f"{path}: {error.strerror or error}", err=True)
+        say(f"{path}: {error.strerror or error}")
 
 
 def _say(player: Replay, transition: Transition, as_json: bool) -> None:

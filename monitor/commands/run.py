@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from monitor.commands.arguments import config_option, configured, load_config, set_option
+from monitor.commands.arguments import config_option, configured, load_config, say, set_option
 from monitor.config import Config
+from monitor.scalars import one_line
 
 
 @click.command()
@@ -59,12 +60,19 @@ def _run_name(text: str) -> str | None:
     return "".join(char if char.isprintable() else "_" for char in text).strip()[:200].strip() or None
 
 
+class _OneLine(logging.Formatter):
+    """A record is a line: a file's name, or what a log holds, begins none and commands no terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Without the traceback, which is ours and has lines."""
+        return one_line(super().formatMessage(record))
+
+
 def start_logging(config: Config) -> None:
     """key=value lines on standard error."""
-    logging.basicConfig(
-        level=getattr(logging, config.log_level.upper()), format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S%z", stream=sys.stderr,
-    )  # fmt: skip
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
+    logging.basicConfig(level=getattr(logging, config.log_level.upper()), handlers=[handler])
 
 
 def _once(config: Config) -> int:
@@ -72,6 +80,6 @@ def _once(config: Config) -> int:
 
     page, problems, unreadable = metrics_page(config)
     for problem in problems:
-        click.echo(problem, err=True)
+        say(problem)
     click.echo(page, nl=False)
     return 1 if unreadable else 0

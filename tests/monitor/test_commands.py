@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from monitor.cli import COMMANDS, main
+from monitor.commands.run import _OneLine
 
 LINE = " iteration        7/     100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 | grad norm: nan |"
 
@@ -107,6 +109,16 @@ def test_check_config_explains_the_checks_that_are_left_out(tmp_path: Path) -> N
     assert "expected a code such as K07" in result.stderr
     assert "K13 (exchanged figures)" in result.stderr
     assert "there is no check 'K99'; known: K02 world size" in result.stderr
+
+
+def test_a_files_name_commands_no_terminal(tmp_path: Path) -> None:
+    """Neither in what a command says nor in the daemon's log does a name end a line or carry an escape."""
+    name = "a\x1b[31m\n2026-11-22 CRITICAL forged\udcff.log"
+    (tmp_path / name).write_text("no training\n")
+    result = invoke("run", "--once", str(tmp_path))
+    assert "a\\x1b[31m\\n2026-11-22 CRITICAL forged\\udcff.log: no training line" in result.stderr
+    record = logging.LogRecord("x", logging.INFO, "", 0, "source=%s", (name,), None)
+    assert _OneLine("%(message)s").format(record) == r"source=a\x1b[31m\n2026-11-22 CRITICAL forged\udcff.log"
 
 
 def test_run_without_anything_to_follow_is_wrong_usage() -> None:
