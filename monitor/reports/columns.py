@@ -76,6 +76,17 @@ def efficiency(row: Row, base: Row | None) -> float | None:
     return formulas.scaling_efficiency(row.samples_per_second, row.gpus, base.samples_per_second, base.gpus)
 
 
+def _share(category: str) -> Callable[[Row, Row | None], float | None]:
+    """A part of the iteration, by the log's timers, over the sum of all."""
+
+    def read(row: Row, _base: Row | None) -> float | None:
+        parts = {name: seconds for name, seconds in row.breakdown.items() if name not in ("checkpoint", "evaluation")}
+        whole = sum(parts.values())
+        return parts[category] / whole if category in parts and whole > 0 else None
+
+    return read
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One figure of a run, what it is in each format, and whether `compare` looks at it."""
@@ -147,6 +158,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("pipeline_bubble", "Bubble", number(".1%"), bubble, shown="extra", compare="figure"),
     Column("idle_gpus", "Idle", shown="extra"),
     Column("tflops_formula", "Formula", shown="extra"),
+    Column("compute_share", "Compute", number(".1%"), _share("compute"), shown="extra"),
+    Column("communication_share", "Comm", number(".1%"), _share("communication"), shown="extra"),
+    Column("data_share", "Data", number(".1%"), _share("data"), shown="extra"),
+    Column("breakdown", csv=False),
     Column("layers", compare="configuration"),
     Column("hidden_size", compare="configuration"),
     Column("attention_heads", compare="configuration"),

@@ -11,6 +11,8 @@ from monitor.reports.columns import COLUMNS, efficiency
 from monitor.reports.confidence import Difference, difference
 from monitor.reports.rows import Row
 from monitor.reports.tables import Table, aligned
+from monitor.run.breakdown import words
+from monitor.run.breakdown.attribution import attribute
 from parsers.formats.gpu import CLOCK
 
 _CONFIGURATION = tuple(column for column in COLUMNS if column.compare == "configuration")
@@ -42,6 +44,7 @@ def compare(a: Row, b: Row) -> dict[str, Any]:
         "environment": environment,
         "software": software,
         "figures": _figures(a, b),
+        "breakdown": _breakdown(a, b),
         "pace": asdict(pace) | {"sure": pace.sure} if pace else None,
         "verdict": _verdict(a, b, pace, bool(changed)),
         "notes": _notes(a, b, changed, pace),
@@ -75,6 +78,24 @@ def _figures(a: Row, b: Row) -> dict[str, dict[str, Any]]:
     if loss is not None:
         out["lm_loss"] = {"values": [loss[1], loss[2]], "difference": loss[2] / loss[1] - 1, "iteration": loss[0]}
     return out
+
+
+def _breakdown(a: Row, b: Row) -> dict[str, list[float | None]]:
+    """Category -> seconds of an iteration in both, where a log's timers tell."""
+    return {
+        name: [a.breakdown.get(name), b.breakdown.get(name)] for name in dict.fromkeys((*a.breakdown, *b.breakdown))
+    }
+
+
+def _cause(a: Row, b: Row) -> str:
+    """What takes the time that one needs longer, by the timers of both."""
+    if a.profile is None or b.profile is None:
+        return ""
+    fast, slow = (a, b) if a.profile.seconds <= b.profile.seconds else (b, a)
+    assert fast.profile is not None
+    assert slow.profile is not None
+    found = attribute(fast.profile, slow.profile, slow.pipeline_parallel_size)
+    return f"of what {slow.run} takes longer, {words.sentence(found).replace(' of it', '', 1)}" if found.part else ""
 
 
 def _losses(a: Row, b: Row) -> tuple[int, float, float] | None:
@@ -121,6 +142,8 @@ def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | Non
         out.append(
             f"GPU clocks of {clocks[0]} and {clocks[1]} MHz alone make {made:+.2%} where compute is all of the time"
         )
+    if pace is not None and pace.sure and (cause := _cause(a, b)):
+        out.append(cause)
     if changed.keys() <= {"global_batch_size"} and "global_batch_size" in changed:
         out += _batch_model(a, b)
     elif "global_batch_size" in changed:
@@ -172,6 +195,9 @@ def text(found: dict[str, Any]) -> str:
         if name == "memory_bytes":
             label, values = "memory GiB", [None if value is None else value / 2**30 for value in values]
         rows.append((label, _shown(values[0]), _shown(values[1]), change))
+    for name, (one, other) in found["breakdown"].items():
+        change = f"{other - one:+.4g} s" if one is not None and other is not None else ""
+        rows.append((f"seconds in {name}", _shown(one), _shown(other), change))
     rows.append(("outcome", *found["outcomes"], ""))
     parts += ["", "Figures", aligned(Table((" ", a, b, "difference"), tuple(rows)), "  ")]
     if found["notes"]:

@@ -9,17 +9,21 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 
+from monitor.detectors import slowdown
 from monitor.reports import formulas
 from monitor.reports.checks import Measured, explains, findings, noted
 from monitor.reports.outcome import Tally, outcome, remark
 from monitor.reports.vocabulary import with_vocabulary
 from monitor.run import derived, flops
+from monitor.run.breakdown.profile import UNTIMED, Profile, critical, profile
 from monitor.run.history import SERIES, Track
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
 from monitor.run.steady import AtSize, Sample
 from monitor.run.topology import Topology
 from monitor.serve.past import columns
+from monitor.statistics.median import median
+from parsers.timers import CATEGORIES
 
 _OF_TOPOLOGY = (
     "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "micro_batch_size",
@@ -131,6 +135,10 @@ class Row:
     """Of `seconds_per_iteration` and `lm_loss`."""
     steady: list[float] = field(default_factory=list)
     """Seconds of steady iterations in their order, evenly thinned."""
+    profile: Profile | None = None
+    """Where an iteration's time went: medians of the last lines with timers at one batch size."""
+    breakdown: dict[str, float] = field(default_factory=dict)
+    """The same: category -> seconds on the rank that the others wait for."""
 
 
 def row_of(state: RunState, run_state: str, tally: Tally | None, options: Options) -> Row:
@@ -153,6 +161,7 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     _memory(row, state)
     row.environment, row.software = dict(state.environment), dict(state.software)
     row.sources = list(state.sources)
+    _breakdown(row, state)
     if row.tflops_source == "computed" and row.tflops_formula:
         notes.append(f"TFLOPs computed by {row.tflops_formula}")
     if vocabulary is not None:
@@ -163,6 +172,18 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     row.findings = [asdict(finding) for finding in found]
     row.notes = notes + [finding.text for finding in found if noted(finding)]
     return row
+
+
+def _breakdown(row: Row, state: RunState) -> None:
+    """By the log's own timers, where it prints any."""
+    memory = state.memory_of.get(slowdown.NAME)
+    lines = memory.window.lines if isinstance(memory, slowdown.Memory) else []
+    parts = [critical(line) for line in lines if line.seconds is not None]
+    row.profile = profile(lines)
+    for category in dict.fromkeys((*CATEGORIES, UNTIMED)):
+        known = [one[category] for one in parts if category in one]
+        if 2 * len(known) > len(parts):
+            row.breakdown[category] = round(median(known), 6)
 
 
 def _configuration(row: Row, state: RunState, options: Options) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from monitor.run.breakdown.profile import UNTIMED
 from monitor.run.buckets import ABSENT, AXIS, Row, halved, halved_axis, packed
+from parsers.timers import CATEGORIES
 
 BUCKETS = 1024
 """Buckets of a full track: more than a chart has pixels; 147 kB a run with nine series."""
@@ -31,6 +33,8 @@ _PHASES_KEPT = 512
 _RESTARTS_KEPT = 256
 _DATASETS_KEPT = 16
 VALIDATION = ("loss",)
+PARTS = (*CATEGORIES, UNTIMED)
+"""Where an iteration's time went, by the log's timers."""
 _WAITING = 64  # rows beyond a bucket that may wait: put together at once they take half the time
 
 
@@ -102,6 +106,8 @@ class History:
     """(time, iteration, phase entered), oldest first."""
     restarts: list[tuple[int, int | None, float | None]] = field(default_factory=list)
     """(first iteration of the launch, last of the one before, time), oldest first."""
+    parts: Track = field(default_factory=Track)
+    """Seconds by category of the iterations whose timers the log prints."""
     attempt: int = 0
     kept: bool = True
     """False where nobody will draw it, as in one reading to the end: then nothing is added."""
@@ -125,6 +131,10 @@ class History:
             track = self.validations[dataset] = Track()
         track.add(row, VALIDATION)
 
+    def add_parts(self, iteration: int, time: float | None, parts: dict[str, float]) -> None:
+        """Where the time of one more iteration went."""
+        self.parts.add((iteration, time, self.attempt, *(parts.get(name) for name in PARTS)), PARTS)
+
     def add_phase(self, time: float | None, iteration: int | None, phase: str) -> None:
         """The run entered a phase."""
         self.phases.append((time, iteration, phase))
@@ -143,6 +153,7 @@ class History:
     def flush(self) -> None:
         """Put waiting rows together: before a save or a look."""
         self.steps.flush(SERIES)
+        self.parts.flush(PARTS)
         for track in self.validations.values():
             track.flush(VALIDATION)
 
@@ -154,6 +165,7 @@ class History:
             {name: track.frozen() for name, track in self.validations.items()},
             list(self.phases),
             list(self.restarts),
+            self.parts.frozen(),
             self.attempt,
             self.kept,
             self.clock_lag,

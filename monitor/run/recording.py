@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monitor.run import derived
+from monitor.run.breakdown.profile import critical
 from monitor.run.buckets import Row
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
@@ -37,6 +38,9 @@ def record(
     if stepped and iteration is not None:
         if state.attempt.number != history.attempt:
             _note_restart(state, iteration, time)
+        timed = state.account.last
+        if timed is not None:  # of the iteration line before
+            history.add_parts(timed.iteration, latest_known if latest_known is not None else time, critical(timed))
         history.add_step(_row(state, time))
     elif isinstance(event, ValidationLogged):
         result = state.validations.get(event.dataset)

@@ -7,7 +7,9 @@ from typing import Any
 from zlib import crc32
 
 from monitor.run.buckets import ABSENT, AXIS, QUAD, packed
-from monitor.run.history import SERIES, VALIDATION, History, Track
+from monitor.run.history import PARTS, SERIES, VALIDATION, History, Track
+
+_PARTS_EVERY = 16  # lines with timers after which a page gets them anew
 
 
 def columns(track: Track, names: tuple[str, ...], start: int = 0, zone: float = 0.0) -> dict[str, Any]:
@@ -65,6 +67,8 @@ def history_json(history: History, width: int = 0, start: int = 0, key: str = ""
     out = {"key": now, "steps": columns(history.steps, SERIES, new_only, zone)}
     if key == now:
         return out
+    if history.parts.axis or history.parts.open:
+        out["parts"] = columns(history.parts, PARTS, 0, zone)
     return {
         **out,
         "validation": {
@@ -86,5 +90,7 @@ def _key(history: History) -> str:
     """Changes with everything but the steps: what seldom changes need not be sent every other second."""
     tracks = history.validations.values()
     rows = sum(len(track) * track.width + len(track.open) for track in tracks)
-    ends = (history.phases[-1:], history.restarts[-1:], [track.open[-1:] for track in tracks], history.zone)
+    timed = len(history.parts) * history.parts.width + len(history.parts.open)
+    timed -= timed % _PARTS_EVERY if timed > _PARTS_EVERY else 0
+    ends = (timed, history.phases[-1:], history.restarts[-1:], [track.open[-1:] for track in tracks], history.zone)
     return f"{len(tracks)}.{rows}.{len(history.phases)}.{len(history.restarts)}.{crc32(repr(ends).encode()):x}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import select
 import socket
 import threading
@@ -47,7 +48,7 @@ def rich_log(path: Path) -> None:
     scenario = Scenario(
         dialect="megatron-lm", iterations=120, seconds_per_iteration=2.0, seed=3, world_size=16, tp=2, pp=2, layers=24,
         hidden=2048, heads=16, global_batch_size=64, vocab=50304, save_interval=20, save_seconds=5.0, eval_interval=25,
-        eval_seconds=4.0, fp16=True, faults=(Fault("crash_and_restart", at=70),),
+        eval_seconds=4.0, fp16=True, timers="range", faults=(Fault("crash_and_restart", at=70),),
     )  # fmt: skip
     with path.open("wb") as stream:
         write(scenario, stream)
@@ -143,6 +144,24 @@ def test_a_runs_charts_have_data_and_follow(browser: Browser, start: Start, tmp_
         stream.write(line(101))
     page.wait(f"{label}.includes('last 2.899, lowest 2.899')")
     page.wait("document.getElementById('range').textContent === 'all: 1 to 101'")
+    assert page.problems == []
+
+
+def test_where_an_iteration_goes_is_drawn(browser: Browser, hung: RunningDaemon) -> None:
+    """One area a category, upon one another: what a line's timers say is read out, and adds up to the iteration."""
+    page = opened(browser, f"http://{hung.address}/runs/rich")
+    chart = "[...document.querySelectorAll('.chart')].find((c) => c.textContent.startsWith('Where an iteration goes'))"
+    page.wait(f"{chart} !== undefined")
+    assert page.evaluate(f"{chart}.querySelector('.readout').textContent").startswith("compute, communication, data")
+    page.evaluate(f"(() => {{ const over = {chart}.querySelector('.u-over'), box = over.getBoundingClientRect(); "
+                  "over.dispatchEvent(new MouseEvent('mousemove', {clientX: box.x + box.width / 2, clientY: box.y + 20, "
+                  "bubbles: true})); })()")  # fmt: skip
+    page.wait(f"{chart}.querySelector('.readout').textContent.startsWith('iteration ')")
+    parts = re.findall(
+        r"(\w+) ([\d.]+)", page.evaluate(f"{chart}.querySelector('.readout').textContent").split(": ")[1]
+    )
+    assert sum(float(seconds) for _, seconds in parts) == pytest.approx(2.0, abs=0.15)
+    assert {"compute", "communication", "data", "optimizer", "untimed"} <= {name for name, _ in parts}
     assert page.problems == []
 
 

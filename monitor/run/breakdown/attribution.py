@@ -91,11 +91,16 @@ def attribute(before: Profile, during: Profile, stages: int | None = None) -> At
         if out.scope == "one":
             out.rank = during.slowest
             out.cause = "slow_rank" if out.cause == "compute" else out.cause
-    elif not work and waiting is not None and _took(waiting.high, added, waiting):
+    elif not work and waiting is not None and _took(waiting.high, added, waiting) and not _worked(by_part, added):
         _found(out, waiting, before, during)
         everyone = during.across == "range" and _took(waiting.low, added, waiting)
         out.cause, out.scope = ("network", "all") if everyone else ("communication", "unknown")
     return out
+
+
+def _worked(by_part: dict[str, Growth], added: float) -> bool:
+    """Whether some work grew by too much to be no cause, and by too little to be one: then waiting is none either."""
+    return any(g.high >= _REST * added for part, g in by_part.items() if part in ("data", "compute", "optimizer"))
 
 
 def _growth(part: str, before: Profile, during: Profile) -> Growth:

@@ -45,7 +45,7 @@ def sentence(found: Attribution | None) -> str:
     words = f"{min(100.0, 100 * found.share):.0f} % of it in {_PART.get(found.part, found.part)}"
     words += _SCOPE[found.scope] if found.rank is None else f" on rank {found.rank}, the others wait for it"
     if found.cause == "communication":
-        words += ": the network, or a slow rank that the one with these timers waits for"
+        words += ": the network, or a slow rank that the others wait for"
     if found.part == WHOLE:
         words += ": compute, the data loader or waiting, --timing-log-level 2 tells which"
     if found.timers:

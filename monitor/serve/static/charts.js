@@ -8,6 +8,7 @@ const CHARTS = [
   { key: "validation", title: "Validation loss", mayLog: true },
   { key: "grad_norm", title: "Grad norm", mayLog: true },
   { key: "seconds_per_iteration", title: "Seconds per iteration", normal: true },
+  { key: "parts", title: "Where an iteration goes, seconds", parts: true },
   { key: "tflops", title: "TFLOPs per GPU" },
   { key: "memory_bytes", title: "GPU memory, GiB", factor: 1 / 2 ** 30 },
   { key: "learning_rate", title: "Learning rate" },
@@ -29,6 +30,7 @@ export class Charts {
     this.controls = controls;
     this.past = new Past();
     this.validation = {};
+    this.parts = null; // seconds by category of the iterations whose timers the log prints
     this.marks = [];
     this.band = null;
     this.buildControls();
@@ -39,6 +41,7 @@ export class Charts {
   take(answer) {
     this.past.take(answer.steps);
     this.validation = answer.validation;
+    this.parts = answer.parts;
     this.band = answer.run.baseline_band;
     this.marks = marksOf(answer);
     this.timeChoice.disabled = this.past.columns.time.filter((time) => time !== null).length < 2;
@@ -154,7 +157,7 @@ export class Charts {
   draw() {
     this.order = ordered(this.past, this.byTime);
     for (const chart of CHARTS) {
-      const data = chart.key === "validation" ? this.validationData() : this.seriesData(chart);
+      const data = chart.parts ? this.partsData() : chart.key === "validation" ? this.validationData() : this.seriesData(chart);
       if (!data) continue;
       const there = this.plots.find(({ key }) => key === chart.key);
       if (there && there.plot.series.length === data.length) {
@@ -195,6 +198,22 @@ export class Charts {
     return x.length ? [x, ...points.map((map) => x.map((at) => map.get(at)))] : null;
   }
 
+  partNames() {
+    return this.parts ? Object.keys(this.parts.series) : [];
+  }
+
+  // Sums from the top down: the highest line is the whole, the lowest the first part alone.
+  partsData() {
+    const names = this.partNames();
+    if (!names.length) return null;
+    const rows = new Map();
+    (this.byTime ? this.parts.time : this.parts.iteration).forEach((at, row) => at !== null && rows.set(at, row));
+    const x = [...rows.keys()].sort((a, b) => a - b);
+    const sums = names.map((_, many) => x.map((at) =>
+      names.slice(0, many + 1).reduce((sum, name) => sum + (this.parts.series[name].mean[rows.get(at)] ?? 0), 0)));
+    return x.length ? [x, ...sums.reverse()] : null;
+  }
+
   add(chart, data, there) {
     const readout = h("span", { class: "readout" });
     const frame = h("div", { class: "frame", tabindex: 0, role: "group" });
@@ -233,8 +252,8 @@ export class Charts {
         { ...axis, size: 34, values: this.byTime ? clockTicks : (_, ticks) => ticks.map(number) },
         { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
       ],
-      series: [{}, ...seriesOf(chart, data, colour, Object.keys(this.validation))],
-      bands: chart.key === "validation" ? [] : [
+      series: [{}, ...seriesOf(chart, data, colour, chart.parts ? this.partNames() : Object.keys(this.validation))],
+      bands: chart.key === "validation" ? [] : chart.parts ? partBands(this.partNames(), colour) : [
         { series: [2, 3], fill: colour("--range") },
         ...(chart.normal ? [{ series: [6, 7], fill: colour("--band") }] : []),
       ],
@@ -297,6 +316,11 @@ export class Charts {
       const losses = names.map((name, at) => [name, data[at + 1][place]]).filter(([, loss]) => known(loss));
       return setText(entry.readout, `${where}: ${losses.map(([name, loss]) => `${name} ${number(loss)}`).join(", ")}`);
     }
+    if (chart.parts) {
+      const sums = data.slice(1).map((column) => column[place]).reverse();
+      const parts = this.partNames().map((name, at) => `${name} ${number(sums[at] - (at ? sums[at - 1] : 0))}`);
+      return setText(entry.readout, `${where}: ${parts.join(", ")}`);
+    }
     const [, mean, high, low, lost] = data.map((column) => column[place]);
     const range = known(high) && high > low ? ` (${number(low)} to ${number(high)})` : "";
     const normal = chart.normal && known(data[5][place]) ? `, normal ${number(data[5][place])}` : "";
@@ -307,7 +331,8 @@ export class Charts {
   describe(entry, chart, data) {
     const values = data[1].filter(known);
     const last = values.length ? number(values[values.length - 1]) : "no value";
-    entry.last = chart.key === "validation" ? Object.keys(this.validation).join(", ") : last;
+    const names = chart.parts ? this.partNames() : Object.keys(this.validation);
+    entry.last = chart.parts || chart.key === "validation" ? names.join(", ") : last;
     if (entry.plot.cursor.idx === null || entry.plot.cursor.idx === undefined) setText(entry.readout, entry.last);
     const lowest = values.reduce((a, b) => Math.min(a, b), Infinity), highest = values.reduce((a, b) => Math.max(a, b), -Infinity);
     const label = `Chart of ${chart.title}: last ${last}, lowest ${number(lowest)}, highest ${number(highest)}. ${KEYS}`;
@@ -326,8 +351,25 @@ function clockTicks(_, ticks, __, ___, step) {
   });
 }
 
+const PART_COLOURS = {
+  compute: "--line-4", communication: "--line-1", data: "--line-2", optimizer: "--line-3", untimed: "--soft",
+};
+const partColour = (name, colour) => colour(PART_COLOURS[name] || "--warn");
+
+function partBands(names, colour) {
+  return names.slice(1).map((_, at) => ({
+    series: [at + 1, at + 2], fill: `${partColour(names[names.length - 1 - at], colour)}66`,
+  }));
+}
+
 function seriesOf(chart, data, colour, names) {
   const line = colour("--line-1"), none = { show: false };
+  if (chart.parts) {
+    return [...names].reverse().map((name, at) => ({
+      label: name, stroke: partColour(name, colour), width: 1.5, dash: DASHES[(names.length - 1 - at) % 4], points: none,
+      ...(at === names.length - 1 ? { fill: `${partColour(name, colour)}66` } : {}),
+    }));
+  }
   if (chart.key === "validation") {
     return data.slice(1).map((_, at) => ({
       label: names[at], stroke: colour(`--line-${1 + (at % 4)}`), width: 1.5, dash: DASHES[at % 4], spanGaps: true,

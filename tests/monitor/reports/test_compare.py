@@ -120,3 +120,16 @@ def test_students_quantile() -> None:
     """Against the table."""
     for freedom, value in ((3, 3.182), (6, 2.447), (10, 2.228), (30, 2.042), (1e9, 1.960)):
         assert student(freedom) == pytest.approx(value, rel=0.01)
+
+
+def test_the_part_that_takes_the_difference_is_named(tmp_path: Path) -> None:
+    """By the timers of both logs: seconds by category, and a note where the difference is sure."""
+    same: dict[str, Any] = {"dialect": "megatron-lm", "timers": "range", "seed": 4, "tp": 1, "pp": 1, "world_size": 16}
+    found = compare(
+        log(tmp_path / "a.log", **same), log(tmp_path / "b.log", **same, faults=(Fault("slow_network", 5),))
+    )
+    before, now = found["breakdown"]["communication"]
+    assert 0.04 < (now - before) / 105.22 < 0.06
+    assert found["breakdown"]["compute"][1] == pytest.approx(found["breakdown"]["compute"][0], rel=0.01)
+    (note,) = [note for note in found["notes"] if "b takes longer" in note]
+    assert "in communication on all ranks" in note
