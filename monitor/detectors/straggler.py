@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Severity, Verdict
+from monitor.detectors.base import Detector, Severity, Verdict, renew
 from monitor.run.breakdown.account import Timed
 from monitor.run.state import RunState
 from monitor.run.step import Step
@@ -56,7 +56,11 @@ class Memory(Struct):
     attempt: int = -1
     lines: int = 0
     usual: list[float] = field(default_factory=list)
-    """Logarithms of most over least of the first lines."""
+    """Logarithms of most over least of the first lines, while there are too few of them."""
+    base: float | None = None
+    """Their median,"""
+    limit: float = 0.0
+    """and how far above it a rank stands out."""
     last: list[float] = field(default_factory=list)
     streaks: dict[int, int] = field(default_factory=dict)
     """Rank -> lines in a row in which it stood out of its stage."""
@@ -87,8 +91,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Str
 
 
 def _renew(memory: Memory, attempt: int) -> None:
-    memory.attempt, memory.lines, memory.usual, memory.last, memory.streaks = attempt, 0, [], [], {}
-    memory.named, memory.reports, memory.shares, memory.found = None, 0, [], None
+    renew(memory, Memory(attempt))
 
 
 def _take(state: RunState, memory: Memory, timed: Timed, at: float, settings: StragglerSettings) -> bool:
@@ -98,15 +101,18 @@ def _take(state: RunState, memory: Memory, timed: Timed, at: float, settings: St
     ratio = _ratio(timed)
     if ratio is None:
         return False
-    if len(memory.usual) < _LEARN:
+    if memory.base is None:
         memory.usual.append(ratio)
+        if len(memory.usual) >= _LEARN:
+            memory.base = median(memory.usual)
+            memory.limit = max(math.log1p(settings.threshold), _SCALES * deviation(memory.usual, memory.base))
+            memory.usual = []
         return False
     memory.last.append(ratio)
     del memory.last[:-_LAST]
-    if len(memory.last) < _LAST:
+    base, limit = memory.base, memory.limit
+    if len(memory.last) < _LAST or (memory.found is None and ratio - base <= limit / 2):
         return False
-    base = median(memory.usual)
-    limit = max(math.log1p(settings.threshold), _SCALES * deviation(memory.usual, base))
     excess = median(memory.last) - base
     if memory.found is not None:
         return _see_end(memory, excess, limit)

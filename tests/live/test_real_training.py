@@ -189,3 +189,33 @@ def test_hf_trainer_is_followed(watch: Callable[..., Watched], tmp_path: Path, e
     os.kill(victim, signal.SIGCONT)
     watched.until("resolved", lambda: watched.incident("hang") is None, 15)
     assert watched.run()["train_iterations"] == 400
+
+
+@pytest.mark.parametrize(("slow", "cause"), [("data", "outside_timers"), ("rank", "communication")])
+def test_the_timers_say_what_became_slow(watch: Callable[..., Watched], slow: str, cause: str) -> None:
+    """A loader that sleeps is in no timer of DeepSpeed; of a slow rank the first one knows that it waits."""
+    watched = watch("--steps", "300", "--timers", "--slow", slow, "--slow-from", "60", "--slow-by", "0.1")
+    watched.step(59)
+
+    def told() -> dict[str, Any] | None:
+        found = [item for item in watched.get("api/v1/incidents")["incidents"] if item["incident"] == "slowdown"]
+        return next((item for item in found if item["evidence"].get("cause") != "unknown"), None)
+
+    incident, waited = watched.until("slowdown", told, 60)
+    print(f"slow {slow}: told {waited:.1f} s after the 59th iteration: {incident['summary']}")
+    assert incident["evidence"]["cause"] == cause
+
+
+def test_a_slow_disk(watch: Callable[..., Watched], tmp_path: Path) -> None:
+    """Saves take longer, iterations do not: the third of them tells."""
+    saves = ("--save", str(tmp_path / "ckpt"), "--save-every", "6")
+    slow = ("--slow", "disk", "--slow-from", "60", "--slow-by", "0.5")
+    watched = watch("--steps", "400", "--timers", "--seconds", "0.1", *saves, *slow)
+    watched.step(59)
+
+    def told() -> dict[str, Any] | None:
+        found = [item for item in watched.get("api/v1/incidents")["incidents"] if item["incident"] == "slowdown"]
+        return next((item for item in found if item["evidence"].get("cause") == "checkpoint"), None)
+
+    incident, waited = watched.until("slow saves", told, 60)
+    print(f"slow disk: told {waited:.1f} s after the 59th iteration: {incident['summary']}")
