@@ -17,7 +17,7 @@ from parsers.events import TimersReported
 from parsers.timers import BESIDE, IGNORED, timer
 
 _NAMES = 60  # timers of a line; programs have up to 25
-_RANKS = 4096  # ranks whose time is kept, where the log prints each
+_RANKS = 1024  # ranks whose time is kept, where the log prints each
 _SUMMED = 1.5  # timers of DeepSpeed that make more iterations than one line's time are those of the whole interval
 
 Across = Literal["one", "range", "maximum"]

@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from monitor.run.breakdown.profile import OUTSIDE, WHOLE, Profile, Span
+from monitor.statistics.median import median
 from parsers.timers import timer
 
 Cause = Literal[
@@ -29,6 +30,7 @@ _LINES = 3  # on either side: fewer prove nothing
 _FEW = 8
 _MEDIAN = 1.2533  # standard error of a median over that of a mean, of a normal series
 _COVERED = 0.5  # of the iteration's time that timers must measure before their absence proves anything
+_OWN = ("data", "compute", "optimizer")
 _WORK = ("data", "compute", "optimizer", WHOLE, OUTSIDE)
 
 
@@ -88,19 +90,35 @@ def attribute(before: Profile, during: Profile, stages: int | None = None) -> At
     elif not everywhere and len(single) == 1:
         _found(out, single[0], before, during)
         out.scope = "some" if out.cause == "data" and stages != 1 else "one"
-        if out.scope == "one":
-            out.rank = during.slowest
-            out.cause = "slow_rank" if out.cause == "compute" else out.cause
-    elif not work and waiting is not None and _took(waiting.high, added, waiting) and not _worked(by_part, added):
+        if out.scope == "one" and out.cause == "compute":
+            out.cause = "slow_rank"
+            _name_rank(out, before, during)
+    elif not everywhere and not _worked(by_part, added, ("data", "optimizer")) and _name_rank(out, before, during):
+        out.cause, out.scope, out.part = "slow_rank", "one", "compute"
+        out.timers = _timers_of("communication", before, during)  # the slowest stage hides it: the waiting shows
+    elif not work and waiting is not None and _took(waiting.high, added, waiting) and not _worked(by_part, added, _OWN):
         _found(out, waiting, before, during)
         everyone = during.across == "range" and _took(waiting.low, added, waiting)
         out.cause, out.scope = ("network", "all") if everyone else ("communication", "unknown")
     return out
 
 
-def _worked(by_part: dict[str, Growth], added: float) -> bool:
+def _worked(by_part: dict[str, Growth], added: float, parts: tuple[str, ...]) -> bool:
     """Whether some work grew by too much to be no cause, and by too little to be one: then waiting is none either."""
-    return any(g.high >= _REST * added for part, g in by_part.items() if part in ("data", "compute", "optimizer"))
+    return any(g.high >= _REST * added for part, g in by_part.items() if part in parts)
+
+
+def _name_rank(out: Attribution, before: Profile, during: Profile) -> bool:
+    """Name the rank whose compute took the added time, while most ranks' did not; False where there is none."""
+    grown = {rank: now - before.ranks[rank] for rank, now in during.ranks.items() if rank in before.ranks}
+    if len(grown) < 2:
+        return False
+    rank = max(grown, key=lambda each: grown[each])
+    share = grown[rank] / out.added
+    if not _SHARE <= share <= _MOST or median(grown.values()) >= _REST * out.added:
+        return False
+    out.rank, out.share = rank, share
+    return True
 
 
 def _growth(part: str, before: Profile, during: Profile) -> Growth:

@@ -38,8 +38,8 @@ class Profile(Struct):
     timers: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Timer -> medians of least and most."""
     across: Across = "one"
-    slowest: int | None = None
-    """The rank that computed longest on most lines, where the log prints each rank's time."""
+    ranks: dict[int, float] = field(default_factory=dict)
+    """Rank -> median of its compute, where the log prints each rank's time."""
 
     @property
     def covered(self) -> float:
@@ -119,10 +119,10 @@ def profile(lines: Sequence[Timed]) -> Profile | None:
         pairs = [line.timers[name] for line in known if name in line.timers]
         if len(pairs) >= half:
             found.timers[name] = median([low for low, _ in pairs]), median([high for _, high in pairs])
-    slowest = [max(line.ranks, key=lambda rank: line.ranks[rank]) for line in known if line.ranks]
-    if slowest:
-        most = max(set(slowest), key=slowest.count)
-        found.slowest = most if 2 * slowest.count(most) > len(known) else None
+    for rank in {rank for line in known for rank in line.ranks}:
+        times = [line.ranks[rank] for line in known if rank in line.ranks]
+        if len(times) >= half:
+            found.ranks[rank] = median(times)
     return found
 
 

@@ -110,6 +110,12 @@ def test_the_cause_is_told(kind: str, form: str, cause: str, scope: str) -> None
         assert "on rank 2, the others wait for it" in told.summary
 
 
+def test_a_slow_rank_of_a_stage_that_others_hide() -> None:
+    """The most over all ranks does not grow, as the last stage has more to do; the rank is named by its own times."""
+    found = training("slow_rank", "ranks", pp=2).firing("slowdown").evidence
+    assert (found["cause"], found["cause_rank"]) == ("slow_rank", 2)
+
+
 def test_timers_of_every_tenth_line_tell_it_later() -> None:
     """Not with the first message: nothing is guessed; once three lines with timers have come, with the incident."""
     played = training("slow_data", "range", every=10)
