@@ -19,6 +19,7 @@ from pathlib import Path
 
 from monitor.clock import Clock, SystemClock
 from monitor.config import Config, ConfigError
+from monitor.dumps import DumpReader
 from monitor.hands.executor import Executor
 from monitor.incidents import Transition
 from monitor.live import LiveCore
@@ -73,6 +74,7 @@ class Daemon:
         self._services: Services | None = None
         self._saving = Saving(self._core, self.clock, self._live.wake)
         self._slurm = SlurmClient(config.slurm, self.clock)
+        self._dumps = DumpReader(self.clock)
         self._executor = Executor(config.slurm, self.clock, self._live.wake)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
@@ -131,6 +133,7 @@ class Daemon:
         now = self._live.take(0.0 if self._latest.wanted else wait)
         began = self.clock.monotonic()
         self._ask_slurm(now)
+        self._look_at_dumps(now)
         for transition in self._core.tick(now):
             self._report(transition, now)
         self._act(now)
@@ -167,6 +170,12 @@ class Daemon:
             self._saving.at_once()
         for order in hands.orders():
             executor.put(order)
+
+    def _look_at_dumps(self, now: float) -> None:
+        for read in self._dumps.answers():
+            self._core.dumps_read(read)
+        for asked in self._core.dumps_to_read(now):
+            self._dumps.ask(asked)
 
     def _report(self, transition: Transition, now: float, to: Sequence[str] | None = None) -> None:
         level = logging.WARNING if transition.status == "firing" and not transition.quiet else logging.INFO
@@ -276,6 +285,7 @@ class Daemon:
         now, outbox = self._live.now(), self._core.outbox
         self._saving.save_last(now)  # first: whatever hangs below, this is done
         self._slurm.stop()
+        self._dumps.stop()
         self._executor.stop()
         self._live.stop(_STOP_SECONDS)
         if self._services is not None:

@@ -166,6 +166,8 @@ class Config(Struct, frozen=True, kw_only=True):
     outputs: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": _outputs})] = ()
     """Each of a class of monitor/outputs, chosen by `type:`."""
     web: Web = Web()
+    flight_recorder: tuple[FilePath, ...] = ()
+    """Globs of PyTorch's flight recorder dumps, `{run}` for the run's name: read when a run hangs. None: not read."""
     slurm: SlurmSettings = SlurmSettings()
     """What Slurm is asked of the runs that are its jobs."""
     follow: Follow = Follow()

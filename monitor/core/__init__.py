@@ -63,7 +63,8 @@ from monitor.metrics import MonitorCounts, Snapshot
 from monitor.naming import run_name
 from monitor.nodes.record import Ledger
 from monitor.reading import custom_rules
-from monitor.run import derived
+from monitor.run import derived, dumps
+from monitor.run.dumps import DumpsAsked, DumpsRead
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING
 from monitor.run.job import proofs
 from monitor.run.log_clock import log_clock
@@ -72,6 +73,7 @@ from monitor.run.state import Experiment
 from monitor.run.units import LONGEST_SECONDS
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from parsers.events import (
+    CollectiveStatus,
     FailureSeen,
     IterationLogged,
     LogEvent,
@@ -83,7 +85,7 @@ from parsers.events import (
 
 _log = logging.getLogger(__name__)
 
-_SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut)
+_SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
 _BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
 
 
@@ -540,6 +542,23 @@ class Core:
         run = self._runs.get(message.question.run)
         if run is not None:
             self.counts.add("slurm_calls_total", self._jobs.take(run, message, self.sources, now))
+            self._schedule.request(run)
+
+    # --- the flight recorder ----------------------------------------------------------------------------------------
+
+    def dumps_to_read(self, now: float) -> list[DumpsAsked]:
+        """Whose dumps are to be looked at now."""
+        if not self.config.flight_recorder:
+            return []
+        hanging = [run for run in self.runs.values() if run.state.live and not run.archived]
+        asked = (dumps.ask(run.state, run.looked, self.config.flight_recorder, now) for run in hanging)
+        return [one for one in asked if one is not None]
+
+    def dumps_read(self, message: DumpsRead) -> None:
+        """Take what the dumps of a run tell."""
+        run = self._runs.get(message.asked.run)
+        if run is not None and dumps.take(run.state, run.looked, message):
+            run.dirty = self.changed = True
             self._schedule.request(run)
 
     def _fold_ends(self, now: float) -> None:

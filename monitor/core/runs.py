@@ -12,6 +12,7 @@ from monitor.judgement import Judged
 from monitor.metrics import RunSnapshot
 from monitor.naming import experiment_name
 from monitor.nodes.record import Ledger
+from monitor.run.dumps import Looked
 from monitor.run.history import History
 from monitor.run.launches import launch_of
 from monitor.run.phases import ENDED
@@ -58,6 +59,8 @@ class Run(Judged):
     failed: str = ""
     """What the monitor's own code failed by at it: it is put aside (aside.py)."""
     failed_told: bool = False
+    looked: Looked = field(default_factory=Looked)
+    """At the flight recorder's dumps of its present trouble."""
     recorded: tuple[object, ...] = ()
     """What the record of the nodes was last told of its present launch."""
     lost_at: float | None = None
@@ -197,7 +200,7 @@ def record_launches(run: Run, ledger: Ledger) -> bool:
     attempt, failure = state.attempt, state.failure
     known = (
         attempt.number, state.phase, state.hung, attempt.doubtful, len(attempt.faults), len(attempt.collectives),
-        len(attempt.nodes), failure and (failure.failure, failure.node, failure.rank),
+        len(attempt.nodes), attempt.dumped, failure and (failure.failure, failure.node, failure.rank),
     )  # fmt: skip
     if state.proven and known != run.recorded:
         run.recorded = known

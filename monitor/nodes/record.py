@@ -67,7 +67,7 @@ class Ledger:
             return False  # it had hung: that it goes on is told by what comes next
         self.launches[key] = launch
         if known is None:
-            self._make_room(launch.at)
+            self._make_room(max(one.at for one in self.launches.values()))
         return True
 
     def _make_room(self, now: float) -> None:

@@ -120,7 +120,11 @@ def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus)
 
 
 def missing_ranks(state: RunState) -> Missing | None:
-    """The ranks that the others gave up waiting for in this launch; None where the log does not tell."""
+    """The ranks that the others wait for in this launch, by the flight recorder's dumps, else by what watchdogs print;
+    None where neither tells.
+    """
+    if state.attempt.dumped is not None:
+        return state.attempt.dumped
     if not state.attempt.collectives:
         return None
     return missing(list(state.attempt.collectives.values()), state.topology.world_size)

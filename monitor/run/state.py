@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.nodes.collectives import Report
+from monitor.nodes.collectives import Missing, Report
 from monitor.nodes.record import Launch
 from monitor.run.breakdown.account import Account
 from monitor.run.copies import Copies
@@ -85,6 +85,10 @@ class Attempt:
     """(kind, node, rank) of what the driver or the scheduler said of a node: `ecc`, `xid`, `node_failure`."""
     collectives: dict[str, Report] = field(default_factory=dict)
     """Rank and process group -> how far it had come as a collective timed out."""
+    dumped: Missing | None = None
+    """Whom the flight recorder's dumps name,"""
+    dumped_stacks: dict[int, list[str]] = field(default_factory=dict)
+    """and where those were, where it was recorded."""
     processes_ended: int = 0
     processes_terminated: int = 0
     failures: int = 0

@@ -1,0 +1,88 @@
+"""Whether a run's flight recorder dumps are worth a look, and what they tell of its launch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from monitor.nodes.collectives import Missing
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+
+_AGAIN = 30.0  # seconds between two looks: ranks write their dumps within half a minute of the first timeout
+_LOOKS = 20  # ten minutes: a dump that is not there by then is not coming
+
+
+@dataclass(frozen=True, slots=True)
+class DumpsAsked:
+    """A look at the dumps of a run's launch."""
+
+    run: str
+    attempt: int
+    patterns: tuple[str, ...]
+    since: float
+    """Unix seconds: what was written before is of something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpsRead:
+    """What was found: nothing, if there was nothing."""
+
+    asked: DumpsAsked
+    dumps: int = 0
+    missing: Missing | None = None
+    stacks: dict[int, list[str]] = field(default_factory=dict)
+    """Of the missing ranks, where they were recorded."""
+
+
+@dataclass(slots=True)
+class Looked:
+    """What was asked of a launch's dumps."""
+
+    attempt: int = -1
+    at: float = float("-inf")
+    times: int = 0
+    dumps: int = 0
+    """In the last look."""
+
+
+def ask(state: RunState, looked: Looked, patterns: Iterable[str], now: float) -> DumpsAsked | None:
+    """A look that is due: while the run hangs, or has died of a collective that timed out. One that goes on forgets
+    what the dumps told: it was of that hang.
+    """
+    timed_out = state.phase == "crashed" and bool(state.watchdog_ranks)
+    troubled = state.hung or timed_out
+    if looked.attempt != state.attempt.number or not (troubled or state.phase in ENDED):
+        looked.attempt, looked.at, looked.times, looked.dumps = state.attempt.number, float("-inf"), 0, 0
+        if not troubled:
+            state.attempt.dumped, state.attempt.dumped_stacks = None, {}
+    if not troubled or looked.times >= _LOOKS or now - looked.at < _AGAIN:
+        return None
+    since = state.unix(state.progress_at if state.progress_at is not None else state.first_at)
+    # the name stands for itself: a run called ../x or * reads no other directory
+    known = [pattern for pattern in patterns if "{run}" not in pattern or _is_plain(state.name)]
+    if since is None or not known:
+        return None
+    looked.at, looked.times = now, looked.times + 1
+    named = tuple(pattern.replace("{run}", state.name) for pattern in known)
+    return DumpsAsked(state.name, state.attempt.number, named, since)
+
+
+def take(state: RunState, looked: Looked, read: DumpsRead) -> bool:
+    """Take what was read; whether it differs from what was known. Ranks without a dump are named only if nobody has
+    written one since the last look: the last ones may still be writing.
+    """
+    if read.asked.attempt != state.attempt.number or not read.dumps:
+        return False
+    settled, looked.dumps = read.dumps == looked.dumps, read.dumps
+    found = read.missing
+    if found is not None and found.proof == "silent" and not settled:
+        found = None
+    if found == state.attempt.dumped:
+        return False
+    state.attempt.dumped, state.attempt.dumped_stacks = found, dict(read.stacks) if found is not None else {}
+    return True
+
+
+def _is_plain(name: str) -> bool:
+    return not any(char in name for char in "*?[]") and ".." not in name.split("/")
