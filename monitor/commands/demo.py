@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import signal
 import sys
 import tempfile
 import threading
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -16,17 +20,21 @@ from monitor.commands.simulate import scenario_of
 from monitor.config import load
 from monitor.daemon import Daemon, StartError
 from monitor.simulate import Scenario, write
+from monitor.simulate import slurm as played
 
 _ITERATIONS = 240
 _SECONDS = 0.25
+_JOB = 1718955
+_QUEUED = 5.0  # seconds that the played Slurm takes to start a job anew
 
 
 @click.command()
 @click.option("--fault", default="hang", show_default=True, metavar="KIND", help="See `simulate --help`.")
 @click.option("--listen", default="127.0.0.1:9843", show_default=True, help="Address of the page.")
 @click.option("--iterations", type=click.IntRange(20), default=_ITERATIONS, show_default=True)
+@click.option("--slurm", is_flag=True, help="Play a Slurm too, and a policy that starts the job anew when it hangs.")
 @click.option("--exit-after", type=float, default=None, help="End by itself after so many seconds.")
-def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> None:
+def demo(fault: str, listen: str, iterations: int, slurm: bool, exit_after: float | None) -> None:
     """Start here: play a training run at four iterations a second, with a fault half way, and watch it.
 
     Nothing of yours is touched: the log and the daemon's state stand in a temporary directory.
@@ -39,7 +47,7 @@ def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> 
         start_epoch=SystemClock().wall(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="megatron-monitor-demo-") as directory:
-        log = Path(directory) / "demo-1B3.log"
+        log = Path(directory) / (f"slurm-{_JOB}.out" if slurm else "demo-1B3.log")
         log.touch()
         config = load(
             "",
@@ -54,6 +62,7 @@ def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> 
                 "detectors.hang.first_iteration=20s",
                 "log_level=info",
                 f"runs=[{{name: demo-1B3, paths: ['{log}']}}]",
+                *(_policies(Path(directory)) if slurm else ("slurm.enabled=false",)),
             ],
         )
         start_logging(config)
@@ -64,12 +73,48 @@ def demo(fault: str, listen: str, iterations: int, exit_after: float | None) -> 
             click.echo(str(error), err=True)
             sys.exit(1)
         _announce(daemon.address, fault, log)
-        threading.Thread(target=_play, args=(scenario, log), name="training", daemon=True).start()
+        play = (_play_requeued, (scenario, log)) if slurm else (_play, (scenario, log))
+        threading.Thread(target=play[0], args=play[1], name="training", daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: daemon.stop())
         if exit_after is not None:
             threading.Timer(exit_after, daemon.stop).start()
         daemon.run()
+
+
+def _policies(directory: Path) -> list[str]:
+    """A Slurm of its own below the directory, and what is done about a hang there."""
+    now = int(SystemClock().wall())
+    user = f"{getpass.getuser()}({os.getuid()})"
+    job = {
+        "JobId": str(_JOB), "JobName": "demo-1B3", "UserId": user, "JobState": "RUNNING", "Reason": "None",
+        "Requeue": 1, "Restarts": 0, "BatchFlag": 1, "ExitCode": "0:0", "TimeLimit": "20:00:00", "SubmitTime": now,
+        "StartTime": now, "EndTime": now + 72000, "Partition": "demo", "ExcNodeList": "(null)",
+        "NodeList": "nid00[6149-6150]", "WorkDir": str(directory), "StdOut": str(directory / f"slurm-{_JOB}.out"),
+    }  # fmt: skip
+    played.install(directory / "slurm", job)
+    dump = f"{{type: dump_stacks, command: [dump-stacks.sh], directory: '{directory}/stacks'}}"
+    policy = "name: start-anew, incidents: [hang, crash, crash_without_exit], lasting: 5s, dry_run: false"
+    return [
+        f"slurm={{directory: '{directory}/slurm', interval: 2s}}",
+        f"policies=[{{{policy}, actions: [{dump}, {{type: requeue}}]}}]",
+    ]
+
+
+def _play_requeued(scenario: Scenario, log: Path) -> None:
+    """The training until its fault; once its job is requeued, the next launch goes on from the last checkpoint."""
+    clock, slurm = SystemClock(), log.parent / "slurm"
+    _play(scenario, log)
+    while (job := played.read(slurm))["JobState"] != "PENDING":
+        clock.sleep(_SECONDS)
+    at = datetime.fromtimestamp(clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    with log.open("a") as stream:
+        stream.write(f"slurmstepd: error: *** JOB {_JOB} ON nid006149 CANCELLED AT {at} DUE TO JOB REQUEUE ***\n")
+    clock.sleep(_QUEUED)
+    played.write(slurm, {**job, "JobState": "RUNNING", "Reason": "None", "StartTime": int(clock.wall())})
+    every = scenario.save_interval
+    saved = scenario.faults[0].at // every * every
+    _play(replace(scenario, faults=(), first_iteration=saved + 1, start_epoch=clock.wall()), log)
 
 
 def _play(scenario: Scenario, log: Path) -> None:
