@@ -65,6 +65,7 @@ class Saving:
         if self._saver.failures > self._failures:
             self._core.counts.add("state_save_failures_total", by=self._saver.failures - self._failures)
             self._failures, self._core.changed = self._saver.failures, True  # what was not written is tried again
+            self._offered, self._begun = outbox.saved, self._core.hands.saved
         elif not busy:
             outbox.saved = max(outbox.saved, self._offered)
             self._core.hands.saved = max(self._core.hands.saved, self._begun)

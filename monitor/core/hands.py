@@ -60,21 +60,31 @@ class Hands:
 
     def configure(self, config: Config) -> None:
         """Go on by these policies; what is under way is finished."""
-        self._policies, self._interval = config.policies, config.slurm.interval
+        self._policies, self._slurm = config.policies, config.slurm
 
     def restore(self, record: Record) -> None:
-        """What an earlier daemon has done. What it had begun may have been done: it is not done again."""
+        """What an earlier daemon has done. What it had begun may have been done: it is not done again. What it had not
+        come to is not done either: somebody may have acted since.
+        """
         self.record = record
         for course in record.courses:
             for step in course.steps:
                 if step.status == "begun":
                     step.status = "unknown"
                     step.outcome = "the monitor ended while it was at this: look whether it was done"
+        self._abandon("the monitor was restarted before this")
+
+    def _abandon(self, why: str) -> None:
+        for course in self.record.courses:
+            for step in course.steps:
+                if step.status == "waiting":
+                    step.status, step.outcome, self.changed = "skipped", why, True
 
     def turn(self, runs: Mapping[str, Run], reading: Callable[[Run], bool], now: float) -> list[Message]:
         """Plan, begin and report. `reading`: is something of the run still to be read?"""
         if not 0.0 <= now - self._turned_at <= _AWAY:
             self._watched.clear()
+            self._abandon("the monitor was away before this")
         self._turned_at = now
         if self.record.began_at is None:
             self.record.began_at, self.changed = now, True
@@ -124,8 +134,9 @@ class Hands:
         incident = run.book.open.get(message.incident)
         if message.status != "firing" or incident is None or not self._policies:
             return message
+        watched = self._watched.get(run.state.name, now)
         plans = [
-            plan(policy, run.state, incident, self.record, self._since(run, policy, incident, now), now)
+            plan(policy, run.state, incident, self.record, self._since(run, policy, incident, now), watched, now)
             for policy in self._policies
             if matches(policy, run.state.name, incident)
         ]
@@ -135,9 +146,8 @@ class Hands:
     # --- planning ---------------------------------------------------------------------------------------------------
 
     def _since(self, run: Run, policy: Policy, incident: Incident, now: float) -> float:
-        """Since when the incident has been one for the policy, and the run followed: late is no hang yet."""
-        key = run.state.name, policy.name, incident.incident, incident.opened_at
-        return max(self._matched.setdefault(key, now), self._watched.get(run.state.name, now))
+        """Since when the incident has been one for the policy: late is no hang yet."""
+        return self._matched.setdefault((run.state.name, policy.name, incident.incident, incident.opened_at), now)
 
     def _watch(self, runs: Mapping[str, Run], reading: Callable[[Run], bool], now: float) -> None:
         for name, run in runs.items():
@@ -154,22 +164,22 @@ class Hands:
 
     def _plan(self, run: Run, now: float) -> list[Message]:
         state, lines, messages = run.state, list[str](), list[Message]()
-        watched = state.name in self._watched
+        watched = self._watched.get(state.name)
         for policy in self._policies:
             for incident in list(run.book.open.values()):
                 if not matches(policy, state.name, incident):
                     continue
                 since = self._since(run, policy, incident, now)
-                made = plan(policy, state, incident, self.record, since, now)
+                made = plan(policy, state, incident, self.record, since, now if watched is None else watched, now)
                 if made is None:
                     continue
                 if not self.kept:
                     made = replace(made, why_not="there is no state directory that would remember it")
                 lines.append(describe(made, now))
-                if made.why_not or not watched or now < made.at:
+                if made.why_not or watched is None or now < made.at:
                     continue
                 asks = any(step.action != "notify" for step in made.steps)
-                if asks and not is_fresh(state, since, now, self._interval):
+                if asks and not is_fresh(state, max(since, watched), now, self._slurm):
                     continue  # Slurm is asked once a minute: an answer from before the trouble says nothing of it
                 self.record.last += 1
                 course = course_of(made, state, self.record.last, now)
@@ -213,6 +223,8 @@ class Hands:
             return None
         ended = any(step.action in _ENDING and step.status == "done" for step in course.steps)
         broken = any(step.action in _ENDING and step.status in ("failed", "unknown") for step in course.steps)
+        if run is None and not ended:
+            return None  # a reload: its files are opened anew
         incident = run.book.open.get(course.incident) if run is not None else None
         over = not ended and (incident is None or incident.opened_at != course.opened_at)
         for step in course.steps:

@@ -19,13 +19,14 @@ from typing import IO, Final
 from monitor.clock import Clock
 from monitor.hands.messages import Order, StepDone
 from monitor.run.job import OVER
+from monitor.run.state import Job
 from monitor.slurm.client import look_up, program
 from monitor.slurm.messages import JobQuestion
 from monitor.slurm.process import Finished, run
 from monitor.slurm.settings import SlurmSettings
 
 _MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 16 KiB of stacks each
-_CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "srun"})
+_CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "srun", "squeue"})
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _SUBMITTED: Final = re.compile(rb"(\d{1,12})(?:;[\w.-]{1,64})?\s*")
 
@@ -81,7 +82,7 @@ class Executor:
 
     def carry_out(self, order: Order) -> tuple[bool, str]:
         """Do it now; whether that went well, and what came of it."""
-        objection = self._objection(order) if order.check else ""
+        objection = self._objection(order) if order.check or order.action == "resubmit" else ""
         if objection:
             return False, f"not done: {objection}"
         if order.action == "dump_stacks":
@@ -101,10 +102,27 @@ class Executor:
         job = answer.job
         if job is None:
             return answer.problem
+        if order.action == "resubmit" and (other := self._next_in_queue(job)):
+            return other
+        if not order.check:
+            return ""
         if job.restarts != order.job_restarts or job.started_at != order.job_started_at:
             return f"job {order.job} was started anew since"
         if order.over != (job.state in OVER) or (not order.over and job.state != "RUNNING"):
             return f"job {order.job} is {job.state} now"
+        return ""
+
+    def _next_in_queue(self, job: Job) -> str:
+        """Why no other job may be submitted: a chain of jobs, or a person, has one already. Two at one checkpoint
+        destroy it.
+        """
+        found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", "%A|%j"), None)
+        if found.message:
+            return f"squeue: {found.message}"
+        for line in found.output.decode("utf-8", "replace").splitlines():
+            number, _, name = line.strip().partition("|")
+            if name == job.name and number != job.id:
+                return f"job {number} of the same name is in the queue"
         return ""
 
     def _call(self, command: Sequence[str], timeout: float | None, copy: IO[bytes] | None = None) -> Finished:

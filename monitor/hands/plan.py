@@ -27,14 +27,15 @@ from monitor.hands.settings import (
 )
 from monitor.incidents import Incident
 from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
-from monitor.run.job import OVER, RUNNING
+from monitor.run.job import OVER
 from monitor.run.state import Job, RunState
+from monitor.slurm.settings import SlurmSettings
 
 _DAY: Final = 86400.0
 _RETURNED: Final = 60.0
 """Seconds that a daemon that was away watches before it acts, even where `lasting` is shorter."""
-_FRESH: Final = 3.0
-"""Intervals between two questions to Slurm after which an answer is old."""
+_FRESH: Final = 2.0
+"""Intervals between two questions to Slurm, and the time of one call, after which an answer is old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,16 @@ def matches(policy: Policy, run: str, incident: Incident) -> bool:
     )
 
 
-def plan(policy: Policy, state: RunState, incident: Incident, record: Record, since: float, now: float) -> Plan | None:
-    """What the policy has to do; None where it was done, or is under way. `since`: since when the incident has been one
-    for this policy, in a run that was followed without a gap.
+def plan(
+    policy: Policy, state: RunState, incident: Incident, record: Record, since: float, watched: float, now: float
+) -> Plan | None:
+    """What the policy has to do; None where it was done, or is under way. `since` when the incident is one for this
+    policy, and since when the run has been `watched` without a gap.
     """
     if any(_same(course, policy, state, incident) for course in record.courses):
         return None
-    returned = since - incident.opened_at > policy.lasting
-    at = since + max(policy.lasting, _RETURNED if returned else 0.0)
+    returned = watched > incident.opened_at
+    at = max(since, watched) + max(policy.lasting, _RETURNED if returned else 0.0)
     why_not = _forbidden(policy, state, incident, record, now)
     if why_not:
         return Plan(policy, incident, at, why_not=why_not)
@@ -84,9 +87,10 @@ def plan(policy: Policy, state: RunState, incident: Incident, record: Record, si
     return Plan(policy, incident, at, tuple(steps), gave_up=gave_up)
 
 
-def is_fresh(state: RunState, since: float, now: float, interval: float) -> bool:
-    """Has Slurm been asked about the job since then, and lately?"""
-    return state.job is not None and state.job.asked_at >= since and now - state.job.asked_at <= _FRESH * interval
+def is_fresh(state: RunState, since: float, now: float, settings: SlurmSettings) -> bool:
+    """Has Slurm answered about the job since then, and lately?"""
+    most = _FRESH * settings.interval + settings.timeout
+    return state.job is not None and state.job.asked_at >= since and now - state.job.asked_at <= most
 
 
 def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
@@ -140,7 +144,7 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, record: Reco
         return "the run's Slurm job is not known"
     if job.components:
         return "the job is one of several that run as one"
-    if job.state not in RUNNING and job.state not in OVER:
+    if job.state != "RUNNING" and job.state not in OVER:
         return f"job {_id(job)} is {job.state}"
     for course in own:
         same = (course.job, course.job_restarts) == (_id(job), job.restarts)
@@ -156,9 +160,9 @@ def _attempts(state: RunState, record: Record) -> int:
 
 
 def _last_actions(actions: Sequence[Action]) -> list[Action]:
-    """The same without a restart: what holds nodes is ended."""
+    """The same without a restart: a job that would be requeued is ended."""
     kept: list[Action] = [action for action in actions if not isinstance(action, RESTARTS)]
-    return kept if any(isinstance(action, Cancel) for action in kept) else [*kept, Cancel()]
+    return [*kept, Cancel()] if any(isinstance(action, Requeue) for action in actions) else kept
 
 
 def _step(action: Action, policy: Policy, state: RunState, incident: Incident, actions: Sequence[Action]) -> Step | str:

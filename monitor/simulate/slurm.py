@@ -1,4 +1,4 @@
-"""A Slurm without a Slurm: stand-ins for scontrol, scancel, sbatch and srun that know one job, for demo and tests.
+"""A Slurm without a Slurm: stand-ins for its clients that know one job, for demo and tests.
 
 `install` writes them into a directory (`slurm.directory` of the configuration) beside `job.json`, the job's state. They
 print what Slurm 22.05 prints. A requeue or a cancellation changes the state; whoever plays the training looks at it.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-CLIENTS: Final = ("scontrol", "scancel", "sbatch", "srun")
+CLIENTS: Final = ("scontrol", "scancel", "sbatch", "srun", "squeue")
 JOB: Final = "job.json"
 _STACKS: Final = """\
 == rank 3, pid 4711: python pretrain_gpt.py
@@ -63,6 +63,10 @@ def answer(directory: Path, client: str, arguments: Sequence[str]) -> str:
             write(directory, {**job, "JobState": "CANCELLED"})
         case ("sbatch", *_):
             return f"{int(job['JobId']) + 1}\n"
+        case ("squeue", *_):
+            return "".join(
+                f"{number}|{name}\n" for number, name in job.get("Queue", {job["JobId"]: job["JobName"]}).items()
+            )
         case ("srun", *_):
             return _STACKS
         case _:

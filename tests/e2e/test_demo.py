@@ -17,7 +17,7 @@ def test_the_demo_starts_the_hung_job_anew(tmp_path: Path) -> None:
     """`demo --slurm`: a policy dumps stacks and requeues the job in a Slurm that is played; the run goes on."""
     process = subprocess.Popen(
         [sys.executable, "-m", "monitor", "demo", "--slurm", "--listen", "127.0.0.1:0", "--iterations", "24",
-         "--exit-after", "60"],
+         "--exit-after", "150"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     try:

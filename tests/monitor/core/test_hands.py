@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from monitor.clock import SystemClock
 from monitor.config import ConfigError, load
 from monitor.core import Core
 from monitor.core.hands import Message
 from monitor.follow.messages import Unreadable
 from monitor.hands.messages import Order, StepDone
 from monitor.hands.record import Course
+from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show
 from monitor.store import decode, encode
 from tests.lines import line
 from tests.monitor.slurm.site import PATH, Site, shown
+from tests.programs import wait
 
 REQUEUE = "{name: p, incidents: [hang, crash], lasting: 30s, dry_run: false, actions: [{type: requeue}]}"
 RESUBMIT = (
@@ -185,6 +189,7 @@ def test_what_recovers_is_left_alone() -> None:
     [
         ({"state": "PENDING", "Restarts": 1}, ""),
         ({"state": "COMPLETING"}, "job 1234 is COMPLETING"),
+        ({"state": "CONFIGURING"}, "job 1234 is CONFIGURING"),
         ({"BatchFlag": 0}, "not submitted by sbatch"),
         ({"Requeue": 0}, "not submitted by sbatch"),
         ({"HetJobId": 1234}, "one of several"),
@@ -245,6 +250,51 @@ def test_nothing_is_done_twice_after_a_crash() -> None:
         assert again.hands.orders() == []
     assert "requeue unknown" in messages[0].transition.summary
     assert len(again.hands.record.courses) == 1
+
+
+def test_what_was_not_begun_is_not_done_after_a_restart() -> None:
+    """Stacks were dumped, the job was still to be cancelled: somebody may have looked after it since."""
+    site = Handy(RESUBMIT)
+    site.wait(110)
+    site.done()
+    saved = decode(encode(site.core.save(site.now)), type(site.core.save(site.now)))
+    site.core.hands.restore(saved.hands)
+    site.wait(60)
+    assert site.orders == []
+    assert [step.status for step in site.courses[0].steps] == ["done", "skipped", "skipped"]
+    away = Handy(RESUBMIT)
+    away.wait(110)
+    away.done()
+    away.now += 600.0
+    away.wait(120)
+    assert [step.status for step in away.courses[0].steps] == ["done", "skipped", "skipped"]
+
+
+def test_no_step_is_handed_out_that_the_disk_did_not_take(tmp_path: Path) -> None:
+    """The state cannot be written: what is begun waits until it can."""
+    site = Handy()
+    site.disk = False
+    saving = Saving(site.core, SystemClock(), lambda: None)
+    saving.load(tmp_path)
+    (tmp_path / "state.new").mkdir()
+    site.wait(110)
+    assert site.courses[0].steps[0].status == "begun"
+
+    failures = "megatron_monitor_state_save_failures_total"
+
+    def turn() -> bool:
+        saving.turn(site.now)
+        return bool(site.core.counts.values.get(failures))
+
+    wait(turn, 5.0, "a failure")
+    assert [turn() for _ in range(3)] == [True] * 3  # the next try comes a second later
+    assert site.core.hands.saved == 0
+    assert site.core.hands.orders() == []
+    (tmp_path / "state.new").rmdir()
+    saving.at_once()
+    wait(lambda: turn() and site.core.hands.saved > 0, 5.0, "a save")
+    assert len(site.core.hands.orders()) == 1
+    saving.release()
 
 
 def test_trouble_that_is_older_than_the_record_is_left_alone() -> None:

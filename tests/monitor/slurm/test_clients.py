@@ -119,6 +119,18 @@ def test_a_job_that_has_ended_since_is_left_alone(slurm: tuple[Path, Executor], 
     assert (ok, outcome) == (False, f"not done: job 1234 is {state} now")
 
 
+def test_no_second_job_is_submitted(slurm: tuple[Path, Executor]) -> None:
+    """A chain of jobs, or a person, has put the next one into the queue: two would write one checkpoint."""
+    directory, executor = slurm
+    resubmit = order("resubmit", ("sbatch", "--parsable", "train.sbatch"), check=False)
+    write(directory, {**read(directory), "JobState": "CANCELLED"})
+    assert executor.carry_out(resubmit) == (True, "submitted job 1235")
+    write(directory, {**read(directory), "Queue": {"1234": "tr11", "1300": "other", "1301": "tr11"}})
+    assert executor.carry_out(resubmit) == (False, "not done: job 1301 of the same name is in the queue")
+    (directory / "squeue").unlink()
+    assert executor.carry_out(resubmit)[1] == "not done: squeue: there is no squeue here"
+
+
 def test_a_job_is_never_left_held(slurm: tuple[Path, Executor]) -> None:
     """The node cannot be left out: the job is released all the same, and the outcome says what failed."""
     directory, executor = slurm
