@@ -23,7 +23,7 @@ TOOLS = {
     "shellcheck": ("shellcheck",),
     "systemd": ("systemd-analyze",),
     "compose": ("docker-compose",),
-    "slurm": ("sbatch", "srun", "scontrol", "py-spy"),
+    "slurm": ("sbatch", "srun", "scontrol"),
 }
 """Programs that the tests of a marker start; Debian's packages are listed in .ci/run."""
 

@@ -91,6 +91,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         daemons(directory) as begin,
     ):
         patch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+        patch.setenv("PY_SPY", str(Path(sys.executable).with_name("py-spy")))  # srun hands it on to the nodes
         jobs = {"handled": slurm.submit(handled)}
         for name, node in (("time_limit", "node-01"), ("cancelled", "node-01"), ("node_down", "node-04")):
             jobs[name] = slurm.submit(silent, f"--job-name={name}", f"--nodelist={node}")
@@ -98,7 +99,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         for job in jobs.values():
             slurm.wait_for(job, "RUNNING")
         # A time limit has whole minutes; an end that is set has not, and is looked at every half minute.
-        slurm.run("scontrol", "update", f"JobId={jobs['time_limit']}", "EndTime=now")
+        slurm.run("scontrol", "update", f"JobId={jobs['time_limit']}", "EndTime=now+5")
         yield Site(slurm, daemon, directory, jobs)
 
 
