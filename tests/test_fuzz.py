@@ -196,7 +196,7 @@ def test_hostile_text_in_every_place(template: str, text: str) -> None:
     told = core.tick(now + 1000)
     for transition in told:
         raw = json.dumps(payload(transition), allow_nan=False)
-        assert set(json.loads(raw)) <= {"version", *Transition.__dataclass_fields__}
+        assert set(json.loads(raw)) <= {"version", "id", *Transition.__dataclass_fields__}
         assert "\x1b" not in raw
 
 
