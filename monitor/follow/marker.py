@@ -12,8 +12,9 @@ from monitor.follow.messages import Data, Fingerprint, Opened, Position, Restart
 _WINDOW_BYTES = 4096  # covers every unfinished line but the very long ones, at 4 MiB for 1,000 sources
 # Small pieces are looked at together: when they are as many bytes, or when somebody asks.
 _LINE_ENDS = 4  # a line end stays the last one until the next: older ones serve callers that lag a few chunks behind
-FORMER_FILES = 8
-"""Files left behind that are remembered per source: those that logrotate keeps uncompressed are fewer."""
+FORMER_FILES = 512
+"""Files left behind that are remembered per source, by 152 bytes of state each: where a pattern finds them too, a
+restart would read again those that are forgotten."""
 
 
 class Marker:

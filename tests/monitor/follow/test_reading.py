@@ -144,16 +144,16 @@ def test_marker_far_back_keeps_the_offset():
 
 
 def test_marker_over_a_resume_and_a_rotation():
-    """The head goes on growing after a resume, and files left behind are listed, the last eight."""
+    """The head goes on growing after a resume, and files left behind are listed, the last 512."""
     marker = Marker()
     marker.feed(Opened("s", "/s", None, 0, 0.0, True, offset=4, device=1, inode=2, head=b"abc\n", tail=b"abc\n"))
     marker.feed(Data("s", 4, b"def\n", 0.0, 0.0, 0))
     assert marker.position(8).head_hash == digest(b"abc\ndef\n")
     assert marker.position(8).tail_hash == digest(b"abc\ndef\n")
-    for inode in range(10):
+    for inode in range(514):
         marker.feed(Restarted("s", "rotated", "", 1, inode, former=Fingerprint(1, inode, 0, "", 0, 0, "")))
-    assert [former.inode for former in marker.position(0).former] == list(range(2, 10))
-    assert marker.position(0).inode == 9
+    assert [former.inode for former in marker.position(0).former] == list(range(2, 514))
+    assert marker.position(0).inode == 513
 
 
 def test_marker_over_a_hole():
