@@ -239,9 +239,10 @@ def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float,
 
 def fold_timers(state: RunState, event: TimersReported, at: float) -> bool:
     """`fold` for the most frequent lines of some logs: timers that tell nothing but the time of an iteration's parts.
-    False where they tell more; nothing is folded then.
+    Their stamps and nodes say nothing that the lines beside them do not. False where they tell more; nothing is folded
+    then.
     """
-    if event.logged_at is not None or event.node is not None or state.first_at is None or not state.proven:
+    if state.first_at is None or not state.proven:
         return False
     if not BESIDE.isdisjoint(event.timers):
         return False

@@ -11,6 +11,7 @@ from monitor.run.breakdown.profile import Profile, profile
 _LINES = 48  # lines kept: 32 from before a shift, and the 16 at most in which it is found
 _BEFORE = 32
 _DURING = 32  # lines after which the cause is settled
+_LOOKS = frozenset({3, 4, 5, 7, 10, 16, _DURING})  # lines of a slowdown at which its cause is looked for anew
 _LEARN = 16  # lines that make the first profile of a launch
 
 
@@ -63,10 +64,13 @@ class Window(Struct):
             return False
         source = self.lines if not self.during else [] if fresh is None else [fresh]
         last = self.during[-1].iteration if self.during else self.onset - 1
-        self.during += [line for line in source if line.iteration > last][: _DURING - len(self.during)]
+        known = len(self.during)
+        self.during += [line for line in source if line.iteration > last][: _DURING - known]
+        if len(self.during) == known or (known and len(self.during) not in _LOOKS):
+            return False
         during = profile(self.during)
         if during is None:
             return False
-        known = self.found
+        told = self.found
         self.found = attribute(self.before, during, stages)
-        return known is None or (known.cause, known.scope) != (self.found.cause, self.found.scope)
+        return told is None or (told.cause, told.scope) != (self.found.cause, self.found.scope)
