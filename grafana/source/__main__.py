@@ -21,12 +21,42 @@ DASHBOARDS: dict[str, Callable[[], Dashboard]] = {"fleet": fleet, "run": run, "c
 
 
 def generate(name: str) -> dict[str, Any]:
-    """One dashboard as plain data, as Grafana imports it."""
+    """One dashboard as plain data, as Grafana imports it by hand and reads it from a file."""
     made: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(DASHBOARDS[name]().build()))
     # The SDK puts links and annotation switches into a menu that only the newest Grafana has.
     for item in [*made.get("links", []), *made.get("annotations", {}).get("list", [])]:
         item.pop("placement", None)
-    return made
+    for variable in made["templating"]["list"]:
+        if variable["type"] == "datasource":  # by hand the one that was asked for; from a file Grafana takes the first
+            variable["current"] = {"text": _CHOSEN, "value": _CHOSEN, "selected": True}
+    return {**made, **_about(made)}
+
+
+_CHOSEN = "${DS_PROMETHEUS}"
+_OLDEST = "10.0.0"
+
+
+def _about(made: dict[str, Any]) -> dict[str, Any]:
+    """What an import asks for and needs, and what grafana.com shows: as Grafana's own export for sharing writes it."""
+    kinds = {
+        panel["type"] for row in made["panels"] for panel in (row, *row.get("panels", [])) if panel["type"] != "row"
+    }
+    panels = [{"type": "panel", "id": kind, "name": kind, "version": ""} for kind in sorted(kinds)]
+    return {
+        "__inputs": [
+            {
+                "name": "DS_PROMETHEUS", "label": "Prometheus", "type": "datasource", "pluginId": "prometheus",
+                "pluginName": "Prometheus", "description": "The one that scrapes megatron-monitor",
+            }
+        ],
+        "__elements": {},
+        "__requires": [
+            {"type": "grafana", "id": "grafana", "name": "Grafana", "version": _OLDEST},
+            {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"},
+            *panels,
+        ],
+        "id": None,
+    }  # fmt: skip
 
 
 def text(name: str) -> str:

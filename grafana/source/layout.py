@@ -84,7 +84,7 @@ def new(uid: str, description: str) -> build.Dashboard:
         .uid(uid)
         .description(description)
         .tags([TAG])
-        .readonly()
+        .editable()
         .timezone("browser")
         .tooltip(model.DashboardCursorSync.CROSSHAIR)
         .time("now-6h", "now")

@@ -175,7 +175,7 @@ def target_counters(dashboard: Dashboard) -> Iterator[str]:
 
 def shared_settings(dashboard: Dashboard) -> Iterator[str]:
     """What all dashboards have in common."""
-    for key, value in (("editable", False), ("graphTooltip", 1), ("refresh", "30s"), ("timezone", "browser")):
+    for key, value in (("editable", True), ("graphTooltip", 1), ("refresh", "30s"), ("timezone", "browser")):
         if dashboard.get(key) != value:
             yield f"{key} is {dashboard.get(key)!r}, not {value!r}"
     if dashboard["tags"] != ["megatron"] or dashboard["time"] != {"from": "now-6h", "to": "now"}:

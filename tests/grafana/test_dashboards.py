@@ -99,13 +99,27 @@ def test_provisioning_leads_to_the_dashboards() -> None:
     (prometheus,) = source["datasources"]
     assert source["apiVersion"] == 1
     assert prometheus["type"] == "prometheus"
-    assert prometheus["isDefault"] is True
+    assert "isDefault" not in prometheus  # the site has its own default
     assert prometheus["jsonData"]["timeInterval"] == "15s"
     provider = yaml.safe_load((PROVISIONING / "dashboards" / "megatron.yaml").read_text())
     (folder,) = provider["providers"]
     assert folder["type"] == "file"
     assert folder["allowUiUpdates"] is False
     assert Path(folder["options"]["path"]).name == "dashboards"
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_an_import_by_hand_asks_for_the_data_source_and_names_what_it_needs(name: str) -> None:
+    """What is asked for is used, every kind of panel is required, and nothing that Grafana 10 lacks."""
+    dashboard = load(name)
+    (asked,) = dashboard["__inputs"]
+    chosen = next(v for v in dashboard["templating"]["list"] if v["name"] == "datasource")
+    assert chosen["current"]["value"] == f"${{{asked['name']}}}"
+    needed = {(item["type"], item["id"]) for item in dashboard["__requires"]}
+    assert {("panel", panel["type"]) for panel in lint.panels(dashboard)} <= needed
+    assert ("grafana", "grafana") in needed
+    assert dashboard["id"] is None
+    assert dashboard["description"]
 
 
 def _first(dashboard: dict[str, Any], kind: str = "timeseries") -> dict[str, Any]:
@@ -143,7 +157,7 @@ BROKEN: list[tuple[str, Mutation]] = [
     ("annotation_labels", lambda d: d["annotations"]["list"][0].update(titleFormat="{{state}}")),
     ("target_rate_interval", _query(f"rate(megatron_iterations_total{{{RUN}}}[5m])")),
     ("target_counters", _query(f"max by (run) (megatron_iterations_total{{{RUN}}})")),
-    ("shared_settings", lambda d: d.update(editable=True)),
+    ("shared_settings", lambda d: d.update(editable=False)),
     ("explicit_looks", lambda d: _first(d)["options"].pop("tooltip")),
     ("explicit_looks", lambda d: _first(d)["fieldConfig"]["defaults"].pop("thresholds")),
     ("links_resolve", lambda d: d["links"][0].update(url="/d/megatron-cluster")),
