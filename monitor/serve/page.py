@@ -134,7 +134,7 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
         "aria-label='Table of what happened'><table class=past><thead><tr><th scope=col>Time<th scope=col>Incident"
         "<th scope=col>Iteration<th scope=col>Summary</tr></thead>"
         f"<tbody id=past>{past or _NOTHING}</tbody></table></div></section>"
-        f"<section aria-labelledby=known><h2 id=known>Known of this run</h2><dl class=facts>{_list(_known(page))}</dl></section>"
+        f"<section aria-labelledby=known><h2 id=known>Known of this run</h2><dl class=facts>{_list(_known(page))}</dl><div id=compare></div></section>"
         f"<section aria-labelledby=last{'' if page.get('last_line') else ' hidden'}><h2 id=last>Last iteration line</h2>"
         f"<pre data-k=last_line>{escape(page.get('last_line') or '')}</pre></section></main>",
     )

@@ -404,3 +404,28 @@ class prefixed:  # noqa: N801 - used as a function
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=5)
+
+
+def test_perplexity_smoothing_and_what_differs_from_another_run(browser: Browser, hung: RunningDaemon) -> None:
+    """The charts obey the choices, and the configuration of two runs is compared."""
+    page = opened(browser, f"http://{hung.address}/runs/rich")
+    page.wait("document.querySelectorAll('.chart').length > 5")
+    label = "document.querySelector('.frame').getAttribute('aria-label')"
+    plain = page.evaluate(label)
+    page.evaluate(
+        "[...document.querySelectorAll('#controls label')].find((l) => /perplexity/.test(l.textContent)).click()"
+    )
+    page.wait("document.querySelector('.chart h3').firstChild.textContent === 'Perplexity'")
+    exponential = page.evaluate(label)
+    assert exponential != plain
+    page.evaluate(
+        "(() => { const s = document.querySelector('#controls select'); s.value = '50'; s.dispatchEvent(new Event('change')); })()"
+    )
+    page.wait(f"{label} !== {exponential!r}")
+    page.wait("document.querySelector('#compare select') !== null")
+    page.evaluate(
+        "(() => { const s = document.querySelector('#compare select'); s.value = 'train'; s.dispatchEvent(new Event('change')); })()"
+    )
+    page.wait("document.querySelector('#compare tbody') !== null")
+    assert "tp" in page.evaluate("document.querySelector('#compare tbody').textContent")
+    assert page.problems == []

@@ -4,10 +4,10 @@ import { SYMBOLS, h, setText } from "./live.js";
 import { Past, ordered } from "./past.js";
 
 const CHARTS = [
-  { key: "lm_loss", title: "Loss", mayLog: true },
-  { key: "validation", title: "Validation loss", mayLog: true },
-  { key: "grad_norm", title: "Grad norm", mayLog: true },
-  { key: "seconds_per_iteration", title: "Seconds per iteration", normal: true },
+  { key: "lm_loss", title: "Loss", mayLog: true, maySmooth: true, nats: true },
+  { key: "validation", title: "Validation loss", mayLog: true, nats: true },
+  { key: "grad_norm", title: "Grad norm", mayLog: true, maySmooth: true },
+  { key: "seconds_per_iteration", title: "Seconds per iteration", normal: true, maySmooth: true },
   { key: "parts", title: "Where an iteration goes, seconds", parts: true },
   { key: "tflops", title: "TFLOPs per GPU" },
   { key: "memory_bytes", title: "GPU memory, GiB", factor: 1 / 2 ** 30 },
@@ -15,6 +15,7 @@ const CHARTS = [
   { key: "loss_scale", title: "Loss scale", log: 2 },
   { key: "global_batch_size", title: "Batch size" },
 ];
+const SMOOTHING = { none: 1, "10 points": 10, "50 points": 50, "200 points": 200 };
 const HEIGHT = 190;
 const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all.";
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
@@ -22,6 +23,8 @@ const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 export class Charts {
   byTime = false;
   log = false;
+  smooth = 1; // points of which the line is the mean
+  perplexity = false;
   view = null; // [min, max] of the axis; null shows all and follows
   plots = [];
 
@@ -69,6 +72,16 @@ export class Charts {
       this.log = log.checked;
       this.rebuild();
     });
+    const perplexity = h("input", { type: "checkbox" });
+    perplexity.addEventListener("change", () => {
+      this.perplexity = perplexity.checked;
+      this.rebuild();
+    });
+    const smooth = h("select", {}, ...Object.entries(SMOOTHING).map(([text, count]) => h("option", { value: count }, text)));
+    smooth.addEventListener("change", () => {
+      this.smooth = Number(smooth.value);
+      this.rebuild();
+    });
     const button = (text, label, act) => {
       const node = h("button", { type: "button", "aria-label": label, title: label }, text);
       node.addEventListener("click", act);
@@ -77,7 +90,7 @@ export class Charts {
     this.range = h("span", { class: "soft", id: "range" });
     this.controls.append(
       h("fieldset", {}, h("legend", { class: "hidden" }, "Axis"), byIteration, byTime),
-      h("label", {}, log, " log scale"),
+      h("label", {}, log, " log scale"), h("label", {}, perplexity, " perplexity"), h("label", {}, "smoothing ", smooth),
       h("span", { class: "buttons" },
         button("◀", "Earlier", () => this.move(-0.5)), button("▶", "Later", () => this.move(0.5)),
         button("−", "Zoom out", () => this.zoom(2)), button("+", "Zoom in", () => this.zoom(0.5)),
@@ -175,9 +188,11 @@ export class Charts {
     if (!figures || !figures.mean.some((value) => value !== null)) return null;
     const { rows, x, kept } = this.order, factor = chart.factor || 1;
     // undefined: no value belongs here; null: a value is missing, which breaks the line
+    const shown = (value) => (chart.nats && this.perplexity ? Math.exp(value) : value * factor);
     const pick = (column, mine) => rows.map((row) =>
-      kept(row) === mine ? (known(column[row]) ? column[row] * factor : null) : undefined);
-    const data = [x, pick(figures.mean, true), pick(figures.high, true), pick(figures.low, true), pick(figures.mean, false)];
+      kept(row) === mine ? (known(column[row]) ? shown(column[row]) : null) : undefined);
+    const line = pick(figures.mean, true);
+    const data = [x, chart.maySmooth ? trailing(line, this.smooth) : line, pick(figures.high, true), pick(figures.low, true), pick(figures.mean, false)];
     if (chart.normal) {
       const normal = pick((this.past.series.baseline_seconds || { mean: [] }).mean.map((v) => v ?? null), true);
       const [low, high] = this.band || [1, 1];
@@ -192,7 +207,8 @@ export class Charts {
     if (!names.length) return null;
     const points = names.map((name) => {
       const { iteration, time, series } = this.validation[name], losses = (series.loss || { mean: [] }).mean;
-      return new Map((this.byTime ? time : iteration).map((at, place) => [at, losses[place]]).filter(([at]) => at !== null));
+      return new Map((this.byTime ? time : iteration).map((at, place) => [at, this.perplexity && known(losses[place]) ? Math.exp(losses[place]) : losses[place]])
+        .filter(([at]) => at !== null));
     });
     const x = [...new Set(points.flatMap((map) => [...map.keys()]))].sort((a, b) => a - b);
     return x.length ? [x, ...points.map((map) => x.map((at) => map.get(at)))] : null;
@@ -217,7 +233,7 @@ export class Charts {
   add(chart, data, there) {
     const readout = h("span", { class: "readout" });
     const frame = h("div", { class: "frame", tabindex: 0, role: "group" });
-    const figure = h("section", { class: "chart" }, h("h3", {}, chart.title, " ", readout), frame);
+    const figure = h("section", { class: "chart" }, h("h3", {}, chart.nats && this.perplexity ? chart.title.replace("Loss", "Perplexity").replace("loss", "perplexity") : chart.title, " ", readout), frame);
     frame.addEventListener("keydown", (event) => this.onKey(event));
     if (there) {
       there.plot.destroy();
@@ -338,6 +354,19 @@ export class Charts {
     const label = `Chart of ${chart.title}: last ${last}, lowest ${number(lowest)}, highest ${number(highest)}. ${KEYS}`;
     if (entry.frame.getAttribute("aria-label") !== label) entry.frame.setAttribute("aria-label", label);
   }
+}
+
+// The mean of the last `count` values up to each; gaps stay gaps.
+function trailing(column, count) {
+  const last = [];
+  let sum = 0;
+  return count <= 1 ? column : column.map((value) => {
+    if (!known(value)) return value;
+    last.push(value);
+    sum += value;
+    if (last.length > count) sum -= last.shift();
+    return sum / last.length;
+  });
 }
 
 // UTC, as all other times of the page; the date where a day begins and at the left.

@@ -1,6 +1,7 @@
 // The page of one run.
 import { instant, number } from "./format.js";
 import { Charts } from "./charts.js";
+import { offerComparison } from "./compare.js";
 import { showPhases } from "./phases.js";
 import { ROOT, SYMBOLS, definitions, h, live, setText, showFigures, showIncidents } from "./live.js";
 
@@ -61,4 +62,5 @@ function showFacts(run) {
   replaceIfNew(document.querySelector("section[aria-labelledby=known] dl"), definitions(run.facts));
 }
 
+offerComparison(document.getElementById("compare"), main.dataset.run).catch(() => {}); // the rest of the page matters more
 live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}&key=${shown ? shown.key : ""}`, take);
