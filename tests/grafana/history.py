@@ -21,6 +21,7 @@ from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Histogram, Sample, Snapshot
 from monitor.prometheus_text import TextFormat
+from monitor.run.state import Job
 from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, PATTERN, SECOND, Run, runs
 
 DAY = 6 * HOUR
@@ -136,6 +137,7 @@ class Daemon:
         self.offsets[path] = offset + len(data)
         if fresh:
             self.core.handle(CaughtUp(path, at), at)
+            self.core.runs[run.name].state.job = Job("1718955", "RUNNING", nodes="nid[001-048]", time_limit=72000.0)
         self.turn(at)
 
     def turn(self, at: float, least: float = 10.0) -> None:
@@ -169,6 +171,7 @@ class Daemon:
         counts.set("rotations_total", 1.0 + (since > 12000))
         counts.set("truncations_total", float(since > 14000))
         counts.set("unheard_seconds_total", max(0.0, min(since, 5000) - 3400), "/lustre")
+        counts.set("actions_total", float(since > 16000), "requeue-hangs", "requeue", "done")
         counts.set("slurm_calls_total", since // 60, "answered")
         counts.set("put_aside_total", float(since > 16000), "page")
         counts.set("io_errors_total", max(0.0, min(since, 4000) - 1800) / 30, "ESTALE")

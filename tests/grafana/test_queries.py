@@ -22,10 +22,8 @@ RUNS = [run.name for run in runs()]
 EMPTY_IS_GOOD = {
     "megatron-monitor": {
         "Notifications B",
-        "Notifications E",
         "Nodes that stand out A",
     },  # nothing of the kind that day
-    "megatron-run": {"Slurm job A"},  # nobody asks Slurm
 }
 CRASHED = END + CRASHED_AT + 300  # five minutes after the second crash
 MOMENTS = (END, CRASHED, END - 5.5 * 3600)
