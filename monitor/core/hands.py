@@ -88,8 +88,10 @@ class Hands:
         self._turned_at = now
         if self.record.began_at is None:
             self.record.began_at, self.changed = now, True
+        if not (self._policies or self.record.courses):
+            return []
         self._watch(runs, reading, now)
-        if 0.0 <= now - self._looked_at < _EVERY or not (self._policies or self.record.courses):
+        if 0.0 <= now - self._looked_at < _EVERY:
             return []
         self._looked_at = now
         messages: list[Message] = []
