@@ -204,18 +204,3 @@ def test_the_timers_say_what_became_slow(watch: Callable[..., Watched], slow: st
     incident, waited = watched.until("slowdown", told, 60)
     print(f"slow {slow}: told {waited:.1f} s after the 59th iteration: {incident['summary']}")
     assert incident["evidence"]["cause"] == cause
-
-
-def test_a_slow_disk(watch: Callable[..., Watched], tmp_path: Path) -> None:
-    """Saves take longer, iterations do not: the third of them tells."""
-    saves = ("--save", str(tmp_path / "ckpt"), "--save-every", "6")
-    slow = ("--slow", "disk", "--slow-from", "60", "--slow-by", "0.5")
-    watched = watch("--steps", "400", "--timers", "--seconds", "0.1", *saves, *slow)
-    watched.step(59)
-
-    def told() -> dict[str, Any] | None:
-        found = [item for item in watched.get("api/v1/incidents")["incidents"] if item["incident"] == "slowdown"]
-        return next((item for item in found if item["evidence"].get("cause") == "checkpoint"), None)
-
-    incident, waited = watched.until("slow saves", told, 60)
-    print(f"slow disk: told {waited:.1f} s after the 59th iteration: {incident['summary']}")

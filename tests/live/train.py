@@ -22,11 +22,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="sleep a step, so that steps are steady")
     parser.add_argument("--raise-at", type=int, default=0, help="raise an exception on rank 1 at this step")
     parser.add_argument("--save", default="", help="directory for a checkpoint every 20 steps")
-    parser.add_argument("--slow", choices=("data", "rank", "disk"), help="what becomes slow: the data loader on both "
-                        "ranks, the forward pass of rank 1, the saves")  # fmt: skip
+    parser.add_argument("--slow", choices=("data", "rank"), help="what becomes slow: the loader, or rank 1's forward")
     parser.add_argument("--slow-from", type=int, default=40, help="step from which it is slow")
     parser.add_argument("--slow-by", type=float, default=0.1, help="seconds")
-    parser.add_argument("--save-every", type=int, default=20)
     parser.add_argument("--timers", action="store_true", help="DeepSpeed's wall_clock_breakdown; the sleep is compute")
     parser.add_argument("--local_rank", type=int, default=0)
     options = parser.parse_args()
@@ -49,18 +47,11 @@ def main() -> None:
     )
     rank = int(os.environ.get("RANK", "0"))
     print(f"***** Running training *****\n  Total optimization steps = {options.steps}", flush=True)
-    pause, save = [0.0], torch.save
-
-    def slow_save(*what: object, **how: object) -> None:
-        time.sleep(options.slow_by)
-        save(*what, **how)
-
+    pause = [0.0]
     if options.timers:
         model.register_forward_pre_hook(lambda *_: time.sleep(pause[0]))
     for step in range(1, options.steps + 1):
         slow = options.slow if step >= options.slow_from else None
-        if slow == "disk" and torch.save is not slow_save:
-            torch.save = slow_save
         began = time.monotonic()
         x = torch.randn(4, 256)
         if slow == "data":
@@ -83,7 +74,7 @@ def main() -> None:
             print(f" {' | '.join(fields)} |", flush=True)
         if options.raise_at == step and rank == 1:
             raise ValueError("a label is out of range")
-        if options.save and step % options.save_every == 0:
+        if options.save and step % 20 == 0:
             engine.save_checkpoint(options.save, tag=f"global_step{step}")
 
 

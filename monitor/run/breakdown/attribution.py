@@ -56,6 +56,8 @@ class Attribution(Struct):
     """Of it in the cause's category."""
     part: str = ""
     """That category, or WHOLE, or OUTSIDE."""
+    early: bool = False
+    """Too few lines with timers have come yet."""
     grown: list[Growth] = field(default_factory=list)
     """All categories that took a good part of it, the largest first."""
     timers: list[tuple[str, float, float]] = field(default_factory=list)
@@ -68,7 +70,8 @@ def attribute(before: Profile, during: Profile, stages: int | None = None) -> At
     """
     added = during.seconds - before.seconds
     out = Attribution("unknown", added=added)
-    if min(before.lines, during.lines) < _LINES or added <= 0:
+    out.early = min(before.lines, during.lines) < _LINES
+    if out.early or added <= 0:
         return out
     grown = [_growth(part, before, during) for part in during.parts.keys() & before.parts.keys()]
     if any(g.low > _MOST * added for g in grown):

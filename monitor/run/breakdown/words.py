@@ -54,6 +54,8 @@ def sentence(found: Attribution | None) -> str:
 
 
 def _unexplained(found: Attribution) -> str:
+    if found.early:
+        return "too few lines with timers have come yet to say why"
     if not found.grown:
         return "the log's timers do not explain it"
     parts = ", ".join(
