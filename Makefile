@@ -65,6 +65,7 @@ dashboards: dev  ## write Grafana's dashboards anew from grafana/source
 	$(BIN)/python -m grafana.source
 
 readme: dev  ## write the generated tables of README.md and docs/ again
+	$(BIN)/python -m tests.test_trainers
 	$(BIN)/python -m tests.test_docs
 
 licences:  ## lists the licences of all that is installed with it, for docs/licences.md

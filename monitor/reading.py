@@ -1,10 +1,10 @@
-"""How the monitor reads logs: the rules of every format, and the patterns of the configuration."""
+"""How the monitor reads logs: the rules of every format, and the dialects and patterns of the configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import IO
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import IO, NamedTuple
 
 from monitor.config import Config
 from monitor.run.fold import used
@@ -12,28 +12,42 @@ from parsers.engine.memo import Memo
 from parsers.engine.scan import Rule, Scanner
 from parsers.events import Event, LogEvent, TimeShown
 from parsers.reader import SourceReader
-from parsers.registry import CLOCK_RULES, RULES
+from parsers.registry import CLOCK_RULES, RULES, rules_with
 
 _CHUNK = 1 << 20
 
 
-def custom_rules(config: Config) -> tuple[Rule, ...]:
-    """One rule a pattern; the configuration has checked them already."""
-    if not config.patterns:
-        return ()
-    from parsers.formats.custom import compile_patterns  # it brings the regex library, which few configurations need
+class Own(NamedTuple):
+    """What a configuration adds: all rules, where it brings dialects of its own, and patterns, asked of every line."""
 
-    return compile_patterns(config.patterns)
+    rules: tuple[Rule, ...] = RULES
+    patterns: tuple[Rule, ...] = ()
 
 
-def judged_reader(rules: Sequence[Rule]) -> SourceReader:
-    """A reader of what the fold and the detectors have a use for; `rules` are the configuration's own."""
-    return SourceReader(rules, memo=_memo())
+def own_rules(config: Config) -> Own:
+    """The rules by which this configuration reads; it has been checked already."""
+    patterns: tuple[Rule, ...] = ()
+    if config.patterns:
+        from parsers.formats.custom import compile_patterns  # brings the regex library, which few need
+
+        patterns = compile_patterns(config.patterns)
+    dialects = tuple(dialect for several in config.dialects for dialect in several)
+    return Own(rules_with(dialects) if dialects else RULES, patterns)
 
 
-@cache
-def _memo() -> Memo:
-    return Memo(Scanner(RULES), used)
+def full_reader(own: Own) -> SourceReader:
+    """A reader that gives every event."""
+    return SourceReader(own.patterns, memo=None if own.rules is RULES else Memo(Scanner(own.rules)))
+
+
+def judged_reader(own: Own) -> SourceReader:
+    """A reader of what the fold and the detectors have a use for."""
+    return SourceReader(own.patterns, memo=_memo(own.rules))
+
+
+@lru_cache(maxsize=2)
+def _memo(rules: tuple[Rule, ...]) -> Memo:
+    return Memo(Scanner(rules), used)
 
 
 def chunks_of(stream: IO[bytes], reader: SourceReader) -> Iterator[list[LogEvent]]:
@@ -45,13 +59,14 @@ def chunks_of(stream: IO[bytes], reader: SourceReader) -> Iterator[list[LogEvent
 
 def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
     """The events of a finished log that is to be judged on its own clock: every line that shows the time gives one."""
-    for events in chunks_of(stream, SourceReader(custom_rules(config), memo=_dated_memo())):
+    own = own_rules(config)
+    for events in chunks_of(stream, SourceReader(own.patterns, memo=_dated_memo(own.rules))):
         yield from events
 
 
-@cache
-def _dated_memo() -> Memo:
-    return Memo(Scanner(CLOCK_RULES), _used_or_dated)
+@lru_cache(maxsize=2)
+def _dated_memo(rules: tuple[Rule, ...]) -> Memo:
+    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated)
 
 
 def _used_or_dated(event: Event) -> bool:

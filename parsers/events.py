@@ -97,8 +97,10 @@ class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
     tokens_per_second_per_gpu: float | None = None
     tokens_per_second: float | None = None
     """Over all GPUs."""
+    in_tokens: bool | None = None
+    """True: `iteration` counts tokens,"""
     in_samples: bool | None = None
-    """True: `iteration` counts samples: how many there are in an iteration stands on another line."""
+    """or samples: how many there are in an iteration stands on another line."""
     elapsed_seconds: float | None = None
     """Since the start of the training: the time of an iteration is the difference of two."""
     tflops: float | None = None

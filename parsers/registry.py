@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from parsers.declared.builtin import built_in
-from parsers.declared.compiled import gatherer_of, rules_of
+from parsers.declared.compiled import rules_of
+from parsers.declared.schema import Dialect
 from parsers.engine.scan import Gatherer, Rule
 from parsers.formats import (
     argonne,
@@ -52,11 +53,18 @@ SPEAKERS = (
     hf_settings,
 )
 
-DECLARED: tuple[Rule, ...] = rules_of(built_in())
-"""Dialects that are data (parsers/trainers)."""
-RULES: tuple[Rule, ...] = (*DECLARED, *(rule for speaker in SPEAKERS for rule in speaker.RULES))
+_CODE: tuple[Rule, ...] = tuple(rule for speaker in SPEAKERS for rule in speaker.RULES)
+
+
+def rules_with(own: Sequence[Dialect]) -> tuple[Rule, ...]:
+    """The rules of all formats with those of a site's own dialects, which replace built-in ones of the same name."""
+    names = {dialect.name for dialect in own}
+    return (*rules_of((*own, *(dialect for dialect in built_in() if dialect.name not in names))), *_CODE)
+
+
+RULES: tuple[Rule, ...] = rules_with(())
 CLOCK_RULES: tuple[Rule, ...] = (*RULES, *stamps.RULES)
 """... and last, lines of which only the time is read."""
 GATHERERS: dict[str, Callable[..., Gatherer]] = {
     name: gatherer for speaker in SPEAKERS for name, gatherer in getattr(speaker, "GATHERERS", {}).items()
-} | {rule.name: block for rule in DECLARED if (block := gatherer_of(rule))}
+}

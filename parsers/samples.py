@@ -7,9 +7,11 @@ from typing import Any
 
 from parsers.declared.schema import Dialect, Sample
 from parsers.engine.memo import Memo
-from parsers.engine.scan import Rule, Scanner
-from parsers.events import LogEvent, to_fields
+from parsers.engine.prefixes import strip_prefixes
+from parsers.engine.scan import Line, Rule, Scanner
+from parsers.events import ANSI, LogEvent, to_fields
 from parsers.reader import SourceReader
+from parsers.registry import rules_with
 
 
 def differences(dialect: Dialect, rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
@@ -22,6 +24,26 @@ def differences(dialect: Dialect, rules: Sequence[Rule]) -> Iterator[tuple[int, 
         trouble = _difference(dialect, sample, found)
         if trouble:
             yield index, trouble
+
+
+def claims(dialects: Sequence[Dialect]) -> Iterator[str]:
+    """A sentence for each two dialects that read the same line: who has it."""
+    rules = rules_with(dialects)
+    said: set[tuple[str, str]] = set()
+    for dialect in dialects:
+        for sample in dialect.samples:
+            if not sample.gives or "\n" in sample.line.strip():
+                continue
+            prefix, text = strip_prefixes(ANSI.sub("", sample.line))
+            line = Line(text, prefix)
+            for rule in rules:
+                other = rule.name.partition(".")[0]
+                if other == dialect.name or (dialect.name, other) in said:
+                    continue
+                if any(anchor in sample.line.encode() for anchor in rule.anchors) and list(rule.read(line)):
+                    said.add((dialect.name, other))
+                    both = f"{dialect.name} and {other} read the same lines"
+                    yield f"{both}: {dialect.name} is more specific and has them"
 
 
 def read(sample: Sample, memo: Memo) -> list[LogEvent]:

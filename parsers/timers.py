@@ -15,7 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Category = Literal["compute", "communication", "data", "optimizer", "checkpoint", "evaluation", "other"]
+Category = Literal[
+    "compute", "communication", "data", "optimizer", "checkpoint", "evaluation", "rollout", "reward", "sync", "other"
+]  # fmt: skip
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
@@ -115,6 +117,15 @@ TIMERS: dict[str, Timer] = {
     "pipe_send_grad": Timer("communication"),
     "pipe_recv_input": Timer("communication"),
     "pipe_recv_grad": Timer("communication"),
+    # parts of a step of reinforcement learning, by the names of parsers/declared/targets.py
+    "rollout": Timer("rollout"),
+    "reward": Timer("reward"),
+    "reference": Timer("reward"),
+    "value": Timer("reward"),
+    "train": Timer("compute"),
+    "sync": Timer("sync"),
+    "data": Timer("data"),
+    "save": Timer("checkpoint"),
     # [Z]
     "optimizer_allgather": Timer("communication", _STEP),
     "optimizer_gradients": Timer("optimizer", _STEP),

@@ -15,7 +15,9 @@ from monitor.run.audit import CHECKS, IGNORABLE
 from monitor.run.flops import FORMULAS
 from monitor.run.phases import RUN_STATES, Phase
 from monitor.simulate import FAULTS
-from parsers.events import Failure
+from parsers.declared.builtin import built_in
+from parsers.declared.targets import UNITS
+from parsers.events import ANSI, Failure
 from parsers.registry import SPEAKERS
 
 ROOT = Path(__file__).parents[1]
@@ -49,9 +51,31 @@ def checks_table() -> str:
     return "\n".join(rows)
 
 
+def dialects_table() -> str:
+    """Every dialect that is data, with its first sample."""
+    rows = ["| dialect | program | a line | source |", "| --- | --- | --- | --- |"]
+    for dialect in built_in():
+        line = ANSI.sub("", dialect.samples[0].line).strip()
+        line = " / ".join(part.strip() for part in line.split("\n")).replace("|", "\\|")
+        rows.append(f"| `{dialect.name}` | {dialect.about} | `{line[:300]}` | {dialect.source} |")
+    return "\n".join(rows)
+
+
+def targets_table() -> str:
+    """What a name can stand for, and the units in which it may be printed."""
+    rows = ["| ours | units |", "| --- | --- |"]
+    by_units: dict[str, list[str]] = {}
+    for name, units in UNITS.items():
+        by_units.setdefault(", ".join(f"`{unit}`" for unit in units if unit), []).append(f"`{name}`")
+    rows += [f"| {', '.join(sorted(names))} | {units} |" for units, names in sorted(by_units.items())]
+    return "\n".join(rows)
+
+
 TABLES = {
     "metrics": (README, metrics_table),
     "commands": (README, commands_table),
+    "dialects": (ROOT / "docs" / "dialects.md", dialects_table),
+    "targets": (ROOT / "docs" / "dialects.md", targets_table),
     "checks": (ROOT / "docs" / "checks.md", checks_table),
 }
 

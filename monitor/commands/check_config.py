@@ -37,5 +37,13 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     click.echo(f"{file}: good; {patterns} paths, {len(config.patterns)} patterns, {len(config.notifiers)} notifiers")
     if not config.runs:
         click.echo("nothing to follow: `run` needs a PATH beside it, for runs is empty")
+    dialects = [dialect for several in config.dialects for dialect in several]
+    for dialect in dialects:
+        click.echo(f"dialect {dialect.name}: its {len(dialect.samples)} samples give what they say")
+    if dialects:
+        from monitor.config.dialects import notes
+
+        for note in notes(dialects):
+            click.echo(note)
     for code in config.detectors.configuration.ignore:
         click.echo(f"left out: {described(code)}")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 
+from monitor.commands.arguments import config_option, configured, set_option
+from monitor.reading import own_rules
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Line, Rule
 from parsers.events import ANSI, Event, to_fields
@@ -16,7 +19,9 @@ from parsers.registry import RULES
 
 @click.command()
 @click.argument("line", nargs=-1)
-def explain(line: tuple[str, ...]) -> None:
+@config_option
+@set_option
+def explain(line: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...]) -> None:
     r"""Show how LINE is read (standard input, line by line, if no LINE is given).
 
     \b
@@ -24,12 +29,13 @@ def explain(line: tuple[str, ...]) -> None:
       megatron-monitor explain ' iteration 10/ 100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 |'
     """
     texts = [" ".join(line)] if line else (text.rstrip("\r\n") for text in sys.stdin)
+    rules = own_rules(configured(config_file, overrides, ())).rules
     for text in texts:
-        for answer in explanation(text):
+        for answer in explanation(text, rules):
             click.echo(answer)
 
 
-def explanation(text: str) -> Iterator[str]:
+def explanation(text: str, rules: Sequence[Rule] = RULES) -> Iterator[str]:
     """The answer for one physical line, a sentence or a JSON object a line."""
     clean = ANSI.sub("", text)
     for segment in segments(clean):
@@ -41,11 +47,11 @@ def explanation(text: str) -> Iterator[str]:
         }
         if told:
             yield f"prefix: {json.dumps(told)}"
-        yield from _rules(Line(rest, prefix), segment.encode("utf-8", "replace"))
+        yield from _rules(Line(rest, prefix), segment.encode("utf-8", "replace"), rules)
 
 
-def _rules(line: Line, raw: bytes) -> Iterator[str]:
-    asked: list[Rule] = [rule for rule in RULES if any(anchor in raw for anchor in rule.anchors)]
+def _rules(line: Line, raw: bytes, rules: Sequence[Rule]) -> Iterator[str]:
+    asked: list[Rule] = [rule for rule in rules if any(anchor in raw for anchor in rule.anchors)]
     for rule in asked:
         items = list(rule.read(line))
         if not items:

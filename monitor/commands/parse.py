@@ -14,9 +14,8 @@ import msgspec
 from monitor.commands.arguments import config_option, configured, files_of, say, set_option
 from monitor.follow.patterns import absolute
 from monitor.naming import run_name
-from monitor.reading import chunks_of, custom_rules
+from monitor.reading import chunks_of, full_reader, own_rules
 from parsers.events import IterationLogged, LogEvent, to_fields
-from parsers.reader import SourceReader
 
 
 @click.command()
@@ -33,7 +32,7 @@ def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overr
             with _open(path) as stream:
                 run = "-" if path == "-" else run_name(absolute(path), absolute(path), config.runs)
                 line = _json_lines(path, run) if as_json else _text_lines(path)
-                for entries in chunks_of(stream, SourceReader(custom_rules(config))):
+                for entries in chunks_of(stream, full_reader(own_rules(config))):
                     sys.stdout.write("".join(map(line, entries)))
         except BrokenPipeError:
             sys.stderr.close()  # the reader has gone away: nothing more to say, not even at exit

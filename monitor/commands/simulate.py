@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from monitor.clock import SystemClock
-from monitor.simulate import DIALECTS, FAULTS, FORMS, Fault, Scenario, write
+from monitor.simulate import FAULTS, FORMS, PROGRAMS, Fault, Scenario, write
 
 
 def faults_help() -> str:
@@ -23,7 +23,7 @@ _FORMS_HELP = "\n".join(f"  {form:<22} {text}" for form, text in FORMS.items())
 
 @click.command(epilog="\b\nFaults:\n" + faults_help() + "\n\n\b\nTimers:\n" + _FORMS_HELP)
 @click.option("--fault", "kinds", multiple=True, metavar="KIND[@ITERATION]", help="A fault; half way if no iteration.")
-@click.option("--dialect", type=click.Choice(sorted(DIALECTS)), default="bigscience", show_default=True)
+@click.option("--dialect", type=click.Choice(sorted(PROGRAMS)), default="bigscience", show_default=True)
 @click.option("--iterations", type=click.IntRange(1), default=500, show_default=True)
 @click.option("--seconds-per-iteration", type=click.FloatRange(0, min_open=True), default=None, help="Log seconds.")
 @click.option("--timers", type=click.Choice(sorted(FORMS)), default=None, help="Timers that the log prints, below.")

@@ -1,7 +1,8 @@
 """The configuration: text and `--set` in, one frozen `Config` out, or a `ConfigError` with everything that is wrong.
 
 The keys stand in schema.py, how they are written in yaml_text.py and monitor/scalars.py.
-Law: a `Config` is valid, and its paths are absolute. Only `load` opens a file, and only the one it is given.
+Law: a `Config` is valid, and its paths are absolute. Only `load` opens files: the one it is given, and the
+dialects that it names.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ mapping or a list is expected (its lines are all commented out), has its default
 
 What a type can say of itself, under `extra` of its `msgspec.Meta`:
 `read` turns the scalar into the value or raises ValueError with what is expected; `resolve` makes a path of it absolute
-from the document's directory; `secret` keeps the value out of messages; `unique` names the key in which no two items of
-a list may be equal; `kinds` gives the classes of a list's items, which are loaded only where the list is not empty;
-`first` is the type of a list's first item. A class may have `problems()`, which yields (key, message) for what its
-values together have wrong.
+from the document's directory, or reads what is there; `secret` keeps the value out of messages; `unique` names the key
+in which no two items of a list may be equal; `kinds` gives the classes of a list's items, which are loaded only where
+the list is not empty; `first` is the type of a list's first item. A class may have `problems()`, which yields (key,
+message) for what its values together have wrong.
 """
 
 from __future__ import annotations
@@ -67,8 +67,13 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
 
 def _scalar(document: Document, info: inspect.Type, raw: Any, path: Path, extra: dict[str, Any]) -> Any:
     value, trouble = _read(info, raw, extra)
+    if value is not _INVALID and "resolve" in extra:
+        try:
+            value = extra["resolve"](value, document.base)
+        except (OSError, ValueError) as error:
+            document.problem(path, str(error))
+            return _INVALID
     if value is not _INVALID:
-        value = extra["resolve"](value, document.base) if "resolve" in extra else value
         return float(value) if isinstance(info, inspect.FloatType) else value
     got = "" if extra.get("secret") else f", got {_shown(raw)}"
     unquoted = isinstance(info, inspect.StrType) and raw is not None and not isinstance(raw, str | list | dict)

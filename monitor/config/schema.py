@@ -34,6 +34,16 @@ def _outputs() -> tuple[type[Struct], ...]:
     return OUTPUTS
 
 
+def _dialects(name: str, base: str) -> tuple[Any, ...]:
+    from monitor.config.dialects import dialects_at  # for a configuration that names one
+
+    return dialects_at(name, base)
+
+
+DialectFiles = Annotated[Any, Meta(extra={"read": scalars.path_of, "resolve": _dialects})]
+"""A path in the file; the dialects that stand there in the settings."""
+
+
 class Watch(Struct, frozen=True, kw_only=True):
     """What to follow, and how the runs found there are named (monitor/naming.py)."""
 
@@ -161,6 +171,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """TFLOP/s of one GPU at its data sheet's dense peak. None: from the GPU's name in the log, else no MFU."""
     detectors: Detectors = _DETECTORS()
     patterns: Annotated[tuple[Pattern, ...], Meta(extra={"unique": "name"})] = ()
+    dialects: tuple[DialectFiles, ...] = ()
+    """Files of a site's own dialects, or folders of them: how the lines of its trainers are read."""
     notifiers: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": _notifiers})] = ()
     """Each of a class of monitor/notifiers, chosen by `type:`."""
     outputs: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": _outputs})] = ()

@@ -62,7 +62,7 @@ from monitor.judgement import Judge, Judged
 from monitor.metrics import MonitorCounts, Snapshot
 from monitor.naming import run_name
 from monitor.nodes.record import Ledger
-from monitor.reading import custom_rules
+from monitor.reading import own_rules
 from monitor.run import derived, dumps
 from monitor.run.dumps import DumpsAsked, DumpsRead
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING
@@ -118,7 +118,7 @@ class Core:
         self._begin(config, judge or Judge(config))
 
     def _begin(self, config: Config, judge: Judge) -> None:
-        self.config, self._rules, self._judge = config, custom_rules(config), judge
+        self.config, self._rules, self._judge = config, own_rules(config), judge
         self._sources, self._runs = Sources(), Runs(config, charts=self._charts)
         self._runs.wall_offset = self._wall_offset
         self._schedule = Schedule(judge)
@@ -637,7 +637,7 @@ class Core:
         ]
         shown = show_all(runs, now, self.config, self.aside, pages=pages, over=self._over)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
-        count_sources(self.counted(), self.sources, unreadable, self._rules)
+        count_sources(self.counted(), self.sources, unreadable, self._rules.patterns)
         self.counts.set("runs", len(shown))
         at = now + self._wall_offset
         nodes = self._nodes.shown(self.ledger, now)

@@ -12,9 +12,8 @@ from monitor.follow.marker import Marker
 from monitor.follow.messages import Data, Opened, Restarted
 from monitor.follow.patterns import Watch
 from monitor.naming import experiment_name
-from monitor.reading import judged_reader
+from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
-from parsers.engine.scan import Rule
 from parsers.events import LogEvent
 from parsers.reader import SourceReader
 
@@ -65,7 +64,7 @@ class Source:
         self.behind_bytes, self.mtime = message.behind_bytes, message.mtime
         return self.reader.feed(message.data)
 
-    def restart(self, rules: Sequence[Rule], message: Restarted | None = None) -> None:
+    def restart(self, rules: Own, message: Restarted | None = None) -> None:
         """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
         if message is not None:
             self.marker.feed(message)
@@ -89,7 +88,7 @@ class Sources:
         self,
         message: Opened,
         run: str,
-        rules: Sequence[Rule],
+        rules: Own,
         saved: dict[str, Any] | None,
         known: Known | None = None,
     ) -> Source:

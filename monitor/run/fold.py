@@ -24,8 +24,6 @@ from monitor.run.flops import EFFECTIVE
 from monitor.run.iterations import (
     fold_engine_step,
     fold_iteration,
-    fold_trainer_log,
-    fold_trainer_progress,
     gap_of,
 )
 from monitor.run.log_clock import log_clock
@@ -34,6 +32,7 @@ from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
 from monitor.run.recording import AMENDING, record
 from monitor.run.state import Memory, RunState
 from monitor.run.steady import Sample
+from monitor.run.trainer_steps import fold_trainer_log, fold_trainer_progress
 from parsers.engine.fields import whole
 from parsers.events import (
     ArgumentsDumped,

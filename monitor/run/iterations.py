@@ -6,22 +6,20 @@ step and never count it twice. Each function returns whether the event was progr
 
 from __future__ import annotations
 
-from msgspec import structs
-
 from monitor.run import flops
 from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
 from monitor.run.bursts import watch_bursts
+from monitor.run.counting import in_iterations, is_beside, measured, take_interval
 from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
-from monitor.run.state import RunState, Validation
-from parsers.dialects import BY_NAME, DEEPSPEED, HF_TRAINER, dialect_of
-from parsers.events import EngineStepLogged, IterationLogged, TrainerLogged, TrainerProgressed
+from monitor.run.state import RunState
+from parsers.dialects import BY_NAME, DEEPSPEED, dialect_of
+from parsers.events import EngineStepLogged, IterationLogged
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
 _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost
-_COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
 SILENT_EVALUATION = "evaluating silently"
 """Key of the gaps in which an evaluation may lie of which no line tells."""
 SILENT_SAVE = "saving silently"
@@ -33,12 +31,13 @@ def fold_iteration(
     state: RunState, event: IterationLogged, source: str, at: float, live: bool, clock: float | None = None
 ) -> bool:
     """The training loop's own line. `clock` is its stamp on the log's own clock."""
-    if event.in_samples:
-        event = _in_iterations(state, event)
+    counted = event.in_samples or event.in_tokens
+    if counted:
+        event = in_iterations(state, event)
     attempt, iteration = state.attempt, event.iteration
     highest = state.highest_iteration
     last = attempt.last_iteration
-    if last is not None and event.dialect != state.dialect and _is_beside(state, event, source):
+    if last is not None and event.dialect != state.dialect and is_beside(state, event, source):
         return False
     if iteration == last and event.dialect not in BY_NAME:
         return False  # a bar that is drawn again
@@ -70,9 +69,9 @@ def fold_iteration(
     if elapsed is None and event.samples_per_second and batch and event.dialect not in BY_NAME:
         elapsed = batch / event.samples_per_second
     if elapsed is None:
-        elapsed, steps = _measured(state, event, clock)
+        elapsed, steps = measured(state, event, clock)
     count_step(state, iteration, elapsed, at, live, steps)
-    if event.in_samples and last is None and attempt.number == 0 and iteration <= _LONGEST_INTERVAL:
+    if counted and last is None and attempt.number == 0 and iteration <= _LONGEST_INTERVAL:
         state.iterations_total += iteration - attempt.iterations  # its first line says how far it is
         attempt.iterations = iteration
     latest = state.latest
@@ -80,46 +79,6 @@ def fold_iteration(
     if state.tflops_formula is None and event.tflops is not None:
         _explain(state, event)
     return True
-
-
-def _in_iterations(state: RunState, event: IterationLogged) -> IterationLogged:
-    """The line's iteration, where it counts samples. A program that counts steps under the same name shows by a number
-    that no batch size divides.
-    """
-    batch = event.global_batch_size or state.topology.global_batch_size
-    if not batch or state.counts_steps or event.iteration % batch:
-        state.counts_steps = bool(batch)
-        return event
-    return structs.replace(event, iteration=event.iteration // batch, consumed_samples=event.iteration)
-
-
-def _is_beside(state: RunState, event: IterationLogged, source: str) -> bool:
-    """Whether another program's line reports steps of this launch that its own lines report too: a progress bar beside
-    a logger, MLPerf's log beside the trainer's. It counts where it is ahead of them by more than it may be.
-    """
-    if event.dialect in BY_NAME and state.dialect in BY_NAME:
-        return False  # two ages of Megatron's one line
-    last, iteration = state.attempt.last_iteration or 0, event.iteration
-    author = f"{source} {event.dialect}"
-    cursor = state.copies.cursors.get(author)
-    before = cursor.last_iteration if cursor is not None else None
-    if before is not None and iteration < before:
-        return False  # it went back itself: a launch begins
-    state.copies.moved(author, iteration, state.attempt.number)
-    interval = state.log_interval or 1
-    if iteration <= last:
-        return before is not None or last - iteration <= _COPY_BEHIND * interval
-    return before is not None and iteration - before > interval and iteration - last <= _COPY_BEHIND * interval
-
-
-def _measured(state: RunState, event: IterationLogged, clock: float | None) -> tuple[float | None, int | None]:
-    """(seconds per iteration, iterations) by the time since the start that the line prints, else by its stamp."""
-    last = state.attempt.last_iteration
-    moment = event.elapsed_seconds if event.elapsed_seconds is not None else clock
-    alone = state.stopwatch.iteration == last
-    stamped = event.elapsed_seconds is None
-    lap = state.stopwatch.lap(event.iteration, moment, disturbed=state.impure, alone=alone, stamped=stamped)
-    return lap if lap is not None else (None, None)
 
 
 def _is_news(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
@@ -212,7 +171,7 @@ def count_step(
             attempt.first_iteration_seconds = elapsed
             first_of_attempt(state, iteration)
         else:
-            _take_interval(state, iteration, delta)
+            take_interval(state, iteration, delta)
     attempt.last_iteration = state.latest.iteration = iteration
     attempt.iterations += delta
     state.iterations_total += delta
@@ -240,17 +199,6 @@ def count_step(
     if phase == "evaluating":
         state.evaluation_due = True
     state.silent_work = _silent_work(state, iteration) if phase == "training" else None
-
-
-def _take_interval(state: RunState, iteration: int, delta: int) -> None:
-    """The iterations between two lines; of a declared dialect, whose lines may come out of turn, the usual number."""
-    attempt, known = state.attempt, state.log_interval
-    if state.dialect in BY_NAME or known is None or delta >= known or delta == attempt.last_delta:
-        if attempt.iterations == 1 and delta > 1 and iteration == 2 * delta and state.dialect not in BY_NAME:
-            attempt.iterations += delta - 1  # the first line stood for as many
-            state.iterations_total += delta - 1
-        state.log_interval = delta
-    attempt.last_delta = delta
 
 
 def _interval(state: RunState, iteration: int) -> int:
@@ -422,57 +370,4 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: 
         return False
     latest.seconds_per_iteration = elapsed
     count_step(state, event.step, elapsed, at, live)
-    return True
-
-
-def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, live: bool) -> bool:
-    """A progress bar, if it is the training's own."""
-    state.trainer_bar = event.step, event.total
-    unnamed = event.description.lower() in ("", "train", "training")
-    mine = event.total == state.trainer_total or (state.trainer_total is None and state.trainer_declared and unnamed)
-    if not mine or state.driver not in (None, "trainer"):
-        return False
-    state.proven = True
-    state.train_iterations = event.total
-    return _trainer_step(state, event.step, event.seconds_per_step or None, at, live)  # 0.00s/it is no time yet
-
-
-def _trainer_step(state: RunState, step: int, seconds: float | None, at: float, live: bool) -> bool:
-    state.driver = "trainer"
-    state.dialect = HF_TRAINER.name
-    last = state.attempt.last_iteration
-    if step <= 0 or (last is not None and step <= last):
-        return False  # every node draws its own bar; a new attempt begins with the Trainer's own heading
-    state.latest.global_batch_size = state.topology.global_batch_size
-    state.latest.seconds_per_iteration = seconds
-    count_step(state, step, seconds, at, live)
-    return True
-
-
-def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: bool) -> bool:
-    """HF Trainer's metric dict. It may not name its step: then the bar before it does."""
-    if event.max_steps is not None:
-        state.trainer_total = state.train_iterations = event.max_steps
-    if event.eval_loss is not None:
-        state.validations["validation"] = Validation(state.latest.iteration, event.eval_loss, None)
-        set_phase(state, "evaluating", at)
-        return True
-    if state.driver not in (None, "trainer"):
-        return False
-    bar = state.trainer_bar
-    if state.trainer_total is None and bar:
-        state.trainer_total = state.train_iterations = bar[1]
-    state.trainer_declared = True
-    latest = state.latest
-    latest.lm_loss, latest.grad_norm = event.loss, event.grad_norm
-    latest.learning_rate = event.learning_rate
-    if event.memory_bytes is not None:
-        state.memory.max_reserved = max(event.memory_bytes, state.memory.max_reserved or 0)
-    step = event.step if event.step is not None else (bar[0] if bar and bar[1] == state.trainer_total else None)
-    if step is None:
-        state.driver = "trainer"
-        state.dialect = HF_TRAINER.name
-        return True
-    seconds = event.seconds_per_step if state.latest.iteration is None else state.latest.seconds_per_iteration
-    _trainer_step(state, step, seconds or event.seconds_per_step, at, live)
     return True

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from monitor.simulate.scenario import DIALECTS, FAULTS, Fault, Scenario
+from monitor.simulate.scenario import DIALECTS, FAULTS, PROGRAMS, Fault, Scenario
 from monitor.simulate.timeline import Emission, timeline, write
 from monitor.simulate.timers import FORMS
 
-__all__ = ["DIALECTS", "FAULTS", "FORMS", "Emission", "Fault", "Scenario", "timeline", "write"]
+__all__ = ["DIALECTS", "FAULTS", "FORMS", "PROGRAMS", "Emission", "Fault", "Scenario", "timeline", "write"]

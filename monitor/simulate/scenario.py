@@ -32,6 +32,13 @@ DIALECTS: dict[str, Program] = {
     "deepspeed": Program(DEEPSPEED, "the DeepSpeed engine without Megatron: step= and SamplesPerSec lines"),
     "hf-trainer": Program(HF_TRAINER, "HF Trainer: progress bars over carriage returns, metric dicts"),
 }  # fmt: skip
+TRAINERS: dict[str, Program] = {
+    "torchtitan": Program(Dialect("torchtitan", megatron=False), "torchtitan: stamps, no time of a step", stamped=True),
+    "nemo": Program(Dialect("nemo", megatron=False), "NeMo 2 where there is no terminal: steps count from 0"),
+    "verl": Program(Dialect("verl", megatron=False), "verl: reinforcement learning behind Ray's prefix, the parts of each step"),
+}  # fmt: skip
+"""Of those that are data (parsers/trainers): they save without a word."""
+PROGRAMS = DIALECTS | TRAINERS
 FAULTS: dict[str, str] = {
     "hang": "silence from this iteration on",
     "hang_evaluation": "silence after the first validation set of the next evaluation",
@@ -165,15 +172,15 @@ class Scenario:
 
     def __post_init__(self) -> None:
         """Refuse a dialect that does not exist and sizes that do not fit."""
-        if self.dialect not in DIALECTS:
-            raise ValueError(f"{self.dialect!r} is no dialect; there are {', '.join(sorted(DIALECTS))}")
+        if self.dialect not in PROGRAMS:
+            raise ValueError(f"{self.dialect!r} is no dialect; there are {', '.join(sorted(PROGRAMS))}")
         if self.printed_dp is None and self.world_size % (self.tp * self.pp):
             raise ValueError(f"world size {self.world_size} is no multiple of tp x pp = {self.tp * self.pp}")
 
     @property
     def program(self) -> Program:
         """The program that prints the log."""
-        return DIALECTS[self.dialect]
+        return PROGRAMS[self.dialect]
 
     @property
     def dp(self) -> int:

@@ -17,6 +17,7 @@ from monitor.clock import Clock
 from monitor.simulate import lines, timers
 from monitor.simulate.lines import Step
 from monitor.simulate.scenario import Fault, Scenario
+from monitor.simulate.trainers import TRAINERS
 from parsers.dialects import HF_TRAINER
 
 _AR = 0.5
@@ -102,6 +103,12 @@ def _texts(scenario: Scenario, run: _Run) -> Iterator[Emission]:
 
 def _launch(scenario: Scenario, run: _Run, cut: bool = False) -> Iterator[Emission]:
     begun = run.at
+    trainer = TRAINERS.get(scenario.dialect)
+    if trainer is not None:
+        run.at += scenario.start_seconds / 2
+        yield Emission(run.at, trainer.begin(scenario, run.at))
+        run.at += scenario.start_seconds / 2
+        return
     for share, text in lines.set_up(scenario, run.iteration + 1):
         run.at = begun + share * scenario.start_seconds
         if cut and share > 0.3:
@@ -157,7 +164,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
         run.loss_scale if scenario.fp16 else 1.0, skipped,
     )  # fmt: skip
     truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
-    text = lines.iteration_line(scenario, step, run.at)
+    text = _iteration_line(scenario, step, run.at)
     if scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0:
         told = timers.report(scenario, timers.parts_of(scenario, pure, active, run.of_timers))
         text = told + text if scenario.timers == "engine" else text + told
@@ -237,6 +244,18 @@ def _learning_rate(scenario: Scenario, run: _Run) -> float:
     return 6e-05 * warm * (0.55 + 0.45 * math.cos(math.pi * step / scenario.iterations))
 
 
+def _iteration_line(scenario: Scenario, step: lines.Step, at: float) -> str:
+    trainer = TRAINERS.get(scenario.dialect)
+    return lines.iteration_line(scenario, step, at) if trainer is None else trainer.step(scenario, step, at)
+
+
+def _validation(scenario: Scenario, run: _Run, index: int, loss: float) -> str:
+    trainer = TRAINERS.get(scenario.dialect)
+    if trainer is None:
+        return lines.validation(scenario, run.iteration, index, loss)
+    return trainer.validation(scenario, run.iteration, loss, run.at)
+
+
 def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[Emission, None, bool]:
     """Evaluation and saving after an iteration, where their intervals fall. True if the log ends inside."""
     kinds = {fault.kind for fault in active}
@@ -245,7 +264,7 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             run.at += scenario.eval_seconds
             run.pending_overhead += scenario.eval_seconds
             loss = 2.1 + 8.0 * math.exp(-run.iteration / 400)
-            yield Emission(run.at, lines.validation(scenario, run.iteration, index, loss))
+            yield Emission(run.at, _validation(scenario, run, index, loss))
             if "hang_evaluation" in kinds:
                 return True
     saves = scenario.save_interval and scenario.program.dialect.megatron
@@ -343,7 +362,10 @@ def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any])
 
 
 def _finish(scenario: Scenario, run: _Run) -> Iterator[Emission]:
-    if scenario.program.dialect is HF_TRAINER:
+    trainer = TRAINERS.get(scenario.dialect)
+    if trainer is not None:
+        text = trainer.end(scenario, run.at)
+    elif scenario.program.dialect is HF_TRAINER:
         text = (
             f"{{'train_runtime': {run.at:.4f}, 'train_samples_per_second': 1.116, 'train_steps_per_second': 0.009, "
             "'epoch': 1.0}\n"

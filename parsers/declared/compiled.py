@@ -88,7 +88,7 @@ def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
     return Rule(name, (first.mark.anchor.encode(),), _Reads(readings), templated=plain)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Reads:
     """Lines that say everything by themselves."""
 
@@ -98,7 +98,7 @@ class _Reads:
         return _answer(self.readings, line, None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Opens:
     """Lines that open a block."""
 

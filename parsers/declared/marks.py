@@ -88,7 +88,7 @@ class Mark:
 
 
 def _literal(text: str) -> str:
-    return re.sub(r"(?:\\ ){2,}", "[ ]{1,40}", re.escape(text))
+    return re.sub(r"(?:\\ ){2,}", "[ \\t]{1,40}", re.escape(text))
 
 
 def _pattern(name: str, following: str) -> str:

@@ -152,8 +152,8 @@ class Reading:
     def _step(
         self, values: dict[str, Any], losses: dict[str, float], extra: dict[str, float | str], origin: dict[str, Any]
     ) -> Iterator[Event]:
-        samples = values.get("step_in_samples")
-        step = _step_of(values) if samples is None else samples
+        samples, tokens = values.get("step_in_samples"), values.get("step_in_tokens")
+        step = next((count for count in (samples, tokens) if count is not None), _step_of(values))
         if step is None:
             return
         yield from _memory(values, step, origin)
@@ -170,6 +170,7 @@ class Reading:
             losses=losses,
             extra=extra,
             in_samples=None if samples is None else True,
+            in_tokens=None if samples is not None or tokens is None else True,
             dialect=self._dialect,
             **known,
             **origin,

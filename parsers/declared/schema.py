@@ -5,6 +5,7 @@ A class has `problems()`, which yields (key, message) for what its values togeth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,7 @@ that belong to the step before.
 """
 Form = Literal["pairs", "json", "block"]
 _MAX_FIELDS = 200
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
 def _empty() -> Mapping[str, Any]:
@@ -108,8 +110,8 @@ class Sample(Struct, frozen=True, kw_only=True):
 class Dialect(Struct, frozen=True, kw_only=True):
     """One trainer's lines."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
-    """The label `dialect`."""
+    name: str
+    """The label `dialect`: small letters, digits, dashes."""
     about: str = ""
     """Which program prints them, and since when."""
     source: str = ""
@@ -124,6 +126,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """What the values together have wrong."""
+        if not _NAME.fullmatch(self.name):
+            yield "name", "expected small letters, digits and dashes, 40 at most, a letter first"
         for index, text in enumerate(self.prefixes):
             try:
                 mark = Mark(text)

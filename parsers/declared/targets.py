@@ -42,8 +42,8 @@ PARTS: Final = ("rollout", "reward", "train", "sync", "reference", "value", "dat
 """Parts of one step that take seconds each: reinforcement learning generates, scores, trains and hands weights over."""
 
 _EXACT: Final = {
-    "consumed_samples", "step_in_samples", "consumed_tokens", "global_batch_size", "sequence_length",
-    "skipped_iterations", "nan_iterations", "step", "total", "epoch", "epoch_step", "epoch_steps", "done", "exit_code",
+    "consumed_samples", "step_in_samples", "step_in_tokens", "consumed_tokens", "global_batch_size", "sequence_length",
+    "skipped_iterations", "nan_iterations", "step", "total", "epoch", "epoch_step", "epoch_steps", "done",
     "world_size", "nodes",
 }  # fmt: skip
 _NUMBERS: Final = {"learning_rate", "lm_loss", "loss_scale", "grad_norm", "params_norm", "num_zeros", LOSSES}

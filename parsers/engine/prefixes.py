@@ -54,6 +54,9 @@ _PREFIX = re.compile(
     | (?P<iso_time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d))[ ](?:std(?:out|err)[ ][FP][ ])?
     # `(RayTrainWorker pid=1234, ip=10.0.0.1) `
     | \([A-Za-z_]\w*[ ]pid=\d+(?:,[ ]ip=(?P<ray_ip>[\d.]+))?\)[ ]
+    # `mbs_128gbs/0 ` torchx and NeMo-Run: the job's name, cut, and the replica; only before a line of a training
+    | (?=[\w.-]{0,60}[A-Za-z])[\w.-]{1,60}/\d{1,4}[ ]
+      (?=Training[ ]epoch[ ]|Validation|Epoch[ ]\d|Step[ ]Time[ ]|\[|[ ]?\[\d{4}-|[ ]?iteration[ =])
     # `node01: `, `192.168.205.202: `, `localhost: ` pdsh; a name without a digit only before a training line
     | (?P<host>localhost|\d{1,3}(?:\.\d{1,3}){3}|[a-z][a-z-]*\d[\w.-]*):[ ]
     | (?P<word_host>[a-z][a-z.-]*):[ ](?=[ ]?iteration[ =]|\[\d{4}-|\[default\d|[ ]?samples/sec:)
@@ -62,7 +65,7 @@ _PREFIX = re.compile(
 )
 
 # What a prefix begins with: most other texts are turned away without a look at each alternative
-_MAY_BEGIN = re.compile(r"[ ]{0,5}[\d\[]|[(a-zDIWEC]")
+_MAY_BEGIN = re.compile(r"[ ]{0,5}[\d\[]|[(a-zDIWEC]|[\w.-]{1,60}/\d")
 # `[E522 03:45:48.123456789 ProcessGroupNCCL.cpp:632] ...`, `W0414 18:38:58.281000 175535 torch/run.py:793] `:
 # glog prints no year. It is left in the text: rules know the lines by it.
 _GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d\d?)(\d\d) (\d\d:\d\d:\d\d)(\.\d{1,6})?\d{0,3} ")

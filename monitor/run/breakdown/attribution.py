@@ -18,7 +18,18 @@ from monitor.statistics.median import median
 from parsers.timers import timer
 
 Cause = Literal[
-    "compute", "slow_rank", "data", "network", "communication", "optimizer", "checkpoint", "outside_timers", "unknown"
+    "compute",
+    "slow_rank",
+    "data",
+    "network",
+    "communication",
+    "optimizer",
+    "checkpoint",
+    "rollout",
+    "reward",
+    "sync",
+    "outside_timers",
+    "unknown",
 ]
 Scope = Literal["all", "one", "some", "unknown"]
 
@@ -31,7 +42,7 @@ _FEW = 8
 _MEDIAN = 1.2533  # standard error of a median over that of a mean, of a normal series
 _COVERED = 0.5  # of the iteration's time that timers must measure before their absence proves anything
 _OWN = ("data", "compute", "optimizer")
-_WORK = ("data", "compute", "optimizer", WHOLE, OUTSIDE)
+_WORK = ("data", "compute", "optimizer", "rollout", "reward", "sync", WHOLE, OUTSIDE)
 
 
 class Growth(Struct):
@@ -142,7 +153,7 @@ def _took(seconds: float, added: float, growth: Growth) -> bool:
 def _found(out: Attribution, growth: Growth, before: Profile, during: Profile) -> None:
     causes: dict[str, Cause] = {
         "data": "data", "compute": "compute", "optimizer": "optimizer", WHOLE: "unknown", OUTSIDE: "outside_timers",
-        "communication": "communication",
+        "communication": "communication", "rollout": "rollout", "reward": "reward", "sync": "sync",
     }  # fmt: skip
     out.part, out.cause = growth.part, causes[growth.part]
     out.share = growth.high / out.added

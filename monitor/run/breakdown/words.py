@@ -13,7 +13,9 @@ NO_TIMERS = (
 )
 _PART = {
     "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",
-    "other": "timers of unknown names", WHOLE: "the forward and backward pass as a whole", OUTSIDE: "no timer at all",
+    "rollout": "generation (rollout)", "reward": "scoring (rewards, log probabilities)",
+    "sync": "handing the weights to the generator", "other": "timers of unknown names",
+    WHOLE: "the forward and backward pass as a whole", OUTSIDE: "no timer at all",
 }  # fmt: skip
 _LOOK: dict[Cause, str] = {
     "compute": "look at clocks, power caps and temperatures of all GPUs, and at CUDA_LAUNCH_BLOCKING",
@@ -23,6 +25,9 @@ _LOOK: dict[Cause, str] = {
     "communication": "look at the network and for one slow GPU or node that the others wait for; --timing-log-option "
     "minmax tells which",
     "optimizer": "look at the host's memory, offloading and the file system under it",
+    "rollout": "look at the length of the responses, the generation engines' batch and cache, and for one that is slow",
+    "reward": "look at the reward model or the service that scores, and at its queue",
+    "sync": "look at the network between training and generation, and at the transfer of the weights",
     "checkpoint": "look at the file system of the checkpoints",
     "outside_timers": "look at what no timer measures: the data loader where none is printed for it, garbage "
     "collection, logging, other programs on the hosts",

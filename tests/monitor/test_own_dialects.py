@@ -1,0 +1,126 @@
+"""Dialects of a site: read by the daemon, checked by their samples, refused with the difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from monitor.cli import main
+
+OWN = """\
+name: ours
+prefixes: ["{time} | "]
+lines:
+  - means: step
+    line: "upd {step}/{total};"
+    separator: ";"
+    assign: "="
+    fields: {ce: lm_loss, sec: seconds_per_iteration, tok/s: tokens_per_second}
+  - {means: done, line: "all updates done"}
+samples:
+  - line: "2026-01-01 10:00:00 | upd 5/50; ce=2.5; sec=1.5; tok/s=12.5K"
+    gives: {iteration: 5, train_iterations: 50, lm_loss: %s, seconds_per_iteration: 1.5, tokens_per_second: 12500.0}
+"""
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit code and all that was printed."""
+    done = CliRunner().invoke(main, arguments)
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration that names a folder with one dialect."""
+    (tmp_path / "dialects").mkdir()
+    (tmp_path / "dialects" / "ours.yaml").write_text(OWN % "2.5")
+    path = tmp_path / "config.yaml"
+    path.write_text("dialects: [dialects]\n")
+    return path
+
+
+def test_a_sites_own_lines_are_read(config: Path, tmp_path: Path) -> None:
+    """Every command that takes a configuration reads them; its samples run in check-config."""
+    code, out = run("check-config", str(config))
+    assert code == 0
+    assert "dialect ours: its 1 samples give what they say" in out
+    lines = [
+        f"2026-01-01 10:{n // 4:02}:{n % 4 * 15:02} | upd {n}/50; ce={3 - n / 50}; sec=15.0\n" for n in range(1, 51)
+    ]
+    (tmp_path / "own.log").write_text("".join([*lines, "all updates done\n"]))
+    code, out = run("replay", str(tmp_path / "own.log"), "--config", str(config))
+    assert "iterations 50, last_iteration 50" in out
+    assert "firing" not in out
+    code, out = run("explain", "--config", str(config), "upd 7/50; ce=2.5; sec=1.5")
+    assert out.startswith("ours.step: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("%s", "2.4"), "ours.yaml:11: samples.0: lm_loss is 2.5, not 2.4"),
+        (("sec: seconds_per_iteration", "sec: secs"), "lines.0.fields.sec: 'secs' is nothing that is known of a step"),
+        (("sec: seconds_per_iteration", "sec: allocated s"), "allocated has no unit 's'"),
+        (("means: step", "means: stepp"), "ours.yaml:4: lines.0.means: expected one of begin, done"),
+        (('"upd {step}/{total};"', '"{step}{total}"'), "has two placeholders with nothing between them"),
+        (("upd {step}/{total};", "{step}"), "at least three characters"),
+        (("all updates done", "{text} {text} {text} end"), "has more than 2 times {text}"),
+        (("assign", "asign"), 'unknown key (did you mean "assign"?)'),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(config: Path, change: tuple[str, str], said: str) -> None:
+    """A dialect that does not hold is refused at the start."""
+    text = OWN.replace(*change)
+    (config.parent / "dialects" / "ours.yaml").write_text(text % "2.5" if "%s" in text else text)
+    code, out = run("check-config", str(config))
+    assert (code, said in out) == (2, True), out
+
+
+def test_the_more_specific_dialect_has_the_line(config: Path) -> None:
+    """A site's dialect of torchtitan's line: both read it, which is said once; a built-in one may be replaced."""
+    (config.parent / "dialects" / "ours.yaml").write_text(
+        'name: ours\nprefixes: ["[titan] {time} - {word} - {word} - "]\nlines:\n'
+        '  - {means: step, line: "step:  {step}  loss:  {lm_loss}  ours:", separator: "  "}\n'
+        'samples:\n  - line: "[titan] 2026-03-02 08:00:01,123 - root - INFO - step: 10  loss: 10.76  ours: 1"\n'
+        "    gives: {iteration: 10, lm_loss: 10.76}\n"
+    )
+    code, out = run("check-config", str(config))
+    assert code == 0
+    assert out.count("ours and torchtitan read the same lines: ours is more specific and has them") == 1
+
+
+def test_a_hostile_line_takes_no_time(config: Path) -> None:
+    """Marks are linear: a megabyte that almost fits is read in the time of any other."""
+    text = "upd " + "1" * 200_000 + "/" + "2;" * 200_000
+    code, out = run("explain", "--config", str(config), text)
+    assert code == 0
+    assert "iteration" not in out
+
+
+UNKNOWN = (
+    "2026-01-01 10:{:02}:07,120 [INFO] train.py:42] iter {}/500 | loss=3.{} | gnorm=1.5 | lr=1.0e-04 "
+    "| step_time_ms=740.5 | tokens_per_sec=12,345 | mem_gb=40.5 | temperature=1.0\n"
+)
+
+
+def test_a_proposal_works_as_it_stands(tmp_path: Path) -> None:
+    """For a log of a trainer that nobody knows: what is proposed is valid, and reads every step of it."""
+    log = tmp_path / "unknown.log"
+    log.write_text("".join(f"warming up {n}\n" + UNKNOWN.format(n, n, 900 - n) for n in range(1, 41)))
+    assert "no training line" in run("report", str(log))[1]
+    code, proposal = run("dialect", str(log), "--name", "guessed")
+    assert code == 0
+    (tmp_path / "guessed.yaml").write_text(proposal)
+    (tmp_path / "config.yaml").write_text("dialects: [guessed.yaml]\n")
+    code, out = run("check-config", str(tmp_path / "config.yaml"))
+    assert code == 0, out
+    code, out = run("parse", "--config", str(tmp_path / "config.yaml"), str(log))
+    steps = [line for line in out.splitlines() if " iteration " in line]
+    assert len(steps) == 40
+    for told in ("iteration=40", "train_iterations=500", "lm_loss=3.86", "grad_norm=1.5", "learning_rate=0.0001",
+                 "seconds_per_iteration=0.7405", "tokens_per_second=12345"):  # fmt: skip
+        assert told in steps[-1]
+    code, out = run("dialect", "--show", "torchtitan")
+    assert out.startswith("name: torchtitan")

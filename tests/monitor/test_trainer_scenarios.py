@@ -1,0 +1,50 @@
+"""Trainings of torchtitan, NeMo 2 and verl with faults, played to the judgement."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.monitor.playing import fault, healthy
+
+TRAINERS = ("nemo", "torchtitan", "verl")
+PACE = {"iterations": 250, "seconds_per_iteration": 20.0}
+
+
+@pytest.mark.parametrize("dialect", TRAINERS)
+def test_a_healthy_run_is_silent(dialect: str) -> None:
+    """Every step counts once; it ends as it says, and nobody is told of anything."""
+    played = healthy(dialect=dialect, eval_interval=50, after=4000.0, **PACE)
+    state = played.state
+    assert played.kinds() == set()
+    assert (state.iterations_total, state.restarts, state.dialect) == (250, 0, dialect)
+    assert state.latest.iteration == (249 if dialect == "nemo" else 250)
+    assert state.phase in ("exiting", "finished")
+    assert state.pace.baseline == pytest.approx(20.0, rel=0.03)  # torchtitan prints no time: by its stamps
+
+
+@pytest.mark.parametrize("dialect", TRAINERS)
+def test_hang_slowdown_and_crash(dialect: str) -> None:
+    """What is told of Megatron's trainings is told of theirs."""
+    hang = fault("hang", 200, dialect=dialect, after=4000.0, **PACE).firing("hang")
+    assert (hang.severity, hang.evidence["phase"]) == ("critical", "training")
+    assert hang.evidence["silence_seconds"] < 100.0  # three iterations and a little
+    slow = fault("slowdown", 150, factor=1.3, dialect=dialect, **PACE).firing("slowdown")
+    assert abs(slow.onset_iteration - 150) <= 3
+    crash = fault("crash_oom", 200, dialect=dialect, after=600.0, **PACE).firing("crash")
+    assert crash.evidence["failure"] == "cuda_oom"
+
+
+@pytest.mark.parametrize("dialect", ["nemo", "torchtitan"])
+def test_the_loss(dialect: str) -> None:
+    """A loss that is printed is watched."""
+    assert "loss_spike" in fault("loss_spike_stays", 200, dialect=dialect, iterations=300).kinds()
+    assert "nan_loss" in fault("nan_loss", 200, dialect=dialect, iterations=300).kinds()
+
+
+def test_where_a_step_of_reinforcement_learning_goes() -> None:
+    """Rollout, scoring, training and handing the weights over, as shares of the step."""
+    state = healthy(dialect="verl", **PACE).state
+    parts = state.account.last.timers
+    assert set(parts) == {"rollout", "reference", "reward", "train", "sync"}
+    assert parts["rollout"][1] == pytest.approx(11.0, rel=0.05)
+    assert sum(high for _, high in parts.values()) == pytest.approx(20.0, rel=0.05)
