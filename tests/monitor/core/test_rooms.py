@@ -62,7 +62,7 @@ def test_a_hole_is_skipped_and_a_restart_reads_from_the_beginning() -> None:
     source.feed(Data("/a.log", 100, b"x\n", NOW, NOW, 7))
     source.feed(Data("/a.log", 150, b"y\n", NOW, NOW, 5))
     assert (source.reader.fed_bytes, source.behind_bytes) == (152, 5)
-    source.restart((), Restarted("/a.log", "rotated", "inode"))
+    source.restart(Own(), Restarted("/a.log", "rotated", "inode"))
     assert (source.reader.fed_bytes, source.counted) == (0, (0, 0))
 
 
