@@ -8,7 +8,7 @@ TORCH ?= torch
 # More than two cores have: the tests that take long wait for real programs.
 WORKERS ?= 5
 
-.PHONY: all install dev demo run test test-live check lint types layers golden readme dashboards rules licences versions clean
+.PHONY: all install dev demo run test test-live soak check lint types layers golden readme dashboards rules licences versions clean
 all: check
 
 $(VENV)/.installed: pyproject.toml
@@ -54,6 +54,9 @@ $(VENV)-live/.installed: pyproject.toml
 
 test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, watched: downloads torch and deepspeed
 	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live $(ARGS)
+
+soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
+	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 rules: dev  ## write deploy/prometheus/rules anew from deploy/source
 	$(BIN)/python -m deploy.source

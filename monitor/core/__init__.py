@@ -39,7 +39,7 @@ from monitor.core.hands import Message as Event
 from monitor.core.jobs import Jobs
 from monitor.core.nodes import NodeView
 from monitor.core.outbox import Outbox
-from monitor.core.runs import Run, Runs, being_copied, found_again, not_listened, record_launches
+from monitor.core.runs import Run, Runs, being_copied, came_back, found_again, not_listened, record_launches
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
@@ -254,6 +254,9 @@ class Core:
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop_source(message.source)
         reader = saved.reader if saved is not None and message.resumed else None
+        for run in self.runs.values():
+            if saved is not None and run.log == name:
+                run.away_since = saved.saved_at
         opened = self._sources.open(message, name, self._rules, reader, known)
         opened.new = bool(self.scanned) and saved is None
 
@@ -308,6 +311,7 @@ class Core:
 
     def _archive_or_watch(self, run: Run, now: float, *, new: bool) -> None:
         def do() -> tuple[()]:
+            came_back(run, now)
             self._runs.archive_or_watch(run, now, new=new)
             return ()
 

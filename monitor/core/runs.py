@@ -63,6 +63,8 @@ class Run(Judged):
     """At the flight recorder's dumps of its present trouble."""
     recorded: tuple[object, ...] = ()
     """What the record of the nodes was last told of its present launch."""
+    away_since: float | None = None
+    """Since when no daemon listened, until its files are read to their ends again."""
     lost_at: float | None = None
     """Since when it is lost from sight, as far as that is known."""
     shown_at: float = 0.0
@@ -169,6 +171,13 @@ class Runs:
             run.lost_at = now
         elif before and not run.state.lost:
             found_again(run, now)
+
+
+def came_back(run: Run, now: float) -> None:
+    """The daemon was away and has read what was written meanwhile, as far as it knows the files yet."""
+    since, run.away_since = run.away_since, None
+    if since is not None and run.state.live and run.state.progress_at is not None:
+        not_listened(run.state, now - max(since, run.state.progress_at), now)
 
 
 def found_again(run: Run, now: float) -> None:

@@ -644,7 +644,11 @@ def _slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSet
 
 def _clocks_of(memory: Memory, shift: Shift, evidence: dict[str, Any]) -> str:
     """What lower clocks than those of the launch before explain, where the log tells both."""
-    clocks = [int(clock) for segment in memory.segments[-2:] if (clock := segment.gpu_clock) and clock.isdigit()]
+    clocks = [
+        int(clock)
+        for segment in memory.segments[-2:]
+        if (clock := segment.gpu_clock) and clock.isdecimal() and len(clock) < 19
+    ]
     if len(clocks) < 2 or clocks[1] >= clocks[0]:
         return ""
     explained = math.log(clocks[0] / clocks[1]) / (shift.level - shift.base)

@@ -137,7 +137,12 @@ def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | Non
     if one != other:
         out.append(f"CUDA_LAUNCH_BLOCKING is {one or 'unknown'} and {other or 'unknown'}: never compare across it")
     clocks = [row.environment.get(CLOCK, "") for row in (a, b)]
-    if pace is not None and pace.sure and clocks[0] != clocks[1] and all(clock.isdigit() for clock in clocks):
+    if (
+        pace is not None
+        and pace.sure
+        and clocks[0] != clocks[1]
+        and all(clock.isdecimal() and len(clock) < 19 for clock in clocks)
+    ):
         made = int(clocks[0]) / int(clocks[1]) - 1
         out.append(
             f"GPU clocks of {clocks[0]} and {clocks[1]} MHz alone make {made:+.2%} where compute is all of the time"

@@ -63,7 +63,7 @@ def _on(values: dict[str, str], name: str) -> bool:
 def _grows(values: dict[str, str]) -> bool:
     """A first length below the full one: how the first random-LTD was told."""
     first, full = values.get("initial_sequence_length", ""), values.get("seq_length", "")
-    return first.isdigit() and full.isdigit() and 0 < int(first) < int(full)
+    return all(one.isdecimal() and len(one) < 19 for one in (first, full)) and 0 < int(first) < int(full)
 
 
 def from_arguments(values: dict[str, str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from parsers.engine.fields import (
     amount_of_milliseconds,
     byte_size,
     clock,
+    finite,
     finite_amount,
     gibibytes,
     mebibytes,
@@ -23,6 +24,7 @@ from parsers.engine.fields import (
     ratio,
     seconds,
     teraflops,
+    whole,
     whole_amount,
     words_of_time,
 )
@@ -85,7 +87,9 @@ def _lossless_index(text: str) -> int | None:
 def _unix(divisor: int) -> Convert:
     def convert(text: str) -> str | None:
         match = LEADING_NUMBER.match(text)
-        return unix_time(round(float(match[1]) * 1000 / divisor)) if match else None
+        value = finite(match[1]) if match else None
+        milliseconds_ = None if value is None else whole(value * 1000 / divisor)
+        return None if milliseconds_ is None else unix_time(milliseconds_)
 
     return convert
 

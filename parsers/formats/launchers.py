@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from parsers.engine.fields import integer
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import (
@@ -194,9 +195,9 @@ class RootCauseGatherer:
     def close(self) -> list[Event]:
         """The failure that the block names."""
         code_text = self.fields.get("exitcode", "").split(" ", 1)[0]
-        if not code_text.lstrip("-").isdigit():
+        code = integer(code_text) if code_text.lstrip("-").isdecimal() else None
+        if code is None:
             return []
-        code = int(code_text)
         rank = self.fields.get("rank", "").split(" ", 1)[0]
         victim = _is_victim(code) or "Signal 15" in self.fields.get("traceback", "")
         when = self.fields.get("time")
@@ -205,7 +206,7 @@ class RootCauseGatherer:
             message=f"torchrun: first failure on rank {rank or '?'}, exit code {code}",
             consequence=victim,
             exit_code=code,
-            rank=int(rank) if rank.isdigit() else None,
+            rank=integer(rank) if rank.isdecimal() else None,
             node=self.fields.get("host"),
             logged_at=iso_time(when.replace("_", " ")) if when else None,
         )

@@ -209,7 +209,7 @@ def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str |
         if found.values or found.losses or found.cut:
             yield IterationLogged(
                 iteration=int(match[1]),
-                train_iterations=int(match[2]) if match[2].isdigit() else None,
+                train_iterations=integer(match[2]) if match[2].isdecimal() else None,
                 losses=found.losses,
                 extra=found.extra,
                 dialect=dialect or found.dialect,

@@ -43,6 +43,8 @@ ITERATIONS = (
     "|E2E latency=7.99s |Gather latency=0.0s |CurSamplesPerSec=8.01 |AvgSamplesPerSec=8.01",
     "Total number of parameters in billions: 7.24",
     "[INFO|trainer.py:1147] >>   Total optimization steps = 1500",
+    ':::MLLOG {"namespace": "", "time_ms": 1759226382926, "event_type": "POINT", "key": "eval_stop", "value": 5, '
+    '"metadata": {"file": "train.py", "lineno": 5, "samples_count": 512}}',
     "[INFO|trainer.py:1147] >>   Instantaneous batch size per device = 8",
 )
 DUMP = """\
@@ -126,6 +128,26 @@ def test_a_run_outlives_them(line: str) -> None:
         check(text, state)
     check(ITERATIONS[0].replace("30/", "31/"), state)
     msgspec.msgpack.encode(state)
+
+
+BLOCK = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_10:00:00
+  host      : node1
+  rank      : {0} (local_rank: {0})
+  exitcode  : {0} (pid: {0})
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID {0}
+"""
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: ascii(number)[:24])
+def test_a_launcher_s_block_of_them(number: str) -> None:
+    """The summary that torchrun prints takes several lines."""
+    state = RunState(name="run")
+    check(ITERATIONS[0], state)
+    check(BLOCK.format(number), state)
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: ascii(number)[:24])

@@ -140,6 +140,26 @@ def test_jobs_are_removed_while_the_daemon_is_away(site: Callable[..., Site], fi
     assert jobs.messages() == []
 
 
+def test_a_rotation_while_the_daemon_is_away(site: Callable[..., Site]) -> None:
+    """The old file is resumed before the new one is known: the time between is no silence, and a true hang is told."""
+    jobs = site()
+    live = jobs.job("live", 100)
+    jobs.run(60.0, live)
+
+    def away() -> None:
+        jobs.write(live, line(107), age=-2.0)
+        live.rename(live.with_suffix(".log.1"))
+        jobs.clock.advance(200.0)
+        jobs.write(live, "".join(map(line, range(108, 128))))
+
+    jobs.restart(away, 10.0)
+    jobs.run(50.0, live, 128)
+    assert jobs.core.runs["live/main"].state.latest.iteration == 133
+    assert jobs.messages() == []
+    jobs.run(75.0)
+    assert jobs.messages() == [("live/main", "hang", "firing")]
+
+
 def test_files_that_may_not_be_read(site: Callable[..., Site], caplog: pytest.LogCaptureFixture) -> None:
     """No run, no incident; each is named once and all are counted; a training that comes has its place."""
     jobs = site(config="max_runs: 5")

@@ -1,0 +1,57 @@
+"""The daemon as it is, with faults at the edge of the system while their flags lie in $SOAK_FLAGS:
+
+blocked   no call on a log returns
+full      the state cannot be written
+offset    seconds that the wall clock is wrong by
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from monitor.cli import main
+from monitor.clock import SystemClock
+from monitor.follow.os_layer import OsLayer
+from monitor.store import Store
+
+FLAGS = Path(os.environ["SOAK_FLAGS"])
+_SEEN: list[float] = [-1.0, 0.0]
+
+
+def _blocking(call: str) -> None:
+    real = getattr(OsLayer, call)
+
+    def late(self: OsLayer, *arguments: Any) -> Any:
+        while (FLAGS / "blocked").exists():
+            time.sleep(0.05)
+        return real(self, *arguments)
+
+    setattr(OsLayer, call, late)
+
+
+def _wall(_clock: SystemClock) -> float:
+    now = time.monotonic()
+    if now - _SEEN[0] > 0.2:
+        _SEEN[:] = now, float((FLAGS / "offset").read_text())
+    return time.time() + _SEEN[1]
+
+
+def _write(*arguments: Any) -> None:
+    if (FLAGS / "full").exists():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    _REAL_WRITE(*arguments)
+
+
+_REAL_WRITE = Store._write
+if __name__ == "__main__":
+    for name in ("stat", "open", "pread", "fstat", "scandir"):
+        _blocking(name)
+    SystemClock.wall = _wall  # type: ignore[method-assign]
+    Store._write = staticmethod(_write) if isinstance(Store.__dict__["_write"], staticmethod) else _write  # type: ignore[method-assign,assignment]
+    sys.argv[0] = "megatron-monitor"
+    main()
