@@ -34,6 +34,11 @@ class Cause(NamedTuple):
     line: str
 
 
+def cause_of(told: Transition) -> Cause:
+    """Of what a message says."""
+    return _cause(told)
+
+
 def causes(book: IncidentBook) -> Iterator[Cause]:
     """One for each open incident, as it was last told."""
     for incident in book.open.values():

@@ -184,7 +184,8 @@ class Daemon:
             transition.run, transition.incident, transition.status, transition.severity, _printable(transition.summary),
         )  # fmt: skip
         if not transition.quiet and self._services is not None:
-            self._core.outbox.owe(transition, self._services.receivers(transition) if to is None else to, now)
+            linked = dataclasses.replace(transition, links=self._services.links(transition))
+            self._core.outbox.owe(linked, self._services.receivers(transition) if to is None else to, now)
             self._saving.at_once()
 
     # --- what is shown ----------------------------------------------------------------------------------------------

@@ -67,6 +67,12 @@ class Transition:
     phase: str | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
+    since: float | None = None
+    """Unix seconds: when the incident began."""
+    gpus: int | None = None
+    """Of the run, where its log tells."""
+    links: dict[str, str] = field(default_factory=dict)
+    """`page` and `runbook`: addresses that the daemon knows."""
 
     def to_json(self) -> dict[str, Any]:
         """The object of `replay --json`; absent values are left out."""
@@ -360,4 +366,6 @@ def _transition(state: RunState, status: Literal["firing", "resolved"], incident
         phase=incident.phase,
         evidence=incident.evidence,
         quiet=incident.quiet,
+        since=state.unix(incident.since),
+        gpus=state.topology.world_size,
     )

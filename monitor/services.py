@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from monitor.clock import Clock
 from monitor.config import Config, host_and_port
@@ -116,6 +116,15 @@ class Services:
         if not (is_loopback(server.address[0]) or auth is not None or asked):
             self._app.notice = f"Whoever reaches {self.address} reads this: no password is asked (web.basic_auth_users)"
             _log.warning("listen=%s is open to other hosts without a password: see web: in config.yaml", self.address)
+
+    def links(self, message: Transition) -> dict[str, str]:
+        """What a person who reads the message may open."""
+        found = {}
+        if (page := self.page_url) is not None:
+            found["page"] = f"{page}runs/{quote(message.run, safe='')}"
+        if self._config.runbook_url is not None:
+            found["runbook"] = f"{self._config.runbook_url}#{message.incident.replace('_', '-')}"
+        return found
 
     def start(self) -> None:
         """Begin to answer, write and send."""

@@ -160,6 +160,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """None: $XDG_STATE_HOME/megatron-monitor."""
     external_url: scalars.PublicUrl | None = None
     """Where people reach the page, for links to it. None: by what it listens on, no link if that is loopback."""
+    runbook_url: scalars.PublicUrl | None = None
+    """Address of deploy/runbook.md, or of your copy of it: messages link to its sections. None: no link."""
     ends_with_job: bool = False
     """The monitor's stop is the end of its runs: a job's own monitor is ended with it, and nobody need go on watching.
     """

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from monitor.incidents import Transition
+from monitor.notifiers import words
 from monitor.notifiers.message import SEVERITIES, payload
 from monitor.notifiers.webhook import Webhook
 from monitor.run.units import PositiveSeconds
@@ -27,8 +28,8 @@ class Alertmanager(Webhook, frozen=True, kw_only=True, tag_field="type", tag="al
     def _content(self, message: Transition) -> Any:
         """One alert a severity: the message's own fires, unless it is resolved; the others have ended."""
         fields = payload(message)
-        annotations = {"summary": fields["summary"]}
-        for name in ("iteration", "onset_iteration", "phase"):
+        annotations = {"summary": fields["summary"], "description": words.body(message, {})}
+        for name in ("iteration", "onset_iteration", "phase", *words.facts(message)):
             if name in fields:
                 annotations[name] = str(fields[name])
         annotations |= {f"evidence_{name}": str(value) for name, value in fields["evidence"].items()}

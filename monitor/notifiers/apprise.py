@@ -11,7 +11,8 @@ from typing import Any
 
 from monitor import scalars
 from monitor.incidents import Transition
-from monitor.notifiers.message import DeliveryError, Notifier, body_text, from_environment, from_file, headline
+from monitor.notifiers import words
+from monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, payload
 from monitor.scalars import FilePath
 
 _KINDS = {"info": "info", "warning": "warning", "critical": "failure"}
@@ -42,7 +43,8 @@ class Apprise(Notifier, frozen=True, kw_only=True, tag_field="type", tag="appris
             if not service.add(address):
                 raise DeliveryError("Apprise does not know the form of an address", permanent=True)
         kind = "success" if message.status == "resolved" else _KINDS[message.severity]
-        if not service.notify(title=headline(message), body=body_text(message), notify_type=kind):
+        text = words.body(message, payload(message)["evidence"])
+        if not service.notify(title=words.title(message), body=text, notify_type=kind):
             raise DeliveryError("not every address accepted the message", permanent=False)
 
     def _addresses(self) -> list[str]:

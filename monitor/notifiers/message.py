@@ -19,6 +19,7 @@ from msgspec import Struct
 from monitor.detectors import IncidentKind
 from monitor.detectors.base import Severity
 from monitor.incidents import Transition
+from monitor.notifiers import words
 from monitor.scalars import Name
 
 PAYLOAD_VERSION: Final = "1"
@@ -96,27 +97,12 @@ def message_id(message: Transition) -> str:
 
 
 def payload(message: Transition) -> dict[str, Any]:
-    """The object of `replay --json`, its version and its id, in values that every JSON reader takes."""
-    plain: dict[str, Any] = _plain({"version": PAYLOAD_VERSION, "id": message_id(message), **message.to_json()})
+    """The object of `replay --json`, its version and its id, and what a person wants to know first, in values that
+    every JSON reader takes.
+    """
+    known: dict[str, Any] = {"version": PAYLOAD_VERSION, "id": message_id(message), **message.to_json()}
+    plain: dict[str, Any] = _plain(known | {"title": words.title(message)} | words.facts(message))
     return plain
-
-
-def headline(message: Transition) -> str:
-    """One line for a subject: what, of which run, how bad."""
-    state = "resolved" if message.status == "resolved" else message.severity
-    return f"[{state}] {message.run}: {message.incident}"
-
-
-def body_text(message: Transition) -> str:
-    """For people: the summary, the iteration, the evidence, one fact a line."""
-    lines = [message.summary, ""]
-    if message.iteration is not None:
-        lines.append(f"iteration: {message.iteration}")
-    if message.onset_iteration is not None and message.onset_iteration != message.iteration:
-        lines.append(f"since iteration: {message.onset_iteration}")
-    for name, value in payload(message)["evidence"].items():
-        lines.append(f"{name.replace('_', ' ')}: {value}")
-    return "\n".join(lines)
 
 
 def _plain(value: Any) -> Any:
