@@ -12,8 +12,8 @@
 #   MEGATRON_MONITOR_LISTEN   address (0.0.0.0 and a port from the job's number: several jobs may share a node).
 #                             Whoever reaches the port reads the page; see web: in config.yaml for TLS and passwords
 #   MEGATRON_MONITOR_TARGETS  directory where Prometheus looks for targets (file_sd); none: nothing is written
-#   MEGATRON_MONITOR_LINGER   seconds that the monitor outlives the training (20): one scrape more, so that its end is
-#                             seen as an end. Without that, its hang deadline would pass and nobody could tell why
+#   MEGATRON_MONITOR_LINGER   seconds that the monitor outlives the training (3), to read its last lines. Then it is
+#                             ended, and by itself serves one scrape more, so that Prometheus sees the end as an end
 #   MEGATRON_MONITOR_LOG      what the monitor says (megatron-monitor.JOB.log)
 
 monitor_pid=""
@@ -28,7 +28,7 @@ monitor_start() {
     local listen="${MEGATRON_MONITOR_LISTEN:-0.0.0.0:$((20000 + job % 10000))}"
     local directory="${MEGATRON_MONITOR_TARGETS:-}"
     "${MEGATRON_MONITOR:-megatron-monitor}" run --listen "$listen" \
-        --set "state_dir=${TMPDIR:-/tmp}/megatron-monitor-$job" "$@" \
+        --set "state_dir=${TMPDIR:-/tmp}/megatron-monitor-$job" --set ends_with_job=true "$@" \
         >>"${MEGATRON_MONITOR_LOG:-megatron-monitor.$job.log}" 2>&1 &
     monitor_pid=$!
     trap monitor_end EXIT
@@ -50,12 +50,12 @@ monitor_end() {
     local status=$?
     trap - EXIT
     if kill -0 "$monitor_pid" 2>/dev/null; then
-        sleep "${MEGATRON_MONITOR_LINGER:-20}"
-    fi
-    if [ -n "$monitor_target" ]; then
-        rm -f "$monitor_target"
+        sleep "${MEGATRON_MONITOR_LINGER:-3}"
     fi
     kill -TERM "$monitor_pid" 2>/dev/null
     wait "$monitor_pid" 2>/dev/null
+    if [ -n "$monitor_target" ]; then
+        rm -f "$monitor_target"
+    fi
     exit "$status"
 }

@@ -1,4 +1,4 @@
-"""`python -m deploy.source`: write the rules (`make rules`)."""
+"""`python -m deploy.source`: write the rules and the manifests (`make rules`)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,27 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from deploy.source import daemon, runs
+from deploy.source import daemon, goodput, runs
+from deploy.source.manifests import manifests
 from deploy.source.rule import Settings, yaml_text
 
 FOLDER = Path(__file__).parents[1]
 
 
+FILES = {"runs": runs, "monitor": daemon, "goodput": goodput}
+
+
 def files(settings: Settings) -> dict[str, str]:
-    """Path below deploy/ -> text."""
+    """Path below deploy/ -> text: what is committed."""
     return {
-        "prometheus/rules/runs.yml": yaml_text(runs.groups(settings), settings, runs.HEAD),
-        "prometheus/rules/monitor.yml": yaml_text(daemon.groups(settings), settings, daemon.HEAD),
+        f"prometheus/rules/{name}.yml": yaml_text(module.groups(settings), settings, module.HEAD)
+        for name, module in FILES.items()
     }
+
+
+def kubernetes(settings: Settings) -> dict[str, str]:
+    """Name -> text: a kustomize base, for `kubectl apply -k`."""
+    return manifests([group for module in FILES.values() for group in module.groups(settings)], settings)
 
 
 def main() -> None:
@@ -26,9 +35,13 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="where to write (default: deploy/)")
     for one in fields(Settings):
         parser.add_argument(f"--{one.name}", type=type(one.default), default=one.default)
+    parser.add_argument(
+        "--kubernetes", action="store_true", help="write manifests into the folder, not the rules' files"
+    )
     arguments = vars(parser.parse_args())
     folder: Path = arguments.pop("folder")
-    for path, text in files(Settings(**arguments)).items():
+    made = kubernetes if arguments.pop("kubernetes") else files
+    for path, text in made(Settings(**arguments)).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
 

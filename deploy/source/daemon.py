@@ -20,6 +20,21 @@ def groups(settings: Settings) -> list[Group]:
             "megatron-monitor",
             [
                 Rule(
+                    "MegatronWatchdog",
+                    "vector(1)",
+                    comment="""\
+Always fires: a dead man's switch. Whoever receives it (alertmanager.yml, receiver watchdog) reports when it stops coming:
+then Prometheus, Alertmanager or the way between them is dead, and no other alert would come either.""",
+                    labels={"severity": "info"},
+                    annotations=_notes(
+                        settings,
+                        "The alerts' way works",
+                        "It fires for as long as Prometheus evaluates these rules and Alertmanager takes them.",
+                        "watchdog",
+                        _BOARD,
+                    ),
+                ),
+                Rule(
                     "MegatronMonitorDown",
                     f"up{{{daemons}}} == 0",
                     wait="2m",

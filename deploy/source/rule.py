@@ -26,8 +26,8 @@ class Settings:
     """Label matchers for every scraped series, such as `env="prod"`: where one Prometheus serves several teams."""
     goodput: float = 0.9
     """Objective: effective training time over wall time, of three days."""
-    runs: int = 1
-    """Fewer runs than this are reported as too few, in each cluster."""
+    runs: int = 0
+    """Runs that should be under way in each cluster; fewer are reported. 0: not reported."""
 
 
 @dataclass(frozen=True)

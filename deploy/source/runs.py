@@ -10,7 +10,7 @@ HEAD = """\
 Alerts about runs. Written by `python -m deploy.source`, which takes the addresses of Grafana and of the runbook, and what
 your scrapes call the daemons. In the PromQL of Prometheus 2.42. Tests: `promtool test rules tests/*.yml`."""
 
-_TARGET = "instance, job, pod, container, endpoint, service, node"
+_TARGET = "instance, job, pod, container, endpoint, service, node, kubernetes_node"
 """Labels that a scrape adds and that say which daemon, not which run."""
 
 LOOKED = "megatron:rules_looked_timestamp_seconds"

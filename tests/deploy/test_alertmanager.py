@@ -16,7 +16,7 @@ from tests.deploy.test_rules import ALERTS
 from tests.programs import get, wait
 
 FILE = DEPLOY / "alertmanager" / "alertmanager.yml"
-EXAMPLES = ("slack", "mail", "webhook", "pagerduty")
+EXAMPLES = ("slack", "mail", "webhook", "pagerduty", "watchdog")
 
 pytestmark = pytest.mark.prometheus
 
@@ -35,7 +35,7 @@ def test_amtool_takes_the_file_and_each_example(name: str, tmp_path: Path) -> No
     done = amtool("check-config", file)
     assert done.returncode == 0, done.stdout + done.stderr
     if name:
-        kind = {"mail": "email"}.get(name, name)
+        kind = {"mail": "email", "watchdog": "webhook"}.get(name, name)
         assert f"\n    {kind}_configs:" in file.read_text()
 
 
@@ -49,12 +49,55 @@ def test_amtool_takes_the_file_and_each_example(name: str, tmp_path: Path) -> No
         ({"severity": "warning", "alertname": "MegatronMonitorDown", "instance": "a"}, ["chat"]),
         ({"severity": "critical", "alertname": "MegatronMonitorStuck", "instance": "a"}, ["pager", "chat"]),
         ({"severity": "info", "alertname": "MegatronMonitorMalformedLines", "instance": "a"}, ["nobody"]),
+        ({"severity": "info", "alertname": "MegatronWatchdog"}, ["watchdog"]),
+        ({"severity": "warning", "alertname": "MegatronRunsUnwatched", "instance": "a"}, ["chat"]),
+        ({"severity": "warning", "alertname": "MegatronIncidentEnded", "run": "a"}, ["chat"]),
+        ({"severity": "warning", "alertname": "MegatronGoodputBurnsFast"}, ["chat"]),
     ],
 )
 def test_who_is_told(labels: dict[str, str], receivers: list[str]) -> None:
     """`amtool config routes test`."""
     done = amtool("config", "routes", "test", f"--config.file={FILE}", *(f"{k}={v}" for k, v in labels.items()))
     assert done.stdout.split() == [",".join(receivers)]
+
+
+def alert_data(*runs: str) -> dict[str, Any]:
+    """What Alertmanager gives to a template: one group of alerts."""
+    notes = {
+        "summary": "{} hangs since 03:12 UTC", "description": "Node n12. Do: dump stacks. Last line: <b>x</b>",
+        "runbook_url": "https://r/#hang", "dashboard_url": "https://g/d/megatron-run?var-run=a&var-cluster=b",
+        "page_url": "http://login-1:9843/runs/?name=a",
+    }  # fmt: skip
+    alerts = [
+        {"status": "firing", "labels": {"alertname": "MegatronHang", "run": run},
+         "annotations": notes | {"summary": notes["summary"].format(run)}}
+        for run in runs
+    ]  # fmt: skip
+    return {"status": "firing", "alerts": alerts, "commonAnnotations": notes}
+
+
+@pytest.mark.parametrize(
+    ("template", "kind", "expected"),
+    [
+        ("megatron.title", "text", "a hangs since 03:12 UTC (2 alerts)"),
+        ("megatron.text", "text", "a hangs since 03:12 UTC\nNode n12. Do: dump stacks. Last line: <b>x</b>\n"
+         "What to do: https://r/#hang\nBoard: https://g/d/megatron-run?var-run=a&var-cluster=b\n"
+         "Monitor's page: http://login-1:9843/runs/?name=a\nb hangs"),
+        ("megatron.slack", "text", "<https://r/#hang|What to do> · <https://g/d/"),
+        ("megatron.mail", "html", "<h3>b hangs since 03:12 UTC</h3>\n<p>Node n12. Do: dump stacks. Last "
+         "line: &lt;b&gt;x&lt;/b&gt;</p>"),
+    ],
+)  # fmt: skip
+def test_what_people_read(template: str, kind: str, expected: str, tmp_path: Path) -> None:
+    """Each template on two alerts of a group; a log's line is no markup in a mail."""
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps(alert_data("a", "b")))
+    done = amtool(
+        "template", "render", f"--template.glob={FILE.parent / 'templates' / '*.tmpl'}", f"--template.type={kind}",
+        f"--template.data={data}", f'--template.text={{{{ template "{template}" . }}}}',
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
 
 
 def post(address: str, alerts: list[dict[str, str]]) -> None:

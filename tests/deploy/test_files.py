@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from monitor.cli import main as cli
 from monitor.config import load
 from monitor.naming import run_name
-from tests.deploy.conftest import DEPLOY, StartPrometheus, environment
+from tests.deploy.conftest import DEPLOY, RULES, StartPrometheus, environment
 from tests.deploy.test_rules import tool
 from tests.programs import answers, free_port, get, slack, wait
 
@@ -254,6 +254,35 @@ def test_the_pods_are_found_and_may_do_little() -> None:
     assert load("", [override]).runs[0].name == "tr11"
 
 
+def test_the_manifests_hold_the_rules_and_the_dashboards(tmp_path: Path) -> None:
+    """`python -m deploy.source --kubernetes`: a kustomize base whose every file exists, one object of each name, the
+    rules that are shipped, each dashboard as Grafana's sidecar wants it.
+    """
+    done = tool(sys.executable, "-m", "deploy.source", "--kubernetes", tmp_path, "--grafana", "https://g.example")
+    assert done.returncode == 0, done.stderr
+    base = yaml.safe_load((tmp_path / "kustomization.yaml").read_text())
+    assert {*base["resources"], "kustomization.yaml"} == {path.name for path in tmp_path.iterdir()}
+    objects = [one for name in base["resources"] for one in yaml.safe_load_all((tmp_path / name).read_text())]
+    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
+    assert len(set(names)) == len(names)
+    for one in objects:
+        if "coreos" not in one["apiVersion"]:
+            kubernetes_validate.validate(one, NEWEST_KUBERNETES, strict=True)
+    (rules,) = [one for one in objects if one["kind"] == "PrometheusRule"]
+    shipped = [yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("*.yml"))]
+    expected = {rule.get("alert") or rule["record"] for file in shipped for g in file["groups"] for rule in g["rules"]}
+    made = [rule for group in rules["spec"]["groups"] for rule in group["rules"]]
+    assert {rule.get("alert") or rule["record"] for rule in made} == expected
+    assert all("https://g.example/d/" in rule["annotations"]["dashboard_url"] for rule in made if "alert" in rule)
+    boards = [one for one in objects if one["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
+    for one in boards:
+        ((name, text),) = one["data"].items()
+        file = ROOT / "grafana" / "dashboards" / f"{name.removeprefix('megatron-')}"
+        assert json.loads(text) == json.loads(file.read_text())
+        assert len(json.dumps(one)) < 262_144  # kubectl's annotation of what was last applied holds no more
+    assert len(boards) == len(list((ROOT / "grafana" / "dashboards").glob("*.json")))
+
+
 @pytest.mark.parametrize(
     ("pod", "run"),
     [
@@ -291,7 +320,8 @@ def test_kubernetes_targets_are_kept_and_labelled(start_prometheus: StartPrometh
     wait(lambda: bool(prometheus.api("targets", state="active")["activeTargets"]), 20.0, "a target")
     (target,) = prometheus.api("targets", state="active")["activeTargets"]
     assert target["labels"] == {
-        "instance": "127.0.0.1:1", "job": "megatron-monitor", "namespace": "ml", "node": "node-1", "pod": "good",
+        "instance": "127.0.0.1:1", "job": "megatron-monitor", "namespace": "ml", "kubernetes_node": "node-1",
+        "pod": "good",
     }  # fmt: skip
 
 

@@ -83,6 +83,8 @@ def test_the_rules_unit_tests_pass() -> None:
             "stopped_timestamp_seconds[1d]))\n          )\n          < -1e9",
         ),
         ("incidents", 'incident="overflow_storm"} == 1', 'incident="hang"} == 1'),
+        ("goodput", "(1 - cluster:megatron_goodput:ratio6h) > 0.5", "(1 - cluster:megatron_goodput:ratio6h) > 0.9"),
+        ("goodput", "unless on (cluster, run, cause)", "and on (cluster, run, cause)"),
     ],
 )
 def test_the_unit_tests_can_fail(tests: str, right: str, wrong: str, tmp_path: Path) -> None:
@@ -107,7 +109,13 @@ def cases() -> list[dict[str, Any]]:
     return [case for group in groups for case in group.get("alert_rule_test", ())]
 
 
-@pytest.mark.parametrize("alert", [rule["alert"] for rule in ALERTS])
+def test_the_watchdog_always_fires() -> None:
+    """It has no condition, and so no silent case."""
+    (watchdog,) = [rule for rule in ALERTS if rule["alert"] == "MegatronWatchdog"]
+    assert (watchdog["expr"], "for" in watchdog) == ("vector(1)", False)
+
+
+@pytest.mark.parametrize("alert", [rule["alert"] for rule in ALERTS if rule["alert"] != "MegatronWatchdog"])
 def test_each_alert_has_a_firing_and_a_silent_case(alert: str) -> None:
     """At least one of each."""
     expected = [case["exp_alerts"] for case in cases() if case["alertname"] == alert]
@@ -138,7 +146,8 @@ def test_an_alert_says_what_is_needed(rule: dict[str, Any]) -> None:
     """Severity, summary, description, a runbook section that exists, a dashboard with its variable set."""
     assert rule["labels"]["severity"] in ("info", "warning", "critical", "{{ $labels.severity }}")
     notes = rule["annotations"]
-    about_a_run = not rule["alert"].startswith(("MegatronMonitor", "MegatronRunsUnwatched"))
+    elsewhere = ("MegatronMonitor", "MegatronWatchdog", "MegatronRunsUnwatched", "MegatronGoodput")
+    about_a_run = not rule["alert"].startswith(elsewhere)
     needed = {"summary", "description", "runbook_url", "dashboard_url"}
     assert set(notes) == needed | ({"page_url"} if about_a_run else set())
     assert all(notes.values())
@@ -166,7 +175,7 @@ def test_settings_reach_every_rule(tmp_path: Path) -> None:
     """Addresses, the scrapes' name and matchers of a site: in each rule that has a place for them, and Prometheus takes
     them.
     """
-    site = Settings("https://g.example", "https://r.example/book", "watch", 'env="prod"')
+    site = Settings("https://g.example", "https://r.example/book", "watch", 'env="prod"', runs=4)
     for path, text in files(site).items():
         assert "grafana.example" not in text
         assert "runbooks.example" not in text
@@ -176,6 +185,26 @@ def test_settings_reach_every_rule(tmp_path: Path) -> None:
         for rule in (rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]):
             for found in re.finditer(r"(?<![:\w])(megatron_\w+|up)\b(.{0,12})", rule["expr"]):
                 assert found[2].startswith('{env="prod"'), rule["expr"]
+
+
+@pytest.mark.prometheus
+def test_fewer_runs_than_expected(tmp_path: Path) -> None:
+    """Four should be under way: three are, of which one has just crashed; a cluster with four is silent."""
+    (path,) = [path for path in files(Settings()) if path.endswith("goodput.yml")]
+    (tmp_path / "rules.yml").write_text(files(Settings(runs=4))[path])
+    state = "megatron_run_state{cluster=%r,run=%r,state=%r}"
+    rows = [("few", "a", "training"), ("few", "b", "hung"), ("few", "c", "saving"), ("few", "d", "crashed")]
+    rows += [("all", run, "training") for run in "abcd"]
+    series = [{"series": (state % row).replace("'", '"'), "values": "1x60"} for row in rows]
+    series.append({"series": 'megatron_monitor_runs{cluster="none"}', "values": "0x60"})
+    group = {"interval": "1m", "input_series": series, "promql_expr_test": [
+        {"expr": 'sum by (cluster) (ALERTS{alertname="MegatronFewerRuns",alertstate="firing"})', "eval_time": "40m",
+         "exp_samples": [{"labels": f'{{cluster="{name}"}}', "value": 1} for name in ("few", "none")]},
+    ]}  # fmt: skip
+    tests = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [group]}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(tests))
+    done = tool("promtool", "test", "rules", tmp_path / "tests.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_links_lead_to_dashboards_that_exist() -> None:
@@ -207,7 +236,7 @@ def test_the_rules_know_only_metrics_that_exist() -> None:
     known = set(catalogue) | {rule["record"] for rule in rules() if "record" in rule} | ELSEWHERE
     for rule in rules():
         # what a metric selects, without strings, label lists and keywords
-        for name in re.findall(r"[a-z]+:megatron\w+:\w+|(?<!:)\bmegatron_\w+|\bup\b|\bprocess_\w+", rule["expr"]):
+        for name in re.findall(r"[a-z_]+:megatron\w+:\w+|(?<!:)\bmegatron_\w+|\bup\b|\bprocess_\w+", rule["expr"]):
             assert name in known, f"{name} in {rule}"
         for name, matchers in re.findall(r"(megatron_\w+)\{([^}]*)\}", rule["expr"]):
             used = set(re.findall(r"(\w+)\s*[=!]~?\s*\"", matchers))

@@ -1,0 +1,70 @@
+"""For the Prometheus Operator and Grafana's sidecar: the same rules as a PrometheusRule, the dashboards as ConfigMaps, the
+daemons beside them, as one kustomize base. Written where they are asked for, and not committed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy.source.rule import Group, Settings
+
+_HEAD = "# Written by `python -m deploy.source --kubernetes`.\n"
+_ROOT = Path(__file__).parents[2]
+_BOARDS = _ROOT / "grafana" / "dashboards"
+_KUBERNETES = _ROOT / "deploy" / "kubernetes"
+_NAMESPACE = "megatron-monitor"
+_LABELS = {"app.kubernetes.io/name": "megatron-monitor"}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Long texts in the form that keeps their lines."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+def manifests(groups: Sequence[Group], settings: Settings) -> dict[str, str]:
+    """File name -> text. What stands in deploy/kubernetes/ already is taken over as it is."""
+    made = {name: (_KUBERNETES / name).read_text() for name in ("daemonset.yaml", "podmonitor.yaml")}
+    made["prometheusrule.yaml"] = _text(prometheus_rule(groups, settings))
+    for path in sorted(_BOARDS.glob("*.json")):
+        made[f"dashboard-{path.stem}.yaml"] = _text(config_map(path))
+    base = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": sorted(made)}
+    return made | {"kustomization.yaml": _text(base)}
+
+
+def prometheus_rule(groups: Sequence[Group], settings: Settings) -> dict[str, Any]:
+    """All rules as one object of the Operator."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": _NAMESPACE, "namespace": _NAMESPACE, "labels": {**_LABELS, "role": "alert-rules"}},
+        "spec": {"groups": [group.data(settings) for group in groups]},
+    }
+
+
+def config_map(path: Path) -> dict[str, Any]:
+    """A dashboard where Grafana's sidecar finds it."""
+    board = json.loads(path.read_text())
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"megatron-dashboard-{path.stem}",
+            "namespace": _NAMESPACE,
+            "labels": {**_LABELS, "grafana_dashboard": "1"},
+        },
+        "data": {f"megatron-{path.stem}.json": json.dumps(board, sort_keys=True, separators=(",", ":"))},
+    }
+
+
+def _text(data: dict[str, Any]) -> str:
+    return _HEAD + yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
