@@ -273,7 +273,8 @@ class Daemon:
         assert self._services is not None
         began = self.clock.monotonic()
         self._saving.at_once()  # first: whoever ends it while it waits loses nothing
-        self._core.counts.set("stopped_timestamp_seconds", self.clock.wall())
+        over = "over" if self.config.ends_with_job else "live"
+        self._core.counts.set("stopped_timestamp_seconds", self.clock.wall(), over)
         if self.config.ends_with_job:
             self._core.end_runs()
         self._services.write_last()

@@ -334,7 +334,7 @@ class MonitorMetric(NamedTuple):
 MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_build_info", "gauge", "Version of the monitor; always 1", ("version", "python")),
     MonitorMetric("megatron_monitor_ready", "gauge", "1 once every file was read to its end: a run that is not exported then is not followed", ()),
-    MonitorMetric("megatron_monitor_stopped_timestamp_seconds", "gauge", "When the monitor was asked to stop; exported while it waits for its last scrape", ()),
+    MonitorMetric("megatron_monitor_stopped_timestamp_seconds", "gauge", "When the monitor was asked to stop; exported while it waits for its last scrape. Its runs: over with it, or live", ("runs",)),
     MonitorMetric("megatron_monitor_page_info", "gauge", "Address of the monitor's page, where others can reach it; always 1", ("url",)),
     MonitorMetric("megatron_monitor_runs", "gauge", "Runs that are shown", ()),
     MonitorMetric("megatron_monitor_runs_dropped_total", "counter", "Runs beyond max_runs: dead ones dropped, live ones refused", ("reason",)),

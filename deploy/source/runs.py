@@ -78,12 +78,17 @@ When these rules were last evaluated before the last pause of five minutes or mo
               {_kept(SEEN)} > time() - 86400
               unless on (cluster, run) {_SHOWN}
               unless on (job, instance) (megatron_monitor_ready == 1)
+              unless on (cluster, run, job, instance) (
+                {_kept(SEEN)} - on (job, instance) group_left ()
+                max by (job, instance) (last_over_time(megatron_monitor_stopped_timestamp_seconds{{runs="over"}}[1d]))
+                < 60
+              )
             )
             """,
             comment="""\
 When a daemon last showed the run, by daemon. It is kept for a day after the daemon has vanished, until a daemon shows the
 run again, or the same daemon has read all its files and does not: then the run was taken from its configuration, or is
-over for so long that it was dropped.""",
+over for so long that it was dropped. Not kept where the daemon said at its stop that its runs were over with it.""",
         ),
         Rule(
             INCIDENT,

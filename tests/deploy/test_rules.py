@@ -77,6 +77,7 @@ def test_the_rules_unit_tests_pass() -> None:
         ("away-6m", '{state="finished"}) + Inf)', '{state="finished"}) + 1e9)'),
         ("away-6h", "rules_paused_timestamp_seconds - 60)", "rules_paused_timestamp_seconds * 1e3)"),
         ("runs", "unless on (job, instance) (megatron_monitor_ready == 1)", ""),
+        ("runs", 'seconds{runs="over"}', 'seconds{runs="never"}'),
         (
             "runs",
             "stopped_timestamp_seconds[1d]))\n          )\n          < 60",

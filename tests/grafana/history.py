@@ -118,7 +118,7 @@ class Daemon:
         counts.set("ready", 1)
         counts.set("page_info", 1, f"http://{self.instance}/")
         if self.instance == DEAD:
-            counts.set("stopped_timestamp_seconds", self.end - DEAD_SINCE)
+            counts.set("stopped_timestamp_seconds", self.end - DEAD_SINCE, "live")
         counts.set("state_save_failures_total", 0)
         counts.set("state_rebuilds_total", 0)
         for outcome in ("sent", "failed", "dropped"):
