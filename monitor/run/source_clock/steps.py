@@ -153,7 +153,12 @@ class Steps:
             self._started = event.iteration or 0
         elif isinstance(event, ArgumentsDumped):
             interval = event.values.get("log_interval") or event.values.get("logging_steps")
-            if interval is not None and interval.isdigit() and 0 < int(interval) <= _LONGEST_INTERVAL:
+            if (
+                interval is not None
+                and interval.isdecimal()
+                and len(interval) < 19
+                and 0 < int(interval) <= _LONGEST_INTERVAL
+            ):
                 self.interval = int(interval)
         begins = isinstance(event, ArgumentsDumped | TopologyLogged) or (
             isinstance(event, MilestoneReached) and event.milestone in _MILESTONES_OF_LAUNCH
