@@ -256,7 +256,6 @@ def _take(
     state: RunState, memory: Memory, steps: Sequence[Step], times: Sequence[float], settings: SlowdownSettings
 ) -> bool:
     """Compare steps of one batch size with their level; `times` are logarithms."""
-    _count_over(memory, times, state.log_interval or 1)
     iterations = [step.iteration for step in steps]
     changed, at, limit, far = False, 0, _FULL * settings.sum_limit, 4 * settings.threshold
     grows = state.topology.sequence_grows
@@ -270,6 +269,7 @@ def _take(
         # while a shift stands, each step may end it
         suspect = settings.sum_limit if memory.shift is None and memory.faster is None else 0.0
         at, look = track.add(times, iterations, at, limit, suspect, far)
+        _count_over(memory, steps[begun:at], times[begun:at])  # by what was normal before the last look
         if track.value is None or not look:
             continue  # nearly all steps of a healthy run end here
         step = steps[at - 1]
@@ -283,14 +283,14 @@ def _take(
     return changed
 
 
-def _count_over(memory: Memory, times: Sequence[float], iterations: int) -> None:
+def _count_over(memory: Memory, steps: Sequence[Step], times: Sequence[float]) -> None:
     """Into the distribution: each time over what was normal before it, over that of before a slowdown that stands."""
     normal = memory.reference if memory.shift is None else memory.shift.base
     if normal is not None:
-        for time in times:
+        for step, time in zip(steps, times, strict=True):
             over = math.exp(time - normal)
-            memory.over[bisect_left(OVER_NORMAL, over)] += iterations
-            memory.over_sum += over * iterations
+            memory.over[bisect_left(OVER_NORMAL, over)] += step.interval
+            memory.over_sum += over * step.interval
 
 
 def over_normal(state: RunState) -> tuple[list[int], float]:
