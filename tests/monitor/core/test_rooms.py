@@ -77,7 +77,9 @@ def ended(runs: Runs, name: str, progress_at: float) -> Run:
 
 
 def test_room_is_made_by_the_run_that_is_dead_for_longest() -> None:
-    """Not by one that lives or is still read; by one with an open incident last: the dead hold no place of the living."""
+    """Not by one that lives or is still read; by one with an open incident last: the dead hold no place of the
+    living.
+    """
     runs = Runs(config(max_runs=4), charts=True)
     ended(runs, "old", 10.0)
     ended(runs, "older", 5.0)

@@ -151,15 +151,24 @@ def test_deleted_while_down(make_rig, kinds, log):
     assert second.texts(log) == [text(100, 103)]
 
 
-def test_not_there_because_the_mount_is_not(make_rig, kinds, log):
-    """A source of the state file in a directory that cannot be seen is not gone."""
+@pytest.mark.parametrize("mounted", [True, False])
+def test_not_there_because_the_mount_is_not(mounted, make_rig, kinds, log):
+    """A source of the state file that lay on another device than what is there now is not gone: its mount is away. On
+    the same device its directory was removed.
+    """
     first = make_rig(log)
     first.poll()
+    positions = stored(first.positions())
+    if mounted:
+        positions = {
+            key: msgspec.convert({**msgspec.to_builtins(position), "device": position.device + 7}, Position)
+            for key, position in positions.items()
+        }
     log.parent.rename(log.parent.parent / "away")
-    second = make_rig(log, resume=stored(first.positions()))
-    assert kinds(second.settle(60)) == ["Unreadable"]
+    second = make_rig(log, resume=positions)
+    assert kinds(second.settle(60)) == (["Unreadable"] if mounted else ["Gone"])
     (log.parent.parent / "away").rename(log.parent)
-    assert kinds(second.settle(1)) == ["Opened", "CaughtUp", "Readable"]
+    assert kinds(second.settle(1)) == ["Opened", "CaughtUp", *(["Readable"] if mounted else [])]
 
 
 def test_another_device_number_after_a_reboot(make_rig, append, log):

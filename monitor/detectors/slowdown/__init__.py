@@ -1,0 +1,196 @@
+"""Slowdown: iterations take longer than they did, by a few percent, and go on doing so.
+
+The one slow node on record cost 5.6 % (docs/incident-record.md, "Slowdowns", S1): rules of 10 % never see it. Time is
+compared at the same batch size and sequence length only (a ramp-up is legal), evaluation and saving are taken out
+before (step_seconds), the first iterations of a launch are left out. One incident a level shift: the new level is
+learned, a further shift is a further incident, the way back resolves it. After a restart the new launch is compared
+with those before.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from monitor.detectors.base import Detector, Verdict
+from monitor.detectors.slowdown.launches import begin_segment, other_launches, renew_segment
+from monitor.detectors.slowdown.memory import NAME, OVER_NORMAL, Memory, Segment, SlowdownSettings
+from monitor.detectors.slowdown.shifts import watch
+from monitor.detectors.slowdown.words import before_hang, faster, ratio, slower
+from monitor.run.breakdown import saves
+from monitor.run.breakdown.account import Timed
+from monitor.run.state import RunState
+from monitor.run.step import Step
+from monitor.statistics import levels
+from monitor.statistics.levels import Level
+
+__all__ = [
+    "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "over_normal",
+    "ratio", "update",
+]  # fmt: skip
+_FULL = 1.5  # the sums stop at so many limits
+_TRACKS = 6  # batch sizes remembered in a launch
+
+
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
+    """Take the steps' pure times; True if the verdict may have changed."""
+    if memory.attempt != state.attempt.number:
+        if not any(step.counted for step in steps):
+            return False
+        memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
+        memory.sizes, memory.faster, memory.reference = None, None, None
+        memory.window.restart()
+        if memory.shift is not None:
+            memory.shift.unsure = True
+    changed, begin = False, 0
+    if memory.saves_seen != state.checkpoints.saves:  # a save ends a batch: these are the steps after it
+        memory.saves_seen, before = state.checkpoints.saves, memory.slow_saves
+        seconds = None if memory.reference is None else math.exp(memory.reference)
+        memory.slow_saves = saves.watch(before, state.checkpoints.took, seconds, steps[0].at, settings.threshold)
+        changed = memory.slow_saves is not before
+    for place, step in enumerate(steps):
+        if step.timed is not None and place > begin:
+            changed = _follow(state, memory, steps[begin:place], settings) or changed
+            begin = place
+    return _follow(state, memory, steps[begin:] if begin else steps, settings) or changed
+
+
+def _follow(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
+    """Take steps of which the first alone may bring timers: those of the line before it."""
+    batch_usual, length_usual = state.topology.global_batch_size, state.topology.sequence_length
+    sizes = memory.sizes
+    changed, log = False, math.log
+    timed = steps[0].timed
+    if timed is not None:
+        memory.window.add(timed)
+    taken: list[Step] = []
+    times: list[float] = []
+    for step in steps:
+        seconds = step.seconds
+        if step.counted:
+            memory.steps += 1
+            if seconds is None:
+                memory.untimed = step.iteration
+                continue
+        elif seconds is None or memory.untimed is None or memory.untimed != step.iteration:
+            continue
+        else:
+            memory.untimed = None
+        if seconds <= 0 or memory.steps <= settings.warm_up:
+            continue
+        size = step.batch_size or batch_usual, step.sequence_length or length_usual
+        if size != sizes:
+            changed = _take(state, memory, taken, times, settings) or changed
+            taken, times = [], []
+            memory.sizes = sizes = size
+            changed = _change_key(memory, f"{size[0]}/{size[1]}") or changed
+        taken.append(step)
+        times.append(log(seconds))
+    changed = _take(state, memory, taken, times, settings) or changed
+    return _explain(state, memory, timed) or changed
+
+
+def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
+    """Name what took the added time, where the log's timers tell; True if something else is named than before."""
+    window, shift = memory.window, memory.shift
+    if shift is None:
+        if window.onset is not None:
+            window.ended()
+    elif not shift.unsure:
+        if window.onset != shift.onset:
+            drifted = shift.reason == "drift"
+            others = other_launches(memory) if shift.reason == "launch" else None
+            window.shifted(shift.onset, drifted=drifted, before=others)
+        if timed is not None or window.found is None:
+            changed = window.explain(timed, state.topology.pipeline_parallel_size)
+            window.trim()
+            return changed
+    window.trim()
+    return False
+
+
+def _take(
+    state: RunState, memory: Memory, steps: Sequence[Step], times: Sequence[float], settings: SlowdownSettings
+) -> bool:
+    """Compare steps of one batch size with their level; `times` are logarithms."""
+    iterations = [step.iteration for step in steps]
+    changed, at, limit, far = False, 0, _FULL * settings.sum_limit, 4 * settings.threshold
+    grows = state.topology.sequence_grows
+    while at < len(steps):
+        track = memory.tracks.get(memory.key)
+        if track is None:
+            track = memory.tracks[memory.key] = Level()
+            while len(memory.tracks) > _TRACKS:
+                del memory.tracks[next(iter(memory.tracks))]
+        known, begun = track.value is not None, at
+        # while a shift stands, each step may end it
+        suspect = settings.sum_limit if memory.shift is None and memory.faster is None else 0.0
+        at, look = track.add(times, iterations, at, limit, suspect, far)
+        _count_over(memory, steps[begun:at], times[begun:at])  # by what was normal before the last look
+        if track.value is None or not look:
+            continue  # nearly all steps of a healthy run end here
+        step = steps[at - 1]
+        if not known:
+            changed = begin_segment(state, memory, track, step, settings) or changed
+        else:
+            if track.seen % levels.MARK_EVERY == 0:
+                renew_segment(memory, track)
+            changed = watch(memory, track, step, at - begun, grows, settings) or changed
+        memory.reference = track.value
+    return changed
+
+
+def _count_over(memory: Memory, steps: Sequence[Step], times: Sequence[float]) -> None:
+    """Into the distribution: each time over what was normal before it, over that of before a slowdown that stands."""
+    normal = memory.reference if memory.shift is None else memory.shift.base
+    if normal is not None:
+        for step, time in zip(steps, times, strict=True):
+            over = math.exp(time - normal)
+            memory.over[bisect_left(OVER_NORMAL, over)] += step.interval
+            memory.over_sum += over * step.interval
+
+
+def over_normal(state: RunState) -> tuple[list[int], float]:
+    """Iterations by their time over the normal one, and the sum of these ratios."""
+    memory = state.memory_of.get(NAME)
+    return (memory.over, memory.over_sum) if isinstance(memory, Memory) else ([], 0.0)
+
+
+def _change_key(memory: Memory, key: str) -> bool:
+    """Another batch size: nothing said so far can be compared with what comes."""
+    memory.key = key
+    memory.reference = None
+    memory.window.restart()
+    ended = memory.shift is not None or memory.faster is not None
+    if memory.shift is not None and not memory.shift.unsure:
+        memory.shift = None
+    memory.faster = None
+    return ended
+
+
+def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettings) -> Verdict:
+    """Firing while a slower level stands; information when the run became faster."""
+    if memory.shift is not None:
+        if memory.shift.unsure:
+            return Verdict(NAME, "unknown")
+        return slower(state, memory, memory.shift, settings)
+    found = memory.slow_saves
+    if found is not None:
+        told = saves.sentence(found)
+        facts = {**saves.evidence(found), "last_line": state.last_line}
+        return Verdict(NAME, "firing", summary=told, onset_iteration=found.onset, since=found.at, evidence=facts)
+    if memory.faster is not None and not memory.faster.over:
+        return faster(state, memory.faster)
+    return Verdict(NAME)
+
+
+DETECTOR = Detector(
+    NAME,
+    SlowdownSettings,
+    check,
+    Memory,
+    update,
+    messages="level",
+    advice="look for one slow GPU or node (clocks, ECC, network) and exclude it at the next restart",
+)

@@ -1,0 +1,110 @@
+"""What the detector is told and what it remembers: levels, the shift that stands, flaps, launches."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from monitor.run.breakdown.profile import Profile
+from monitor.run.breakdown.saves import SlowSaves
+from monitor.run.breakdown.window import Window
+from monitor.run.units import Ratio, Seconds
+from monitor.statistics.levels import Level
+
+NAME = "slowdown"
+OVER_NORMAL = (0.9, 0.95, 0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03, 1.05, 1.075, 1.1, 1.15, 1.25, 1.5, 2.0, 4.0)
+"""Times over the normal one that the distribution parts: one slow node of many is in the third digit."""
+
+
+class SlowdownSettings(Struct, frozen=True):
+    """Thresholds, each with its reason."""
+
+    threshold: Ratio = 0.02
+    """Smaller shifts are not reported: runs of the same job differ by under 1 %, one slow GPU of 384 cost 5.6 %."""
+    sum_limit: float = 11.0
+    """h of the CUSUM, in scales: at 2 % noise under 1 false alarm in 10,000 iterations."""
+    warm_up: int = 3
+    """First iterations of a launch that say nothing: compilation, caches; up to 35 % slow in the record."""
+    drift: Ratio = 0.04
+    """Creeping: the median of 50 iterations over the best one. Less is lost in the noise of long runs."""
+    growing: Ratio = 0.25
+    """Smaller shifts are not reported, and no drift, where the arguments let the sequence grow and no line tells by how
+    much (random-LTD): all of that growth cost 25 % in a real run.
+    """
+    between_launches: Ratio = 0.04
+    """A launch against the launches before: another allocation of nodes differs by more than iterations do."""
+    settling: Seconds = 120.0
+    """Of a launch's iterations, in which GPUs reach their lasting clocks: on one cluster of MLPerf v5.1 each of 20 runs
+    became 2 to 7 % slower within its first two minutes, for good. A smaller shift in them than `settled` is the level.
+    """
+    settled: Ratio = 0.1
+    """What neither warm GPUs nor an evaluation just before explain: none of those runs became slower by 10 %."""
+    critical: Ratio = 0.25
+    """From here on a quarter of the machine is wasted: somebody should look now."""
+
+
+class Shift(Struct):
+    """A change of level that stands. `base` and `level` are logarithms of seconds per iteration."""
+
+    onset: int
+    at: float
+    base: float
+    level: float
+    reason: str
+    reported_at: int
+    unsure: bool = False
+    """A new launch has not shown its level yet."""
+    before: Level | None = None
+    """The level as it was before the shift, to go on with after it."""
+    lines: int = 0
+    """Lines since its onset, or since a drift was seen."""
+    over: bool = False
+    """Of a faster level: no longer shown."""
+
+
+class Flap(Struct):
+    """A slower level that was left again soon: what this run does by itself."""
+
+    size: float
+    lines: int
+
+
+class Segment(Struct):
+    """One launch at one batch size: what it took, on which nodes."""
+
+    key: str
+    attempt: int
+    first_iteration: int
+    level: float
+    nodes: list[str] = field(default_factory=list)
+    launch_blocking: str | None = None
+    profile: Profile | None = None
+    """Where its time went, by the log's timers."""
+    gpu_clock: str | None = None
+    """MHz that the job locked its GPUs to."""
+
+
+class Memory(Struct):
+    """What is remembered of a run."""
+
+    attempt: int = 0
+    steps: int = 0
+    tracks: dict[str, Level] = field(default_factory=dict)
+    key: str = ""
+    sizes: tuple[int | None, int | None] | None = None
+    """Batch size and sequence length of the last step; `key` is made of them."""
+    shift: Shift | None = None
+    faster: Shift | None = None
+    segments: list[Segment] = field(default_factory=list)
+    flaps: list[Flap] = field(default_factory=list)
+    reference: float | None = None
+    """Logarithm of the seconds per iteration of the present level; None while unknown."""
+    over: list[int] = field(default_factory=lambda: [0] * (len(OVER_NORMAL) + 1))
+    """Iterations by their time over the normal one, all launches; the last of those beyond all bounds."""
+    over_sum: float = 0.0
+    untimed: int | None = None
+    """The iteration that came without a time; DeepSpeed's engine prints it on the step's next line."""
+    window: Window = field(default_factory=Window)
+    saves_seen: int = 0
+    """Saves that were looked at,"""
+    slow_saves: SlowSaves | None = None
+    """... and whether they take longer than they did."""

@@ -1,0 +1,235 @@
+"""Whether the level has shifted for good: up, down, back, or slowly; and what of it a run does by itself."""
+
+from __future__ import annotations
+
+import math
+
+from monitor.detectors.slowdown.memory import Flap, Memory, Shift, SlowdownSettings
+from monitor.run.step import Step
+from monitor.statistics import levels
+from monitor.statistics.levels import Level, level_of
+from monitor.statistics.median import median_high
+
+_ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
+_ALIKE = 0.15  # the same for four and more, the farthest left out
+_BACK = 6  # iterations near the old level that resolve an incident
+_LASTING = 12  # iterations, all but two of them slow, that are reported however uneven they are
+_SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
+_HEAVY = 3.0  # scales: a larger shift is held against the slow stretches that the level has shown, not only its scale
+_STRETCH = 2  # a stretch of so many slow steps is a hiccup, which the rules of a shift know already
+_CHANCE = 1e-4  # of a stretch that long, if slow steps come one by one
+_LONG = 96  # lines: a slow stretch of so many is told whatever was before
+_FLAP = 32  # a shift that was left soon is a flap: a further one must last as long, after two of them four times as
+# long, after three nine times, and never longer than so many lines a flap
+_FLAPS = 8  # flaps remembered
+_EVALUATED = 8  # lines behind an evaluation: a shift that begins in them
+_RECOVERS = 48  # must last as long. In 20 runs the first 20 to 25 steps behind an evaluation took 2 to 10 % longer
+_CALM = 4  # of the lines that end the slowdown of a run that has flapped, one in so many may still be slow
+UNITS = 1.5  # printed units that a shift must exceed, or else be beyond doubt:
+_UNIT_LASTING = 12  # so many lines at the next printed value, where none had been before
+_FASTER_SHOWN = 50  # iterations for which "faster" is shown
+_NORMAL = 200  # lines after which a faster level is the normal one: before, the way back from it is no slowdown
+
+
+def watch(memory: Memory, track: Level, step: Step, new: int, grows: bool, settings: SlowdownSettings) -> bool:
+    """Compare the last step of `new` ones with the level: shifted up, down, back, or drifted."""
+    shift, faster, iteration, at = memory.shift, memory.faster, step.iteration, step.at
+    if shift is None and faster is None and not _suspect(track, settings):
+        return False if grows else _watch_drift(memory, track, iteration, at, settings)  # nearly all looks end here
+    if shift is not None and not shift.unsure:
+        shift.lines += new
+        if shift.lines // levels.DRIFT > (shift.lines - new) // levels.DRIFT:
+            _renew_level(track, shift, settings)
+        if shift.lines >= _BACK and _is_back(memory, track, shift, settings):
+            _return(memory, track, shift)
+            return True
+    changed = False
+    if faster is not None:
+        faster.lines += new
+        if faster.lines > _NORMAL:
+            memory.faster = faster = None
+            changed = True
+        elif not faster.over and iteration - faster.onset > _FASTER_SHOWN:
+            faster.over = changed = True
+    threshold = settings.growing if grows else settings.threshold
+    size = shifted(track, needed(track.scale, threshold), threshold, settings.sum_limit)
+    if not size or (size > 0 and _is_usual(memory, track, size)):
+        return changed
+    if shift is None and faster is None and 0 < size < math.log1p(settings.settled) and _settles(track, step, settings):
+        memory.tracks[memory.key] = level_of(track.values[-_since(track) :], track.scale, track.unit)
+        return changed
+    if shift is None and 0 < size < math.log1p(settings.settled) and _recovers(track, step, size):
+        return changed
+    _take_shift(memory, track, iteration, at, size, settings)
+    return True
+
+
+def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
+    """Compare the median of the last steps with the best one that the run has shown."""
+    drift = track.drifted()
+    if drift is None or track.best is None:
+        return False
+    limit = max(math.log1p(settings.drift), 3 * track.scale, UNITS * (track.unit or 0.0))
+    if drift <= limit:
+        return False
+    if memory.flaps:  # the level of a run that flaps has drifted when nearly all steps of a longer time are slow
+        last = track.values[-min(_NORMAL, levels.DRIFT << len(memory.flaps)) :]
+        if sum(x - track.best <= drift / 2 for x in last) > len(last) // _CALM:
+            return False
+    memory.shift = Shift(iteration, at, track.best, track.best + drift, "drift", iteration)
+    return True
+
+
+def _renew_level(track: Level, shift: Shift, settings: SlowdownSettings) -> None:
+    """The slow level is what the last steps show; on the way back it stays what it was."""
+    level = median_high(track.values[-levels.DRIFT :])
+    if level - shift.base > math.log1p(settings.threshold):
+        shift.level = level
+
+
+def _is_back(memory: Memory, track: Level, shift: Shift, settings: SlowdownSettings) -> bool:
+    """Whether the last steps lie at the level of before: nearer to it than what is reported, and than half the shift.
+    A run whose level flaps must stay there longer each time.
+    """
+    scale = shift.before.scale if shift.before is not None else track.scale
+    reach = max(0.8 * math.log1p(settings.threshold), scale, (track.unit or 0.0))
+    count = max(_BACK, needed(track.scale, settings.threshold))
+    if shift.reason == "drift":
+        count = levels.DRIFT
+    count = min(_NORMAL, count << len(memory.flaps))
+    if shift.lines < count or len(track.values) < count:
+        return False
+    last, half = track.values[-count:], (shift.level - shift.base) / 2
+    if memory.flaps and sum(x - shift.base > half for x in last) > count // _CALM:
+        return False
+    return median_high(last) - shift.base < min(half, reach)
+
+
+def needed(scale: float, threshold: float) -> int:
+    """Residuals whose median separates `threshold` from noise: its error falls with the root of their number."""
+    return min(levels.RECENT, max(5, math.ceil((2.5 * scale / threshold) ** 2)))
+
+
+def _suspect(track: Level, settings: SlowdownSettings) -> bool:
+    """False where `shifted` has nothing to look at: neither sum is at its limit, nor are three steps far above."""
+    if track.up >= settings.sum_limit or track.down >= settings.sum_limit:
+        return True
+    recent, far = track.recent(3), max(4 * settings.threshold, 6 * track.scale)
+    return len(recent) == 3 and min(recent) > far
+
+
+def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> float | None:
+    """The size of a shift that is sure, in logarithms; None if there is none."""
+    recent, scale = track.recent(), track.scale
+    if len(recent) >= 3:  # a large step needs no sum: three alike, far beyond anything that noise does
+        last = sorted(recent[-3:])
+        far = max(4 * threshold, 6 * scale)
+        if last[0] > far and last[2] - last[0] <= min(_ALIKE_THREE * scale, last[1] / 4):
+            return last[1]
+    up = track.up >= sum_limit
+    if not up and track.down < sum_limit:
+        return None
+    middle = track.confirmed(count)
+    # A step of just the threshold shows a median on either side of it: four fifths of it are enough.
+    least = max(0.8 * math.log1p(threshold), scale)
+    if middle is None or abs(middle) < least or (middle > 0) != up:
+        return None
+    lasting = sum(residual / middle > 0.5 for residual in recent[-_LASTING:]) >= _LASTING - 2
+    if not lasting and not _alike(recent[-count:], middle, scale):
+        return None
+    return middle
+
+
+def _alike(residuals: list[float], middle: float, scale: float) -> bool:
+    """Whether they lie together as at a new level. A burst of hiccups is slow too, but each by another amount."""
+    near = sorted(residuals, key=lambda residual: abs(residual - middle))[:-1]
+    return max(near) - min(near) <= max(4 * scale, _ALIKE * abs(middle))
+
+
+def _is_usual(memory: Memory, track: Level, size: float) -> bool:
+    """Whether a stretch of steps that are slower by `size` is nothing new for this run: it has had such stretches, or
+    has left such a level again soon, or it is one printed unit.
+    """
+    lasting, longest, share = track.slow_stretches(size / 2)
+    if size < UNITS * (track.unit or 0.0) and size < UNITS * track.see_unit(levels.RECENT):
+        return longest > 0 or lasting < _UNIT_LASTING
+    if lasting >= _LONG:
+        return False
+    if size > _HEAVY * track.scale and share:  # the scale says nothing of a tail: its own share and stretches do
+        rare = lasting * math.log(share) <= math.log(_CHANCE)
+        if not rare or (longest > _STRETCH and lasting <= longest):
+            return True
+    flaps = [flap.lines for flap in memory.flaps if flap.size > size / 2]
+    return bool(flaps) and lasting < min(_FLAP * len(flaps), max(flaps) * len(flaps) ** 2)
+
+
+def _settles(track: Level, step: Step, settings: SlowdownSettings) -> bool:
+    """Whether the launch's iterations have not yet taken as long as its GPUs may need to settle."""
+    return track.value is not None and step.finished * math.exp(track.value) < settings.settling
+
+
+def _recovers(track: Level, step: Step, size: float) -> bool:
+    """Whether the steps may only be getting back their pace after an evaluation."""
+    if step.evaluated_at is None or track.up_since is None:
+        return False
+    if not 0 <= track.up_since - step.evaluated_at <= _EVALUATED * step.interval:
+        return False
+    return track.slow_stretches(size / 2)[0] < _RECOVERS
+
+
+def _since(track: Level, up: bool = True) -> int:
+    """Values since the shift began, as many as a level is learned from."""
+    onset, begun = (track.up_since, track.up_from) if up else (track.down_since, track.down_from)
+    return max(3, min(levels.RECENT, track.seen - begun + 1 if onset is not None else 0))
+
+
+def _take_shift(
+    memory: Memory, track: Level, iteration: int, at: float, size: float, settings: SlowdownSettings
+) -> None:
+    """A new level: open or enlarge the incident, and learn the level anew from what followed the onset."""
+    assert track.value is not None
+    since = _since(track, size > 0)
+    onset = track.up_since if size > 0 else track.down_since
+    onset = iteration if onset is None else onset
+    level, shift, faster = track.value + size, memory.shift, memory.faster
+    if size > 0 and faster is not None and level - faster.base < max(0.8 * math.log1p(settings.threshold), track.scale):
+        memory.faster = None  # back from a faster level, which was none of its own
+        memory.tracks[memory.key] = _resumed(track, faster, since)
+        return
+    if size > 0:
+        memory.faster = None
+        if shift is None or shift.unsure:
+            memory.shift = Shift(
+                onset, at, track.value, level, "shift", iteration, before=track.before(since), lines=since
+            )
+        elif track.seen <= _SAME_SHIFT or level - shift.base < 2 * (shift.level - shift.base):
+            shift.level = level  # the same trouble, still growing
+        else:
+            memory.shift = Shift(onset, at, shift.base, level, "shift", iteration, before=shift.before, lines=since)
+    elif shift is None:
+        memory.faster = Shift(onset, at, track.value, level, "shift", iteration, before=track.before(since))
+    elif level - shift.base > math.log1p(settings.threshold):  # not yet back: it goes on with a smaller figure
+        shift.level = level
+    memory.tracks[memory.key] = level_of(track.values[-since:], track.scale, track.unit)
+
+
+def _resumed(track: Level, shift: Shift, count: int) -> Level:
+    """The level of before the shift goes on with the last `count` values."""
+    level = shift.before
+    if level is None:
+        level = level_of(track.values[-count:], track.scale, track.unit)
+        level.value = shift.base
+        return level
+    level.values += track.values[-count:]
+    level.seen += count
+    return level
+
+
+def _return(memory: Memory, track: Level, shift: Shift) -> None:
+    """Back at the old level."""
+    memory.shift = None
+    if shift.lines < _NORMAL:
+        memory.flaps.append(Flap(shift.level - shift.base, shift.lines))
+        del memory.flaps[:-_FLAPS]
+    if shift.reason != "drift":
+        memory.tracks[memory.key] = _resumed(track, shift, 4)
