@@ -160,7 +160,7 @@ def _clean(name: str) -> str:
     """Printable, encodable, bounded; a name that had to be cut ends in a digest, so that two stay two."""
     replaced = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in name)
     if len(replaced) <= MAX_NAME:
-        return replaced
+        return replaced or "/"  # only the root has no name, and it is no log
     import hashlib  # it loads OpenSSL, for names that hardly any log has
 
     digest = hashlib.blake2s(replaced.encode(), digest_size=4).hexdigest()

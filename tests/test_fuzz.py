@@ -196,10 +196,11 @@ def test_hostile_text_in_every_place(template: str, text: str) -> None:
     told = core.tick(now + 1000)
     for transition in told:
         raw = json.dumps(payload(transition), allow_nan=False)
-        assert set(json.loads(raw)) <= {"version", "id", *Transition.__dataclass_fields__}
+        assert set(json.loads(raw)) <= {"version", "id", "title", *FACTS, *Transition.__dataclass_fields__}
         assert "\x1b" not in raw
 
 
+FACTS = {"since", "failure", "rank", "node", "cost_gpu_hours", "advice", "line", "page_url", "runbook_url"}
 DUMPS = [
     "HF_TOKEN={}\n", "export WANDB_API_KEY={}\n", 'declare -x AWS_SECRET_ACCESS_KEY="{}"\n', "+ export PASSWORD={}\n", "++ NCCL_DEBUG=INFO TOKEN={}\n",
     "cmd = pdsh -S -f 1024 -w h1 export NCCL_DEBUG=INFO; export HF_TOKEN={}; cd /x; python pretrain.py\n", "SLURM_JWT={}\n",

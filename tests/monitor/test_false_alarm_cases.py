@@ -529,7 +529,7 @@ def test_every_kind_says_how_it_is_limited() -> None:
     assert {name for name, how in kinds.items() if how == "each"} == {"crash", "crash_loop", "crash_without_exit"}
     assert {name for name, how in kinds.items() if how == "level"} == {
         "slowdown", "divergence", "overflow_storm", "loss_scale_collapse", "memory_pressure", "checkpoint_overdue",
-        "launch_blocking",
+        "launch_blocking", "straggler",
     }  # fmt: skip
 
 

@@ -221,7 +221,8 @@ def ansi(lab: Lab) -> None:
 def no_permission(lab: Lab) -> None:
     lab.fault(call=["open", "fstat"], path=f"{lab.name}/", error="EACCES")
     lab.write(lab.units(2))
-    lab.daemon.wait(lambda: lab.daemon.value("megatron_run_state", lab.run(), 'state="lost"') == 1)
+    lab.daemon.wait(lambda: lab.daemon.value("megatron_monitor_sources", 'state="unreadable"') >= 1)
+    assert not lab.daemon.value("megatron_run_state", lab.run())  # what nobody has read begins no run
     lab.heal()
     lab.expect(timeout=60)
     lab.fault(call=["open"], path=f"{lab.name}/x.log", error="EACCES")

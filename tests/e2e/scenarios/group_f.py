@@ -52,19 +52,21 @@ def silent_tls_client(lab: Lab) -> None:
     assert daemon.address.startswith("https://")
     context = ssl.create_default_context(cafile=str(authority))
     host, _, port = daemon.address.removeprefix("https://").partition(":")
-    with ExitStack() as stack:
-        for _ in range(100):
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
-        began = time.monotonic()  # noqa: TID251
+
+    def page() -> bytes:
         with (
             socket.create_connection((host, int(port)), timeout=10) as plain,
             context.wrap_socket(plain, server_hostname=host) as client,
         ):
             client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            page = b""
-            while piece := client.recv(65536):
-                page += piece
-        assert b"megatron_iterations_total" in page
+            return b"".join(iter(lambda: client.recv(65536), b""))
+
+    daemon.wait(lambda: b"megatron_iterations_total" in page())
+    with ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+        began = time.monotonic()  # noqa: TID251
+        assert b"megatron_iterations_total" in page()
         assert time.monotonic() - began < slack(3.0)  # noqa: TID251
 
 
