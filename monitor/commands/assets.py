@@ -16,7 +16,7 @@ _KINDS = ("config.yaml", "LICENSE", "grafana/dashboards", "deploy")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
 @click.option("--force", is_flag=True, help="Write over files that differ.")
 def assets(directory: Path, force: bool) -> None:
-    """Write config.yaml, the dashboards, the rules and the files of deploy/ into DIR.
+    """Write the configuration, dashboards, rules and manifests of the installed package into DIR.
 
     A file that is there and differs is left, and named; then nothing is written.
     """

@@ -19,8 +19,9 @@ _LINES = 20_000  # a training shows its step lines long before
 @click.option("--name", default="ours", show_default=True, help="Its name: the label `dialect`.")
 @click.option("--show", metavar="NAME", help="Print the file of a built-in dialect instead, as an example.")
 def dialect(log: str | None, name: str, show: str | None) -> None:
-    r"""Propose a dialect file for LOG: the line that repeats with a growing number, its names and values, what they may
-    mean. It is for a person to correct, and is never used by itself.
+    r"""Propose a dialect file for LOG: the line that repeats with a growing number, and what its values may mean.
+
+    It is for a person to correct, and is never used by itself.
 
     \b
     Example:
