@@ -241,6 +241,7 @@ class HttpServer:
             accepted.close()
             raise
         writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+        transport.set_write_buffer_limits(high=0)  # `drain` waits for the last byte: what is left then was not taken
         try:
             await self._requests(reader, writer)
         except (OSError, TimeoutError, h11.LocalProtocolError) as error:

@@ -98,6 +98,21 @@ def test_slow_readers_give_way(serve: Serve) -> None:
         assert len(ask(server, "/large").text) == 8 << 20  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_who_reads_late_gets_the_whole_answer(serve: Serve, version: str) -> None:
+    """An answer that ends its connection and that the system cannot hold in one piece: every byte comes."""
+    for size in range(400_000, 1_200_000, 80_000):
+        server = serve(lambda _request, size=size: Reply(200, "text/plain", b"x" * size))
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(server.address)
+            client.settimeout(10)
+            client.sendall(f"GET / HTTP/{version}\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+            time.sleep(0.05)
+            got = b"".join(iter(lambda: client.recv(1 << 20), b""))
+        assert len(got.partition(b"\r\n\r\n")[2]) == size
+
+
 def test_who_pipelines_and_never_reads_holds_nobody_up(serve: Serve) -> None:
     """400 such clients: what the daemon is asked by others beside them is answered within a second."""
     page = b"x" * 20_000
