@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from monitor.run.breakdown.account import Timed
 from monitor.run.breakdown.attribution import Attribution, attribute
-from monitor.run.breakdown.profile import Profile, profile
+from monitor.run.breakdown.profile import OUTSIDE, Profile, profile
 
 _LINES = 48  # lines kept: 32 from before a shift, and the 16 at most in which it is found
 _BEFORE = 32
@@ -51,7 +51,9 @@ class Window(Struct):
         """Iterations are slower since `onset`; `before`: other launches, where it is one of them."""
         earlier = [line for line in self.lines if line.iteration < onset][-_BEFORE:]
         first = self.first if drifted or len(earlier) < _LEARN else None
-        self.before = before or first or profile(earlier)
+        usual = before or first or profile(earlier)
+        # a log that times its saves alone says nothing of an iteration
+        self.before = usual if usual is not None and usual.parts.keys() - {OUTSIDE} else None
         self.onset, self.found, self.during = onset, None, []
 
     def ended(self) -> None:
