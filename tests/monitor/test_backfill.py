@@ -97,6 +97,13 @@ def test_an_incident_fires_when_the_daemon_would_have_told_it(tmp_path: Path) ->
     assert critical[-1].value == 0.0
 
 
+def test_a_history_has_no_deadlines(tmp_path: Path) -> None:
+    """Rules compare them with the present: one of a log that ends just before now would be reported as a hang."""
+    found = points_of(invoke(str(simulated(tmp_path / "run.log"))).stdout)
+    assert "megatron_last_progress_timestamp_seconds" in found
+    assert "megatron_hang_deadline_timestamp_seconds" not in found
+
+
 def test_the_zone_of_the_log(tmp_path: Path) -> None:
     """Times are read in --timezone; instants among the values move with them."""
     log = simulated(tmp_path / "a.log")
