@@ -241,13 +241,16 @@ class HttpServer:
             accepted.close()
             raise
         writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
-        transport.set_write_buffer_limits(high=0)  # `drain` waits for the last byte: what is left then was not taken
+        # `drain` waits for the last byte: what is left of an answer then was not taken. At 0 TLS would wait for ever.
+        transport.set_write_buffer_limits(high=1, low=0)
+        answered = False
         try:
             await self._requests(reader, writer)
+            answered = True
         except (OSError, TimeoutError, h11.LocalProtocolError) as error:
             _log.debug("http: %s: %s", peer, error)
         finally:
-            transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+            writer.close() if answered else transport.abort()
 
     async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
