@@ -35,7 +35,7 @@ ALERTS = [rule for rule in rules() if "alert" in rule]
 
 def tool(*command: str | Path) -> subprocess.CompletedProcess[str]:
     """A program's outcome."""
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=60)
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.prometheus
