@@ -16,7 +16,7 @@ from monitor.detectors import DETECTORS, crash, hang
 from monitor.detectors.base import Detector, Verdict, recall
 from monitor.incidents import IncidentBook, Transition, judge
 from monitor.run.attempts import retire
-from monitor.run.ends import believe, settle
+from monitor.run.ends import believe, may_be_optional, settle
 from monitor.run.fold import fold, fold_timers
 from monitor.run.state import RunState
 from monitor.run.step import STEP_EVENTS, Step, step_of
@@ -200,6 +200,14 @@ class Judge:
     def crash_reported_at(self, run: Judged) -> float | None:
         """When the end of the launch is reported; None where none has failed."""
         return crash.due(run.state, self._crash)
+
+    def import_believed_at(self, run: Judged) -> float:
+        """When a failed import that nothing else calls an end is reported; 0 where there is none."""
+        state = run.state
+        failure = crash.ended_by(state)
+        if failure is None or not state.attempt.doubtful or not may_be_optional(failure, state.attempt.iterations):
+            return 0.0
+        return crash.due(state, self._crash) or 0.0
 
     def _verdicts(self, run: Judged, now: float) -> list[Verdict]:
         state = run.state

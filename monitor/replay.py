@@ -100,11 +100,11 @@ class Replay:
         return at
 
     def finish(self, after: float) -> Iterator[Transition]:
-        """The log has ended; `after` seconds more are watched. What became of a run that had not ended by then is
-        unknown.
+        """The log has ended; `after` seconds more are watched, or until a failed import is believed: nobody went on
+        behind it. What became of a run that had not ended by then is unknown.
         """
         last = self.now
-        yield from self.pass_until(last + after)
+        yield from self.pass_until(max(last + after, self._judge.import_believed_at(self.run) + 2 * _EPSILON))
         yield from self._judge.judge(self.run, self.now)
         settle(self.run.state, self.now, 0.0)  # what said that it was done, and nothing more, is done
         self.now = last

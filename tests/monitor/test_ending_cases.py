@@ -205,6 +205,17 @@ def test_the_processes_of_one_node_of_several() -> None:
         assert (played.state.phase, played.kinds()) == expected
 
 
+def test_a_finished_log_that_ends_with_a_failed_import() -> None:
+    """Plain python, no launcher's word: nobody went on behind it, so `replay` reports it, whatever `--after` says.
+    Near miss: one that set-up lines follow.
+    """
+    head = [text for _, text in cut()][:3]
+    for lines, expected in (([*head, IMPORT_ERROR], ["crash"]), ([IMPORT_ERROR, *head], [])):
+        entries = SourceReader().feed("".join(lines).encode())
+        found = replay(Judge(default_config(), repeats=False), "run", {"run": entries}, 10.0)
+        assert [item.incident for _, item in found if item is not None and not item.quiet] == expected
+
+
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_an_import_that_the_program_can_do_without_is_no_crash(ranks: int) -> None:
     """Caught and printed by the training script, by all ranks of a node; its set-up goes on a minute later."""
