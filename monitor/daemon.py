@@ -102,7 +102,6 @@ class Daemon:
         self._services.start()
         self._live.start(saved)
         self._core.outbox.receivers(notifier.name for notifier in self.config.notifiers)
-        self._slurm.start()
         self._executor.start()
         self._manager.ready()
 
@@ -257,7 +256,6 @@ class Daemon:
         self._core.outbox.receivers(notifier.name for notifier in config.notifiers)
         self._slurm.stop()
         self._slurm = SlurmClient(config.slurm, self.clock)
-        self._slurm.start()
         self._executor.settings = config.slurm
         self._live.reconfigure(config)
         self._hold_until = self.clock.monotonic() + _HOLD

@@ -9,10 +9,9 @@ from __future__ import annotations
 import glob
 import logging
 import os
-import queue
 import stat
-import threading
 
+from monitor.asking import Asking
 from monitor.clock import Clock
 from monitor.nodes.flight_recorder import LARGEST, Dump, NoDumpError, diagnose, rank_of, read_dump
 from monitor.run.dumps import DumpsAsked, DumpsRead
@@ -62,44 +61,8 @@ def _read(path: str, since: float) -> tuple[bytes, float] | None:
         return stream.read(LARGEST + 1), status.st_mtime
 
 
-class DumpReader:
-    """Started with the first question; `stop` leaves a call that hangs behind."""
+class DumpReader(Asking[DumpsAsked, DumpsRead]):
+    """Where too many wait a run gets an empty answer, and asks again."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._questions: queue.Queue[DumpsAsked | None] = queue.Queue(_WAITING)
-        self._answers: queue.SimpleQueue[DumpsRead] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def ask(self, asked: DumpsAsked) -> None:
-        """To be read when its turn comes; where too many wait the run asks again."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dumps", daemon=True)
-            self._thread.start()
-        try:
-            self._questions.put_nowait(asked)
-        except queue.Full:
-            self._answers.put(DumpsRead(asked))
-
-    def answers(self) -> list[DumpsRead]:
-        """Those since the last call."""
-        taken: list[DumpsRead] = []
-        while not self._answers.empty():
-            taken.append(self._answers.get_nowait())
-        return taken
-
-    def stop(self) -> None:
-        """End the thread after the files that it is in; nobody waits for that."""
-        while not self._questions.empty():
-            self._questions.get_nowait()
-        if self._thread is not None:
-            self._questions.put_nowait(None)
-
-    def _run(self) -> None:
-        while (asked := self._questions.get()) is not None:
-            try:
-                answer = read_dumps(asked, self._clock)
-            except Exception:  # noqa: BLE001 - a bug here must neither end the thread nor leave a run waiting
-                _log.exception("dumps of run=%r", asked.run)
-                answer = DumpsRead(asked)
-            self._answers.put(answer)
+        super().__init__("dumps", lambda asked: read_dumps(asked, clock), lambda asked, _: DumpsRead(asked), _WAITING)

@@ -7,11 +7,10 @@ asked, and how often, is the caller's business (monitor/core/jobs.py); here each
 from __future__ import annotations
 
 import logging
-import queue
 import shutil
-import threading
 from typing import Final
 
+from monitor.asking import Asking
 from monitor.clock import Clock
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.process import run
@@ -52,51 +51,15 @@ def look_up(settings: SlurmSettings, clock: Clock, question: JobQuestion) -> Job
         return JobAnswered(question, problem=str(error))
 
 
-class SlurmClient:
-    """Started at once; `stop` leaves a call that hangs behind."""
+class SlurmClient(Asking[JobQuestion, JobAnswered]):
+    """Without `scontrol` nothing is ever asked: see `available`."""
 
     def __init__(self, settings: SlurmSettings, clock: Clock) -> None:
-        """Without `scontrol` nothing is ever asked: see `available`."""
-        self._settings = settings
-        self._clock = clock
-        self._questions: queue.Queue[JobQuestion | None] = queue.Queue(_WAITING)
-        self._answers: queue.SimpleQueue[JobAnswered] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        super().__init__("slurm", lambda question: look_up(settings, clock, question), _unanswered, _WAITING)
         self.available = settings.enabled and program(settings, "scontrol") is not None
         """Whether there is anybody to ask."""
 
-    def start(self) -> None:
-        """Begin to answer."""
-        if self.available:
-            self._thread = threading.Thread(target=self._run, name="slurm", daemon=True)
-            self._thread.start()
 
-    def ask(self, question: JobQuestion) -> None:
-        """To be asked when its turn comes."""
-        try:
-            self._questions.put_nowait(question)
-        except queue.Full:
-            self._answers.put(JobAnswered(question, problem="too many questions wait for Slurm"))
-
-    def answers(self) -> list[JobAnswered]:
-        """Those since the last call."""
-        taken: list[JobAnswered] = []
-        while not self._answers.empty():
-            taken.append(self._answers.get_nowait())
-        return taken
-
-    def stop(self) -> None:
-        """End the thread after the call that it is in; nobody waits for that."""
-        while not self._questions.empty():
-            self._questions.get_nowait()
-        if self._thread is not None:
-            self._questions.put_nowait(None)
-
-    def _run(self) -> None:
-        while (question := self._questions.get()) is not None:
-            try:
-                answer = look_up(self._settings, self._clock, question)
-            except Exception as error:  # noqa: BLE001 - a bug here must neither end the thread nor leave a run waiting
-                _log.exception("slurm job=%s", question.job)
-                answer = JobAnswered(question, problem=f"{type(error).__name__} in the client")
-            self._answers.put(answer)
+def _unanswered(question: JobQuestion, error: Exception | None) -> JobAnswered:
+    why = "too many questions wait for Slurm" if error is None else f"{type(error).__name__} in the client"
+    return JobAnswered(question, problem=why)
