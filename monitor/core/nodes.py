@@ -1,4 +1,5 @@
-"""The record of the nodes as it is shown: worked out anew when a launch has begun or ended, and not too often.
+"""The record of the nodes: what runs add to it, and how it is shown: worked out anew when a launch has begun or ended,
+and not too often.
 
 A look takes about a microsecond for each node of each launch, so that 2,000 launches of 100 nodes take the loop a fifth
 of a second: the next look comes a thousand times as much later. The record changes when launches begin or end.
@@ -6,11 +7,13 @@ of a second: the next look comes a thousand times as much later. The record chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from monitor.core.runs import Run
 from monitor.nodes.record import Ledger
 from monitor.nodes.standing import standings
+from monitor.run.launches import launch_of
 
 _ROWS = 500
 _SUSPECTS = 20  # series: more nodes than that are no suspects but a cluster that is down
@@ -18,9 +21,10 @@ _PAUSE = 1e-3  # seconds for each node of each launch
 
 
 @dataclass(slots=True)
-class NodeView:
-    """What was last worked out."""
+class Nodes:
+    """The launches of all runs, over restarts, and what was last worked out of them."""
 
+    ledger: Ledger = field(default_factory=Ledger)
     stale: bool = True
     rows: tuple[dict[str, Any], ...] = ()
     """As JSON, nodes to which something happened."""
@@ -30,13 +34,30 @@ class NodeView:
     due_at: float = float("-inf")
     """An instant."""
 
-    def shown(self, ledger: Ledger, now: float) -> NodeView:
+    def record(self, run: Run) -> bool:
+        """Put what is new of the run's launches into the record; False if nothing is."""
+        state = run.state
+        changed = [self.ledger.put(launch) for launch in state.launches]
+        state.launches.clear()
+        attempt, failure = state.attempt, state.failure
+        known = (
+            attempt.number, state.phase, state.hung, attempt.doubtful, len(attempt.faults), len(attempt.collectives),
+            len(attempt.nodes), attempt.dumped, failure and (failure.failure, failure.node, failure.rank),
+        )  # fmt: skip
+        if state.proven and known != run.recorded:
+            run.recorded = known
+            launch = launch_of(state)
+            changed.append(launch is not None and self.ledger.put(launch))
+        self.stale = self.stale or any(changed)
+        return any(changed)
+
+    def shown(self, now: float) -> Nodes:
         """Up to date, or as it was if it is too soon."""
         if not self.stale or now < self.due_at:
             return self
-        found = standings(ledger)
+        found = standings(self.ledger)
         eventful = [one for one in found if one.stands_out or one.named.seen or one.hangs or one.chance < 1.0]
-        self.stale, self.due_at = False, now + _PAUSE * ledger.members
+        self.stale, self.due_at = False, now + _PAUSE * self.ledger.members
         self.rows, self.in_all = tuple(one.to_json() for one in eventful[:_ROWS]), len(found)
         self.suspects = tuple(((one.node,), float(one.observations)) for one in found[:_SUSPECTS] if one.stands_out)
         return self

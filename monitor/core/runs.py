@@ -11,10 +11,8 @@ from monitor.detectors import hang
 from monitor.judgement import Judged
 from monitor.metrics import RunSnapshot
 from monitor.naming import experiment_name
-from monitor.nodes.record import Ledger
 from monitor.run.dumps import Looked
 from monitor.run.history import History
-from monitor.run.launches import launch_of
 from monitor.run.phases import ENDED
 from monitor.run.state import Experiment, RunState
 from parsers.events import LogEvent
@@ -199,20 +197,3 @@ def _just_died(run: Run, now: float) -> bool:
         return False
     told, died = state.log_clock_last, state.unix(state.failure.at)
     return told is None or died is None or abs(died - told) < _ZONES
-
-
-def record_launches(run: Run, ledger: Ledger) -> bool:
-    """Put what is new of the run's launches into the record of the nodes; False if nothing is."""
-    state = run.state
-    changed = [ledger.put(launch) for launch in state.launches]
-    state.launches.clear()
-    attempt, failure = state.attempt, state.failure
-    known = (
-        attempt.number, state.phase, state.hung, attempt.doubtful, len(attempt.faults), len(attempt.collectives),
-        len(attempt.nodes), attempt.dumped, failure and (failure.failure, failure.node, failure.rank),
-    )  # fmt: skip
-    if state.proven and known != run.recorded:
-        run.recorded = known
-        launch = launch_of(state)
-        changed.append(launch is not None and ledger.put(launch))
-    return any(changed)

@@ -122,7 +122,7 @@ def test_a_detector_that_raises(monkeypatch: pytest.MonkeyPatch, detector: str, 
         two.step()
     for kind in row.listens:
         entry = LogEvent(9, "x", _event(kind), b"")
-        two.core._fold(two.core.sources["/l/bad.log"], [entry], two.now, two.now)
+        two.core.folding.take(two.core.sources["/l/bad.log"], [entry], two.now, two.now)
     two.step()
     two.step()
     assert two.put_aside() == {"run": 1.0}
@@ -252,7 +252,7 @@ def test_each_field_of_each_event(kind: type[Event]) -> None:
     two.step()
     two.step()
     for place, event in enumerate(_variants(kind, beyond=False)):
-        two.core._fold(two.core.sources["/l/bad.log"], [LogEvent(place, "x", event, b"x")], two.now, two.now)
+        two.core.folding.take(two.core.sources["/l/bad.log"], [LogEvent(place, "x", event, b"x")], two.now, two.now)
         two.told += two.core.tick(two.now)
         if place % 32 == 0:
             two.step()
@@ -267,7 +267,7 @@ def test_each_field_of_each_event(kind: type[Event]) -> None:
     two.check_good()
     for event in _variants(kind, beyond=True):
         two = Two()
-        two.core._fold(two.core.sources["/l/bad.log"], [LogEvent(1, "x", event, b"x")], two.now, two.now)
+        two.core.folding.take(two.core.sources["/l/bad.log"], [LogEvent(1, "x", event, b"x")], two.now, two.now)
         two.step()
         two.core.snapshot(two.now)
         two.saved()

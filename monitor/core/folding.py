@@ -1,0 +1,172 @@
+"""Folding: the events of one source into the run that they belong to, or held until that is known.
+
+Two kinds wait. Set-up lines wait for the arguments, which tell which experiment of the log they begin. What surrounds
+the training loop (ends and failures in a file of its own) waits until the loop's own file is read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Sequence
+
+from monitor.core.runs import Run, being_copied, found_again
+from monitor.core.sources import Source
+from monitor.core.watched import Watched
+from monitor.judgement import Judged
+from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING
+from monitor.run.log_clock import log_clock
+from parsers.events import (
+    CollectiveStatus,
+    FailureSeen,
+    IterationLogged,
+    LogEvent,
+    ProcessExited,
+    ProcessTerminated,
+    TracebackSeen,
+    WatchdogTimedOut,
+)
+
+_SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
+
+
+class Folding:
+    """Which source's set-up lines are held, and since when."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
+
+    def take(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
+        """Take the events of one delivery, which were written (read, while they come live) at `at`."""
+        if not entries:
+            return
+        kinds = Counter(entry.event.kind for entry in entries)
+        self._watched.counters.add_events(kinds, entries)
+        if source.experiments.held or not BOUNDS.isdisjoint(kinds):
+            self._take_by_experiment(source, entries, at, now)
+        else:
+            self._fold_into(self._watched.run_of(source, now), source, entries, at, now)
+
+    def _take_by_experiment(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
+        """The same where set-up lines are among them: each after what stands before it, for that tells whose it is."""
+        experiments, ready = source.experiments, list[LogEvent]()
+        for entry in entries:
+            if not experiments.held and entry.event.kind not in BOUNDS:
+                ready.append(entry)
+                continue
+            run = self._watched.run_of(source, now)
+            self._fold_into(run, source, ready, at, now)
+            ready.clear()
+            number = experiments.number
+            due = experiments.take(entry, at, run.state if run is not None else None)
+            self._watched.sources.note_experiment(source)
+            if experiments.number != number:
+                self._begin_experiment(source, run, due[0][1], now)
+            for event, written in due:
+                self._fold_into(self._watched.run_of(source, now), source, (event,), written, now)
+        self._fold_into(self._watched.run_of(source, now), source, ready, at, now)
+        if experiments.held:
+            self._holding.setdefault(source.name, now)
+        else:
+            self._holding.pop(source.name, None)
+
+    def release(self, source: Source, now: float) -> None:
+        """What is held of the source belongs to the run that it last wrote of."""
+        self._holding.pop(source.name, None)
+        for entry, at in source.experiments.release():
+            self._fold_into(self._watched.run_of(source, now), source, (entry,), at, now)
+
+    def holders(self) -> list[Source]:
+        """The sources of which lines are held."""
+        sources = map(self._watched.sources.get, self._holding)
+        return [source for source in sources if source is not None and source.experiments.held]
+
+    def _begin_experiment(self, source: Source, before: Run | None, at: float, now: float) -> None:
+        """The source writes of another experiment from now on; the run `before` is over."""
+        run = self._watched.run_of(source, now)
+        if run is None or run is before or self._watched.sources.current(source.run) != run.state.name:
+            return  # a rank's own file that comes behind
+        run.archived = False  # a sweep may come back to one
+        if before is None:
+            return
+        run.deferred, before.deferred, run.backlog_at = before.deferred + run.deferred, [], before.backlog_at
+        self._watched.of_run(before, lambda: self._watched.judge.retire(before, at))
+        self._watched.schedule.request(before)
+        self._watched.save_soon = True
+
+    def _fold_into(self, run: Run | None, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
+        if run is None or not entries or run.failed:
+            return
+        state = run.state
+        if source.name not in state.sources:
+            state.sources.append(source.name)
+        if not source.caught_up:
+            run.backlog_at = now
+            entries = _taken_now(run, source, entries, at)
+        if state.lost:
+            found_again(run, now)
+        before, stamped, read_at = state.progress_at, state.progress_clock, state.read_at
+        self._watched.of_run(run, lambda: self._watched.judge.take(run, entries, source.name, at, source.caught_up))
+        if run.archived and source.caught_up and state.progress_at != before:
+            run.archived = being_copied(state, stamped, now - read_at, now)  # else it moves
+        state.read_at = now
+        run.dirty = True
+        trains = source.caught_up and all(type(entry.event) is IterationLogged for entry in entries)
+        if run.book.open or run.book.pending or not run.judged_at or not trains:
+            self._watched.schedule.request(run)  # else a detector that an iteration changes has judged at once
+
+    def take_deferred(self, run: Run, now: float) -> None:
+        """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
+        self._watched.of_run(run, lambda: self._take_held_back(run))
+        self._watched.schedule.request(run)
+        new = all(source.new for source in self._watched.sources.by_name.values() if source.run == run.state.name)
+        self._watched.archive_or_watch(run, now, new=new)
+
+    def _take_held_back(self, run: Run) -> tuple[()]:
+        last = run.state.log_clock_last
+        for entry, source, at in run.deferred:
+            logged = log_clock(entry.event.logged_at)
+            if last is None or logged is None or logged >= last:
+                self._watched.judge.take(run, (entry,), source, at, False)
+        run.deferred.clear()
+        return ()
+
+    def release_overdue(self, now: float) -> None:
+        """The arguments did not come: what was held for them is folded."""
+        for source in self.holders():
+            if not 0.0 <= now - self._holding[source.name] < HELD_SECONDS:
+                self.release(source, now)
+
+    def complete(self, run: Run) -> Judged:
+        """As it is saved. Lines that wait lie before the saved offsets: in what is saved they count now or never."""
+        run.state.history.flush()
+        holding = [one for one in self.holders() if self._watched.current(one) is run]
+        if run.deferred or holding:
+            run = Run(copy.deepcopy(run.state), copy.deepcopy(run.book), run.archived, deferred=list(run.deferred))
+            for source in holding:
+                for entry, at in source.experiments.held:
+                    self._watched.judge.take(run, (entry,), source.name, at, source.caught_up)
+            self._take_held_back(run)
+        return Judged(run.state, run.book, run.archived)
+
+    def drop(self, name: str) -> None:
+        """What is held of that source is of no use any more."""
+        self._holding.pop(name, None)
+
+
+def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float) -> Sequence[LogEvent]:
+    """What of a backlog is folded at once. Ends and failures that stand in a file before any line of the training loop
+    are deferred: its file may be read later, and its lines come first. What libraries say of the layout and of
+    themselves stands in either of a job's two files.
+    """
+    if source.has_steps:
+        return entries
+    taken: list[LogEvent] = []
+    for entry in entries:
+        if not source.has_steps and isinstance(entry.event, _SURROUNDING):
+            run.deferred.append((entry, source.name, at))
+        else:
+            source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in OPENING)
+            taken.append(entry)
+    return taken

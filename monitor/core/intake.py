@@ -1,0 +1,255 @@
+"""Intake: each message of the follower, to the source it concerns. `handle` is where one may fail alone (aside.py)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from monitor.core.folding import Folding
+from monitor.core.runs import not_listened
+from monitor.core.sources import Source
+from monitor.core.watched import Watched
+from monitor.follow.messages import (
+    CaughtUp,
+    Data,
+    Gone,
+    Message,
+    Opened,
+    Readable,
+    Restarted,
+    Scanned,
+    Unheard,
+    Unreadable,
+)
+from monitor.naming import run_name
+from monitor.run.phases import ENDED
+
+_log = logging.getLogger(__name__)
+
+
+class Intake:
+    """What is known of the files and mounts beside the sources that are followed."""
+
+    def __init__(self, watched: Watched, folding: Folding) -> None:
+        self._watched = watched
+        self._folding = folding
+        self.unreadable: dict[str, str] = {}
+        """Source -> what the system said, of all that cannot be read, a training or not."""
+        self.scanned: set[str] = set()
+        """Mounts that were searched to the end at least once."""
+        self._deaf: dict[str, float] = {}  # mount -> since when nobody listens to it
+        self._heard_again: dict[str, float] = {}  # mount -> when somebody listened again after the last lapse
+
+    def handle(self, message: Message, now: float) -> None:
+        """Take one message of the follower. What fails at it costs its source alone."""
+        try:
+            self._handle(message, now)
+        except Exception as error:  # noqa: BLE001 - the boundary of a source
+            self._put_aside(message, error, now)
+
+    def _handle(self, message: Message, now: float) -> None:
+        match message:
+            case Opened():
+                self._opened(message)
+            case Scanned():
+                self._scanned(message)
+            case Unreadable() | Readable():
+                self._access(message, now)
+            case Unheard():
+                self._unheard(message, now)
+            case _:
+                source = self._watched.sources.get(message.source)
+                if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
+                    self._of_source(source, message, now)
+        if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
+            self._watched.changed = True
+
+    def _of_source(self, source: Source, message: Data | Restarted | CaughtUp | Gone, now: float) -> None:
+        match message:
+            case Data():
+                self._data(source, message, now)
+            case Restarted():
+                self._restarted(source, message, now)
+            case CaughtUp():
+                self._caught_up(source, now)
+            case Gone():
+                self._gone(source, now)
+
+    def _put_aside(self, message: Message, error: Exception, now: float) -> None:
+        name = "" if isinstance(message, Scanned | Unheard) else message.source
+        why, source = self._watched.aside.note("source", name, error), self._watched.sources.get(name)
+        if source is None:
+            return
+        source.failed = why
+        self._finish(source, now)
+        self._folding.drop(name)
+        self._note_unreadable(source, why, now)
+
+    def _note_unreadable(self, source: Source, why: str, now: float) -> None:
+        """A run that is there hears of it; no run begins."""
+        run = self._watched.current(source)
+        if run is not None:
+            run.state.unreadable[source.name] = why
+            self._watched.runs.note_lost(run, self._watched.sources.of_run(source.run), now)
+            self._watched.schedule.request(run)
+
+    def _note_readable(self, source: Source, now: float) -> None:
+        run = self._watched.current(source)
+        if run is not None and run.state.unreadable.pop(source.name, None) is not None:
+            self._watched.runs.note_lost(run, self._watched.sources.of_run(source.run), now)
+            self._watched.schedule.request(run)
+
+    def _opened(self, message: Opened) -> None:
+        name = run_name(message.path, message.path, self._watched.config.runs)
+        saved = self._watched.saved.claim_source(message.source)
+        if saved is not None:  # another file under the same path goes on with the same run, as it would live
+            self._watched.runs.claim(self._watched.saved, saved.run, name)
+        before = self._watched.sources.get(message.source)
+        known = saved.experiments if saved is not None else before.experiments if before is not None else None
+        self._drop(message.source)
+        reader = saved.reader if saved is not None and message.resumed else None
+        for run in self._watched.runs.by_name.values():
+            if saved is not None and run.log == name:
+                run.away_since = saved.saved_at
+        opened = self._watched.sources.open(message, name, self._watched.rules, reader, known)
+        opened.new = bool(self.scanned) and saved is None
+
+    def _drop(self, name: str) -> None:
+        source = self._watched.sources.get(name)
+        if source is not None:
+            self._watched.counters.add_lines(source)
+            self._watched.sources.drop(source)
+            self._folding.drop(name)
+
+    def _data(self, source: Source, message: Data, now: float) -> None:
+        entries = source.feed(message)
+        self._watched.counters.add_bytes(len(message.data), message.at)
+        # Stamped by another thread off the wall clock: one that was set in between must put progress neither into the
+        # future nor before the last reading. Risk left: this one reading is dated up to that much too early.
+        at = min(message.at - self._watched.wall_offset, now)
+        if source.caught_up:
+            at = source.read_at = max(at, source.read_at, self._heard_again.get(source.mount, at))
+        else:
+            at = min(at, message.mtime - self._watched.wall_offset)
+        self._folding.take(source, entries, at, now)
+
+    def _flush(self, source: Source, now: float) -> None:
+        """No more will come: what it ends with, without a line end, counts."""
+        if source.failed:
+            return
+        self._folding.take(source, source.reader.flush(), source.mtime - self._watched.wall_offset, now)
+        self._folding.release(source, now)
+
+    def _restarted(self, source: Source, message: Restarted, now: float) -> None:
+        if message.reason != "truncated":  # what a rotated file ended with was its last line
+            self._flush(source, now)
+        self._watched.counters.add_lines(source)
+        self._watched.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
+        if source.failed:
+            self._watched.aside.forget("source", source.name)
+            self._note_readable(source, now)
+        source.restart(self._watched.rules, message)
+        self._watched.save_soon = True
+        _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
+
+    def _caught_up(self, source: Source, now: float) -> None:
+        if source.caught_up:
+            return
+        self._folding.release(source, now)
+        self._finish(source, now)
+        run = self._watched.runs.get(self._watched.sources.current(source.run))
+        untrained = run is None or not run.state.proven
+        if untrained and not source.untrained_logged and source.reader.fed_bytes:
+            source.untrained_logged = True
+            _log.info("source=%s no training line in %d lines", source.path, source.reader.lines)
+
+    def _access(self, message: Unreadable | Readable, now: float) -> None:
+        """A file cannot be read, or can be again; it need not have been opened before."""
+        source = self._watched.sources.get(message.source)
+        log = source.run if source else run_name(message.source, message.source, self._watched.config.runs)
+        name = self._watched.sources.current(log, source)
+        if isinstance(message, Readable):
+            run = self._watched.runs.get(name)
+            if run is not None:
+                run.state.unreadable.pop(message.source, None)
+            self.unreadable.pop(message.source, None)
+        else:
+            if (
+                self._watched.runs.get(log) is None
+            ):  # one that is known from before: none begins by what nobody can read
+                self._watched.runs.claim(self._watched.saved, log, log)
+                self._watched.runs.archive_stale(self._watched.runs.get(log), now)
+            run = self._watched.runs.get(name)
+            if run is not None:
+                run.state.unreadable[message.source] = message.message
+            if source is not None:
+                self._finish(source, now)  # the run does not wait for what cannot be read
+            if message.source not in self.unreadable:
+                _log.warning("source=%s unreadable: %s", message.source, message.message)
+            self.unreadable[message.source] = message.message
+        if run is not None:
+            self._watched.schedule.request(run)
+            self._watched.runs.note_lost(run, self._watched.sources.of_run(log), now)
+
+    def _finish(self, source: Source, now: float) -> None:
+        """It was read to its end, or cannot be read: its run is known as far as it ever will be."""
+        if source.caught_up:
+            return
+        self._watched.sources.finish(source)
+        run = self._watched.runs.get(self._watched.sources.current(source.run))
+        if run is not None and run.state.proven and not self._watched.sources.catching_up(source.run):
+            self._watched.schedule.request(run)
+            self._watched.archive_or_watch(run, now, new=source.new)
+
+    def _gone(self, source: Source, now: float) -> None:
+        self._flush(source, now)
+        run = self._watched.current(source)
+        if run is None:
+            return
+        if run.state.live and run.state.phase not in ENDED:
+            run.state.unreadable[source.name] = "the file was deleted"
+            self._watched.runs.note_lost(run, self._watched.sources.of_run(source.run), now)
+        self._watched.schedule.request(run)
+        self._watched.save_soon = True
+        self._watched.counters.add_lines(source)
+        source.restart(self._watched.rules)
+
+    def listen(self, deaf: Mapping[str, float]) -> None:
+        """Since these instants nobody listens to these mounts, and to all others somebody does. What has been read was
+        handled before.
+        """
+        if deaf.keys() == self._deaf.keys():
+            return
+        runs = self._watched.sources.of_mounts(deaf.keys() ^ self._deaf.keys())
+        self._deaf = dict(deaf)
+        for run in self._watched.runs.by_name.values():
+            if run.log in runs:
+                run.state.deaf_since = min((deaf[mount] for mount in runs[run.log] if mount in deaf), default=None)
+                self._watched.schedule.request(run)
+
+    def _unheard(self, message: Unheard, now: float) -> None:
+        """Nobody listened for a while, and what was written meanwhile comes now: that time is no silence of a run."""
+        self._heard_again[message.mount] = now
+        runs = self._watched.sources.of_mounts((message.mount,))
+        for run in self._watched.runs.by_name.values():
+            if run.log in runs:
+                not_listened(run.state, message.seconds, now)
+        self._watched.counts.add("unheard_seconds_total", message.mount, by=message.seconds)
+        _log.warning("mount=%s nobody listened for %.1f s: that time is no silence", message.mount, message.seconds)
+
+    def _scanned(self, message: Scanned) -> None:
+        self.scanned.add(message.mount)
+        for name in message.forgotten:
+            self._drop(name)
+            self.unreadable.pop(name, None)
+        self._watched.counts.add("stat_calls_total", by=message.stats)
+        for name, count in message.errors.items():
+            self._watched.counts.add("io_errors_total", name, by=count)
+
+    def flush(self, now: float) -> None:
+        """No more will come from any source."""
+        for source in self._watched.sources.by_name.values():
+            self._flush(source, now)
+        for name, run in self._watched.runs.by_name.items():
+            if name == self._watched.sources.current(run.log):
+                self._folding.take_deferred(run, now)

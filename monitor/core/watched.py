@@ -1,0 +1,106 @@
+"""What the rooms of the core work on together: the followed files, the runs, when they are judged, what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from monitor.config import Config
+from monitor.core.aside import Aside
+from monitor.core.counters import Counters
+from monitor.core.runs import Run, Runs, came_back
+from monitor.core.saved import Saved
+from monitor.core.schedule import Schedule
+from monitor.core.sources import Source, Sources
+from monitor.incidents import Transition
+from monitor.judgement import Judge
+from monitor.metrics import MonitorCounts
+from monitor.reading import own_rules
+from monitor.run.state import Experiment
+
+
+class Watched:
+    """One of each, for the loop's thread alone. Instants are those of the core."""
+
+    def __init__(self, config: Config, judge: Judge, *, charts: bool) -> None:
+        """`charts`: whether what the charts draw is kept."""
+        self._charts = charts
+        self.wall_offset = 0.0
+        self.counters = Counters()
+        self.aside = Aside(self.counters.counts)
+        self.transitions: list[Transition] = []
+        """Those since the last tick."""
+        self.changed = False
+        """Something worth saving happened since the flag was last cleared."""
+        self.save_soon = False
+        """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
+        self.saved = Saved()
+        """What of the state file no source has claimed yet."""
+        self.begin(config, judge)
+
+    def begin(self, config: Config, judge: Judge) -> None:
+        """Nothing is followed, and nothing is known of any run."""
+        self.config, self.rules, self.judge = config, own_rules(config), judge
+        self.sources, self.runs = Sources(), Runs(config, charts=self._charts)
+        self.runs.wall_offset = self.wall_offset
+        self.schedule = Schedule(judge)
+
+    @property
+    def counts(self) -> MonitorCounts:
+        """What the monitor counts of itself."""
+        return self.counters.counts
+
+    def set_wall_offset(self, seconds: float) -> None:
+        """Unix time less an instant."""
+        if seconds != self.wall_offset:
+            self.wall_offset = self.runs.wall_offset = seconds
+            self.changed = True
+            for run in self.runs.by_name.values():
+                run.state.wall_offset = seconds
+                self.schedule.request(run)
+
+    def of_run(self, run: Run, do: Callable[[], Sequence[Transition]], *, failed: bool = False) -> None:
+        """What is done with a run (`failed`: with one that was put aside); its transitions are kept. What fails at it
+        costs the run alone.
+        """
+        if bool(run.failed) is not failed:
+            return
+        try:
+            self.transitions += do()
+        except Exception as error:  # noqa: BLE001 - the boundary of a run
+            why = self.aside.note("run", run.state.name, error)
+            run.failed = f"not watched until the monitor is restarted: {why}; the traceback stands in the monitor's log"
+            run.state.lost = True
+            self.schedule.request(run)
+
+    def archive_or_watch(self, run: Run, now: float, *, new: bool) -> None:
+        """Its files were read to their ends, as far as they are known."""
+
+        def do() -> tuple[()]:
+            came_back(run, now)
+            self.runs.archive_or_watch(run, now, new=new)
+            return ()
+
+        self.of_run(run, do)
+
+    def current(self, source: Source) -> Run | None:
+        """The run that the source's lines belong to now, if it has begun."""
+        return self.runs.get(self.sources.current(source.run, source))
+
+    def run_of(self, source: Source, now: float) -> Run | None:
+        """The run that the source's lines belong to now, new or saved; None if too many live that are watched."""
+        name = self.sources.current(source.run, source)
+        run = self.runs.get(name)
+        if run is not None:
+            return run
+        if self.runs.full:
+            dropped = self.runs.make_room(self.sources.catching_up)
+            self.counts.add("runs_dropped_total", "refused" if dropped is None else "dead")
+            if dropped is None:
+                return None
+        experiment = None
+        if name == source.run:
+            self.runs.claim(self.saved, name, name)  # saved, and a file of it came first that was not there then
+        else:
+            own = self.sources.latest(source)
+            experiment = Experiment(source.run, own.number, own.label)
+        return self.runs.get(name) or self.runs.begin(name, now, experiment)
