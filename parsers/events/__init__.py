@@ -1,0 +1,143 @@
+"""Every fact that a training log can state.
+
+Events are past-tense facts: frozen, slotted, keyword-only. A value that the line did not carry is `None`, never 0.
+Units are seconds, bytes, samples, TFLOP/s per GPU; the parsers convert at their edge. Nothing here imports what knows
+an event, so that everything may import it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parsers.events.base import ANSI, MAX_TEXT, Event, LogEvent, text_of
+from parsers.events.checkpoints import (
+    CheckpointFileWritten,
+    CheckpointLoaded,
+    CheckpointLoadStarted,
+    CheckpointNotFound,
+    CheckpointSaved,
+    CheckpointSaveScheduled,
+    CheckpointSaveStarted,
+)
+from parsers.events.ends import (
+    CollectiveStatus,
+    ExitReason,
+    Failure,
+    FailureSeen,
+    ProcessExited,
+    ProcessTerminated,
+    ProgramExited,
+    TracebackSeen,
+    WatchdogTimedOut,
+)
+from parsers.events.loop import (
+    EngineStepLogged,
+    EvaluationProgressed,
+    IterationLogged,
+    TrainerLogged,
+    TrainerProgressed,
+    TrainerSetting,
+    TrainerSummary,
+    ValidationLogged,
+)
+from parsers.events.others import (
+    CustomProgressLogged,
+    CustomValueLogged,
+    LineDiscarded,
+    Malformed,
+)
+from parsers.events.reports import (
+    LossScaleExhausted,
+    MemoryReported,
+    OverflowSkipped,
+    StragglerReported,
+    ThroughputReported,
+    TimersReported,
+)
+from parsers.events.setup import (
+    ArgumentsDumped,
+    BatchSizeRampupPlanned,
+    EnvironmentVariableSeen,
+    IterationsSkipped,
+    Milestone,
+    MilestoneReached,
+    ModelSettingLogged,
+    ParametersCounted,
+    SizesTold,
+    SoftwareSeen,
+    TimeShown,
+    TopologyLogged,
+)
+
+__all__ = [
+    "ANSI",
+    "EVENT_TYPES",
+    "MAX_TEXT",
+    "ArgumentsDumped",
+    "BatchSizeRampupPlanned",
+    "CheckpointFileWritten",
+    "CheckpointLoadStarted",
+    "CheckpointLoaded",
+    "CheckpointNotFound",
+    "CheckpointSaveScheduled",
+    "CheckpointSaveStarted",
+    "CheckpointSaved",
+    "CollectiveStatus",
+    "CustomProgressLogged",
+    "CustomValueLogged",
+    "EngineStepLogged",
+    "EnvironmentVariableSeen",
+    "EvaluationProgressed",
+    "Event",
+    "ExitReason",
+    "Failure",
+    "FailureSeen",
+    "IterationLogged",
+    "IterationsSkipped",
+    "LineDiscarded",
+    "LogEvent",
+    "LossScaleExhausted",
+    "Malformed",
+    "MemoryReported",
+    "Milestone",
+    "MilestoneReached",
+    "ModelSettingLogged",
+    "OverflowSkipped",
+    "ParametersCounted",
+    "ProcessExited",
+    "ProcessTerminated",
+    "ProgramExited",
+    "SizesTold",
+    "SoftwareSeen",
+    "StragglerReported",
+    "ThroughputReported",
+    "TimeShown",
+    "TimersReported",
+    "TopologyLogged",
+    "TracebackSeen",
+    "TrainerLogged",
+    "TrainerProgressed",
+    "TrainerSetting",
+    "TrainerSummary",
+    "ValidationLogged",
+    "WatchdogTimedOut",
+    "text_of",
+    "to_fields",
+]
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in list(globals().values())
+    if isinstance(cls, type) and issubclass(cls, Event) and cls is not Event
+}
+
+
+def to_fields(event: Event) -> dict[str, Any]:
+    """The event as plain data, absent values and empty collections left out, for `parse --json`."""
+    out: dict[str, Any] = {"event": event.kind}
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        if value is None or value == {} or value == "":
+            continue
+        out[name] = value
+    return out

@@ -1,0 +1,51 @@
+"""What every event has, and where it stood."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+import msgspec
+
+from parsers.redaction import masked
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""Colours and other escapes of a terminal."""
+MAX_TEXT = 2000
+"""Characters of a line that are kept as evidence."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """One fact. `rank` is global where the log tells it; `logged_at` is ISO 8601 as printed, zone only if printed."""
+
+    kind: ClassVar[str] = ""
+    proves_training: ClassVar[bool] = True
+    """False for lines that programs other than a training print too: they alone make no run."""
+    redrawn: ClassVar[bool] = False
+    """True where the same line once more says nothing new: who judges does not read it again."""
+
+    rank: int | None = None
+    node: str | None = None
+    logged_at: str | None = None
+
+
+class LogEvent(msgspec.Struct, gc=False):
+    """An event and where it stood: physical line (counted by newlines, from 1), the rule that read it, the line."""
+
+    line: int
+    rule: str
+    event: Event
+    raw: bytes | str
+
+    @property
+    def text(self) -> str:
+        """The line as a person reads it."""
+        return text_of(self.raw)
+
+
+def text_of(raw: bytes | str) -> str:
+    """A line without terminal colours, secrets and the blanks around it, at most MAX_TEXT characters."""
+    text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    return masked(text).strip()[:MAX_TEXT]

@@ -1,0 +1,148 @@
+"""The training loop and its evaluations: steps, progress, summaries."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from msgspec import field
+
+from parsers.dialects import MEGATRON_LM
+from parsers.events.base import Event
+
+
+class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
+    """The training loop's own line (Megatron and its forks, gpt-neox)."""
+
+    kind: ClassVar[str] = "iteration"
+
+    iteration: int
+    train_iterations: int | None = None
+    consumed_samples: int | None = None
+    consumed_tokens: int | None = None
+    seconds_per_iteration: float | None = None
+    learning_rate: float | None = None
+    global_batch_size: int | None = None
+    lm_loss: float | None = None
+    loss_scale: float | None = None
+    grad_norm: float | None = None
+    params_norm: float | None = None
+    num_zeros: float | None = None
+    skipped_iterations: int | None = None
+    nan_iterations: int | None = None
+    samples_per_second: float | None = None
+    tokens_per_second_per_gpu: float | None = None
+    tokens_per_second: float | None = None
+    """Over all GPUs."""
+    in_tokens: bool | None = None
+    """True: `iteration` counts tokens,"""
+    in_samples: bool | None = None
+    """or samples: how many there are in an iteration stands on another line."""
+    elapsed_seconds: float | None = None
+    """Since the start of the training: the time of an iteration is the difference of two."""
+    tflops: float | None = None
+    sequence_length: int | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    losses: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, float | str] = field(default_factory=dict)
+    dialect: str = MEGATRON_LM.name
+
+
+class EngineStepLogged(Event, frozen=True, kw_only=True, gc=False):
+    """A DeepSpeed engine's report of one step, or the bar of NeMo. `form`: which line it was."""
+
+    kind: ClassVar[str] = "engine_step"
+
+    form: Literal["steps", "step", "throughput"]
+    step: int
+    loss: float | None = None
+    losses: dict[str, float] = field(default_factory=dict)
+    seconds_per_step: float | None = None
+    samples_per_second: float | None = None
+    average_samples_per_second: float | None = None
+    learning_rate: float | None = None
+    skipped_steps: int | None = None
+    """Cumulative, unlike Megatron's count per interval."""
+    epoch: int | None = None
+    micro_step: int | None = None
+    train_steps: int | None = None
+    dialect: str | None = None
+    """None: DeepSpeed's."""
+    allocated_bytes: int | None = None
+    max_allocated_bytes: int | None = None
+
+
+class TrainerLogged(Event, frozen=True, kw_only=True, gc=False):
+    """A metric dict of HF Trainer (transformers.trainer, `log`)."""
+
+    kind: ClassVar[str] = "trainer_log"
+
+    step: int | None = None
+    max_steps: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    eval_loss: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    seconds_per_step: float | None = None
+    memory_bytes: int | None = None
+    extra: dict[str, float | str] = field(default_factory=dict)
+
+
+class TrainerProgressed(Event, frozen=True, kw_only=True, gc=False):
+    """A tqdm bar in iterations. Many programs draw bars: the run decides which one is the training."""
+
+    kind: ClassVar[str] = "trainer_progress"
+    proves_training: ClassVar[bool] = False
+    redrawn: ClassVar[bool] = True
+
+    step: int
+    total: int
+    seconds_per_step: float | None = None
+    elapsed_seconds: float | None = None
+    remaining_seconds: float | None = None
+    description: str = ""
+
+
+class TrainerSummary(Event, frozen=True, kw_only=True, gc=False):
+    """HF Trainer's final dict or its `***** train metrics *****` block. Each node may print its own."""
+
+    kind: ClassVar[str] = "trainer_summary"
+
+    train_runtime_seconds: float | None = None
+    samples_per_second: float | None = None
+    steps_per_second: float | None = None
+    train_loss: float | None = None
+    epoch: float | None = None
+
+
+class TrainerSetting(Event, frozen=True, kw_only=True, gc=False):
+    """One line under `***** Running training *****`, and that heading itself with an empty name."""
+
+    kind: ClassVar[str] = "trainer_setting"
+
+    name: str
+    value: float | str | None = None
+
+
+class ValidationLogged(Event, frozen=True, kw_only=True, gc=False):
+    """A validation or test result. `iteration` is None for the one at the end of training."""
+
+    kind: ClassVar[str] = "validation"
+
+    iteration: int | None = None
+    dataset: str = "validation"
+    losses: dict[str, float] = field(default_factory=dict)
+    perplexities: dict[str, float] = field(default_factory=dict)
+    samples: int | None = None
+
+
+class EvaluationProgressed(Event, frozen=True, kw_only=True, gc=False):
+    """`Evaluating iter 3/10`."""
+
+    kind: ClassVar[str] = "evaluation_progress"
+
+    done: int
+    total: int
+    finished: bool | None = None
+    """True: the line says that the evaluation is over."""

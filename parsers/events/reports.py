@@ -1,0 +1,77 @@
+"""What is reported beside the iterations: memory, timers, throughput, stragglers, overflows."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from msgspec import field
+
+from parsers.events.base import Event
+
+
+class MemoryReported(Event, frozen=True, kw_only=True, gc=False):
+    """Device or host memory. What the programs call MB and GB are MiB and GiB."""
+
+    kind: ClassVar[str] = "memory"
+
+    iteration: int | None = None
+    occasion: str | None = None
+    allocated_bytes: int | None = None
+    max_allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    max_reserved_bytes: int | None = None
+    device_used_bytes: int | None = None
+    host_used_bytes: int | None = None
+    host_used_ratio: float | None = None
+
+
+class TimersReported(Event, frozen=True, kw_only=True, gc=False):
+    """Named timers in seconds, each (min, max) over the ranks; one number gives the same twice (parsers/timers.py).
+
+    `speaker` tells Megatron's timers (averaged over the log interval) from DeepSpeed's (of one step, or summed over
+    the steps since its last report).
+    """
+
+    kind: ClassVar[str] = "timers"
+
+    speaker: Literal["megatron", "deepspeed"]
+    timers: dict[str, tuple[float, float]]
+    across: Literal["one", "range", "maximum"] = "one"
+    """Whose time it is: one rank's, the least and the most of all ranks', or the most alone."""
+    ranks: dict[int, float] = field(default_factory=dict)
+    """Rank -> seconds, where the log prints each rank's: of the one timer that such an event names."""
+
+
+class StragglerReported(Event, frozen=True, kw_only=True, gc=False):
+    """Megatron's StragglerDetector: name -> (value, rank). Power is milliwatts although labelled W."""
+
+    kind: ClassVar[str] = "straggler"
+
+    values: dict[str, tuple[float, int]]
+
+
+class ThroughputReported(Event, frozen=True, kw_only=True, gc=False):
+    """TFLOPs or like figures that stand on a line of their own."""
+
+    kind: ClassVar[str] = "throughput"
+
+    tflops: float | None = None
+    parameters_billions: float | None = None
+    samples_per_second: float | None = None
+    seconds_per_step: float | None = None
+
+
+class OverflowSkipped(Event, frozen=True, kw_only=True, gc=False):
+    """A step was skipped because gradients overflowed. `new_loss_scale` equals the old while hysteresis is used up."""
+
+    kind: ClassVar[str] = "overflow"
+
+    loss_scale: float | None = None
+    new_loss_scale: float | None = None
+    hysteresis: int | None = None
+
+
+class LossScaleExhausted(Event, frozen=True, kw_only=True, gc=False):
+    """`Current loss scale already at minimum - cannot decrease scale anymore.` The program stops."""
+
+    kind: ClassVar[str] = "loss_scale_exhausted"

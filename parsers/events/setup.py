@@ -1,0 +1,129 @@
+"""Set-up, before and between the iterations: arguments, layout, versions, milestones."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from parsers.events.base import Event
+
+Milestone = Literal[
+    "launched",
+    "initialized",
+    "model_built",
+    "dataloaders_built",
+    "setup_done",
+    "training_started",
+    "before_training_step",
+    "training_done",
+]
+"""Set-up steps that the training loop announces, in their usual order."""
+
+
+class ArgumentsDumped(Event, frozen=True, kw_only=True, gc=False):
+    """The whole arguments dump, once it has ended. Values stand as printed, gpt-neox's origin word cut off."""
+
+    kind: ClassVar[str] = "arguments"
+
+    values: dict[str, str]
+    complete: bool = True
+
+
+class TopologyLogged(Event, frozen=True, kw_only=True, gc=False):
+    """`using world size: 64, data-parallel-size: 1, ...`, DeepSpeed's and the launchers' forms of it."""
+
+    kind: ClassVar[str] = "topology"
+
+    world_size: int | None = None
+    data_parallel_size: int | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    nodes: int | None = None
+    processes_per_node: int | None = None
+
+
+class ModelSettingLogged(Event, frozen=True, kw_only=True, gc=False):
+    """One more input of the model told outside the arguments dump, e.g. `padded_vocab_size`, `micro_batches`,
+    `parameters_billions`, `zero_stage`; `name` is Megatron's argument name where there is one.
+    """
+
+    kind: ClassVar[str] = "model_setting"
+
+    name: str
+    value: float | str
+
+
+class SizesTold(Event, frozen=True, kw_only=True, gc=False):
+    """Sizes of a launch or its model that programs which do not train print too, by the names of `Topology`."""
+
+    kind: ClassVar[str] = "sizes"
+    proves_training: ClassVar[bool] = False
+
+    values: dict[str, int]
+    default: bool = False
+    """Holds only where nothing else tells."""
+
+
+class ParametersCounted(Event, frozen=True, kw_only=True, gc=False):
+    """` > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 1236`."""
+
+    kind: ClassVar[str] = "parameters"
+
+    parameters: int
+    tensor_rank: int | None = None
+    pipeline_rank: int | None = None
+
+
+class BatchSizeRampupPlanned(Event, frozen=True, kw_only=True, gc=False):
+    """The global batch size will grow during the run: a legal slowdown."""
+
+    kind: ClassVar[str] = "batch_size_rampup"
+
+    start: int
+    end: int
+    increment: int
+    samples: int
+
+
+class MilestoneReached(Event, frozen=True, kw_only=True, gc=False):
+    """A set-up step was announced."""
+
+    kind: ClassVar[str] = "milestone"
+
+    milestone: Milestone
+
+
+class IterationsSkipped(Event, frozen=True, kw_only=True, gc=False):
+    """BigScience's `--skip-train-iteration-range`: the iteration jumps forward legally."""
+
+    kind: ClassVar[str] = "iterations_skipped"
+
+    first: int
+    last: int
+
+
+class TimeShown(Event, frozen=True, kw_only=True, gc=False):
+    """A line that says nothing that is known here, but when it was written: a site's status line, a library's note."""
+
+    kind: ClassVar[str] = "time"
+    proves_training: ClassVar[bool] = False
+
+
+class SoftwareSeen(Event, frozen=True, kw_only=True, gc=False):
+    """A version that ds_report or a banner tells."""
+
+    kind: ClassVar[str] = "software"
+    proves_training: ClassVar[bool] = False
+
+    name: str
+    version: str
+
+
+class EnvironmentVariableSeen(Event, frozen=True, kw_only=True, gc=False):
+    """One variable of the allow-list (environment.py). Secrets stand in the same dumps: never by wildcard."""
+
+    kind: ClassVar[str] = "environment"
+    proves_training: ClassVar[bool] = False
+
+    name: str
+    value: str
