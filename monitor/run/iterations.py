@@ -64,16 +64,20 @@ def fold_iteration(
         state.nan_iterations_total += event.nan_iterations
     if event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped:
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
+    whole = counted and last is None and attempt.number == 0 and iteration <= _LONGEST_INTERVAL
     elapsed, steps = event.seconds_per_iteration, None
     batch = state.latest.global_batch_size
     if elapsed is None and event.samples_per_second and batch and event.dialect not in BY_NAME:
         elapsed = batch / event.samples_per_second
     if elapsed is None:
+        if last is None and not whole:
+            state.stopwatch.stop()  # where this launch began to count is not known
         elapsed, steps = measured(state, event, clock)
     count_step(state, iteration, elapsed, at, live, steps)
-    if counted and last is None and attempt.number == 0 and iteration <= _LONGEST_INTERVAL:
+    if whole:
         state.iterations_total += iteration - attempt.iterations  # its first line says how far it is
         attempt.iterations = iteration
+        attempt.first_iteration_seconds = None  # a mean of many is no measure of one
     latest = state.latest
     observe_iteration(state.observed, event, attempt.number, latest.global_batch_size, latest.sequence_length)
     if state.tflops_formula is None and event.tflops is not None:

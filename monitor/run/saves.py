@@ -11,6 +11,7 @@ from typing import Any
 from monitor.run.attempts import set_phase
 from monitor.run.breakdown.saves import KEPT
 from monitor.run.iterations import gap_of
+from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED, PHASE_AFTER
 from monitor.run.state import RunState, Validation
 from parsers.events import (
@@ -42,6 +43,12 @@ def on_evaluation(
     """Evaluation moves."""
     state.evaluation_due = state.evaluation_silent = False
     _overhead(state, at)
+    if event.logged_at is not None:
+        moment = log_clock(event.logged_at)
+        if not event.finished:
+            state.stopwatch.pause(moment)
+        elif state.stopwatch.go_on(moment):
+            state.impure = False
     set_phase(state, "training" if event.finished else PHASE_AFTER[event.kind], at)
     return True
 

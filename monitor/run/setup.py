@@ -36,6 +36,8 @@ def on_milestone(
         boundary(state, event.milestone, event.logged_at or source, source, at)
         if event.milestone == "launched" and state.attempt.launched_clock is None:
             state.attempt.launched_clock = log_clock(event.logged_at or "")
+        elif event.milestone == "training_started":
+            state.stopwatch.begin(log_clock(event.logged_at))
     if state.attempt.iterations == 0 or event.milestone == "training_done":
         set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
         if event.milestone == "training_done":

@@ -21,6 +21,8 @@ class Stopwatch:
     moment: float | None = None
     coarse: bool = True
     """No fraction of a second was seen so far."""
+    paused: bool = False
+    """An evaluation goes on that began with the last lap."""
 
     def lap(
         self, iteration: int, moment: float | None, *, disturbed: bool, alone: bool, stamped: bool
@@ -34,6 +36,7 @@ class Stopwatch:
             return None
         if moment % 1.0 and stamped:
             self.coarse = False  # what a program prints of its time since the start may be rounded to any unit
+        self.paused = False
         last, since = self.iteration, self.moment
         took = None if since is None else moment - since
         steps = 0 if last is None else iteration - last
@@ -45,6 +48,26 @@ class Stopwatch:
         self.iteration, self.moment = iteration, moment
         return took / steps, steps
 
+    def begin(self, moment: float | None) -> None:
+        """A training begins, of which the first line may tell how many iterations it stands for."""
+        if self.iteration is None:
+            self.iteration, self.moment = 0, moment
+
+    def pause(self, moment: float | None) -> None:
+        """An evaluation begins, or goes on. Only one that began with the last lap can be left out: of another nobody
+        knows how many iterations lie before it.
+        """
+        if moment is not None and self.moment is not None and 0 <= moment - self.moment < _FINE:
+            self.paused = True
+
+    def go_on(self, moment: float | None) -> bool:
+        """It is over: whether it is left out, so that what is measured next is iterations alone."""
+        if moment is None or self.moment is None or not self.paused or moment < self.moment:
+            return False
+        self.moment, self.paused = moment, False
+        return True
+
     def stop(self) -> None:
         """A launch has ended."""
         self.iteration = self.moment = None
+        self.paused = False
