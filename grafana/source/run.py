@@ -6,7 +6,7 @@ from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard as build
 
-from grafana.source import axes, breakdown, troubles
+from grafana.source import axes, breakdown, hardware, troubles
 from grafana.source import queries as q
 from grafana.source.layout import Line, Section, annotation, cluster, new, place, runbook, variable
 from grafana.source.panels import (
@@ -319,5 +319,6 @@ def run() -> build.Dashboard:
         Section("Inside an iteration", breakdown.of_run(RUN), collapsed=True),
         Section("Learning by iteration, samples, tokens or GPU-hours", _other_axis(), collapsed=True),
         Section("Reliability", _reliability(), collapsed=True),
+        hardware.of_run(RUN),
         *details(),
     ])  # fmt: skip

@@ -197,6 +197,9 @@ class Config(Struct, frozen=True, kw_only=True):
     """How long the series of a finished run are exported: long enough for every scrape to see its end."""
     max_runs: Annotated[int, Meta(ge=1)] = 1000
     """Runs kept at once; each has some 70 series, and a scrape of 70,000 takes a second."""
+    max_run_nodes: Annotated[int, Meta(ge=0)] = 512
+    """Nodes of a run as series, one each beside its 90: a job of 400 nodes costs as much as five more runs. A run with
+    more has none; 0: no run has any."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def problems(self) -> scalars.Problems:

@@ -14,6 +14,7 @@ from monitor.judgement import Judged
 from monitor.metrics import MonitorCounts, RunSnapshot, View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
+from monitor.run.nodes import countable_nodes
 from parsers.engine.scan import Rule
 
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
@@ -63,7 +64,9 @@ def view_of(run: Judged, config: Config, actions: Iterable[str] = (), *, over: b
     state = run.state
     deadline = None if run.archived or state.lost or over else hang.deadline(state, config.detectors.hang)
     name = derived.run_state(state, run.archived)
-    return View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, over, tuple(actions))
+    gone = over or run.archived or name == "finished"  # its nodes are another's by now
+    nodes = () if gone else tuple(countable_nodes(state, config.max_run_nodes))
+    return View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, over, tuple(actions), nodes)
 
 
 def count_sources(

@@ -6,9 +6,10 @@ Names stand before lines, in srun's reports of tasks, and in Slurm's own list wh
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from monitor.nodes.collectives import Missing, Report, missing
-from monitor.nodes.hostlist import HostlistError, expand
+from monitor.nodes.hostlist import HostlistError, expand, is_node_name
 from monitor.nodes.record import HARDWARE
 from monitor.run.state import RunState
 from parsers.events import CollectiveStatus, FailureSeen, ProcessExited, WatchdogTimedOut
@@ -24,10 +25,15 @@ _LOCAL = frozenset({"localhost", "127.0.0.1"})  # what pdsh prints for itself: t
 
 def expand_some(hostlist: str) -> list[str]:
     """The first nodes of Slurm's list; what is no list gives none."""
+    return list(_expanded(hostlist))
+
+
+@lru_cache(maxsize=256)  # a run's list is asked for at each scrape
+def _expanded(hostlist: str) -> tuple[str, ...]:
     try:
-        return expand(hostlist)[:MOST]
+        return tuple(expand(hostlist)[:MOST])
     except HostlistError:
-        return []
+        return ()
 
 
 def freeze_node_list(state: RunState) -> None:
@@ -51,6 +57,12 @@ def listed_nodes(state: RunState) -> list[str]:
 def nodes_of(state: RunState) -> list[str]:
     """The nodes of the present launch, sorted; empty where the log names none."""
     return sorted(set(state.attempt.nodes) | set(listed_nodes(state)))
+
+
+def countable_nodes(state: RunState, most: int) -> list[str]:
+    """The same where they are no more than `most`, else none: a part of a run's nodes would hide the sick one."""
+    nodes = [node for node in nodes_of(state) if node not in _LOCAL and is_node_name(node)]
+    return nodes if len(nodes) <= most else []
 
 
 def note_node(state: RunState, node: str, lines: int = 1) -> None:

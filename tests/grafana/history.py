@@ -22,6 +22,7 @@ from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Histogram, Sample, Snapshot
 from monitor.prometheus_text import TextFormat
 from monitor.run.state import Job
+from tests.grafana import exporters
 from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, PATTERN, SECOND, Run, runs
 
 DAY = 6 * HOUR
@@ -50,6 +51,7 @@ KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     **{own.name: (own.kind, own.labels) for own in MONITOR_CATALOGUE},
     **FOREIGN,
     **RECORDED,
+    **exporters.KNOWN,
 }
 
 
@@ -137,7 +139,9 @@ class Daemon:
         self.offsets[path] = offset + len(data)
         if fresh:
             self.core.handle(CaughtUp(path, at), at)
-            self.core.runs[run.name].state.job = Job("1718955", "RUNNING", nodes="nid[001-048]", time_limit=72000.0)
+            self.core.runs[run.name].state.job = Job(
+                "1718955", "RUNNING", nodes=run.nodes, time_limit=72000.0, asked_at=at if run.hardware else 0.0
+            )
         self.turn(at)
 
     def turn(self, at: float, least: float = 10.0) -> None:
@@ -221,6 +225,13 @@ def _recorded(page: Page, at: float, end: float, snapshot: Snapshot | None) -> N
         page.put("run:megatron_hang_deadline_timestamp_seconds:held", at, held, {"run": run.name}, "")
 
 
+def _hardware(page: Page, at: float, end: float) -> None:
+    """What Prometheus scrapes of the nodes' own exporters: it adds job and instance."""
+    for instance, job in exporters.nodes():
+        text = exporters.page(instance, at - end)
+        page.scraped(text.replace("} ", f',instance="{instance}",job="{job}"}} '), at)
+
+
 def _numbered(number: int, run: Run) -> Iterator[tuple[float, int, Run, str]]:
     for at, text in run.texts():
         yield at, number, run, text
@@ -257,6 +268,7 @@ def write(path: Path, end: float, step: float = 30.0) -> None:
             if instance == DEAD:
                 _recorded(page, at, end, snapshot if alive else None)
             _process(page, at, instance, end, series, alive=alive)
+        _hardware(page, at, end)
     with path.open("w") as stream:
         stream.writelines(page.lines())
 

@@ -17,7 +17,8 @@ Panel = dict[str, Any]
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 UIDS = {"megatron-fleet", "megatron-run", "megatron-compare", "megatron-monitor"}
 MOST_QUERIES = 30  # before a row is opened
-UNITS = {"none", "short", "s", "percentunit", "bytes", "sci", "locale", "dateTimeAsIsoNoDateIfToday", "dateTimeFromNow"}
+UNITS = {"none", "short", "s", "percentunit", "bytes", "sci", "locale", "dateTimeAsIsoNoDateIfToday", "dateTimeFromNow",
+         "hertz", "watt", "celsius"}  # fmt: skip
 
 
 def panels(dashboard: Dashboard) -> Iterator[Panel]:

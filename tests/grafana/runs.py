@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from monitor.simulate import Fault, Scenario, timeline
+from tests.grafana import exporters
 
 HOUR = 3600.0
 FIRST, DEAD, SECOND = "login1:9843", "login2:9843", "login3:9843"
@@ -38,6 +39,10 @@ class Run:
     """All of it was written before the day."""
     says: dict[float, str] = field(default_factory=dict)
     """Lines of its own, when."""
+    nodes: str = "nid[001-048]"
+    """As Slurm lists them."""
+    hardware: bool = False
+    """Slurm was asked since the launch began, and exporters are scraped on the nodes."""
     beside: str = ""
     """Fields that its iteration lines have before the loss."""
 
@@ -89,7 +94,8 @@ def runs() -> list[Run]:
     return [
         Run("gpt-13b-base", ((began, healthy),), (FIRST, SECOND), says=rewards),
         Run("gpt-70b-pretrain", ((hung_at, _scenario(big, Fault("hang_evaluation", 1), eval_sets=2)),)),
-        Run("llama-8b-longctx", ((began, _scenario(long, Fault("slowdown", 500, factor=SLOWED_BY))),)),
+        Run("llama-8b-longctx", ((began, _scenario(long, Fault("slowdown", 500, factor=SLOWED_BY))),),
+            nodes=exporters.NVIDIA, hardware=True),
         Run("moe-8x7b", (
             (began, _scenario(moe, Fault("crash_ecc", 250))),
             (-4.5 * HOUR, _scenario(moe, first_iteration=251)),
@@ -101,5 +107,6 @@ def runs() -> list[Run]:
         Run("gpt-20b-found-dead", ((-9 * HOUR, _scenario(mid, Fault("crash_oom", 200), seed=7)),), archived=True),
         Run("gpt-40b-no-exit", ((began, _scenario(moe, Fault("hang", 1100), seed=8)),),
             says={-2100.0: LAST_LINE}),
-        Run("t5-11b-memory", ((began, _scenario(growing, Fault("memory_growth", 700))),)),
+        Run("t5-11b-memory", ((began, _scenario(growing, Fault("memory_growth", 700))),), nodes=exporters.AMD,
+            hardware=True),
     ]  # fmt: skip

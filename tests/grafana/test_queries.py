@@ -11,7 +11,7 @@ import pytest
 
 from grafana.source import axes, queries
 from grafana.source.__main__ import DASHBOARDS, FOLDER
-from tests.grafana import lint
+from tests.grafana import exporters, lint
 from tests.grafana.conftest import END, Prometheus
 from tests.grafana.history import RECORDED
 from tests.grafana.promql import fill
@@ -286,3 +286,32 @@ def test_a_daemon_that_died_is_seen_and_foreign_targets_are_not(prometheus: Prom
     assert prometheus.one(expression_of("monitor", "Up", **values)) == 2
     for variable in load("monitor")["templating"]["list"]:
         assert "allValue" not in variable or variable["allValue"] != ".*", variable["name"]
+
+
+def test_hardware_is_joined_by_node(prometheus: Prometheus) -> None:
+    """NVIDIA's and AMD's exporters beside the run whose nodes the daemon names, also where the host's name is longer or
+    the target is an address; nothing of them on the board of another run, and nothing twice.
+    """
+    run = {"run": "llama-8b-longctx"}
+
+    def column(place: int, **chosen: str) -> dict[str, float]:
+        return prometheus.values(expression_of("run", "Nodes, worst first", place, **(chosen or run)), "node")
+
+    healthy = {f"jpbo-034-0{number}" for number in range(1, 8)} - {exporters.SICK}
+    assert column(0) == {**dict.fromkeys(healthy, 0.0), exporters.SICK: 94.0}
+    assert column(1) == {**dict.fromkeys(healthy, 1980e6), exporters.SICK: 1155e6}
+    assert column(2)[exporters.SICK] == pytest.approx((655.25 + 402.5) / 2)
+    assert column(3)[exporters.SICK] == 88
+    assert column(4) == {**dict.fromkeys(healthy - {"jpbo-034-01"}, 0.0), exporters.SICK: 1.0}  # 01 has no such figure
+    links = column(5)
+    assert links.pop(exporters.SICK) == pytest.approx(-exporters.SICK_SINCE / 60, abs=3)
+    assert links == dict.fromkeys(healthy, 0.0)
+    amd = {"run": "t5-11b-memory"}
+    assert column(1, **amd) == dict.fromkeys(("x1001c0s0b0n0", "x1001c0s1b0n0"), 2100e6)
+    assert set(column(2, **amd).values()) == {740.0}
+    assert column(0, **amd) == {}
+    slow = prometheus.values(expression_of("run", "SM clock, the slowest nodes", **run), "node")
+    assert len(slow) == 5 + 1
+    assert (slow[exporters.SICK], slow["median of all"]) == (1155e6, 1980e6)
+    for title in ("Nodes, worst first", "Power, the lowest nodes"):
+        assert prometheus.at(expression_of("run", title, run="gpt-13b-base")) == []
