@@ -15,7 +15,7 @@ from monitor.causes import Cause, causes, failure_of
 from monitor.detectors import memory_pressure, slowdown
 from monitor.incidents import IncidentBook, Transition
 from monitor.run import derived, goodput
-from monitor.run.breakdown.profile import WHOLE, critical, split
+from monitor.run.breakdown.profile import critical, spreads
 from monitor.run.history import History
 from monitor.run.job import OVER
 from monitor.run.pace import HISTOGRAM_BUCKETS
@@ -190,10 +190,7 @@ def _parts(view: View) -> Iterable[Sample]:
 
 def _spreads(view: View) -> Iterable[Sample]:
     timed = view.state.account.shown
-    if timed is None or timed.across != "range":
-        return ()
-    parts = {"compute" if key == WHOLE else key: high - low for key, (low, high) in split(timed.timers).items()}
-    return _named(_rounded(parts))
+    return _named(_rounded(spreads(timed))) if timed is not None else ()
 
 
 def _rounded(seconds: dict[str, float]) -> dict[str, float]:

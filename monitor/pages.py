@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitor.detectors import hang
+from monitor.detectors import hang, memory_pressure
 from monitor.detectors.hang import HangSettings
 from monitor.metrics import View
 from monitor.run import derived, goodput
@@ -60,6 +60,7 @@ def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
         "skipped_iterations": state.skipped_iterations_total,
         "overflows": state.overflows_total,
         "max_memory_bytes": state.memory.max_reserved or state.memory.max_allocated,
+        "gpu_memory_capacity_bytes": memory_pressure.device_bytes(state),
         "topology": {name: value for name, value in state.topology.labels().items() if value},
         "environment": dict(state.environment),
         "software": dict(state.software),

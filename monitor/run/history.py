@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from monitor.run.breakdown.profile import UNTIMED
-from monitor.run.buckets import ABSENT, AXIS, Row, halved, halved_axis, packed
+from monitor.run.buckets import ABSENT, AXIS, AXIS_VALUES, Row, halved, halved_axis, packed
+from monitor.run.consumed import Consumed
 from parsers.timers import CATEGORIES
 
 BUCKETS = 1024
-"""Buckets of a full track: more than a chart has pixels; 147 kB a run with nine series."""
+"""Buckets of a full track: more than a chart has pixels; 196 kB a run with twelve series."""
 SERIES = (
     "lm_loss",
     "grad_norm",
@@ -27,14 +28,22 @@ SERIES = (
     "memory_bytes",
     "learning_rate",
     "global_batch_size",
+    "samples",
+    "tokens",
+    "gpu_hours",
 )
 """What a row of an iteration holds, in its order."""
+AXES = SERIES[-3:]
+"""Of these what had been used up by the iteration: what charts are drawn against, beside iteration and time."""
 _PHASES_KEPT = 512
 _RESTARTS_KEPT = 256
 _DATASETS_KEPT = 16
 VALIDATION = ("loss",)
 PARTS = (*CATEGORIES, UNTIMED)
 """Where an iteration's time went, by the log's timers."""
+SPREADS = tuple(f"spread_{name}" for name in CATEGORIES)
+"""How much longer the slowest rank took for it than the fastest, where the log prints both."""
+_TIMED = PARTS + SPREADS
 _WAITING = 64  # rows beyond a bucket that may wait: put together at once they take half the time
 
 
@@ -48,6 +57,10 @@ class Track:
     series: dict[str, bytearray] = field(default_factory=dict)
     open: list[Row] = field(default_factory=list)
     """Rows of one attempt that are in no bucket yet; after `flush` at most `width`, the last row among them."""
+
+    def fit(self, names: tuple[str, ...]) -> None:
+        """Rows that an earlier program saved may lack the newest series, which stand last."""
+        self.open = [row + (None,) * (AXIS_VALUES + len(names) - len(row)) for row in self.open]
 
     def __len__(self) -> int:
         """Closed buckets."""
@@ -107,12 +120,18 @@ class History:
     restarts: list[tuple[int, int | None, float | None]] = field(default_factory=list)
     """(first iteration of the launch, last of the one before, time), oldest first."""
     parts: Track = field(default_factory=Track)
-    """Seconds by category of the iterations whose timers the log prints."""
+    """Seconds by category of the iterations whose timers the log prints, and their spreads."""
     attempt: int = 0
     kept: bool = True
     """False where nobody will draw it, as in one reading to the end: then nothing is added."""
     clock_lag: float | None = None
     """Smallest difference seen between our clock and the log's: whole quarters of an hour of it are its time zone."""
+    consumed: Consumed = field(default_factory=Consumed)
+
+    def __post_init__(self) -> None:
+        """As it was saved, perhaps by an earlier program."""
+        self.steps.fit(SERIES)
+        self.parts.fit(_TIMED)
 
     def add_step(self, row: Row) -> None:
         """One more iteration; a second report of the same one replaces the first."""
@@ -131,9 +150,10 @@ class History:
             track = self.validations[dataset] = Track()
         track.add(row, VALIDATION)
 
-    def add_parts(self, iteration: int, time: float | None, parts: dict[str, float]) -> None:
-        """Where the time of one more iteration went."""
-        self.parts.add((iteration, time, self.attempt, *(parts.get(name) for name in PARTS)), PARTS)
+    def add_parts(self, iteration: int, time: float | None, parts: dict[str, float], spreads: dict[str, float]) -> None:
+        """Where the time of one more iteration went, and how far the ranks lay apart, both by category."""
+        values = (*map(parts.get, PARTS), *map(spreads.get, CATEGORIES))
+        self.parts.add((iteration, time, self.attempt, *values), _TIMED)
 
     def add_phase(self, time: float | None, iteration: int | None, phase: str) -> None:
         """The run entered a phase."""
@@ -153,7 +173,7 @@ class History:
     def flush(self) -> None:
         """Put waiting rows together: before a save or a look."""
         self.steps.flush(SERIES)
-        self.parts.flush(PARTS)
+        self.parts.flush(_TIMED)
         for track in self.validations.values():
             track.flush(VALIDATION)
 

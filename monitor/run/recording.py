@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from monitor.run import derived
-from monitor.run.breakdown.profile import critical
+from monitor.run.breakdown.profile import critical, spreads
 from monitor.run.buckets import Row
+from monitor.run.history import History
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
 
 AMENDING = frozenset({EngineStepLogged, TrainerLogged, ThroughputReported})
 """Events that may say more of an iteration already counted: DeepSpeed prints a step's rate on a line of its own."""
-_BOUNDS = ENDED | {"starting"}
+_BOUNDS = ENDED | {"starting", "evaluating", "saving", "exiting"}
 """Phases that end a stretch of training: without a time of their own they begin where the last iteration ended."""
 
 
@@ -40,7 +41,10 @@ def record(
             _note_restart(state, iteration, time)
         timed = state.account.last
         if timed is not None:  # of the iteration line before
-            history.add_parts(timed.iteration, latest_known if latest_known is not None else time, critical(timed))
+            when = latest_known if latest_known is not None else time
+            history.add_parts(timed.iteration, when, critical(timed), spreads(timed))
+        if time is not None:
+            _date_training(history, time - (state.step_seconds or 0.0))
         history.add_step(_row(state, time))
     elif isinstance(event, ValidationLogged):
         result = state.validations.get(event.dataset)
@@ -69,6 +73,14 @@ def record(
         history.add_phase(latest_known if bounds else time, iteration, state.phase)
 
 
+def _date_training(history: History, began: float) -> None:
+    """A validation or the end of a save led back to training by a line without a time: it began with this iteration."""
+    if history.phases and history.phases[-1][0] is None and history.phases[-1][2] == "training":
+        _, iteration, phase = history.phases[-1]
+        before = history.phases[-2][0] if len(history.phases) > 1 else None
+        history.phases[-1] = (began if before is None else max(began, before), iteration, phase)
+
+
 def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
     """A launch other than the last one known has counted."""
     history, number = state.history, state.attempt.number
@@ -80,7 +92,10 @@ def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
 def _row(state: RunState, time: float | None) -> Row:
     """In the order of history.SERIES."""
     latest, memory = state.latest, state.memory
-    seconds = state.step_seconds
+    seconds, batch = state.step_seconds, derived.batch_size(state)
+    samples, tokens = state.history.consumed.take(
+        latest.iteration or 0, latest.consumed_samples, latest.consumed_tokens, batch, derived.sequence_length(state)
+    )
     return (
         latest.iteration,
         time,
@@ -94,6 +109,9 @@ def _row(state: RunState, time: float | None) -> Row:
         memory.max_reserved or memory.max_allocated,
         latest.learning_rate,
         latest.global_batch_size,
+        samples,
+        tokens,
+        state.gpu_seconds / 3600.0 or None,
     )
 
 

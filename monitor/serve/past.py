@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from monitor.run.buckets import ABSENT, AXIS, QUAD, packed
-from monitor.run.history import PARTS, SERIES, VALIDATION, History, Track
+from monitor.run.history import AXES, PARTS, SERIES, SPREADS, VALIDATION, History, Track
 
 _PARTS_EVERY = 16  # lines with timers after which a page gets them anew
 
@@ -57,18 +57,24 @@ def _short(value: float) -> float:
 
 
 def history_json(history: History, width: int = 0, start: int = 0, key: str = "") -> dict[str, Any]:
-    """What the API gives. With the width and the number of closed buckets that a client has, only the steps that are
+    """What the API gives. `axes` of the steps is what had been used up by the end of each bucket. With the width and the number of closed buckets that a client has, only the steps that are
     new; with the key of its last answer, no validation, phases and restarts unless they have changed.
     """
     history.flush()
     zone = history.zone
     new_only = start if width == history.steps.width and start <= len(history.steps) else 0
     now = _key(history)
-    out = {"key": now, "steps": columns(history.steps, SERIES, new_only, zone)}
+    steps = columns(history.steps, SERIES, new_only, zone)
+    used = {name: steps["series"].pop(name, None) for name in AXES}
+    steps["axes"] = {name: figures.get("high", figures["mean"]) for name, figures in used.items() if figures}
+    out = {"key": now, "steps": steps}
     if key == now:
         return out
     if history.parts.axis or history.parts.open:
-        out["parts"] = columns(history.parts, PARTS, 0, zone)
+        timed = columns(history.parts, PARTS + SPREADS, 0, zone)
+        spread = {name: timed["series"].pop(name, None) for name in SPREADS}
+        timed["spread"] = {name.removeprefix("spread_"): figures for name, figures in spread.items() if figures}
+        out["parts"] = timed
     return {
         **out,
         "validation": {

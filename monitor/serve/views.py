@@ -99,7 +99,12 @@ def _history(run: RunSnapshot, request: Request, now: float) -> Reply:
     width, start = _whole(_first(request, "width")), _whole(_first(request, "from"))
     past = history_json(run.history, width, start, _first(request, "key"))
     return _json(
-        {"at": now, "run": live_run(run.page, now), **past, "incidents": [item.to_json() for item in run.transitions]}
+        {
+            "at": now,
+            "run": live_run(run.page, now),
+            **past,
+            "incidents": [{**item.to_json(), "since": item.since} for item in run.transitions],
+        }
     )
 
 

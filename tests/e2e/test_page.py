@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from monitor.serve.formats import duration, instant, number
+from monitor.serve.formats import count, duration, instant, number
 from monitor.simulate import Fault, Scenario, write
 from tests.e2e.browser import Browser, Page
 from tests.e2e.conftest import RunningDaemon, Start, daemons
@@ -211,11 +211,54 @@ def test_a_restart_is_marked_and_lost_work_told_apart(browser: Browser, hung: Ru
     for words in ("evaluating", "saving", "training", "finished"):
         assert words in phases
     assert page.text("#range") == "all: 1 to 120"
-    page.evaluate(
-        "document.querySelector('input[type=radio][disabled]') ?? document.querySelectorAll('input[type=radio]')[1].click()"
-    )
+    choose(page, "against", "time")
     page.wait("document.getElementById('range').textContent.includes('UTC to')")
     assert page.problems == []
+
+
+def choose(page: Page, label: str, value: str) -> None:
+    """Choose in the charts' controls, as a reader does."""
+    page.evaluate(
+        f"(() => {{ const s = [...document.querySelectorAll('#controls label')].find((l) => l.textContent.startsWith('{label}'))"
+        f".querySelector('select'); s.value = '{value}'; s.dispatchEvent(new Event('change')); }})()"
+    )
+
+
+def test_charts_against_what_was_used_up(browser: Browser, hung: RunningDaemon) -> None:
+    """Samples, tokens, GPU-hours as the log's figures make them; work computed again costs GPU-hours and no samples.
+
+    The choice stands in the address, and the next run's page begins with it; a run without the figure goes by iteration.
+    """
+    page = opened(browser, f"http://{hung.address}/runs/rich")
+    page.wait("document.querySelectorAll('.chart').length >= 8")
+    for axis, words in (
+        ("samples", "all: 64 to 7,680"),  # 120 iterations of 64
+        ("tokens", "all: 131,072 to 15.73 M"),  # of 2,048 tokens
+    ):
+        choose(page, "against", axis)
+        page.wait(f"document.getElementById('range').textContent === '{words}'")
+    choose(page, "against", "gpu_hours")
+    page.wait("document.getElementById('range').textContent.startsWith('all: 0.0')")
+    hours = float(page.text("#range").rpartition(" ")[2])
+    assert hours == pytest.approx((120 + 9) * 2.0 * 16 / 3600, rel=0.03)  # nine iterations twice, on 16 GPUs
+    choose(page, "smoothing", "10")
+    assert page.evaluate("location.hash") == "#axis=gpu_hours&smooth=10"
+    page.evaluate(
+        "[...document.querySelectorAll('#controls label')].find((l) => /log axis/.test(l.textContent)).click()"
+    )
+    page.wait("location.hash === '#axis=gpu_hours&logAxis=1&smooth=10'")
+    page.evaluate("document.querySelector('button[aria-label=\"Zoom in\"]').click()")
+    zoomed = page.text("#range")
+    link = page.evaluate("location.href")
+    again = browser.page()
+    again.open(link)
+    again.wait(f"document.getElementById('range')?.textContent === '{zoomed}'")
+    other = opened(browser, f"http://{hung.address}/runs/train")  # its log names no sizes
+    other.wait("document.querySelectorAll('.chart').length === 6")
+    assert other.evaluate("document.querySelector('#controls select').value") == "iteration"
+    assert other.evaluate("[...document.querySelectorAll('#controls select')].at(-1).value") == "10"
+    page.evaluate("localStorage.clear()")
+    assert page.problems == again.problems == other.problems == []
 
 
 def test_zoom_by_mouse_keys_and_buttons(browser: Browser, hung: RunningDaemon) -> None:
@@ -334,7 +377,7 @@ def test_served_and_live_figures_are_the_same(browser: Browser, hung: RunningDae
         90061,
         "nan",
     ]
-    formats = {"number": number, "duration": duration, "instant": instant}
+    formats = {"number": number, "duration": duration, "instant": instant, "count": count}
     for name, python in formats.items():
         got = page.evaluate(f"import('./static/format.js').then((m) => {json.dumps(values)}.map((v) => m.{name}(v)))")
         assert got == [python(value) for value in values], name
@@ -418,9 +461,7 @@ def test_perplexity_smoothing_and_what_differs_from_another_run(browser: Browser
     page.wait("document.querySelector('.chart h3').firstChild.textContent === 'Perplexity'")
     exponential = page.evaluate(label)
     assert exponential != plain
-    page.evaluate(
-        "(() => { const s = document.querySelector('#controls select'); s.value = '50'; s.dispatchEvent(new Event('change')); })()"
-    )
+    choose(page, "smoothing", "50")
     page.wait(f"{label} !== {exponential!r}")
     page.wait("document.querySelector('#compare select') !== null")
     page.evaluate(

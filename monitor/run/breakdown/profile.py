@@ -86,6 +86,19 @@ def critical(timed: Timed) -> dict[str, float]:
     return parts
 
 
+def spreads(timed: Timed) -> dict[str, float]:
+    """Category -> seconds that the slowest rank took longer for it than the fastest; nothing where the log prints one
+    rank's timers, or the slowest's.
+    """
+    if timed.across != "range":
+        return {}
+    found: dict[str, float] = {}
+    for key, (low, high) in split(timed.timers).items():
+        category = "compute" if key == WHOLE else key
+        found[category] = found.get(category, 0.0) + max(0.0, high - low)
+    return found
+
+
 def outside(timed: Timed) -> tuple[float, float] | None:
     """Seconds of the iteration that no timer measures: at least, and at most."""
     if timed.seconds is None:

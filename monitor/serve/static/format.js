@@ -1,4 +1,4 @@
-// What the charts and phases write themselves. monitor/serve/formats.py has the same three functions; a test runs both
+// What the charts and phases write themselves. monitor/serve/formats.py has the same four functions; a test runs both
 // over one table of cases. All other texts come from the server.
 
 export const DASH = "–";
@@ -23,6 +23,14 @@ export function number(value) {
   if (typeof value !== "number") return String(value);
   const size = Math.abs(value);
   return size >= 1000 && size < 1e15 ? Math.round(value).toLocaleString("en-US") : general(value, 4);
+}
+
+// Tokens and the like: millions, billions, trillions as M, B, T.
+export function count(value) {
+  for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"]]) {
+    if (known(value) && Math.abs(value) >= size) return `${general(value / size, 4)} ${letter}`;
+  }
+  return number(value);
 }
 
 export function duration(seconds) {

@@ -21,7 +21,14 @@ from monitor.run.state import RunState
 from monitor.serve.past import columns, history_json
 from monitor.simulate import DIALECTS, Scenario, write
 from monitor.store import decode, encode
-from parsers.events import CheckpointSaved, CheckpointSaveStarted, IterationLogged, LogEvent, ValidationLogged
+from parsers.events import (
+    ArgumentsDumped,
+    CheckpointSaved,
+    CheckpointSaveStarted,
+    IterationLogged,
+    LogEvent,
+    ValidationLogged,
+)
 from parsers.reader import SourceReader
 
 VALUES = st.one_of(st.none(), st.floats(width=32), st.just(1e300))
@@ -200,6 +207,43 @@ def test_the_fold_fills_it_and_it_survives_a_restart_of_the_monitor() -> None:
     assert got["validation"]["v"]["series"]["loss"]["mean"] == [2.5]
     assert [phase["phase"] for phase in got["phases"]][2:5] == ["saving", "training", "evaluating"]
     json.dumps(got, allow_nan=False)
+
+
+def used(lines: list[tuple[int, int, int | None]]) -> dict[str, list[float]]:
+    """What was used up by iterations of (number, batch size, samples as printed), 2 s each."""
+    state = RunState(name="run")
+    values = {"world_size": "4", "seq_length": "100", "train_iters": "50"}
+    fold(state, LogEvent(0, "r", ArgumentsDumped(values=values), ""), "a", 0.0, False)
+    for at, (number, batch, samples) in enumerate(lines):
+        event = IterationLogged(
+            iteration=number, seconds_per_iteration=2.0, lm_loss=3.0 - at / 10, global_batch_size=batch,
+            consumed_samples=samples,
+        )  # fmt: skip
+        fold(state, LogEvent(at, "r", event, "line"), "a", float(at), False)
+    return history_json(state.history)["steps"]["axes"]
+
+
+def test_what_was_used_up_by_each_iteration() -> None:
+    """Samples and tokens as printed through a ramp, counted on where they are not; GPU-hours go on over a relaunch."""
+    ramp = used([(1, 8, 8), (2, 8, 16), (3, 16, 32), (4, 16, 48)])
+    assert ramp["samples"] == [8, 16, 32, 48]
+    assert ramp["tokens"] == [800, 1600, 3200, 4800]
+    assert ramp["gpu_hours"] == pytest.approx([hours * 8 / 3600 for hours in (1, 2, 3, 4)])
+    silent = used([(5, 8, None), (6, 8, None), (7, 16, None)])
+    assert silent["samples"] == [40, 48, 64]
+    assert silent["tokens"] == [4000, 4800, 6400]
+    back = used([(1, 8, None), (2, 8, None), (3, 8, None), (2, 8, None), (3, 8, None)])
+    assert back["samples"] == [8, 16, 24, 16, 24]
+    assert back["gpu_hours"] == pytest.approx([hours * 8 / 3600 for hours in (1, 2, 3, 4, 5)])
+
+
+def test_rows_of_an_earlier_program_are_taken() -> None:
+    """A state saved before the newest series existed: its waiting rows are short."""
+    old = History(Track(open=[(1, None, 0, *([1.0] * (len(SERIES) - 3)))]))
+    old.add_step((2, None, 0, *([2.0] * len(SERIES))))
+    got = history_json(old)["steps"]
+    assert got["series"]["lm_loss"]["mean"] == [1.0, 2.0]
+    assert got["axes"]["tokens"] == [None, 2.0]
 
 
 def test_times_are_the_logs_own_and_its_zone_is_found_while_it_comes_live() -> None:

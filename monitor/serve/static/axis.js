@@ -1,0 +1,104 @@
+// What charts are drawn against: iteration, time, or what had been used up by then. Rows of a run's past in its order.
+import { count, instant, known, number } from "./format.js";
+
+const NO_ROW = -1;
+export const AXES = {
+  iteration: { label: "iteration", words: (at) => number(Math.round(at)) },
+  time: { label: "time", words: instant },
+  samples: { label: "samples", words: count },
+  tokens: { label: "tokens", words: count },
+  gpu_hours: { label: "GPU-hours", words: number },
+};
+const CHRONICLE = ["time", "gpu_hours"]; // these never go back: work that was computed again stands behind what was lost
+
+export function available(past, name) {
+  return name === "iteration" || values(past, name).filter(known).length > 1;
+}
+
+function values(past, name) {
+  return name === "iteration" || name === "time" ? past.columns[name] : past.axes[name] || [];
+}
+
+export class Axis {
+  constructor(past, name, log) {
+    this.past = past;
+    this.name = name;
+    this.log = log && name !== "time";
+    const column = values(past, name), { iteration, first_iteration: first, attempt, time } = past.columns;
+    const usable = (row) => known(column[row]) && (!this.log || column[row] > 0);
+    const all = iteration.map((_, row) => row).filter(usable);
+    all.sort((a, b) => column[a] - column[b] || a - b);
+    this.lasting = lasting(iteration, first);
+    this.rows = [];
+    this.x = [];
+    this.chronicle = CHRONICLE.includes(name);
+    for (const row of all) {
+      const before = this.rows[this.rows.length - 1];
+      if (this.chronicle && before !== undefined && attempt[before] !== attempt[row]) {
+        this.rows.push(NO_ROW); // nothing was computed between two launches: the line breaks
+        this.x.push((column[before] + column[row]) / 2);
+      }
+      this.rows.push(row);
+      this.x.push(column[row]);
+    }
+    const places = (by, rows) => rows.filter((row) => known(by[row]) && usable(row)).map((row) => [by[row], column[row]]).sort((a, b) => a[0] - b[0]);
+    this.byIteration = places(iteration, iteration.map((_, row) => row).filter((row) => this.lasting[row]));
+    this.byTime = name === "gpu_hours" ? places(time, all) : [];
+  }
+
+  // By iteration, work that a restart computed again is marked as lost.
+  kept(row) {
+    return this.chronicle || this.lasting[row] === 1;
+  }
+
+  // Where something of this iteration and time stands; null where that is not known.
+  at(iteration, time) {
+    if (this.name === "time") return known(time) ? time : null;
+    if (this.name === "iteration") return known(iteration) && (!this.log || iteration > 0) ? iteration : null;
+    if (this.byTime.length > 1 && known(time)) return between(this.byTime, time);
+    return known(iteration) && this.byIteration.length ? between(this.byIteration, iteration) : null;
+  }
+
+  full() {
+    const { rows, x } = this;
+    if (!x.length) return [this.log ? 1 : 0, this.log ? 10 : 1];
+    const first = this.name === "iteration" ? this.past.columns.first_iteration[rows[0]] : x[0];
+    const low = first > 0 || !this.log ? Math.min(x[0], first) : x[0], high = x[x.length - 1];
+    return high > low ? [low, high] : this.log ? [low / 2, high * 2] : [low - 1, high + 1];
+  }
+
+  words(at) {
+    return AXES[this.name].words(at);
+  }
+
+  where(at) {
+    return this.name === "time" ? this.words(at) : this.name === "iteration" ? `iteration ${this.words(at)}` : `${this.words(at)} ${AXES[this.name].label}`;
+  }
+}
+
+// 1 for each row that no later launch computed again.
+function lasting(iteration, first) {
+  const kept = new Uint8Array(iteration.length);
+  let next = Infinity;
+  for (let row = iteration.length - 1; row >= 0; row -= 1) {
+    if (iteration[row] < next) {
+      kept[row] = 1;
+      next = Math.min(next, first[row]);
+    }
+  }
+  return kept;
+}
+
+// On the line through the two places around; at the ends, the end.
+function between(places, at) {
+  let low = 0, high = places.length - 1;
+  if (at <= places[low][0]) return places[low][1];
+  if (at >= places[high][0]) return places[high][1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (places[middle][0] <= at) low = middle;
+    else high = middle;
+  }
+  const [from, x] = places[low], [to, y] = places[high];
+  return to > from ? x + ((y - x) * (at - from)) / (to - from) : x;
+}

@@ -1,0 +1,129 @@
+// The charts of a run: which there are, and what of its past each of them draws.
+import { known, number } from "./format.js";
+
+const GIB = 2 ** 30;
+// `outliers`: a few points far above the others, such as the first iterations, do not stretch the axis.
+export const CHARTS = [
+  { key: "lm_loss", title: "Loss", maySmooth: true, nats: true, notFinite: true },
+  { key: "validation", title: "Validation loss", lines: (source) => validation(source), nats: true, points: true },
+  { key: "grad_norm", title: "Grad norm", maySmooth: true, notFinite: true },
+  { key: "seconds_per_iteration", title: "Seconds per iteration", normal: true, batch: true, maySmooth: true, outliers: true, phases: true },
+  { key: "parts", title: "Where an iteration goes, seconds", stack: true, lines: (source) => timed(source, "series"), outliers: true, phases: true },
+  { key: "spread", title: "Slowest rank less fastest, seconds", lines: (source) => timed(source, "spread"), outliers: true },
+  { key: "tflops", title: "TFLOPs per GPU" },
+  { key: "memory_bytes", title: "GPU memory, GiB", factor: 1 / GIB, limit: (run) => run.gpu_memory_capacity_bytes / GIB },
+  { key: "learning_rate", title: "Learning rate" },
+  { key: "loss_scale", title: "Loss scale", log: 2 },
+  { key: "global_batch_size", title: "Batch size" },
+];
+
+export function titleOf(chart, choices) {
+  return chart.nats && choices.perplexity ? chart.title.replace(/loss/i, (word) => (word === "Loss" ? "Perplexity" : "perplexity")) : chart.title;
+}
+
+// { data: columns for uPlot, names: of the lines, where there are several }; null where there is nothing to draw.
+export function drawn(chart, source) {
+  if (!chart.lines) return series(chart, source);
+  const found = chart.lines(source);
+  if (!found) return null;
+  if (!chart.stack) return found;
+  // Sums from the top down: the highest line is the whole, the lowest the first part alone.
+  const [x, ...columns] = found.data;
+  const sums = columns.map((_, many) => x.map((_, at) => columns.slice(0, many + 1).reduce((sum, column) => sum + (column[at] ?? 0), 0)));
+  return { data: [x, ...sums.reverse()], names: found.names };
+}
+
+// Columns: the line, its highest and lowest, what was computed again later, then normal with its band, batch, limit.
+function series(chart, { past, axis, choices, run }) {
+  const figures = past.series[chart.key];
+  if (!figures || !figures.mean.some(known)) return null;
+  const { rows, x } = axis, factor = chart.factor || 1, exp = chart.nats && choices.perplexity;
+  const shown = (value) => (exp ? Math.exp(value) : value * factor);
+  // undefined: no value belongs here; null: a value is missing, which breaks the line
+  const pick = (column, mine = true) => rows.map((row) => (axis.kept(row) === mine ? (known(column[row]) ? shown(column[row]) : null) : undefined));
+  const line = pick(figures.mean);
+  if (!line.some(known)) return null;
+  const data = [x, chart.maySmooth ? trailing(line, choices.smooth) : line, pick(figures.high), pick(figures.low), pick(figures.mean, false)];
+  const names = ["line", "high", "low", "lost"];
+  const add = (name, column) => {
+    names.push(name);
+    data.push(column);
+  };
+  if (chart.normal && past.series.baseline_seconds) {
+    const normal = pick(past.series.baseline_seconds.mean);
+    const [low, high] = run.baseline_band || [1, 1];
+    const times = (part) => normal.map((value) => (known(value) ? value * part : value));
+    add("normal", normal);
+    add("above", times(high));
+    add("below", times(low));
+  }
+  const batch = past.series.global_batch_size;
+  if (chart.batch && batch && new Set(batch.mean.filter(known)).size > 1) {
+    add("batch", rows.map((row) => (axis.kept(row) ? batch.mean[row] ?? null : undefined)));
+  }
+  const limit = chart.limit ? chart.limit(run) : null;
+  if (known(limit) && limit > 0) add("limit", x.map(() => limit));
+  return { data, names };
+}
+
+function validation({ axis, choices, answer }) {
+  const shown = (loss) => (known(loss) ? (choices.perplexity ? Math.exp(loss) : loss) : null);
+  const names = Object.keys(answer.validation).filter((name) => answer.validation[name].series.loss);
+  return together(names, names.map((name) => {
+    const { iteration, time, series: { loss } } = answer.validation[name];
+    return new Map(loss.mean.map((value, place) => [axis.at(iteration[place], time[place]), shown(value)]));
+  }));
+}
+
+function timed({ axis, answer }, figures) {
+  const parts = answer.parts, names = parts ? Object.keys(parts[figures]) : [];
+  return together(names, names.map((name) =>
+    new Map(parts[figures][name].mean.map((value, place) => [axis.at(parts.iteration[place], parts.time[place]), value]))));
+}
+
+// Several lines over one x; where two stand at one place the later one counts.
+function together(names, maps) {
+  const x = [...new Set(maps.flatMap((map) => [...map.keys()]))].filter(known).sort((a, b) => a - b);
+  return x.length ? { data: [x, ...maps.map((map) => x.map((at) => map.get(at)))], names } : null;
+}
+
+// The mean of the last `count` values up to each; gaps stay gaps.
+function trailing(column, count) {
+  const last = [];
+  let sum = 0;
+  return count <= 1 ? column : column.map((value) => {
+    if (!known(value)) return value;
+    last.push(value);
+    sum += value;
+    if (last.length > count) sum -= last.shift();
+    return sum / last.length;
+  });
+}
+
+// What stands at one place, in words.
+export function told(chart, names, values) {
+  if (chart.stack) {
+    const sums = values.slice().reverse();
+    return names.map((name, at) => `${name} ${number(sums[at] - (at ? sums[at - 1] : 0))}`).join(", ");
+  }
+  if (chart.lines) {
+    return names.map((name, at) => [name, values[at]]).filter(([, value]) => known(value)).map(([name, value]) => `${name} ${number(value)}`).join(", ") || "no value";
+  }
+  const of = Object.fromEntries(names.map((name, at) => [name, values[at]]));
+  const range = known(of.high) && of.high > of.low ? ` (${number(of.low)} to ${number(of.high)})` : "";
+  const beside = ["normal", "batch"].filter((name) => known(of[name])).map((name) => `, ${name} ${number(of[name])}`).join("");
+  const limit = known(of.limit) ? ` of ${number(of.limit)}` : "";
+  if (known(of.line)) return `${number(of.line)}${range}${limit}${beside}`;
+  return known(of.lost) ? `${number(of.lost)}, computed again later` : "no value";
+}
+
+const FEW = 0.02; // of the points may lie beyond the axis,
+const FAR = 2.5; // if they lie so many times as high as all others
+
+// Where the axis may end so that a few outliers do not flatten all others; null where there are none.
+export function cutAbove(column) {
+  const sorted = column.filter(known).sort((a, b) => a - b);
+  if (sorted.length < 5) return null;
+  const usual = sorted[sorted.length - 1 - Math.max(1, Math.floor(FEW * sorted.length))];
+  return usual > 0 && sorted[sorted.length - 1] > FAR * usual ? usual * 1.25 : null;
+}
