@@ -1,0 +1,235 @@
+"""The threads that keep slow receivers from everyone else."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from monitor.clock import SystemClock
+from monitor.core.outbox import Outbox
+from monitor.deliveries import Deliveries
+from monitor.incidents import Transition
+from monitor.notifiers import DeliveryError, payload
+from monitor.notifiers.command import Command
+from tests.monitor.notifiers.receiver import HANG, PATIENCE, Receiver, built
+
+
+class Recorder:
+    """A receiver in memory: keeps what it is given, fails as scripted, and can be held up."""
+
+    refusal_is_final = False
+
+    def __init__(self, name: str, failures: list[Exception] | None = None) -> None:
+        self.name = name
+        self.failures = failures or []
+        self.messages: list[Transition] = []
+        self.entered = threading.Semaphore(0)
+        self.free = threading.Event()
+        self.free.set()
+
+    def wants(self, message: Transition) -> bool:
+        """Whatever is not quiet."""
+        return not message.quiet
+
+    def send(self, message: Transition) -> None:
+        """Takes the message, or fails as often as scripted."""
+        self.entered.release()
+        assert self.free.wait(PATIENCE)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.messages.append(message)
+
+
+class Loop:
+    """The daemon's loop, as far as it sends: an outbox, the threads, and a clock of its own."""
+
+    def __init__(self, *recorders: Recorder) -> None:
+        self.recorders = recorders
+        self.called = threading.Semaphore(0)
+        self.deliveries = Deliveries(recorders, SystemClock(), self.called.release, chance=lambda: 0.0)  # type: ignore[arg-type]
+        self.outbox = Outbox()
+        self.outbox.receivers(one.name for one in recorders)
+        self.now = 0.0
+        self.deliveries.start()
+
+    def owe(self, *messages: Transition) -> None:
+        """As the daemon does, saved at once."""
+        for message in messages:
+            self.outbox.owe(message, self.deliveries.receivers(message), self.now)
+        self.outbox.saved = self.outbox.last
+
+    def turn(self, seconds: float = 0.0, reports: int | None = None) -> None:
+        """Hand out what is due, and settle when so many notifiers have reported: all that were handed something."""
+        self.now += seconds
+        busy = sum(bool(many) for many in self.outbox.owed().values()) if reports is None else reports
+        self.deliveries.turn(self.outbox, self.now)
+        for _ in range(busy):
+            assert self.called.acquire(timeout=PATIENCE)
+        self.deliveries._settle(self.outbox, self.now)
+
+    def finish(self, seconds: float = PATIENCE) -> dict[str, int]:
+        """End; what is owed then."""
+        self.deliveries.finish(self.outbox, self.now, seconds)
+        return self.outbox.owed()
+
+
+@pytest.fixture
+def loop() -> Iterator[Callable[..., Loop]]:
+    """Makes loops, and lets their receivers go at the end."""
+    made: list[Loop] = []
+
+    def make(*recorders: Recorder) -> Loop:
+        made.append(Loop(*recorders))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for recorder in one.recorders:
+            recorder.free.set()
+        one.finish()
+
+
+def numbered(count: int, **changes: Any) -> list[Transition]:
+    """Messages of as many runs."""
+    return [dataclasses.replace(HANG, run=f"r{number}", **changes) for number in range(count)]
+
+
+def outcomes(loop: Loop, name: str = "a") -> dict[str, int]:
+    """What is not zero."""
+    return {
+        what: count for (notifier, what), count in loop.outbox.take_outcomes().items() if notifier == name and count
+    }
+
+
+Make = Callable[..., Loop]
+
+
+def test_everything_is_sent_in_order(loop: Make) -> None:
+    """Messages reach every notifier that wants them, in the order in which they were owed; a quiet one nobody."""
+    a, b = Recorder("a"), Recorder("b")
+    one, messages = loop(a, b), numbered(5)
+    one.owe(*messages, dataclasses.replace(HANG, quiet=True))
+    one.turn()
+    assert a.messages == b.messages == messages
+    assert one.outbox.take_outcomes() == {
+        (name, outcome): 5 if outcome == "sent" else 0
+        for name in "ab"
+        for outcome in ("sent", "retried", "failed", "dropped")
+    }
+
+
+def test_retry_until_it_is_taken(loop: Make) -> None:
+    """A failure that may pass is tried again after pauses that double; what is behind waits, and comes after it."""
+    a = Recorder("a", [DeliveryError("later", permanent=False) for _ in range(4)])
+    one = loop(a)
+    one.owe(*numbered(3))
+    one.turn()
+    for pause in (1.0, 2.0, 4.0):
+        one.turn(pause - 0.01, reports=0)
+        one.turn(0.01)
+    one.turn(8.0)
+    assert a.messages == numbered(3)
+    assert outcomes(one) == {"sent": 3, "retried": 4}
+
+
+def test_a_refusal_and_a_bug_hold_nobody_up(loop: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """The next message goes out; what was refused is owed. A bug of a notifier is logged with its trace."""
+    a = Recorder("a", [DeliveryError("gone", permanent=True), ZeroDivisionError("a bug")])
+    one = loop(a)
+    one.owe(*numbered(3))
+    one.turn()
+    assert a.messages == numbered(3)[2:]
+    assert one.outbox.owed() == {"a": 2}
+    assert "ZeroDivisionError" in caplog.text
+    one.turn(300.0)
+    assert a.messages == [numbered(3)[2], *numbered(2)]
+
+
+def test_the_word_of_a_program_is_final(loop: Make) -> None:
+    """A program that exits by anything but 0 and 75 has decided: it is not started again."""
+    a = Recorder("a", [DeliveryError("exit 3", permanent=True)])
+    a.refusal_is_final = Command.refusal_is_final
+    one = loop(a)
+    one.owe(HANG)
+    one.turn()
+    assert one.outbox.owed() == {"a": 0}
+    assert outcomes(one) == {"failed": 1}
+
+
+def test_slow_notifier_delays_nobody(loop: Make) -> None:
+    """While one receiver hangs, another gets its messages and the loop turns."""
+    slow, quick = Recorder("slow"), Recorder("quick")
+    slow.free.clear()
+    one, messages = loop(slow, quick), numbered(3)
+    for message in messages:
+        one.owe(message)
+        one.turn(reports=1)
+    assert quick.messages == messages
+    assert slow.messages == []
+    slow.free.set()
+    assert one.called.acquire(timeout=PATIENCE)
+    one.turn()
+    assert slow.messages == messages
+
+
+def test_the_end_tries_each_once(loop: Make) -> None:
+    """A pause is cut short by the end: what is taken is delivered, the rest stays owed."""
+    later = DeliveryError("later", permanent=False)
+    a, b = Recorder("a", [later]), Recorder("b", [later, later])
+    one = loop(a, b)
+    one.owe(*numbered(2))
+    one.turn()
+    assert one.finish() == {"a": 0, "b": 2}
+    assert a.messages == numbered(2)
+    assert len(b.failures) == 0
+
+
+def test_the_end_leaves_a_hanging_receiver_behind(loop: Make) -> None:
+    """It comes in its time though a receiver hangs, and what was handed to that one stays owed."""
+    a = Recorder("a")
+    a.free.clear()
+    one = loop(a)
+    one.owe(*numbered(3))
+    one.turn(reports=0)
+    assert a.entered.acquire(timeout=PATIENCE)
+    assert one.finish(0.0) == {"a": 3}
+
+
+def test_another_configuration_sends_nothing_twice(loop: Make) -> None:
+    """What the notifier of before is at is reported by it; the new one goes on with the rest."""
+    before, after = Recorder("a"), Recorder("a")
+    before.free.clear()
+    one = loop(before)
+    one.owe(HANG)
+    one.turn(reports=0)
+    assert before.entered.acquire(timeout=PATIENCE)
+    one.deliveries.replace([after], PATIENCE)  # type: ignore[list-item]
+    one.owe(*numbered(1))
+    one.turn(reports=0)
+    before.free.set()
+    assert one.called.acquire(timeout=PATIENCE)
+    one.turn()
+    assert (before.messages, after.messages) == ([HANG], numbered(1))
+    assert one.finish() == {"a": 0}
+
+
+def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver) -> None:
+    """All together: a receiver that fails once gets the message at the second try, under the same key."""
+    receiver.answers = [500, 200]
+    notifier = built(f"type: webhook, url: '{receiver.url}'")
+
+    class Watched(Recorder):
+        def send(self, message: Transition) -> None:
+            notifier.send(message)
+
+    one = loop(Watched("chat"))
+    one.owe(HANG)
+    one.turn()
+    one.turn(1.0)
+    assert outcomes(one, "chat") == {"sent": 1, "retried": 1}
+    assert [body for _, _, body in receiver.received] == [payload(HANG)] * 2
+    assert len({headers["Idempotency-Key"] for _, headers, _ in receiver.received} | {payload(HANG)["id"]}) == 1

@@ -1,0 +1,185 @@
+"""Which messages a notifier wants; Alertmanager, commands and Apprise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.config import ConfigError, load
+from monitor.incidents import Transition
+from monitor.notifiers import Notifier
+from monitor.notifiers.alertmanager import Alertmanager
+from monitor.notifiers.apprise import Apprise
+from monitor.notifiers.command import Command
+from monitor.notifiers.message import message_id
+from tests.monitor.notifiers.receiver import HANG, built, failure
+
+
+@pytest.mark.parametrize(
+    ("minimum", "runs", "changes", "wanted"),
+    [
+        ("warning", (), {}, True),
+        ("critical", (), {"severity": "warning"}, False),
+        ("warning", (), {"severity": "info"}, False),
+        ("info", (), {"severity": "info"}, True),
+        ("info", ("tr11-*",), {}, True),
+        ("info", ("tr12-*", "*-176B"), {}, True),
+        ("info", ("tr12-*",), {}, False),
+        ("info", (), {"quiet": True}, False),
+        ("critical", (), {"status": "resolved"}, True),
+    ],
+)
+def test_filter(minimum: Any, runs: tuple[str, ...], changes: dict[str, Any], wanted: bool) -> None:
+    """Severity and run decide; a quiet message goes to nobody, and who hears of trouble hears of its end."""
+    notifier = Notifier(name="a", minimum_severity=minimum, runs=runs)
+    assert notifier.wants(dataclasses.replace(HANG, **changes)) is wanted
+
+
+def test_only_the_kinds_that_are_asked_for() -> None:
+    """`incidents:` keeps a stack dump for hangs; a kind that does not exist is refused with its path."""
+    notifier = built("type: command, command: [a], incidents: [hang]")
+    assert notifier.wants(HANG)
+    assert not notifier.wants(dataclasses.replace(HANG, incident="crash"))
+    with pytest.raises(ConfigError, match=r"notifiers\.0\.incidents\.0: expected one of .*hang"):
+        load("notifiers: [{type: command, name: x, command: [a], incidents: [hangs]}]")
+
+
+def alerts(message: Transition) -> dict[str, Any]:
+    """Severity -> the alert of that severity."""
+    notifier = built("type: alertmanager, url: 'http://127.0.0.1:9/', keep: 2h")
+    assert isinstance(notifier, Alertmanager)
+    assert notifier._url() == "http://127.0.0.1:9/api/v2/alerts"
+    return {alert["labels"]["severity"]: alert for alert in notifier._content(message)}
+
+
+def test_a_firing_incident_fires_at_its_severity_and_ends_the_others() -> None:
+    """An incident that grew worse does not leave its milder alert behind."""
+    found = alerts(HANG)
+    assert found["critical"]["labels"] == {
+        "alertname": "MegatronHang", "run": "tr11-176B", "incident": "hang", "severity": "critical",
+    }  # fmt: skip
+    assert found["critical"]["startsAt"] == "2023-11-14T22:13:20+00:00"
+    assert found["critical"]["endsAt"] == "2023-11-15T00:13:20+00:00"
+    assert found["warning"]["endsAt"] == found["info"]["endsAt"] == "2023-11-14T22:13:20+00:00"
+    assert found["critical"]["annotations"]["summary"] == HANG.summary
+    assert found["critical"]["annotations"]["evidence_silence_seconds"] == "321.5"
+
+
+def test_a_resolved_incident_ends_every_alert() -> None:
+    """Nothing goes on firing."""
+    found = alerts(dataclasses.replace(HANG, status="resolved"))
+    assert {alert["endsAt"] for alert in found.values()} == {"2023-11-14T22:13:20+00:00"}
+
+
+# --- command --------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_is_given_the_object_and_the_facts(tmp_path: Path) -> None:
+    """JSON on standard input, the main facts in the environment, its arguments as written."""
+    out = tmp_path / "out.json"
+    code = (
+        "import json,os,sys;json.dump({'in':json.load(sys.stdin),'argv':sys.argv[1:],"
+        "'env':{k:v for k,v in os.environ.items() if k.startswith('MEGATRON') and '_REQUIRE_' not in k}},"
+        f"open({str(out)!r},'w'))"
+    )
+    notifier = built(f"type: command, command: [{sys.executable}, -c, {json.dumps(code)}, '$(touch x)']")
+    assert isinstance(notifier, Command)
+    notifier.send(HANG)
+    sent = json.loads(out.read_text())
+    assert sent["in"]["evidence"]["silence_seconds"] == 321.5
+    assert sent["argv"] == ["$(touch x)"]
+    assert sent["env"] == {
+        "MEGATRON_RUN": "tr11-176B", "MEGATRON_INCIDENT": "hang", "MEGATRON_STATUS": "firing",
+        "MEGATRON_SEVERITY": "critical", "MEGATRON_ITERATION": "4100", "MEGATRON_MESSAGE_ID": message_id(HANG),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "permanent"), [(3, True), (75, False)])
+def test_a_program_says_by_its_exit_whether_to_try_again(code: int, permanent: bool) -> None:
+    """75 is sysexits' word for a temporary failure."""
+    shell = f"echo no pager >&2; exit {code}"
+    assert failure(built(f"type: command, command: [sh, -c, {shell!r}]")) == (f"exit {code}: no pager", permanent)
+
+
+def test_a_program_that_is_not_there() -> None:
+    """Said with its name, tried once."""
+    assert failure(built("type: command, command: [/no/such/program]")) == (
+        "/no/such/program: No such file or directory", True,
+    )  # fmt: skip
+
+
+def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    """The timeout ends the whole group: a child that holds the pipe open holds nobody up."""
+    pid = tmp_path / "pid"
+    script = f"sleep 60 & echo $! > {pid}; wait"
+    assert failure(built(f"type: command, timeout: 500ms, command: [sh, -c, {script!r}]")) == (
+        "not done within 0.5 s", True,
+    )  # fmt: skip
+    child = Path("/proc") / pid.read_text().strip()
+    assert not child.exists() or "Z" in (child / "stat").read_text().rsplit(")", 1)[1]
+
+
+# --- apprise --------------------------------------------------------------------------------------------------------
+
+
+class _Library(types.ModuleType):
+    """What of Apprise is used, and what it was sent."""
+
+    def __init__(self, answer: bool) -> None:
+        super().__init__("apprise")
+        self.sent: list[dict[str, str]] = []
+        self.addresses: list[str] = []
+        library = self
+
+        class Service:
+            def add(self, address: str) -> bool:
+                library.addresses.append(address)
+                return "://" in address
+
+            def notify(self, **fields: str) -> bool:
+                library.sent.append(fields)
+                return answer
+
+        self.Apprise = Service
+
+
+@pytest.mark.parametrize(("status", "kind", "title"), [
+    ("firing", "failure", "[critical] tr11-176B: hang"), ("resolved", "success", "[resolved] tr11-176B: hang"),
+])  # fmt: skip
+def test_apprise_is_told_in_words(
+    status: Any, kind: str, title: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A title, and a text of facts that a person can act on; the addresses come from a file."""
+    library = _Library(True)
+    monkeypatch.setitem(sys.modules, "apprise", library)
+    urls = tmp_path / "urls"
+    urls.write_text("# chat\nslack://token\n\nmailto://x\n")
+    notifier = built(f"type: apprise, url_file: {urls}")
+    assert isinstance(notifier, Apprise)
+    notifier.send(dataclasses.replace(HANG, status=status))
+    assert library.addresses == ["slack://token", "mailto://x"]
+    (sent,) = library.sent
+    assert (sent["title"], sent["notify_type"]) == (title, kind)
+    assert sent["body"].splitlines()[0] == HANG.summary
+    assert "since iteration: 4099" in sent["body"]
+    assert "silence seconds: 321.5" in sent["body"]
+
+
+def test_apprise_fails_in_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not taken may pass; a form that is not known and a package that is missing do not."""
+    monkeypatch.setitem(sys.modules, "apprise", _Library(False))
+    notifier = built("type: apprise, url_env: CHAT")
+    monkeypatch.setenv("CHAT", "slack://t")
+    assert failure(notifier) == ("not every address accepted the message", False)
+    monkeypatch.setenv("CHAT", "nonsense")
+    assert failure(notifier)[1] is True
+    monkeypatch.delenv("CHAT")
+    assert failure(notifier)[0] == "the environment variable CHAT is not set"
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    assert "pip install megatron-monitor[apprise]" in failure(notifier)[0]

@@ -1,0 +1,91 @@
+"""The object that is sent, and its words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.detectors import DETECTORS
+from monitor.detectors.crash import ADVICE
+from monitor.notifiers import payload
+from monitor.notifiers.message import message_id
+from monitor.notifiers.words import body, title
+from tests.monitor.notifiers.receiver import HANG
+
+
+def test_payload() -> None:
+    """The object is that of `replay --json`, a version, an id that stays the same for each try, and what people want
+    to know first.
+    """
+    words = {
+        "title": "[critical] tr11-176B: hang",
+        "advice": DETECTORS["hang"].advice,
+        "line": "iteration 4100/ 115311",
+    }
+    assert payload(HANG) == {"version": "1", "id": message_id(HANG), **HANG.to_json(), **words}
+    assert len({message_id(HANG), message_id(dataclasses.replace(HANG, time=HANG.time + 1))}) == 2
+    assert {"run", "incident", "status", "severity", "time", "summary", "evidence"} <= payload(HANG).keys()
+
+
+CRASH = dataclasses.replace(
+    HANG,
+    incident="crash",
+    since=HANG.time - 720.0,
+    gpus=384,
+    evidence={"failure": "ecc", "rank": 96, "node": "n12", "lost_seconds": 3600.0, "line": "CUDA error: ECC"},
+    links={"page": "http://login-1:9843/runs/tr11-176B", "runbook": "https://wiki/runbook.md#crash"},
+)
+
+
+def test_what_a_person_on_call_wants_to_know() -> None:
+    """Which run, what, since when as a clock, where, what it costs, what to do, the line, where to look."""
+    found = payload(CRASH)
+    assert found["title"] == "[critical] tr11-176B: crash since 22:01 UTC, ecc, n12, training"
+    assert found["cost_gpu_hours"] == 460.8  # 12 minutes idle and an hour lost, of 384
+    assert (found["rank"], found["node"], found["since"]) == ("96", "n12", "2023-11-14T22:01:20+00:00")
+    assert found["advice"] == ADVICE["ecc"]
+    assert body(CRASH, found["evidence"]).splitlines()[:11] == [
+        "hung in training after iteration 4100", "", "since: 2023-11-14 22:01 UTC, 12 min ago", "phase: training",
+        "failure: ecc", "rank: 96", "node: n12", "cost so far: 460.8 GPU-hours", f"do: {ADVICE['ecc']}",
+        "last line: CUDA error: ECC", "page: http://login-1:9843/runs/tr11-176B",
+    ]  # fmt: skip
+
+
+def test_an_end_says_how_long_it_lasted() -> None:
+    """In the title; what to do is over."""
+    over = dataclasses.replace(CRASH, status="resolved", evidence={**CRASH.evidence, "lasted_seconds": 7800.0})
+    assert title(over) == "[resolved] tr11-176B: crash ended after 2.2 h"
+    assert "advice" not in payload(over)
+
+
+def test_a_title_fits_a_lock_screen() -> None:
+    """However long names are; both ends of the run's name are kept."""
+    long = dataclasses.replace(
+        CRASH, run="a" * 40 + "-lr3e-4-seed17", evidence={"node": "node-with-a-very-long-name" * 4, "failure": "ecc"}
+    )
+    assert len(title(long)) <= 110
+    assert title(long).startswith("[critical] aaaaaaaaaaaaaaaaaaaaaa...aaaaaaaa-lr3e-4-seed17: crash since 22:01 UTC")
+
+
+def test_payload_leaves_absent_values_out() -> None:
+    """What is not known is absent, never 0 or null."""
+    assert "iteration" not in payload(dataclasses.replace(HANG, iteration=None))
+
+
+def test_payload_holds_what_json_cannot() -> None:
+    """NaN, infinity, halves of characters and endless lines of a log do not make an object that readers refuse."""
+    odd = {"loss": float("nan"), "scale": float("inf"), "line": "a\udcffb", "long": "x" * 70_000, "pair": (1, None)}
+    evidence = payload(dataclasses.replace(HANG, evidence=odd))["evidence"]
+    assert (evidence["loss"], evidence["scale"], evidence["line"]) == ("NaN", "+Inf", "a?b")
+    assert len(evidence["long"]) == 4000
+    assert evidence["pair"] == [1, None]
+
+
+@given(st.dictionaries(st.text(), st.recursive(st.none() | st.floats() | st.text(), st.lists), max_size=3))
+def test_any_evidence_is_sound_json(evidence: dict[str, Any]) -> None:
+    """Whatever the evidence holds, the object is JSON in the strict sense."""
+    assert json.dumps(payload(dataclasses.replace(HANG, evidence=evidence)), allow_nan=False).encode()

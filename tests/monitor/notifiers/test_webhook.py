@@ -1,0 +1,154 @@
+"""Webhooks: what is delivered, refused, and never told of a secret."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from pathlib import Path
+
+import pytest
+
+from monitor.config import load
+from monitor.notifiers import payload
+from monitor.notifiers.webhook import Webhook
+from tests.monitor.notifiers.receiver import HANG, Receiver, failure
+
+
+def webhook(more: str) -> Webhook:
+    """The notifier of a configuration text."""
+    (configured,) = load(f"notifiers: [{{type: webhook, name: chat, {more}}}]").notifiers
+    assert isinstance(configured, Webhook)
+    return configured
+
+
+def test_delivery(receiver: Receiver) -> None:
+    """One POST carries the object, its type and the configured headers."""
+    webhook(f"url: '{receiver.url}?a=b', headers: {{X-Site: cluster-1}}").send(HANG)
+    ((path, headers, body),) = receiver.received
+    assert path == "/hook?a=b"
+    assert body == payload(HANG)
+    assert headers["Content-Type"] == "application/json"
+    assert headers["User-Agent"].startswith("megatron-monitor/")
+    assert headers["X-Site"] == "cluster-1"
+
+
+def test_repetition_can_be_told(receiver: Receiver) -> None:
+    """Two tries of one message carry one key, another message carries another."""
+    notifier = webhook(f"url: '{receiver.url}'")
+    for message in (HANG, HANG, dataclasses.replace(HANG, status="resolved")):
+        notifier.send(message)
+    first, second, other = (headers["Idempotency-Key"] for _, headers, _ in receiver.received)
+    assert first == second != other
+
+
+@pytest.mark.parametrize("status", [200, 201, 204])
+def test_every_2xx_is_a_delivery(receiver: Receiver, status: int) -> None:
+    """A receiver may answer with any status of success."""
+    receiver.answers = [status]
+    webhook(f"url: '{receiver.url}'").send(HANG)
+    assert len(receiver.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "permanent"),
+    [(400, True), (401, True), (404, True), (410, True), (408, False), (429, False), (500, False), (503, False)],
+)
+def test_refusal(receiver: Receiver, status: int, permanent: bool) -> None:
+    """A 4xx says that the message or the address is wrong; 408, 429 and 5xx may pass."""
+    receiver.answers = [status]
+    message, found = failure(webhook(f"url: '{receiver.url}'"))
+    assert message.startswith(f"answered {status} ")
+    assert found is permanent
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirect_is_not_followed(receiver: Receiver, status: int) -> None:
+    """A receiver that moved is a permanent failure: nothing is sent to an address that nobody configured."""
+    receiver.answers = [status]
+    message, permanent = failure(webhook(f"url: '{receiver.url}'"))
+    assert "redirects are not followed" in message
+    assert permanent
+    assert len(receiver.received) == 1
+
+
+def test_500_then_200(receiver: Receiver) -> None:
+    """The notifier can be asked again after a failure."""
+    receiver.answers = [500, 200]
+    notifier = webhook(f"url: '{receiver.url}'")
+    assert failure(notifier) == ("answered 500 Internal Server Error", False)
+    notifier.send(HANG)
+    assert len(receiver.received) == 2
+
+
+def test_receiver_that_hangs(receiver: Receiver) -> None:
+    """No answer within the timeout is a failure that may pass."""
+    receiver.answers = [0]
+    assert failure(webhook(f"url: '{receiver.url}', timeout: 200ms")) == ("no answer within 0.2 s", False)
+
+
+def test_nobody_listens() -> None:
+    """A refused connection is a failure that may pass."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert failure(webhook(f"url: 'http://127.0.0.1:{port}/'")) == ("no connection: Connection refused", False)
+
+
+def test_answer_that_is_no_http(receiver: Receiver) -> None:
+    """Another protocol at the port is a failure that may pass."""
+    receiver.answers = [1]
+    assert failure(webhook(f"url: '{receiver.url}'")) == ("no HTTP answer: BadStatusLine", False)
+
+
+def test_no_tls_at_the_port(receiver: Receiver) -> None:
+    """A receiver that speaks no TLS is distinguished from a message that was taken."""
+    message, permanent = failure(webhook(f"url: '{receiver.url.replace('http', 'https')}'"))
+    assert message.startswith("no connection: ")
+    assert not permanent
+
+
+def test_address_and_header_in_files(receiver: Receiver, tmp_path: Path) -> None:
+    """Secrets are read at each delivery, so that renewing them needs no restart."""
+    url, token = tmp_path / "url", tmp_path / "token"
+    notifier = webhook(f"url_file: '{url}', header_files: {{Authorization: '{token}'}}")
+    assert failure(notifier) == (f"{url} cannot be read: No such file or directory", False)
+    url.write_text(receiver.url + "\n")
+    for secret in ("Bearer one", "Bearer two"):
+        token.write_text(secret + "\n")
+        notifier.send(HANG)
+    assert [headers["Authorization"] for _, headers, _ in receiver.received] == ["Bearer one", "Bearer two"]
+
+
+def test_address_in_the_environment(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address may come from a variable; without it there is nothing to try again."""
+    monkeypatch.setenv("CHAT_URL", receiver.url)
+    webhook("url_env: CHAT_URL").send(HANG)
+    monkeypatch.delenv("CHAT_URL")
+    assert len(receiver.received) == 1
+    assert failure(webhook("url_env: CHAT_URL")) == ("the environment variable CHAT_URL is not set", True)
+
+
+@pytest.mark.parametrize("secret", ["hunter2", "file:///hunter2", "http://user:hunter2@127.0.0.1/", "http://h/a b", ""])
+def test_useless_secret_is_not_told(tmp_path: Path, secret: str) -> None:
+    """A file that holds no address is a permanent failure, and its content stays out of the message."""
+    (tmp_path / "url").write_text(secret)
+    message, permanent = failure(webhook(f"url_file: '{tmp_path / 'url'}'"))
+    assert permanent
+    assert "hunter2" not in message
+
+
+def test_useless_header_is_not_told(receiver: Receiver, tmp_path: Path) -> None:
+    """A secret that no header can carry is a permanent failure, and stays out of the message."""
+    (tmp_path / "token").write_bytes(b"Bearer hunter2\x7f")
+    notifier = webhook(f"url: '{receiver.url}', header_files: {{Authorization: '{tmp_path / 'token'}'}}")
+    message, permanent = failure(notifier)
+    assert permanent
+    assert "hunter2" not in message
+    (tmp_path / "token").write_bytes(b"\xff")
+    assert failure(notifier) == (f"{tmp_path / 'token'} cannot be read: not UTF-8 text", False)
+
+
+def test_notifiers_of_a_configuration() -> None:
+    """Each configured notifier has its own filter."""
+    text = "notifiers: [{type: webhook, name: a, url: 'http://h/', minimum_severity: info, runs: ['tr*']}]"
+    (notifier,) = load(text).notifiers
+    assert (notifier.name, notifier.minimum_severity, notifier.runs) == ("a", "info", ("tr*",))
