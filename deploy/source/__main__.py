@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import fields
 from pathlib import Path
 
 from deploy.source import daemon, goodput, runs
-from deploy.source.manifests import manifests
-from deploy.source.rule import Settings, yaml_text
+from deploy.source.manifests import dashboards, manifests
+from deploy.source.rule import yaml_text
+from deploy.source.settings import Settings
 
 FOLDER = Path(__file__).parents[1]
 
@@ -22,6 +24,15 @@ def files(settings: Settings) -> dict[str, str]:
         f"prometheus/rules/{name}.yml": yaml_text(module.groups(settings), settings, module.HEAD)
         for name, module in FILES.items()
     }
+
+
+def site(settings: Settings) -> dict[str, str]:
+    """Path below a folder -> text: what a site copies, its dashboards with it."""
+    boards = {
+        f"grafana/dashboards/{name}.json": json.dumps(board, indent=2, sort_keys=True) + "\n"
+        for name, board in dashboards(settings).items()
+    }
+    return files(settings) | boards
 
 
 def kubernetes(settings: Settings) -> dict[str, str]:
@@ -40,7 +51,8 @@ def main() -> None:
     )
     arguments = vars(parser.parse_args())
     folder: Path = arguments.pop("folder")
-    made = kubernetes if arguments.pop("kubernetes") else files
+    own = folder.resolve() == FOLDER  # where the dashboards lie beside it already
+    made = kubernetes if arguments.pop("kubernetes") else files if own else site
     for path, text in made(Settings(**arguments)).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

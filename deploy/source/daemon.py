@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from deploy.source.rule import Group, Rule, Settings
+from deploy.source.rule import Group, Rule
+from deploy.source.settings import Settings
 
 HEAD = """\
 Alerts about the monitor itself: who watches the watcher. Written by `python -m deploy.source`.

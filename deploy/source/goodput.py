@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploy.source.rule import Group, Rule, Settings
+from deploy.source.rule import Group, Rule
+from deploy.source.settings import Settings
 from deploy.source.texts import asked
 
 HEAD = """\
@@ -63,7 +64,7 @@ appears was 0 before: its first value is a loss of these ten minutes.""",
         f"""\
         clamp_min(
           sum by (cluster) (max by (cluster, run) (rate(megatron_gpu_seconds_total[10m])))
-          - (sum by (cluster) ({LOST}{{cause=~"redone after .+"}}) or 0 * {PAID}),
+          - (sum by (cluster) ({LOST}{{cause=~"redone after .+"}}) or 0 * sum by (cluster) ({PAID})),
           0
         )
         """,

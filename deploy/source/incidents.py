@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from deploy.source.rule import Rule, Settings
+from deploy.source.rule import Rule
+from deploy.source.settings import Settings
 from deploy.source.texts import AT_RISK, BOARD, DETAILS, FOR, IDLE, ITERATION, PAGE, SEVERITY, since
 
 Cost = Literal["idle", "at risk", ""]

@@ -11,7 +11,9 @@ from typing import Any
 
 import yaml
 
-from deploy.source.rule import Group, Settings
+from deploy.source.rule import Group
+from deploy.source.selection import Selection
+from deploy.source.settings import Settings
 
 _HEAD = "# Written by `python -m deploy.source --kubernetes`.\n"
 _ROOT = Path(__file__).parents[2]
@@ -35,8 +37,8 @@ def manifests(groups: Sequence[Group], settings: Settings) -> dict[str, str]:
     """File name -> text. What stands in deploy/kubernetes/ already is taken over as it is."""
     made = {name: (_KUBERNETES / name).read_text() for name in ("daemonset.yaml", "podmonitor.yaml")}
     made["prometheusrule.yaml"] = _text(prometheus_rule(groups, settings))
-    for path in sorted(_BOARDS.glob("*.json")):
-        made[f"dashboard-{path.stem}.yaml"] = _text(config_map(path))
+    for name, board in dashboards(settings).items():
+        made[f"dashboard-{name}.yaml"] = _text(config_map(name, board))
     base = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": sorted(made)}
     return made | {"kustomization.yaml": _text(base)}
 
@@ -51,18 +53,26 @@ def prometheus_rule(groups: Sequence[Group], settings: Settings) -> dict[str, An
     }
 
 
-def config_map(path: Path) -> dict[str, Any]:
+def dashboards(settings: Settings) -> dict[str, Any]:
+    """Name -> the dashboard as it is shipped, with the site's series and its address of the runbook."""
+    chosen, made = Selection.of(settings), {}
+    for path in sorted(_BOARDS.glob("*.json")):
+        text = path.read_text().replace(Settings().runbook, settings.runbook)
+        made[path.stem] = chosen.of_dashboard(json.loads(text))
+    return made
+
+
+def config_map(name: str, board: dict[str, Any]) -> dict[str, Any]:
     """A dashboard where Grafana's sidecar finds it."""
-    board = json.loads(path.read_text())
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": f"megatron-dashboard-{path.stem}",
+            "name": f"megatron-dashboard-{name}",
             "namespace": _NAMESPACE,
             "labels": {**_LABELS, "grafana_dashboard": "1"},
         },
-        "data": {f"megatron-{path.stem}.json": json.dumps(board, sort_keys=True, separators=(",", ":"))},
+        "data": {f"megatron-{name}.json": json.dumps(board, sort_keys=True, separators=(",", ":"))},
     }
 
 

@@ -8,26 +8,8 @@ from dataclasses import dataclass, field
 from textwrap import dedent, indent
 from typing import Any
 
-_METRIC = re.compile(r"(?<![:\w])((?:megatron_\w+)|up|process_start_time_seconds)\b(?![:(])(\{)?")
-_STRING = re.compile(r'("(?:[^"\\]|\\.)*")')
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a site sets: everything else in the rules is the same everywhere."""
-
-    grafana: str = "https://grafana.example"
-    """Address of Grafana."""
-    runbook: str = "https://runbooks.example/megatron-monitor/runbook.md"
-    """Address of runbook.md, or of a copy of it whose sections have the same anchors."""
-    job: str = "(.+/)?megatron-monitor"
-    """Regular expression over the label `job` of the daemons' targets; of the Operator: NAMESPACE/megatron-monitor."""
-    selector: str = ""
-    """Label matchers for every scraped series, such as `env="prod"`: where one Prometheus serves several teams."""
-    goodput: float = 0.9
-    """Objective: effective training time over wall time, of three days."""
-    runs: int = 0
-    """Runs that should be under way in each cluster; fewer are reported. 0: not reported."""
+from deploy.source.selection import Selection
+from deploy.source.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -46,13 +28,15 @@ class Rule:
     def data(self, settings: Settings) -> dict[str, Any]:
         """As Prometheus takes it."""
         kind = "alert" if self.annotations else "record"
-        made: dict[str, Any] = {kind: self.name, "expr": selected(dedent(self.expr).strip(), settings.selector)}
+        chosen = Selection.of(settings)
+        made: dict[str, Any] = {kind: self.name, "expr": chosen.of_expression(dedent(self.expr).strip())}
         if self.wait:
             made["for"] = self.wait
-        if self.labels:
-            made["labels"] = dict(self.labels)
+        labels = {**self.labels, **chosen.labels}
+        if labels:
+            made["labels"] = labels
         if self.annotations:
-            made["annotations"] = dict(self.annotations)
+            made["annotations"] = {name: chosen.of_template(text) for name, text in self.annotations.items()}
         return made
 
 
@@ -71,18 +55,6 @@ class Group:
         if self.interval:
             made["interval"] = self.interval
         return made | {"rules": [rule.data(settings) for rule in self.rules]}
-
-
-def selected(expr: str, selector: str) -> str:
-    """The expression with the matchers added to each scraped series; recorded ones (a:b:c) have been chosen already."""
-    if not selector:
-        return expr
-    parts = _STRING.split(expr)  # every second one is a string
-    for index in range(0, len(parts), 2):
-        parts[index] = _METRIC.sub(
-            lambda found: f"{found[1]}{{{selector}, " if found[2] else f"{found[1]}{{{selector}}}", parts[index]
-        )
-    return "".join(parts)
 
 
 def yaml_text(groups: Sequence[Group], settings: Settings, head: str) -> str:
@@ -110,13 +82,13 @@ def _rule(rule: Rule, settings: Settings) -> list[str]:
         lines.append(f"      expr: {_plain(made['expr'])}")
     if rule.wait:
         lines.append(f"      for: {rule.wait}")
-    if rule.labels:
+    if "labels" in made:
         lines.append(
-            "      labels: {" + ", ".join(f"{name}: {_plain(text)}" for name, text in rule.labels.items()) + "}"
+            "      labels: {" + ", ".join(f"{name}: {_plain(text)}" for name, text in made["labels"].items()) + "}"
         )
     if rule.annotations:
         lines.append("      annotations:")
-        lines += [f"        {name}: {_quoted(text)}" for name, text in rule.annotations.items()]
+        lines += [f"        {name}: {_quoted(text)}" for name, text in made["annotations"].items()]
     return lines
 
 

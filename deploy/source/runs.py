@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from deploy.source.incidents import relayed, run_notes
-from deploy.source.rule import Group, Rule, Settings
+from deploy.source.rule import Group, Rule
+from deploy.source.settings import Settings
 from deploy.source.texts import BOARD, STATE_NOW, asked, clock, value
 
 HEAD = """\
@@ -45,7 +46,7 @@ def memory() -> Group:
             Rule(_remembered(INCIDENT), INCIDENT),
             Rule(
                 _remembered(DEADLINE),
-                f"{DEADLINE} or ({_SHOWN_NOW} + Inf)",
+                f"{DEADLINE} or on (cluster, run) ({_SHOWN_NOW} + Inf)",
                 comment="""\
 +Inf: a daemon shows the run and expects nothing of it. That there is no deadline is remembered too, so that an older one
 does not come back.""",
@@ -63,11 +64,11 @@ def recorded() -> list[Rule]:
     return [
         Rule(
             PAUSED,
-            f"{PAUSED} or last_over_time({LOOKED}[1d]) or vector(time())",
+            f"{PAUSED} or on () last_over_time({LOOKED}[1d]) or on () vector(time())",
             comment="""\
 When these rules were last evaluated before the last pause of five minutes or more, and since when they are again.""",
         ),
-        Rule(RESUMED, f"{RESUMED} or vector(time())"),
+        Rule(RESUMED, f"{RESUMED} or on () vector(time())"),
         Rule(LOOKED, "vector(time())"),
         Rule(
             SEEN,

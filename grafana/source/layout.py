@@ -10,7 +10,7 @@ from grafana_foundation_sdk.builders import prometheus
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as model
 
-from deploy.source.rule import Settings
+from deploy.source.settings import Settings
 
 RUNBOOK = "runbook"
 """The variable that holds the runbook's address."""

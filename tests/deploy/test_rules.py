@@ -8,15 +8,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
 import yaml
 
 from deploy.source.__main__ import files
-from deploy.source.rule import Settings
+from deploy.source.manifests import dashboards
+from deploy.source.settings import Settings
 from monitor.detectors import DETECTORS
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.phases import RUN_STATES
 from tests.deploy.conftest import DEPLOY, RULES
+from tests.grafana import lint
+from tests.grafana.promql import fill
 
 PROMETHEUS = DEPLOY / "prometheus"
 TESTS = sorted((PROMETHEUS / "tests").glob("*.yml"))
@@ -177,15 +181,18 @@ def test_settings_reach_every_rule(tmp_path: Path) -> None:
     them.
     """
     site = Settings("https://g.example", "https://r.example/book", "watch", 'env="prod"', runs=4)
-    for path, text in files(site).items():
-        assert "grafana.example" not in text
-        assert "runbooks.example" not in text
+    for path, written in files(site).items():
+        assert "grafana.example" not in written
+        assert "runbooks.example" not in written
         file = tmp_path / Path(path).name
-        file.write_text(text)
+        file.write_text(written)
         assert tool("promtool", "check", "rules", file).returncode == 0
-        for rule in (rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]):
-            for found in re.finditer(r"(?<![:\w])(megatron_\w+|up)\b(.{0,12})", rule["expr"]):
-                assert found[2].startswith('{env="prod"'), rule["expr"]
+        for rule in (rule for group in yaml.safe_load(written)["groups"] for rule in group["rules"]):
+            for found in re.finditer(r"(?<![:\w])(megatron_\w+|up)\b(.{0,30})", rule["expr"]):
+                assert found[2].startswith('{job=~"watch", env="prod"'), rule["expr"]
+            for text in (rule["expr"], *rule.get("annotations", {}).values()):
+                for found in re.finditer(r"\b(?:\w+:megatron_|megatron:)\w+(?::\w+)?(.{0,30})", text):
+                    assert found[1].startswith('{scope="watch-env-prod"'), text
 
 
 @pytest.mark.prometheus
@@ -206,6 +213,74 @@ def test_fewer_runs_than_expected(tmp_path: Path) -> None:
     (tmp_path / "tests.yml").write_text(yaml.safe_dump(tests))
     done = tool("promtool", "test", "rules", tmp_path / "tests.yml")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def per_scope(expression: str, at: str, **values: float) -> dict[str, Any]:
+    """A promql_expr_test: the value by scope."""
+    samples = [{"labels": f'{{scope="{scope}"}}', "value": value} for scope, value in values.items()]
+    return {"expr": f"sum by (scope) ({expression})", "eval_time": at, "exp_samples": samples}
+
+
+@pytest.mark.prometheus
+def test_two_teams_in_one_prometheus(tmp_path: Path) -> None:
+    """Runs of one name: the first team's hangs and its daemon dies, the second's is well; the series of somebody else's
+    job are nobody's. Each team's rules know, remember and count their own.
+    """
+    for env in ("prod", "dev"):
+        for path, text in files(Settings(job="watch", selector=f'env="{env}"')).items():
+            (tmp_path / f"{env}-{Path(path).name}").write_text(text)
+    series = []
+
+    def scraped(name: str, values: str, job: str = "watch", env: str = "prod", **labels: str) -> None:
+        every = {"run": "a", "instance": f"{job}-{env}", "job": job, "env": env, **labels}
+        text = ",".join(f'{key}="{value}"' for key, value in every.items())
+        series.append({"series": f"{name}{{{text}}}", "values": values})
+
+    for job, env, times, hangs in (("watch", "prod", 40, 1), ("watch", "dev", 240, 0), ("other", "prod", 240, 1)):
+        scraped("megatron_run_info", f"1x{times}", job, env)
+        for state in ("hung", "training", "finished"):
+            now = (state == "hung") == bool(hangs) and state != "finished"
+            scraped("megatron_run_state", f"{int(now)}x{times}", job, env, state=state)
+        scraped("megatron_incident", f"{hangs}x{times}", job, env, incident="hang", severity="critical")
+        scraped("megatron_hang_deadline_timestamp_seconds", f"90000x{times}", job, env)
+        scraped("megatron_world_size", f"8x{times}", job, env)
+    prod, dev = "watch-env-prod", "watch-env-dev"
+    hang = 'ALERTS{alertname="MegatronHang", alertstate="firing"}'
+    held = "count by (scope) (run:megatron_hang_deadline_timestamp_seconds:remembered)"
+    checks = [
+        per_scope(hang, "5m", **{prod: 1}),
+        per_scope('cluster:megatron_runs:count{state="training"}', "5m", **{prod: 0, dev: 1}),
+        per_scope('cluster_state:megatron_gpus:sum{state="hung"}', "5m", **{prod: 8}),
+        per_scope(held, "8m", **{prod: 1, dev: 1}),
+        per_scope(hang, "40m", **{prod: 1}),  # its daemon has been gone for half an hour
+        per_scope("count by (scope) (run:megatron_unwatched_since_timestamp_seconds)", "40m", **{prod: 1}),
+        per_scope("count by (scope) (megatron:rules_paused_timestamp_seconds)", "40m", **{prod: 1, dev: 1}),
+    ]
+    group = {"interval": "15s", "input_series": series, "promql_expr_test": checks}
+    rule_files = sorted(path.name for path in tmp_path.iterdir())
+    tests = {"rule_files": rule_files, "evaluation_interval": "15s", "tests": [group]}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(tests))
+    done = tool("promtool", "test", "rules", tmp_path / "tests.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_settings_reach_every_query_of_the_dashboards() -> None:
+    """Panels, annotations and variables: each series that is scraped has the matchers, each recorded one the scope,
+    and every query parses.
+    """
+    scraped, recorded = 'job=~"watch", env="prod"', 'scope="watch-env-prod"'
+    texts: list[str] = []
+    for board in dashboards(Settings(runbook="https://r.example/book", job="watch", selector='env="prod"')).values():
+        assert "runbooks.example" not in json.dumps(board)
+        for _, text, _ in lint.expressions(board):
+            promql_parser.parse(fill(text, lint.fillings(board)[0]))
+            texts.append(text)
+        variables = [one["query"]["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+        texts += [str(lint.selector_of(query)) for query in variables]
+    assert len(texts) > 150
+    for text in texts:
+        for found in re.finditer(r"(?<![:\w])((?:\w+:)?megatron_\w+(?::\w+)?)(.{0,30})", text):
+            assert found[2].startswith("{" + (recorded if ":" in found[1] else scraped)), text
 
 
 def test_the_links_lead_to_dashboards_that_exist() -> None:

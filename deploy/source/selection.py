@@ -1,0 +1,79 @@
+"""Which series a site means: the matchers of its settings put into every query of rules, their texts, and dashboards.
+
+What is scraped is chosen by its labels. What the rules record has lost most of them (a run that moves to another daemon is
+the same run), so every rule of a chosen set adds the label `scope`, and reads what carries it: two sets of rules in one
+Prometheus neither read nor overwrite each other's series.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from deploy.source.settings import Settings
+
+SCOPE = "scope"
+_SCRAPED = r"(?:megatron_\w+|up|process_\w+|scrape_\w+)"
+_RECORDED = r"(?:\w+:megatron_\w+(?::\w+)?|megatron:\w+|ALERTS)"
+_SERIES = re.compile(rf"(?<![:\w$])(?:(?P<recorded>{_RECORDED})|(?P<scraped>{_SCRAPED}))\b(?![:(])(?P<brace>\{{)?")
+_STRING = re.compile(r'("(?:[^"\\]|\\.)*")')
+_QUERY = re.compile(r"`([^`]*)`")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Matchers for what is scraped, and the scope of what is recorded; both empty where all is meant."""
+
+    matchers: str = ""
+    scope: str = ""
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(settings: Settings) -> Selection:
+        """As the settings say. The scope is made of them: `job=~"watch", env="prod"` is `watch-env-prod`."""
+        named = settings.job != Settings().job
+        matchers = [f'job=~"{settings.job}"'] * named + [settings.selector.strip().rstrip(",")]
+        text = ", ".join(one for one in matchers if one)
+        words = re.findall(r"\w+|!", (settings.job if named else "") + " " + settings.selector)
+        return Selection(text, "-".join(words).replace("!", "not"))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of every rule."""
+        return {SCOPE: self.scope} if self.scope else {}
+
+    def of_expression(self, text: str) -> str:
+        """A PromQL expression, or `label_values(...)` of Grafana."""
+        if not self.matchers:
+            return text
+        parts = _STRING.split(text)  # every second one is a string
+        parts[::2] = [_SERIES.sub(self._chosen, part) for part in parts[::2]]
+        return "".join(parts)
+
+    def of_template(self, text: str) -> str:
+        """A text of an alert, in which queries stand as `printf` takes them."""
+        if not self.matchers:
+            return text
+        escaped = Selection(self.matchers.replace("%", "%%"), self.scope)
+        return _QUERY.sub(lambda found: f"`{escaped.of_expression(found[1])}`", text)
+
+    def of_dashboard(self, board: Any) -> Any:
+        """All queries of a dashboard's JSON."""
+        if isinstance(board, list):
+            return [self.of_dashboard(one) for one in board]
+        if not isinstance(board, dict):
+            return board
+        return {
+            key: self.of_expression(value)
+            if key in ("expr", "query", "definition") and isinstance(value, str)
+            else self.of_dashboard(value)
+            for key, value in board.items()
+        }
+
+    def _chosen(self, found: re.Match[str]) -> str:
+        scope = f'{SCOPE}="{self.scope}"'
+        matchers = scope if found["recorded"] else self.matchers
+        name = found["recorded"] or found["scraped"]
+        return f"{name}{{{matchers}, " if found["brace"] else f"{name}{{{matchers}}}"
