@@ -26,10 +26,12 @@ from parsers.events import (
     EngineStepLogged,
     EvaluationProgressed,
     Event,
+    GenerationMoved,
     IterationLogged,
     LineDiscarded,
     LogEvent,
     Malformed,
+    PartBegan,
     ThroughputReported,
     TimersReported,
     TrainerLogged,
@@ -41,7 +43,7 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
     {
         IterationLogged, EngineStepLogged, TrainerLogged, TrainerProgressed, TimersReported, ThroughputReported,
         EvaluationProgressed, ValidationLogged, CustomValueLogged, CustomProgressLogged, Malformed,
-        LineDiscarded,
+        LineDiscarded, PartBegan, GenerationMoved,
     }
 )  # fmt: skip
 """Events that change nothing of what `Detector.update` may take as constant, but for a restart (`_may_restart`)."""

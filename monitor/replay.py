@@ -28,13 +28,15 @@ from monitor.run.phases import ENDED
 from monitor.run.source_clock import Placed, SourceClock, clocked
 from monitor.run.state import Experiment, RunState
 from monitor.run.steady import Sample
-from parsers.events import LogEvent, TimeShown
+from parsers.events import Event, GenerationMoved, LogEvent, PartBegan, TimeShown
 
 _LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for
 _EPSILON = 1e-6
 _OWN_TIME = 0.9  # of a silence: the share that the first iteration must say it took, to have been at work all the time
 _DAY = 86400.0
 _YEAR = 365 * _DAY
+_UNPLACED: frozenset[type[Event]] = frozenset({PartBegan, GenerationMoved})
+"""Lines without a stamp between two steps: nobody knows how the step's time is shared between them."""
 _OPENING = 1000  # events of a source among which its year is looked for
 
 
@@ -53,7 +55,9 @@ class Replay:
 
     def play(self, placed: Placed) -> Iterator[Transition]:
         """One event at its time."""
-        at, entry, source, proof, _, took = placed
+        at, entry, source, proof, dated, took = placed
+        if not dated and type(entry.event) in _UNPLACED:
+            return
         at = self.now if at == float("inf") else max(at, self.now)
         if self.first is None:
             self.first = self.now = at

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Category = Literal[
-    "compute", "communication", "data", "optimizer", "checkpoint", "evaluation", "rollout", "reward", "sync", "other"
+    "compute", "communication", "data", "optimizer", "checkpoint", "evaluation", "rollout", "reward", "logprobs",
+    "sync", "other",
 ]  # fmt: skip
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
@@ -120,8 +121,8 @@ TIMERS: dict[str, Timer] = {
     # parts of a step of reinforcement learning, by the names of parsers/declared/targets.py
     "rollout": Timer("rollout"),
     "reward": Timer("reward"),
-    "reference": Timer("reward"),
-    "value": Timer("reward"),
+    "reference": Timer("logprobs"),
+    "value": Timer("logprobs"),
     "train": Timer("compute"),
     "sync": Timer("sync"),
     "data": Timer("data"),
@@ -133,6 +134,11 @@ TIMERS: dict[str, Timer] = {
 }  # fmt: skip
 """Name as printed -> what it is the time of."""
 
+PART_OF: dict[str, str] = {
+    "rollout": "rollout", "reward": "reward", "reference": "logprobs", "value": "logprobs", "train": "training",
+    "sync": "sync",
+}  # fmt: skip
+"""The timers that are parts of a step of reinforcement learning -> the part that each is the time of."""
 UNKNOWN = Timer("other")
 BESIDE = frozenset(name for name, timer in TIMERS.items() if timer.category in ("checkpoint", "evaluation"))
 """Timers of what happens between two iterations."""

@@ -10,7 +10,7 @@ from monitor.run.copies import SourceCursor
 from monitor.run.launches import launch_of
 from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
 from monitor.run.overflows import Overflows
-from monitor.run.phases import ENDED, Phase
+from monitor.run.phases import ENDED, Phase, drawn_as
 from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
 
 PLANNED = frozenset({"time_limit", "preempted", "stopped"})
@@ -27,11 +27,14 @@ LAUNCHER = "launcher "
 
 
 def set_phase(state: RunState, phase: Phase, at: float) -> None:
-    """Enter a phase; staying in it changes nothing."""
-    if phase != state.phase:
+    """Enter a phase; staying in it changes nothing. The history keeps no parts of a step: all of them are training."""
+    before = state.phase
+    if phase != before:
         state.phase, state.phase_since = phase, at
-        state.phase_history.append((at, phase))
-        del state.phase_history[:-_PHASES_KEPT]
+        drawn = drawn_as(phase)
+        if drawn != drawn_as(before):
+            state.phase_history.append((at, drawn))
+            del state.phase_history[:-_PHASES_KEPT]
 
 
 def count_failure(state: RunState) -> None:
@@ -102,6 +105,7 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.log_interval = None
     state.validations_since = 0  # an evaluation that the end cut off says nothing of how many sets there are
     state.engine_seconds = 0.0
+    state.parts.told, state.parts.silence = [], 0.0
     state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
     state.last_iteration_at = None
     state.stopwatch.stop()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from monitor.run import saves, setup
+from monitor.run.attempts import set_phase
 from monitor.run.breakdown.account import used as timers_used
 from monitor.run.ends import (
     fold_exit,
@@ -28,7 +29,7 @@ from monitor.run.iterations import (
 )
 from monitor.run.log_clock import log_clock
 from monitor.run.nodes import note_collective, note_node, note_rank
-from monitor.run.phases import ENDED, EVALUATION, PROGRESS, STEP, Phase
+from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Phase, drawn_as
 from monitor.run.recording import AMENDING, record
 from monitor.run.state import Memory, RunState
 from monitor.run.steady import Sample
@@ -52,6 +53,7 @@ from parsers.events import (
     EvaluationProgressed,
     Event,
     FailureSeen,
+    GenerationMoved,
     IterationLogged,
     LogEvent,
     LossScaleExhausted,
@@ -60,6 +62,7 @@ from parsers.events import (
     ModelSettingLogged,
     OverflowSkipped,
     ParametersCounted,
+    PartBegan,
     ProcessExited,
     ProcessTerminated,
     ProgramExited,
@@ -76,7 +79,7 @@ from parsers.events import (
     ValidationLogged,
     WatchdogTimedOut,
 )
-from parsers.timers import BESIDE, timer
+from parsers.timers import BESIDE, PART_OF, timer
 
 _OF_AN_END: frozenset[type[Event]] = frozenset({FailureSeen, ProcessExited})
 _HELD_BACK = 600.0  # seconds; clocks of two zones differ by more
@@ -110,16 +113,19 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
             handler = _nothing
         progressed = handler is None or handler(state, event, source, at, live, entry)
     phase = state.phase
+    entered = drawn_as(phase) != drawn_as(before)
     if phase == "crashed" and (not state.proven or (live and before != "crashed")) and _of_training(state):
         # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
         state.proven, state.live = True, state.live or live
     stepped = state.iterations_total != counted
-    if stepped or phase != before or kind in AMENDING or (progressed and kind is ValidationLogged):
-        record(state, event, stepped, phase != before, clock, at, live)
+    if stepped or entered or kind in AMENDING or (progressed and kind is ValidationLogged):
+        record(state, event, stepped, entered, clock, at, live)
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         _note_progress(state, before, silent, kind, at, live)
         if clock is not None or kind in STEP:
             state.progress_clock = clock
+    if phase != before and before in PARTS and state.parts.told:
+        _leave(state, before)
 
 
 def _of_training(state: RunState) -> bool:
@@ -169,9 +175,10 @@ def _note_progress(
     """
     last = state.progress_at
     if live and last is not None and state.live and not state.hung and at > last:
-        phase = _gap_phase(before, kind)
-        if phase is not None and phase not in ENDED:
-            gap = max(0.0, at - last - state.unheard)
+        phase, gap = _gap_phase(before, kind), max(0.0, at - last - state.unheard)
+        if before in PARTS and state.parts.told:
+            state.parts.silence = max(state.parts.silence, gap)
+        elif phase is not None and phase not in ENDED:
             gap_of(state, silent if silent and phase == "training" else phase).add(gap)
             if silent is None and phase == "training" and state.phase == "training":
                 expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
@@ -181,6 +188,13 @@ def _note_progress(
         state.progress_at, state.unheard = at, 0.0
     state.live = state.live or live
     state.hung = False
+
+
+def _leave(state: RunState, part: Phase) -> None:
+    """A part of a step is over: how long it was silent at most is an example of a good one."""
+    if state.parts.silence > 0:
+        gap_of(state, part).add(state.parts.silence)
+    state.parts.silence = 0.0
 
 
 def _read_log_clock(state: RunState, text: str) -> float | None:
@@ -224,6 +238,8 @@ def _larger(known: int | None, new: int | None) -> int | None:
 
 def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float, live: bool, _entry: LogEvent) -> bool:
     state.account.take(event, state.driver == "iteration")
+    if not PART_OF.keys().isdisjoint(event.timers):
+        state.parts.note_printed(event)
     if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
             if name in BESIDE and state.attempt.iterations:
@@ -248,6 +264,8 @@ def fold_timers(state: RunState, event: TimersReported, at: float) -> bool:
     if at > state.updated_at:
         state.updated_at = at
     state.account.take(event, state.driver == "iteration")
+    if not PART_OF.keys().isdisjoint(event.timers):
+        state.parts.note_printed(event)
     return True
 
 
@@ -284,6 +302,17 @@ def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> b
         latest.samples_per_second = event.samples_per_second
         state.printed_rates.add(event.samples_per_second)
     return False
+
+
+def _on_part(state: RunState, event: PartBegan, _source: str, at: float, _live: bool, _entry: LogEvent) -> bool:
+    """A part that no line tells of is a phase only where lines tell of others."""
+    if state.phase in ENDED or state.phase == "exiting":
+        return False
+    if event.implied and not state.parts.told:
+        return False
+    state.parts.tell(event.part)
+    set_phase(state, event.part, at)
+    return True
 
 
 def _on_custom_value(state: RunState, event: CustomValueLogged, *_rest: Any) -> bool:
@@ -335,4 +364,6 @@ _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     ProgramExited: lambda s, e, _src, at, _l, entry: fold_exit(s, e, at, entry.text),
     CustomValueLogged: _on_custom_value,
     CustomProgressLogged: lambda *_: True,
+    GenerationMoved: lambda *_: True,
+    PartBegan: _on_part,
 }

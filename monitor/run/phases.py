@@ -6,15 +6,21 @@ the current phase never moves the hang clock (in the BLOOM hang an hourly status
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from parsers import events
-from parsers.events import Event, Milestone
+from parsers.events import Event, Milestone, Part
 
 Phase = Literal[
-    "starting", "loading", "first_iteration", "training", "evaluating", "saving", "exiting", "finished", "crashed"
-]
-"""Seven phases that can hang, and two ends."""
+    "starting", "loading", "first_iteration", "training", "evaluating", "saving", "exiting", "finished", "crashed",
+    "rollout", "reward", "logprobs", "sync",
+]  # fmt: skip
+"""Phases that can hang, and two ends. The last four are parts of a step of reinforcement learning beside its training,
+where the log's lines tell them apart.
+"""
+
+PARTS: tuple[Part, ...] = get_args(Part)
+"""The phases of one step of reinforcement learning, in its order."""
 
 ENDED: frozenset[Phase] = frozenset({"finished", "crashed"})
 
@@ -31,7 +37,17 @@ STATE_OF_PHASE: dict[Phase, str] = {
     "exiting": "training",
     "finished": "finished",
     "crashed": "crashed",
+    "rollout": "training",
+    "reward": "training",
+    "logprobs": "training",
+    "sync": "training",
 }
+
+
+def drawn_as(phase: Phase) -> Phase:
+    """The phase as charts and histories have it: the parts of a step are its training."""
+    return "training" if phase in PARTS else phase
+
 
 # Where an event leads; an event that is not here leaves the phase alone. Iterations, ends and failures need more than
 # a table and are folded in fold.py.
@@ -89,18 +105,24 @@ SAVE: frozenset[type[Event]] = frozenset(
         events.MemoryReported,
     }
 )
-_MEMORY, _OWN = events.MemoryReported, events.CustomProgressLogged
+_MEMORY, _OWN, _PART = events.MemoryReported, events.CustomProgressLogged, events.PartBegan
+_TOKENS = events.GenerationMoved
 _EXITS: frozenset[type[Event]] = frozenset({events.ProcessExited, events.ProgramExited})
 
+_STEPPING: frozenset[type[Event]] = STEP | EVALUATION | (SAVE - {_MEMORY}) | {_OWN, _PART}
 PROGRESS: dict[Phase, frozenset[type[Event]]] = {
-    "starting": SETUP | STEP | {_OWN},
-    "loading": SETUP | STEP | {_OWN},
-    "first_iteration": SETUP | STEP | EVALUATION | SAVE | {_OWN},
-    "training": STEP | EVALUATION | (SAVE - {_MEMORY}) | {_OWN},
-    "evaluating": STEP | EVALUATION | (SAVE - {_MEMORY}) | {_OWN},
-    "saving": STEP | EVALUATION | SAVE | {_OWN},
+    "starting": SETUP | STEP | {_OWN, _PART, _TOKENS},
+    "loading": SETUP | STEP | {_OWN, _PART},
+    "first_iteration": SETUP | STEP | EVALUATION | SAVE | {_OWN, _PART, _TOKENS},
+    "training": _STEPPING,
+    "evaluating": _STEPPING | {_TOKENS},
+    "saving": STEP | EVALUATION | SAVE | {_OWN, _PART},
     "exiting": STEP | EVALUATION | SAVE | _EXITS | {_OWN},
     "finished": STEP | {_OWN},
     "crashed": STEP | {_OWN},
+    "rollout": _STEPPING | {_TOKENS},
+    "reward": _STEPPING,
+    "logprobs": _STEPPING,
+    "sync": _STEPPING,
 }
 """A pattern of the configuration of kind `progress` counts in every phase."""

@@ -6,7 +6,7 @@ from monitor.run import derived
 from monitor.run.breakdown.profile import critical, spreads
 from monitor.run.buckets import Row
 from monitor.run.history import History
-from monitor.run.phases import ENDED
+from monitor.run.phases import ENDED, drawn_as
 from monitor.run.state import RunState
 from parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged
 
@@ -70,7 +70,7 @@ def record(
             )
             history.add_phase(first, None, "starting")
         bounds = time is None and state.phase in _BOUNDS
-        history.add_phase(latest_known if bounds else time, iteration, state.phase)
+        history.add_phase(latest_known if bounds else time, iteration, drawn_as(state.phase))
 
 
 def _date_training(history: History, began: float) -> None:

@@ -12,7 +12,7 @@ from monitor.run.attempts import set_phase
 from monitor.run.breakdown.saves import KEPT
 from monitor.run.iterations import gap_of
 from monitor.run.log_clock import log_clock
-from monitor.run.phases import ENDED, PHASE_AFTER
+from monitor.run.phases import ENDED, PARTS, PHASE_AFTER
 from monitor.run.state import RunState, Validation
 from parsers.events import (
     CheckpointFileWritten,
@@ -101,7 +101,7 @@ def on_save_file(
 ) -> bool:
     """One file of a checkpoint moves."""
     _overhead(state, at)
-    if state.phase == "training":
+    if state.phase in PARTS:
         set_phase(state, "saving", at)
     return True
 

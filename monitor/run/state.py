@@ -21,6 +21,7 @@ from monitor.run.history import History
 from monitor.run.observed import Observed
 from monitor.run.overflows import Overflows
 from monitor.run.pace import Intervals, Pace
+from monitor.run.parts import Parts
 from monitor.run.phases import Phase
 from monitor.run.recent import Recent
 from monitor.run.steady import Sample, Steady
@@ -428,6 +429,8 @@ class RunState:
     """When the last progress was by the line's own stamp; None where the last step prints none."""
     account: Account = field(default_factory=Account)
     """Timers of the last iteration line."""
+    parts: Parts = field(default_factory=Parts)
+    """The parts of a step of reinforcement learning."""
     unheard: float = 0.0
     """Seconds since the last progress in which nobody listened to the log: they are no silence."""
     deaf_since: float | None = None

@@ -57,8 +57,9 @@ def _short(value: float) -> float:
 
 
 def history_json(history: History, width: int = 0, start: int = 0, key: str = "") -> dict[str, Any]:
-    """What the API gives. `axes` of the steps is what had been used up by the end of each bucket. With the width and the number of closed buckets that a client has, only the steps that are
-    new; with the key of its last answer, no validation, phases and restarts unless they have changed.
+    """What the API gives. `axes` of the steps is what had been used up by the end of each bucket. With the width and
+    the number of closed buckets that a client has, only the steps that are new; with the key of its last answer, no
+    validation, phases and restarts unless they have changed.
     """
     history.flush()
     zone = history.zone

@@ -24,6 +24,8 @@ class Step:
     grad_norm: float
     loss_scale: float
     skipped: int = 0
+    generation: float = 0.0
+    """Seconds by which its rollout was longer than usual, or less."""
 
 
 def topology_of(scenario: Scenario) -> Topology:

@@ -44,6 +44,7 @@ FAULTS: dict[str, str] = {
     "hang_evaluation": "silence after the first validation set of the next evaluation",
     "hang_saving": "silence inside the next save",
     "hang_starting": "silence during set-up, before the first iteration",
+    "hang_rollout": "silence inside the next rollout (verl; elsewhere as hang)",
     "hang_then_resume": "silence for `seconds`, then it goes on",
     "growing_hang": "as hang, while a status line an hour keeps the log growing",
     "buffered": "the launcher lets lines go in bursts of `seconds` from here on",
@@ -90,6 +91,7 @@ FAULTS: dict[str, str] = {
     "slow_rank": "one rank computes longer, the others wait for it",
     "straggler": "one rank computes longer, by as much of the iteration, and no iteration does yet: others hide it",
     "slow_gpu_clocks": "all ranks compute longer: lower clocks",
+    "slow_rollout": "generation makes the steps of reinforcement learning `factor` times as long from here on (verl)",
     "slow_save": "each save takes longer from here on, by `factor` less 1 of the time between two saves",
     "kill_switch": "a clean exit on request",
 }

@@ -17,7 +17,7 @@ from monitor.clock import Clock
 from monitor.simulate import lines, timers
 from monitor.simulate.lines import Step
 from monitor.simulate.scenario import Fault, Scenario
-from monitor.simulate.trainers import TRAINERS
+from monitor.simulate.trainers import TRAINERS, lines_in_step
 from parsers.dialects import HF_TRAINER
 
 _AR = 0.5
@@ -26,8 +26,6 @@ _FIRST_FACTOR = 1.5  # the first iteration of a launch compiles and allocates
 _STUCK = ("divergence", "slow_divergence", "loss_spike_stays")
 _SPIKE = (1.0, 1.01, 1.18, 1.02, 1.07, 2.3, 1.6, 1.45, 1.3, 1.2, 1.12, 1.08, 1.05, 1.03, 1.02, 1.01)
 _SPIKE_NORM = (1.0, 4.0, 10.0, 65.0, 600.0, 4000.0, 1500.0, 1500.0, 700.0, 60.0, 10.0, 3.0, 1.5, 1.2, 1.1, 1.0)
-
-
 _RESTARTS = frozenset(
     {"crash_and_restart", "resume_bump", "resume_discontinuity", "lr_restart", "launch_blocking", "crash_loop"}
 )
@@ -131,7 +129,7 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
         since = run.iteration + 1 - fault.at
         if fault.kind == "slowdown" or (fault.kind == "slowdown_recovered" and since < fault.length):
             factor *= fault.factor
-        elif fault.kind in timers.SLOW:
+        elif fault.kind in timers.SLOW or fault.kind == "slow_rollout":
             factor += fault.factor - 1
         elif fault.kind == "drift":
             factor *= 1 + 0.0001 * since
@@ -145,6 +143,10 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
 def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emission]:
     pure = _pure_seconds(scenario, run, active)
     batch = scenario.batch_size_at(run.samples)
+    slower = sum(fault.factor - 1 for fault in active if fault.kind == "slow_rollout")
+    generation = (run.noise + slower) * scenario.seconds_per_iteration  # responses vary in length, the rest does not
+    for at, line in lines_in_step(scenario, run.at, pure, generation):
+        yield Emission(at, line)
     run.at += pure
     run.iteration += 1
     run.samples += batch
@@ -161,7 +163,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     run.window.clear()
     step = Step(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
-        run.loss_scale if scenario.fp16 else 1.0, skipped,
+        run.loss_scale if scenario.fp16 else 1.0, skipped, generation,
     )  # fmt: skip
     truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
     text = _iteration_line(scenario, step, run.at)
@@ -297,7 +299,7 @@ def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Generator[Emission, 
     kind = fault.kind
     truth = {"fault": kind, "iteration": run.iteration, "at": run.at}
     time = lines.stamp(scenario, run.at)
-    if kind == "hang":
+    if kind in ("hang", "hang_rollout"):  # what verl's last line begins is a rollout
         return True
     if kind == "growing_hang":
         for hour in range(1, 7):

@@ -5,7 +5,7 @@ Wording follows the programs (parsers/trainers/). Their lines hold what their sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from monitor.simulate.lines import Step, stamp
@@ -21,6 +21,8 @@ class Trainer:
     validation: Callable[[Scenario, int, float, float], str]
     """Of the scenario, an iteration, its loss, and the time."""
     end: Callable[[Scenario, float], str]
+    parts: Callable[[float, float], Iterator[tuple[float, str]]] | None = None
+    """Of the seconds of a step and those by which its rollout was longer: what is written in the step, and when."""
 
 
 def _titan(scenario: Scenario, at: float, text: str) -> str:
@@ -64,10 +66,37 @@ def _nemo_step(scenario: Scenario, step: Step, _at: float) -> str:
     )
 
 
+_VERL_PARTS = {
+    "gen": (0.55, ""),
+    "old_log_prob": (0.08, "WorkerDict dp actor Before compute_log_prob"),
+    "ref": (0.08, ""),
+    "adv": (0.01, ""),
+    "update_actor": (0.25, "TaskRunner list(reward_extra_infos_dict.keys())=[]"),
+    "update_weights": (0.03, "WorkerDict After resume weights"),
+}
+"""Timer -> its share of a usual step, and the process and line that tell that it begins (VERL_LOGGING_LEVEL=DEBUG)."""
+
+
+def _verl_seconds(elapsed: float, generation: float) -> dict[str, float]:
+    usual = elapsed - generation
+    return {name: share * usual + (generation if name == "gen" else 0.0) for name, (share, _) in _VERL_PARTS.items()}
+
+
+def _verl_parts(elapsed: float, generation: float) -> Iterator[tuple[float, str]]:
+    memory = ", memory allocated (GB): 4.14, memory reserved (GB): 7.84, device memory used/total (GB): 20.5/79.2"
+    passed = 0.0
+    for name, seconds in _verl_seconds(elapsed, generation).items():
+        process, _, line = _VERL_PARTS[name][1].partition(" ")
+        if line:
+            told = memory if process == "WorkerDict" else ""
+            yield passed, f"\x1b[36m({process} pid=4243)\x1b[0m {line}{told}\n"
+        passed += seconds
+
+
 def _verl_step(scenario: Scenario, step: Step, _at: float) -> str:
     tokens = step.batch_size * scenario.sequence_length / step.elapsed / scenario.world_size
-    shares = {"gen": 0.55, "old_log_prob": 0.08, "ref": 0.08, "adv": 0.01, "update_actor": 0.25, "update_weights": 0.03}
-    timing = " - ".join(f"timing_s/{name}:{share * step.elapsed:.3f}" for name, share in shares.items())
+    took = _verl_seconds(step.elapsed, step.generation)
+    timing = " - ".join(f"timing_s/{name}:{seconds:.3f}" for name, seconds in took.items())
     return (
         f"\x1b[36m(TaskRunner pid=4242)\x1b[0m step:{step.iteration} - actor/pg_loss:{step.learning_rate:.5f} - "
         f"actor/grad_norm:{step.grad_norm:.3f} - {timing} - timing_s/step:{step.elapsed:.3f} - "
@@ -91,5 +120,14 @@ TRAINERS: dict[str, Trainer] = {
         _verl_step,
         lambda _scenario, iteration, _loss, _at: f"(TaskRunner pid=4242) step:{iteration} - val-core/gsm8k/acc:0.3\n",
         lambda _scenario, _at: "(TaskRunner pid=4242) 'Final validation metrics: None'\n",
+        _verl_parts,
     ),
 }  # fmt: skip
+
+
+def lines_in_step(scenario: Scenario, at: float, elapsed: float, generation: float) -> Iterator[tuple[float, str]]:
+    """What is written in a step of `elapsed` seconds that begins at `at`, and when."""
+    trainer = TRAINERS.get(scenario.dialect)
+    if trainer is not None and trainer.parts is not None:
+        for passed, line in trainer.parts(elapsed, generation):
+            yield at + passed, line

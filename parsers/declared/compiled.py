@@ -83,8 +83,8 @@ def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
     if any(reading.spec.form == "block" for reading in readings):
         block = type("Block", (Block,), {"readings": readings, "__doc__": Block.__doc__})
         return Rule(name, (first.mark.anchor.encode(),), _Opens(readings, block))
-    # what a bar tells may contradict itself, by its numbers
-    plain = not any("epoch_step" in dict(reading.mark.captured) for reading in readings)
+    # what a bar tells may contradict itself, and an engine may stand still, by their numbers
+    plain = not any("epoch_step" in dict(reading.mark.captured) or reading.spec.positive for reading in readings)
     return Rule(name, (first.mark.anchor.encode(),), _Reads(readings), templated=plain)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from parsers.declared.marks import Mark
 from parsers.declared.schema import Dialect, LineSpec
 from parsers.declared.targets import LOSSES, MEMORY, PARTS, Convert, converter
-from parsers.engine.fields import number
+from parsers.engine.fields import LEADING_NUMBER, number
 from parsers.engine.scan import Line
 from parsers.events import (
     CheckpointLoaded,
@@ -21,10 +21,13 @@ from parsers.events import (
     EvaluationProgressed,
     Event,
     FailureSeen,
+    GenerationMoved,
     IterationLogged,
     MemoryReported,
     Milestone,
     MilestoneReached,
+    Part,
+    PartBegan,
     ProgramExited,
     SizesTold,
     ThroughputReported,
@@ -40,6 +43,9 @@ _STEP_VALUES: Final = frozenset(IterationLogged.__struct_fields__)
 _MILESTONES: Final[dict[str, Milestone]] = {
     "launch": "launched", "begin": "training_started", "done": "training_done",
 }  # fmt: skip
+_STEP_PARTS: Final[frozenset[str]] = frozenset(get_args(Part))
+_REPEATED: Final = "x across cluster]"
+"""Ray tells of other processes' equal lines up to five seconds later (`[repeated 3x across cluster]`): no news."""
 _SETTINGS: Final = ("global_batch_size", "sequence_length", "total", "world_size", "nodes")
 _BESIDE: Final = ("evaluate", "save")
 """Parts of a printed step time that are no part of an iteration."""
@@ -113,6 +119,7 @@ class Reading:
             all(name in found for name in spec.needs)
             and not any(name in found for name in spec.without)
             and all(found.get(name) in value.split(", ") for name, value in spec.where.items())
+            and all(_positive(found.get(name)) for name in spec.positive)
         )
 
     # --- its events -------------------------------------------------------------------------------------------------
@@ -146,6 +153,8 @@ class Reading:
                 yield EvaluationProgressed(done=0, total=0, **origin)
             elif self.spec.then == "saving":
                 yield CheckpointSaveStarted(**origin)
+            elif self.spec.then == "rollout":
+                yield PartBegan(part="rollout", implied=True, **origin)
         else:
             yield from self._other(values, losses, line, origin)
 
@@ -207,6 +216,11 @@ class Reading:
             yield FailureSeen(
                 failure=spec.failure, message=line.text.strip()[:500], pattern=spec.name or None, **origin
             )
+        elif means in _STEP_PARTS:
+            if _REPEATED not in line.text:
+                yield PartBegan(part=means, **origin)  # type: ignore[arg-type]
+        elif means == "generating":
+            yield GenerationMoved(**origin)
         elif means == "progress":
             yield CustomProgressLogged(name=spec.name or self._dialect, **origin)
         elif means == "settings":
@@ -252,6 +266,11 @@ def _parts(values: Mapping[str, Any], origin: dict[str, Any]) -> Iterator[Event]
     parts: dict[str, tuple[float, float]] = {name: (values[name],) * 2 for name in PARTS if name in values}
     if parts:
         yield TimersReported(speaker="megatron", timers=parts, **origin)
+
+
+def _positive(text: str | None) -> bool:
+    match = LEADING_NUMBER.match(text.strip()) if text else None
+    return match is not None and (number(match[1]) or 0.0) > 0.0
 
 
 def _kept(text: str) -> float | str:

@@ -17,7 +17,8 @@ from parsers.events import Failure
 
 Means = Literal[
     "step", "evaluation", "evaluating", "evaluated", "saving", "saved", "loading", "loaded", "launch", "begin", "done",
-    "end", "failure", "progress", "settings", "figures",
+    "end", "failure", "progress", "settings", "figures", "rollout", "reward", "logprobs", "training", "sync",
+    "generating",
 ]  # fmt: skip
 """What a line says.
 
@@ -25,7 +26,8 @@ step: one or more iterations have finished. evaluation: its result; evaluating: 
 evaluated: that it is over. saving, saved, loading,
 loaded: a checkpoint. launch: a program has started; begin: the training begins; done: it is done, processes may still
 end; end: everything is done. failure: it dies. progress: it lives, no more. settings: sizes of the run. figures: values
-that belong to the step before.
+that belong to the step before. rollout, reward, logprobs, training, sync: this part of a step of reinforcement
+learning begins or goes on. generating: an engine makes tokens, for whatever part.
 """
 Form = Literal["pairs", "json", "block"]
 _MAX_FIELDS = 200
@@ -47,7 +49,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """One kind of line."""
 
     means: Means
-    then: Literal["", "evaluating", "saving"] = ""
+    then: Literal["", "evaluating", "saving", "rollout"] = ""
     """What begins with this line, beside what it says."""
     line: str
     """What marks it: literal text with placeholders (marks.py). It begins the line, prefixes aside."""
@@ -76,6 +78,8 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """Their names with which it is another line."""
     where: Mapping[str, str] = field(default_factory=_empty)
     """Their name -> the value that it must have; several are separated by `, `."""
+    positive: tuple[str, ...] = ()
+    """Their names whose value must be more than zero."""
     failure: Failure = "unknown"
     """For `failure`: which."""
     name: str = ""

@@ -9,6 +9,11 @@ from msgspec import field
 from parsers.dialects import MEGATRON_LM
 from parsers.events.base import Event
 
+Part = Literal["rollout", "reward", "logprobs", "training", "sync"]
+"""What a step of reinforcement learning is made of, in its order: responses are generated, scored, given their log
+probabilities (and values), learned from, and the new weights handed to the generator.
+"""
+
 
 class IterationLogged(Event, frozen=True, kw_only=True, gc=False):
     """The training loop's own line (Megatron and its forks, gpt-neox)."""
@@ -146,3 +151,21 @@ class EvaluationProgressed(Event, frozen=True, kw_only=True, gc=False):
     total: int
     finished: bool | None = None
     """True: the line says that the evaluation is over."""
+
+
+class PartBegan(Event, frozen=True, kw_only=True, gc=False):
+    """A part of a step begins or goes on. Bars of other programs may look the same: it proves no training."""
+
+    kind: ClassVar[str] = "part"
+    proves_training: ClassVar[bool] = False
+
+    part: Part
+    implied: bool | None = None
+    """True: no line says so. The part before it is over, and this one comes next."""
+
+
+class GenerationMoved(Event, frozen=True, kw_only=True, gc=False):
+    """A generation engine (vLLM, SGLang) has made tokens since its last line: in a rollout, or an evaluation."""
+
+    kind: ClassVar[str] = "generation"
+    proves_training: ClassVar[bool] = False

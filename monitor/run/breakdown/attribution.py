@@ -27,6 +27,7 @@ Cause = Literal[
     "checkpoint",
     "rollout",
     "reward",
+    "logprobs",
     "sync",
     "outside_timers",
     "unknown",
@@ -42,7 +43,7 @@ _FEW = 8
 _MEDIAN = 1.2533  # standard error of a median over that of a mean, of a normal series
 _COVERED = 0.5  # of the iteration's time that timers must measure before their absence proves anything
 _OWN = ("data", "compute", "optimizer")
-_WORK = ("data", "compute", "optimizer", "rollout", "reward", "sync", WHOLE, OUTSIDE)
+_WORK = ("data", "compute", "optimizer", "rollout", "reward", "logprobs", "sync", WHOLE, OUTSIDE)
 
 
 class Growth(Struct):
@@ -153,7 +154,8 @@ def _took(seconds: float, added: float, growth: Growth) -> bool:
 def _found(out: Attribution, growth: Growth, before: Profile, during: Profile) -> None:
     causes: dict[str, Cause] = {
         "data": "data", "compute": "compute", "optimizer": "optimizer", WHOLE: "unknown", OUTSIDE: "outside_timers",
-        "communication": "communication", "rollout": "rollout", "reward": "reward", "sync": "sync",
+        "communication": "communication", "rollout": "rollout", "reward": "reward", "logprobs": "logprobs",
+        "sync": "sync",
     }  # fmt: skip
     out.part, out.cause = growth.part, causes[growth.part]
     out.share = growth.high / out.added

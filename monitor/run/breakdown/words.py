@@ -13,7 +13,8 @@ NO_TIMERS = (
 )
 _PART = {
     "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",
-    "rollout": "generation (rollout)", "reward": "scoring (rewards, log probabilities)",
+    "rollout": "generation (rollout)", "reward": "scoring (rewards, advantages)",
+    "logprobs": "log probabilities and values",
     "sync": "handing the weights to the generator", "other": "timers of unknown names",
     WHOLE: "the forward and backward pass as a whole", OUTSIDE: "no timer at all",
 }  # fmt: skip
@@ -27,6 +28,7 @@ _LOOK: dict[Cause, str] = {
     "optimizer": "look at the host's memory, offloading and the file system under it",
     "rollout": "look at the length of the responses, the generation engines' batch and cache, and for one that is slow",
     "reward": "look at the reward model or the service that scores, and at its queue",
+    "logprobs": "look at the batch size of the log probabilities, at offloading, and for one slow GPU or node",
     "sync": "look at the network between training and generation, and at the transfer of the weights",
     "checkpoint": "look at the file system of the checkpoints",
     "outside_timers": "look at what no timer measures: the data loader where none is printed for it, garbage "

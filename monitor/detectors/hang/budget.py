@@ -1,34 +1,22 @@
-"""Hang: no progress for longer than the phase ever needs.
-
-Liveness is progress, not writing. Each phase has a budget of silence, learned from the run where it has a past and a
-stated first default where it has none. Half of it gone is late (shown), all of it gone is hung (notified). Silent for
-runs that have ended, and for archived logs (`state.live`).
+"""How long a run may show no progress in its present phase: learned from the run where it has a past, else a stated
+first default.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
-from monitor.detectors import slowdown
-from monitor.detectors.base import Detector, Verdict, missing_evidence
 from monitor.run.flops import computed_tflops
 from monitor.run.iterations import SILENT_SAVE
-from monitor.run.job import evidence as job_evidence
-from monitor.run.job import silent_since, suspended
 from monitor.run.pace import likely_interval
-from monitor.run.phases import ENDED, EVALUATION, SAVE
+from monitor.run.phases import EVALUATION, PARTS, SAVE
 from monitor.run.state import RunState
 from monitor.run.units import Seconds
 from parsers.events import Event
 
-_BLOCKING_HELPS = 160  # GPUs from which BLOOM's launches without CUDA_LAUNCH_BLOCKING hung (docs/incident-record.md)
 _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
 _LEAST_TFLOPS = 4.0  # small models on a few GPUs, and slow networks: 1.7 was seen (97 s an iteration, a line each 100)
-
-
-_CUT = 1.0  # seconds after the line that tells that processes were ended at exit
+_FEW = 5  # parts of a step that were followed: fewer do not show how long they may take
 
 
 class HangSettings(Struct, frozen=True):
@@ -67,6 +55,16 @@ class HangSettings(Struct, frozen=True):
     """Over the longest silence that a launcher's buffer explained: IDEFICS saw bursts 10 to 20 minutes apart."""
     exiting: Seconds = 600.0
     """After the last iteration: final save and evaluation have phases of their own, the rest is tidying up."""
+    rollout: Seconds = 7200.0
+    """The first rollout: engines start, compile and capture graphs; an answer of 32,000 tokens takes 20 to 50 min."""
+    reward: Seconds = 3600.0
+    """The first scoring: a model or a service that other jobs share, code that is run to its time limit."""
+    logprobs: Seconds = 3600.0
+    """The first log probabilities and values: they compile."""
+    sync: Seconds = 3600.0
+    """The first weights handed over: groups of processes are made, a large model is gathered and loaded."""
+    part_factor: float = 3.0
+    """Budget of a part of a step (reinforcement learning) over the longest of the last 50: rollouts have long tails."""
 
 
 class Budget(Struct, frozen=True):
@@ -88,6 +86,8 @@ class Budget(Struct, frozen=True):
 def budget(state: RunState, settings: HangSettings) -> Budget:
     """How long the run may show no progress in its present phase."""
     phase = state.phase
+    if phase in PARTS and state.parts.told:
+        return _part(state, settings)
     if phase == "training":
         return _silently_at_work(state, settings, _training(state, settings))
     gaps = state.gaps.get(phase)
@@ -127,6 +127,32 @@ def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
     """
     phase = "evaluating" if kind in EVALUATION else "saving" if kind in SAVE else state.phase
     return max(budget(state, settings).seconds, float(getattr(settings, phase, 0.0)))
+
+
+def _part(state: RunState, settings: HangSettings) -> Budget:
+    """Of a part of a step, by the run's own past: its longest silences while it was followed, and while those are few,
+    the seconds that the steps print of it and of what no line tells apart from it.
+    """
+    phase = state.phase
+    gaps, factor = state.gaps.get(phase), settings.part_factor
+    longest = gaps.longest if gaps else None
+    seen = longest is not None
+    if gaps is None or len(gaps.values) < _FEW:
+        printed = state.parts.printed_with(phase)
+        if printed is not None and (longest is None or printed > longest):
+            longest, seen = printed, False
+    default = settings.first_iteration if phase == "training" else float(getattr(settings, phase))
+    if longest is None:
+        return Budget(max(settings.minimum, default), None, f"first default for {phase}", settings.first_late)
+    if not state.attempt.iterations and state.attempt.number:  # engines start and kernels compile anew
+        factor, least = settings.startup_factor, settings.startup_minimum
+    else:
+        least = settings.minimum
+    if state.attempt.number == 0 and not state.attempt.iterations and factor * longest < default:
+        return Budget(max(settings.minimum, default), longest, f"first default for {phase}", settings.first_late)
+    what = f"the longest silence of the last {len(gaps.values)} in {phase}" if seen and gaps else f"what {phase} took"
+    allowed = max(least, factor * longest)
+    return Budget(allowed, longest, f"{factor:g} x {what}" if allowed > least else "the minimum")
 
 
 def _started(state: RunState, settings: HangSettings, longest: float | None) -> Budget:
@@ -247,154 +273,3 @@ def _evaluating(state: RunState, settings: HangSettings, longest: float | None) 
         seconds = max(settings.minimum, settings.factor * expected)
         return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
     return Budget(max(settings.minimum, settings.evaluating), None, "first default for evaluating")
-
-
-def watched(state: RunState) -> bool:
-    """Whether silence of this run means anything."""
-    if not state.live or state.progress_at is None or state.phase in ENDED:
-        return False
-    # After the last iteration a log may simply end. Only processes that partly ended prove that others hang.
-    return state.phase != "exiting" or state.attempt.processes_ended > 0
-
-
-def deadline(state: RunState, settings: HangSettings) -> float | None:
-    """When silence becomes a hang; None while silence means nothing."""
-    since = silent_since(state)
-    if not watched(state) or since is None:
-        return None
-    return since + budget(state, settings).seconds
-
-
-def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
-    """When silence becomes late, then a hang; None when neither is ahead."""
-    cut = state.attempt.cut_at
-    if cut is not None:
-        return cut + _CUT if cut + _CUT > now else None
-    since = silent_since(state)
-    if not watched(state) or since is None:
-        return None
-    allowed = budget(state, settings)
-    for after in (allowed.late_after, allowed.seconds):
-        if since + after > now:
-            return since + after
-    return None
-
-
-def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
-    """Late after half the budget (quiet warning), hung after it (critical)."""
-    if state.lost or suspended(state):
-        return Verdict("hang", "unknown")
-    if state.attempt.cut_at is not None and state.live:
-        return _cut(state, state.attempt.cut_at)
-    since = silent_since(state)
-    if not watched(state) or since is None:
-        return Verdict("hang")
-    allowed = budget(state, settings)
-    silence = now - since
-    if silence < allowed.late_after:
-        return Verdict("hang", "clear" if state.deaf_since is None else "unknown")
-    hung = silence >= allowed.seconds
-    iteration = state.latest.iteration
-    where = f"{state.phase} after iteration {iteration}" if iteration is not None else state.phase
-    evidence: dict[str, Any] = {
-        "phase": state.phase,
-        "silence_seconds": round(silence, 3),
-        **({"unheard_seconds": round(state.unheard, 3)} if state.unheard else {}),
-        "budget_seconds": round(allowed.seconds, 3),
-        "budget_reason": allowed.reason,
-        "last_progress_at": state.unix(state.progress_at),
-        "last_line": state.last_line,
-        **job_evidence(state),
-    }
-    if allowed.expected is not None:
-        evidence["expected_gap_seconds"] = round(allowed.expected, 4)
-    blocking = state.environment.get("CUDA_LAUNCH_BLOCKING")
-    if blocking is not None:
-        evidence["cuda_launch_blocking"] = blocking
-    summary = (
-        f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
-        f"budget {allowed.seconds:.1f} s ({allowed.reason})"
-    )
-    if hung:
-        summary += _suspects(state, evidence)
-        pace = slowdown.before_hang(state)
-        if pace:
-            summary += f"; before it {pace}"
-            evidence["pace_before"] = pace
-        evidence["advice"] = _advice(state, blocking)
-    return Verdict(
-        "hang",
-        "firing",
-        severity="critical" if hung else "warning",
-        summary=summary,
-        onset_iteration=iteration,
-        since=since - state.unheard,
-        evidence=evidence,
-        quiet=not hung,
-    )
-
-
-def _cut(state: RunState, at: float) -> Verdict:
-    """The training was done, its processes were not: they held their nodes until they were ended by force."""
-    done = state.attempt.done_at or at
-    line = state.failure.line if state.failure else ""
-    return Verdict(
-        "hang",
-        "firing",
-        severity="critical",
-        summary=f"hung in exiting: the training said that it was done, and {at - done:.0f} s later, when their time "
-        "was over, its processes had not ended: look for one that waits for the others at exit",
-        onset_iteration=state.latest.iteration,
-        since=done,
-        evidence={"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line},
-    )
-
-
-def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
-    """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended."""
-    found = ""
-    if state.watchdog_ranks:
-        evidence["watchdog_ranks"], evidence["watchdog_nodes"] = state.watchdog_ranks, state.watchdog_nodes
-        found += f"; the watchdog of {len(state.watchdog_ranks)} ranks gave up"
-        found += f" on {', '.join(state.watchdog_nodes[:8])}" if state.watchdog_nodes else ""
-    absent = missing_evidence(state)
-    if absent:
-        evidence.update(absent)
-        found += f"; {absent['missing']}"
-    failure = state.failure
-    if failure is not None:
-        evidence["failure"], evidence["failure_line"] = failure.failure, failure.line
-        rank = f" on rank {failure.rank}" if failure.rank is not None else ""
-        found += (
-            f"; before it {failure.failure}{rank}: {failure.message[:120]}; it may have crashed without ending the job"
-        )
-    return found
-
-
-def _advice(state: RunState, blocking: str | None) -> str:
-    """What to do first, while the processes are still there to be asked."""
-    steps = [
-        "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for the ones "
-        "whose stack differs from the majority",
-        "the flight recorder, if TORCH_NCCL_TRACE_BUFFER_SIZE is set: megatron-monitor flight-recorder "
-        "/tmp/nccl_trace_rank_*",
-    ]
-    world = state.topology.world_size
-    if blocking not in ("1", "true") and (world is None or world >= _BLOCKING_HELPS):
-        known = "the log does not show CUDA_LAUNCH_BLOCKING" if blocking is None else f"CUDA_LAUNCH_BLOCKING={blocking}"
-        steps.append(f"{known}: without =1 runs of 160 GPUs and more have hung; it cost them 0 to 6 %")
-    if state.phase == "evaluating":
-        steps.append(
-            "data loader workers that copied a held lock hang evaluations: try one worker, or a barrier before it"
-        )
-    return "; ".join(steps)
-
-
-DETECTOR = Detector(
-    "hang",
-    HangSettings,
-    check,
-    deadline=next_change,
-    inhibited_by=("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed,
-    advice="take stacks before you kill anything (py-spy dump on every rank), then cancel and restart",
-)

@@ -1,0 +1,52 @@
+"""The parts of a step of reinforcement learning as phases: which of them lines tell, how long each was silent. Pure.
+
+A part lasts until a line tells of the next one. What no line tells belongs to the part before it: a verl log tells of
+the training only, so that its rollout is followed, in silence, by scoring and log probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from monitor.run.pace import Intervals
+from monitor.run.phases import PARTS
+from parsers.events import TimersReported
+from parsers.timers import PART_OF
+
+
+@dataclass(slots=True)
+class Parts:
+    """Of the present launch, but for what was learned."""
+
+    told: list[str] = field(default_factory=list)
+    """The parts of which some line has told; none: the whole step is the phase `training`."""
+    silence: float = 0.0
+    """The longest good silence of the part that goes on, while the log is followed."""
+    printed: dict[str, Intervals] = field(default_factory=dict)
+    """Part -> its seconds in the last steps, where the log prints them."""
+
+    def tell(self, part: str) -> None:
+        """A line has told of this part."""
+        if part not in self.told:
+            self.told.append(part)
+
+    def note_printed(self, event: TimersReported) -> None:
+        """The parts of one step, as its line prints them."""
+        took: dict[str, float] = {}
+        for name, (_, most) in event.timers.items():
+            if name in PART_OF:
+                took[PART_OF[name]] = took.get(PART_OF[name], 0.0) + most
+        for part, seconds in took.items():
+            self.printed.setdefault(part, Intervals()).add(seconds)
+
+    def told_with(self, part: str) -> list[str]:
+        """The parts that take time and of which no line tells: the silence of this part may be theirs."""
+        return [each for each in PARTS if each != part and each not in self.told and each in self.printed]
+
+    def printed_with(self, part: str) -> float | None:
+        """The longest that this part took in the last steps, and those that are told with it; None where none prints
+        it.
+        """
+        if part not in self.printed:
+            return None
+        return sum(self.printed[each].longest or 0.0 for each in (part, *self.told_with(part)))

@@ -1,0 +1,102 @@
+"""The parts of a step of reinforcement learning: which one hangs, by whose budget, and whose time grew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.monitor.playing import Played, fault, healthy, play
+
+PACE = {"dialect": "verl", "iterations": 150, "seconds_per_iteration": 100.0}
+ENGINE = "(vLLMHttpServer pid=6) INFO 11-22 08:00:00 [loggers.py:248] Engine 000: Avg prompt throughput: 9.0 tokens/s, "
+NEMO_RL = {
+    0.0: "▶ Preparing batch...\n▶ Generating responses for batch of size 512...\n",
+    50.0: "▶ Processing rewards...,\n",
+    55.0: "▶ Computing logprobs...\n",
+    70.0: "▶ Training policy...\n",
+    95.0: "\n📊 Training Results:\n  • Loss: 0.1234\n\n⏱️  Timing:\n  • Total step time: 95.00s\n"
+    "  • generation: 50.00s (52.6%)\n  • reward_calculation: 5.00s (5.2%)\n"
+    "  • policy_and_reference_logprobs: 15.00s (15.8%)\n  • policy_training: 25.00s (26.3%)\n",
+}
+
+
+def test_each_part_is_a_phase_with_a_budget_of_its_own() -> None:
+    """A healthy run with rollouts of many lengths is silent; each part has learned what it takes."""
+    played = healthy(noise=0.1, seed=3, **PACE)
+    state = played.state
+    assert played.kinds() == set()
+    assert set(state.parts.told) == {"rollout", "logprobs", "training", "sync"}
+    assert 55 < state.gaps["rollout"].longest < 100
+    assert state.gaps["sync"].longest == pytest.approx(3.0, rel=0.5)
+    assert [phase for _, phase in state.phase_history] == ["training", "exiting", "finished"]
+
+
+def test_a_hang_in_a_rollout_is_told_by_the_rollouts_budget() -> None:
+    """After three times the longest rollout, which is less than three steps; a rollout of twice the length is none."""
+    hang = fault("hang_rollout", 100, after=4000.0, **PACE).firing("hang")
+    assert hang.evidence["phase"] == "rollout"
+    assert "hung in rollout (no line tells reward apart) after iteration 99" in hang.summary
+    assert 150 < hang.evidence["silence_seconds"] < 190
+    assert hang.evidence["silence_seconds"] == pytest.approx(hang.evidence["budget_seconds"], abs=0.1)
+    long = fault("transient_slow", 100, factor=2.0, **PACE)
+    assert not long.of("hang")
+
+
+def test_a_slower_rollout_is_named() -> None:
+    """What the steps print of their parts tells which one took the added time."""
+    told = fault("slow_rollout", 100, factor=1.3, noise=0.02, **PACE)
+    slow = told.firing("slowdown")
+    assert abs(slow.onset_iteration - 100) <= 2
+    memory = told.state.memory_of["slowdown"]
+    assert memory.window.found.cause == "rollout"
+
+
+def _nemo_rl(steps: int, *, until: float = 95.0) -> Iterator[tuple[float, str]]:
+    """Steps of NeMo-RL, the last one until so many seconds in it."""
+    for step in range(1, steps + 1):
+        yield 100.0 * step, f"\n{'=' * 25} Step {step}/100 {'=' * 25}\n"
+        for after, text in NEMO_RL.items():
+            if step < steps or after <= until:
+                yield 100.0 * step + after, text
+
+
+@pytest.mark.parametrize(
+    ("until", "phase", "budget"), [(0.0, "rollout", 150.0), (50.0, "reward", 60.0), (70.0, "training", 90.0)]
+)
+def test_the_phase_that_hangs_is_told(until: float, phase: str, budget: float) -> None:
+    """NeMo-RL tells all parts but the weight sync: each hangs by its own budget, 3 x what it took before."""
+    hang = play(_nemo_rl(20, until=until), after=4000.0).firing("hang")
+    assert (hang.evidence["phase"], hang.iteration) == (phase, 19)
+    assert hang.evidence["silence_seconds"] == pytest.approx(budget, abs=1.0)
+
+
+def test_the_first_rollout_may_take_long() -> None:
+    """Engines start and compile: half an hour of silence is no hang, two hours are one."""
+    assert not play(_nemo_rl(1, until=0.0), after=1700.0).told
+    steps = [*_nemo_rl(1, until=0.0), (2000.0, "▶ Processing rewards...,\n"), (2010.0, "▶ Training policy...\n")]
+    assert not play(steps).of("hang")
+
+
+def test_engines_that_generate_are_progress_of_a_rollout_alone() -> None:
+    """Their lines keep a long rollout alive; standing still they do not, nor do they hide a training that hangs."""
+
+    def generating(rate: float, until: float) -> Played:
+        steps = list(_nemo_rl(20, until=until))
+        last = steps[-1][0]
+        line = f"{ENGINE}Avg generation throughput: {rate} tokens/s, Running: 8 reqs, Waiting: 0 reqs\n"
+        return play([*steps, *((last + 10.0 * n, line) for n in range(1, 60))])
+
+    assert not generating(5120.4, 0.0).of("hang")
+    assert generating(0.0, 0.0).firing("hang").evidence["phase"] == "rollout"
+    assert generating(5120.4, 70.0).firing("hang").evidence["phase"] == "training"
+
+
+def test_without_lines_of_parts_the_whole_step_is_training() -> None:
+    """Verl without its debug lines: one phase, one budget."""
+    quiet = (
+        (100.0 * step, f"(TaskRunner pid=4) step:{step} - actor/pg_loss:0.1 - timing_s/gen:60 - timing_s/step:100.0\n")
+        for step in range(1, 20)
+    )
+    hang = play(quiet, after=4000.0).firing("hang")
+    assert (hang.evidence["phase"], round(hang.evidence["silence_seconds"])) == ("training", 300)
