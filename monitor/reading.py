@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import IO, NamedTuple
 
 from monitor.config import Config
-from monitor.run.fold import used
+from monitor.run.fold import UNREAD, used
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Rule, Scanner
 from parsers.events import Event, LogEvent, TimeShown
@@ -47,7 +47,7 @@ def judged_reader(own: Own) -> SourceReader:
 
 @lru_cache(maxsize=2)
 def _memo(rules: tuple[Rule, ...]) -> Memo:
-    return Memo(Scanner(rules), used)
+    return Memo(Scanner(rules), used, UNREAD)
 
 
 def chunks_of(stream: IO[bytes], reader: SourceReader) -> Iterator[list[LogEvent]]:
@@ -66,7 +66,7 @@ def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
 
 @lru_cache(maxsize=2)
 def _dated_memo(rules: tuple[Rule, ...]) -> Memo:
-    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated)
+    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, UNREAD)
 
 
 def _used_or_dated(event: Event) -> bool:

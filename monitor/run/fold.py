@@ -155,6 +155,15 @@ def used(event: Event) -> bool:
     return True
 
 
+UNREAD: dict[type[Event], frozenset[str]] = {
+    IterationLogged: frozenset({"extra"}),
+    EngineStepLogged: frozenset({"losses", "average_samples_per_second", "epoch", "micro_step"}),
+    TrainerLogged: frozenset({"epoch", "extra"}),
+    TrainerProgressed: frozenset({"elapsed_seconds", "remaining_seconds"}),
+}
+"""Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them."""
+
+
 def _gap_phase(before: Phase, kind: type[Event]) -> Phase | None:
     """Of which phase the gap that ends with this event is an example; None if of none.
 

@@ -10,23 +10,24 @@ import math
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 
+_SECONDS = {f":{second:02d}": float(second) for second in range(60)}
+
 
 def log_clock(text: str | None) -> float | None:
     """Of one line; None where it is no time."""
     if text is None:
         return None
-    if text[19:20] == ".":  # most lines share their minute with the one before
-        seconds = text[17:]
-        if seconds.isascii() and seconds[:2].isdigit() and seconds[3:].isdigit():
-            minute = _minute(text[:17])
-            return minute + float(seconds) if minute is not None and float(seconds) < 60.0 else None
-    return _moment(text)
+    seconds = _SECONDS.get(text[16:])
+    if seconds is None and text[16:19] in _SECONDS and text[19:20] == "." and text[20:].isdecimal() and text.isascii():
+        seconds = float(text[17:])
+    minute = None if seconds is None else _minute(text[:17])  # which most lines share with the one before
+    return _moment(text) if seconds is None or minute is None else minute + seconds
 
 
 @lru_cache(maxsize=64)
 def _minute(text: str) -> float | None:
-    """The Unix seconds of `2026-03-27T15:42:`."""
-    return _moment(text + "00")
+    """The Unix seconds of `2026-03-27T15:42:`; None for other forms."""
+    return _moment(text + "00") if text[13:14] == ":" else None
 
 
 def _moment(text: str) -> float | None:

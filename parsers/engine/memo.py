@@ -6,8 +6,10 @@ A memo that all sources share: what it holds changes how fast a line is read and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from parsers.engine.scan import Scanner
 from parsers.engine.templates import (
@@ -19,6 +21,7 @@ from parsers.engine.templates import (
     Reading,
     Template,
     agrees,
+    defaults,
     learn,
     widths_aside,
 )
@@ -51,12 +54,19 @@ Known: TypeAlias = Shape | None
 class Memo:
     """Shapes and layouts known so far."""
 
-    def __init__(self, scanner: Scanner, used: Callable[[Event], bool] | None = None) -> None:
+    def __init__(
+        self,
+        scanner: Scanner,
+        used: Callable[[Event], bool] | None = None,
+        unread: Mapping[type[Event], Collection[str]] | None = None,
+    ) -> None:
         """`used`: whether the reader's caller has a use for an event. It may ask for its type and for names in it, not
         for numbers: lines of a shape that gives nothing of use are not read again. None: every event is wanted.
+        `unread`: fields for which it has no use: templates leave them out.
         """
         self.scanner = scanner
         self.used = used
+        self._unread = unread or {}
         self.templated = {rule.name: rule.templated for rule in scanner.rules}
         self._shapes: dict[bytes, Known] = {}
         self._bytes = 0
@@ -107,6 +117,7 @@ class Memo:
         shape.seen += 1
         if shape.seen < 2 + len(self._layouts) // 50 or shape.seen > _TRIES or len(raw) > _MAX_SHAPE:
             return
+        answer = self._of_use(answer)
         key = widths_aside(raw.translate(SHAPE))
         layout = self._layouts.get(key)
         try:
@@ -115,7 +126,7 @@ class Memo:
                 if key in self._layouts or len(self._layouts) >= _MAX_LAYOUTS:
                     return
                 self._layouts[key] = None
-                layout = self._layouts[key] = learn(raw, answer, read)
+                layout = self._layouts[key] = learn(raw, answer, lambda other: self._of_use(read(other)))
                 if self.used is not None:
                     layout.used = any(self.used(event) for _, event in answer)
                     layout.redrawn = all(event.redrawn for _, event in answer)
@@ -127,6 +138,14 @@ class Memo:
             self._set(shape, raw, layout, template)
         else:
             layout.proofs = _NEVER
+
+    def _of_use(self, answer: Answer) -> Answer:
+        """Without the fields that nobody reads."""
+        return [(rule, self._reduced(event)) for rule, event in answer]
+
+    def _reduced(self, event: Event) -> Event:
+        names = self._unread.get(type(event))
+        return event if names is None else replace(event, **{name: defaults(type(event))[name] for name in names})
 
 
 _NEW = Shape(())

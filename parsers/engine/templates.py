@@ -16,8 +16,10 @@ from __future__ import annotations
 import json
 import random
 import re
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -47,7 +49,7 @@ _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d
 _SAFE = re.compile(r"[ !#-\[\]-~]*")  # stands in a JSON string as it is
 _WIDEST = 15  # characters of a whole number that formats and JSON read alike
 _WIDEST_FRACTION = 24  # `0.00010000000000000002` is a learning rate
-_NOTHING = slice(0, 0)
+_Span: TypeAlias = tuple[int, int]
 _SMALL = re.compile(rb"\d{1,6}(?:\.\d{1,6})?")  # in milliseconds: the decimal that `e-3` makes is the rounded quotient
 _HOST_SHAPES = [name.encode().translate(SHAPE) + b":" for name in NOT_HOSTS]
 
@@ -103,13 +105,10 @@ class Template:
         """The same line once more says nothing new: a progress bar is drawn again and again."""
         self._parts = []
         for rule, cuts, works, text, decode in parts:
-            slices = [
-                slice(regions[first][0] - before, regions[last][1] + behind) for first, before, last, behind, _ in cuts
-            ]
-            if any(not 0 <= piece.start < piece.stop for piece in slices):
+            spans = [(regions[first][0] - before, regions[last][1] + behind) for first, before, last, behind, _ in cuts]
+            if any(not 0 <= start < end for start, end in spans):
                 raise NoTemplateError
-            slices += [_NOTHING] * (2 - len(slices))  # itemgetter gives no tuple for one
-            self._parts.append((rule, itemgetter(*slices), works, text, decode))
+            self._parts.append((rule, _cutter(spans), works, text, decode))
 
     def read(self, raw: bytes) -> Answer | None:
         """(rule, event) of each thing that a line of this shape says; None if the reference reading must be asked."""
@@ -120,6 +119,16 @@ class Template:
             ]
         except msgspec.DecodeError:  # a leading zero, or too large a number
             return None
+
+
+def _cutter(spans: Sequence[_Span]) -> Callable[[bytes], tuple[bytes, ...]]:
+    """Gives these pieces of a line. In one sweep where they stand in order, which takes half the time."""
+    if any(end > start for (_, end), (start, _) in pairwise(spans)):
+        return itemgetter(*(slice(*span) for span in spans))  # of two at least, so that it gives a tuple
+    places = [0, *(place for span in spans for place in span)]
+    widths = [end - start for start, end in pairwise(places)]
+    form = "".join(f"{gap}x{width}s" for gap, width in zip(widths[::2], widths[1::2], strict=True))
+    return struct.Struct(form).unpack_from
 
 
 def _worked(pieces: tuple[bytes, ...], works: Sequence[tuple[int, Callable[[bytes], bytes]]]) -> tuple[bytes, ...]:
@@ -236,15 +245,17 @@ class _Finder:
         return _Cut(first, self.regions[first][0] - start, last, end - self.regions[last][1])
 
     def event(self, events: Sequence[Event]) -> Iterator[str | _Cut]:
-        """The JSON text of an event, of which the lines gave these."""
-        before = "{"
+        """The JSON text of an event, of which the lines gave these; its values in the order of the line."""
+        told: list[_Text] = []
         for name in events[0].__struct_fields__:
             values = [getattr(event, name) for event in events]
-            if any(value != _defaults(type(events[0])).get(name) for value in values):
-                yield f'{before}"{name}":'
-                yield from self._value(values)
-                before = ","
-        yield "{}" if before == "{" else "}"
+            if any(value != defaults(type(events[0])).get(name) for value in values):
+                told.append([f'"{name}":', *self._value(values)])
+        told.sort(key=_place)
+        yield "{"
+        for index, pieces in enumerate(told):
+            yield from pieces if not index else (",", *pieces)
+        yield "}"
 
     def _value(self, values: Sequence[Any]) -> Iterator[str | _Cut]:
         kind = type(values[0])
@@ -328,6 +339,11 @@ class _Finder:
             yield piece if isinstance(piece, str) else self._cut(*piece)
 
 
+def _place(text: _Text) -> tuple[int, int]:
+    """Where the first piece of the line in it stands; before all others if there is none."""
+    return next(((piece.first, -piece.before) for piece in text if isinstance(piece, _Cut)), (-1, 0))
+
+
 def _constant(value: Any) -> str:
     if isinstance(value, float) and not abs(value) < float("inf"):
         raise NoTemplateError  # JSON has no NaN
@@ -346,12 +362,11 @@ def _part(rule: str, events: Sequence[Event], finder: _Finder) -> _Part:
             works.append((len(cuts), _work(piece.convert)))
         cuts.append(piece)
         written += b"%b"
-    written += b"%b" * (2 - len(cuts))
     return _Part(rule, tuple(cuts), tuple(works), written, _decoder(type(events[0])))
 
 
 @cache
-def _defaults(kind: type[Event]) -> dict[str, Any]:
+def defaults(kind: type[Event]) -> dict[str, Any]:
     """What an event of this type says of a field that is left out."""
     return {
         field.name: {} if field.default_factory is dict else field.default
