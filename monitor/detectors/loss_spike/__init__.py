@@ -1,0 +1,121 @@
+"""Loss spike, and what becomes of it: spike, recovering, rising, not recovered; or a bump after a restart.
+
+Loss and grad norm are judged as logarithms against the level of the last lines of the same training, whose fall is
+taken along (early in a training the loss falls by more in a hundred lines than a spike is high). A line is abnormal
+that exceeds a floor, many spreads, and what the run has shown before by far: loss noise has heavy tails that no number
+of standard deviations covers. While a spike is open nothing is learned, so it cannot widen its own window.
+Most spikes recover by themselves (BLOOM's of 2022-04-12 in 30 iterations): they are information. Only one that does not
+come back is notified.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from monitor.detectors.base import Detector, Severity, Verdict, rollback
+from monitor.detectors.loss_spike.life import begin, follow, is_bump, resume
+from monitor.detectors.loss_spike.memory import LossSpikeSettings, Memory
+from monitor.detectors.loss_spike.normal import BARS_EVERY, LEVEL_EVERY, is_abnormal, mark_level, set_bars
+from monitor.detectors.loss_spike.words import figures, summary_of
+from monitor.run.phases import ENDED
+from monitor.run.state import RunState
+from monitor.run.step import Step
+from monitor.statistics.median import median_high as median
+
+_NAME = "loss_spike"
+
+
+def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossSpikeSettings) -> bool:
+    """See the lines of the step source; every node of HF Trainer or an engine may print the same one."""
+    lines, number, changed = state.driver == "iteration", state.attempt.number, False
+    log, infinite = math.log, math.inf
+    for step in steps:
+        printed, norm = step.loss, step.grad_norm
+        if lines:
+            if not step.counted:
+                continue
+        else:
+            if not step.reported or printed is None or (step.iteration, printed) == memory.seen:
+                continue
+            memory.seen = (step.iteration, printed)
+        if memory.attempt != number:
+            changed = resume(memory, number, step.iteration, settings) or changed
+        loss = log(printed) if printed is not None and 0.0 < printed < infinite else None
+        # 0.000 is not computed, -1 neither, and a norm that is no number is another detector's
+        norm = log(norm) if norm is not None and 0.0 < norm < infinite else None
+        if memory.spike is not None:
+            changed = follow(memory, memory.spike, step.iteration, loss, norm, settings) or changed
+            continue
+        if memory.resume_left:  # these lines may be off: nothing is learned from them
+            if is_bump(memory, loss, settings):
+                begin(memory, step, state.checkpoints.last_iteration, "resume_bump", loss, norm, settings)
+                changed = True
+            continue
+        level = memory.loss_level
+        loss_excess = 0.0 if loss is None or level is None else loss - level
+        level = memory.norm_level
+        norm_excess = 0.0 if norm is None or level is None else norm - level
+        high = loss_excess > memory.loss_look or norm_excess > memory.norm_bar_twice or memory.high is not None
+        if high and is_abnormal(memory, loss_excess, norm_excess, settings):  # nothing is learned from such a line
+            begin(memory, step, state.checkpoints.last_iteration, "spike", loss, norm, settings)
+            changed = True
+            continue
+        memory.last_excess = loss_excess
+        if loss is not None:
+            memory.loss.values.append(loss)
+            memory.loss.stamps.append(step.iteration)
+            if loss_excess > memory.loss_record:
+                memory.loss_record = loss_excess
+        if norm is not None:
+            memory.norm.values.append(norm)
+            memory.norm.stamps.append(step.iteration)
+            if norm_excess > memory.norm_record:
+                memory.norm_record = norm_excess
+        memory.samples = step.samples
+        memory.lines += 1
+        if not memory.lines % BARS_EVERY:
+            set_bars(memory, settings)
+            if not memory.lines % LEVEL_EVERY and len(memory.loss.values) >= LEVEL_EVERY:
+                mark_level(memory.levels, step.iteration, median(memory.loss.values[-LEVEL_EVERY:]))
+    return changed
+
+
+def check(state: RunState, memory: Memory, _now: float, settings: LossSpikeSettings) -> Verdict:
+    """Information while a spike may still come back by itself, a warning when it rises on or has not come back."""
+    if state.lost:
+        return Verdict(_NAME, "unknown")
+    spike = memory.spike
+    if spike is None or memory.attempt != state.attempt.number:
+        return Verdict(_NAME)
+    if state.phase in ENDED:
+        return Verdict(_NAME, "unknown")  # nobody trains: what stood stands
+    facts = rollback(state, spike.onset, spike.samples_before, spike.checkpoint)
+    level = median(spike.recent) if spike.recent else 0.0
+    severity: Severity = "info"
+    if spike.stage in ("not recovered", "rising"):
+        severity = "critical" if spike.stage == "not recovered" and level > math.log1p(settings.critical) else "warning"
+    evidence = {
+        "class": spike.kind,
+        "stage": spike.stage,
+        "first_seen_in": spike.by,
+        "lines": spike.lines,
+        **{name: float(f"{math.exp(value):.6g}") for name, value in figures(spike)},
+        **facts,
+    }
+    return Verdict(
+        _NAME,
+        "firing",
+        severity=severity,
+        summary=summary_of(spike, facts, settings.patience),
+        onset_iteration=spike.onset,
+        since=spike.since,
+        evidence=evidence,
+    )
+
+
+DETECTOR = Detector(
+    _NAME, LossSpikeSettings, check, Memory, update,
+    inhibited_by=("nan_loss", "divergence"),  # the worse word for the same loss,
+    advice="usually nothing: most spikes recover within tens of iterations; note the samples",
+)  # fmt: skip

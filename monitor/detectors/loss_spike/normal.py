@@ -1,0 +1,111 @@
+"""What is normal now: level, spread, and the bars above which a line is abnormal."""
+
+from __future__ import annotations
+
+import math
+from operator import sub
+
+from monitor.detectors.loss_spike.memory import LOSS_SPREAD, NORM_SPREAD, LossSpikeSettings, Memory
+from monitor.statistics.median import median_high as median
+from monitor.statistics.median import spread
+
+MINIMUM = 64  # lines before anything is judged
+BARS_EVERY = 16  # lines between two looks at level, spread and bars
+LEVEL_EVERY, _LEVELS = 32, 256  # lines between two marks of the level, marks kept: what a resume is compared with
+CLOSED_BY = 3  # normal lines in a row that end a spike
+_ROOT_2 = math.sqrt(2)
+_WINDOW = 128  # lines of the present normal: what OLMo-core takes; long enough for quartiles, short enough to follow
+_STRETCH = 32  # lines whose median is the level; what it lost against the stretch before is the fall
+_LAG = 8  # lines between the two values of a difference: far enough that noise has forgotten, no trend in between
+_DECAY = 0.992  # of the largest healthy excess, at each look: remembered for some 2,000 lines
+_RAISED, _RAISED_NORM = 2.5, math.log(2.0)  # spreads of the loss before, and grad norm beside it, that support a jump
+_STAYS = 0.8  # share of the line before: noise falls back by half in a line, a spike does not
+
+
+def mark_level(levels: list[tuple[int, float]], iteration: int, level: float) -> None:
+    """Write down the level at this iteration."""
+    levels.append((iteration, level))
+    if len(levels) > _LEVELS:
+        del levels[::2]  # the past gets coarser, it is never forgotten
+
+
+def is_abnormal(memory: Memory, loss: float, norm: float, settings: LossSpikeSettings) -> bool:
+    """Whether this line is part of a spike. Remembers it for the next one."""
+    if norm > memory.norm_bar:
+        return True
+    high_loss = loss if loss > memory.loss_look else 0.0
+    high_norm = norm if norm > memory.norm_bar_twice else 0.0
+    loss_before, norm_before, lines = memory.high or (0.0, 0.0, 0)
+    memory.high = (high_loss, high_norm, lines + 1) if high_loss or high_norm else None
+    if memory.high is None:
+        return False
+    if (high_loss or loss_before) and (high_norm or norm_before):
+        return True
+    if loss > memory.loss_bar:
+        raised = norm > max(_RAISED_NORM, 4 * memory.norm_spread) or memory.last_excess > _RAISED * memory.loss_spread
+        if raised or loss > max(math.log1p(settings.loss_alone), 2 * memory.loss_bar):
+            return True
+    stays = (loss_before and high_loss >= _STAYS * loss_before) or (norm_before and high_norm >= norm_before)
+    return bool(stays) or lines + 1 >= CLOSED_BY
+
+
+def set_bars(memory: Memory, settings: LossSpikeSettings) -> None:
+    """Level, spread and bars from the lines that are known now."""
+    memory.loss.keep(_WINDOW)
+    memory.norm.keep(_WINDOW)
+    memory.loss_record *= _DECAY
+    memory.norm_record *= _DECAY
+    memory.loss_bar = memory.loss_look = memory.norm_bar = memory.norm_bar_twice = math.inf
+    memory.loss_level, own = _level(memory.loss.values)
+    if memory.loss_level is not None:
+        memory.loss_spread = max(own, LOSS_SPREAD)
+        memory.loss_bar, memory.loss_look = _loss_bars(memory.loss_spread, memory.loss_record, settings)
+    memory.norm_level, own = _level(memory.norm.values)
+    if own == 0.0:  # a constant is not computed: no evidence
+        memory.norm_level = None
+    if memory.norm_level is not None:
+        memory.norm_spread = max(own, NORM_SPREAD)
+        memory.norm_bar, memory.norm_bar_twice = _norm_bars(memory.norm_spread, memory.norm_record, settings)
+
+
+def _loss_bars(spread: float, record: float, settings: LossSpikeSettings) -> tuple[float, float]:
+    """(excess of the loss above which a line is abnormal, above which two lines are)."""
+    bar = max(math.log1p(settings.loss_floor), settings.spreads * spread, settings.record_factor * record)
+    return bar, settings.twice * bar
+
+
+def _norm_bars(spread: float, record: float, settings: LossSpikeSettings) -> tuple[float, float]:
+    """The same of the grad norm."""
+    learned = max(settings.spreads * spread, settings.record_factor * record)
+    return (
+        max(math.log(settings.norm_floor), learned),
+        max(math.log(settings.norm_floor_twice), settings.twice * learned),
+    )
+
+
+def _level(values: list[float]) -> tuple[float | None, float]:
+    """(what the next value should be, spread around it); None where too little is known."""
+    return (_level_of(values), _spread_of(values)) if len(values) >= MINIMUM else (None, 0.0)
+
+
+def _level_of(values: list[float]) -> float:
+    """What the next value should be, from the last of them, `MINIMUM` at least."""
+    half = _STRETCH // 2
+    return _level_after(
+        median(values[-2 * _STRETCH : -_STRETCH]),
+        median(values[-_STRETCH:]),
+        median(values[-_STRETCH:-half]),
+        median(values[-half:]),
+    )
+
+
+def _level_after(before: float, level: float, earlier: float, later: float) -> float:
+    """The same from the medians of two stretches, and of the halves of the second one."""
+    # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
+    # down does not), a rise is not expected to.
+    return level + max(min(0.0, (level - before) / 2), min(0.0, later - earlier))
+
+
+def _spread_of(values: list[float]) -> float:
+    """How far the values of a window lie apart, in standard deviations: 0 where most of them are the same."""
+    return spread(list(map(sub, values[_LAG:], values))) / _ROOT_2
