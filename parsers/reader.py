@@ -82,6 +82,26 @@ class SourceReader:
         self._open = []
         return out
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether a fact of several lines is gathered that would be told if nothing more came of it."""
+        return any(_settles(gatherer) for _, gatherer in self._open)
+
+    def settle(self) -> list[LogEvent]:
+        """Nothing has followed for a while: what stands complete at the end of the last whole line is told. Risk left:
+        a buffer that was let go at a line's end within a block; what follows of that block is lost.
+        """
+        out: list[LogEvent] = []
+        if not self._splitter.raw_pending:
+            kept = []
+            for name, gatherer in self._open:
+                events = gatherer.close() if _settles(gatherer) else []
+                out.extend(LogEvent(self.lines, name, event, "") for event in events)
+                if not events:
+                    kept.append((name, gatherer))
+            self._open = kept
+        return out
+
     def save(self) -> dict[str, Any]:
         """Everything a resume at `consumed_bytes` needs, as plain JSON values."""
         return {
@@ -235,6 +255,10 @@ class SourceReader:
         for rule in self._extra:
             found.extend((rule.name, item) for item in rule.read(line) if isinstance(item, Event))
         return found
+
+
+def _settles(gatherer: Gatherer) -> bool:
+    return bool(getattr(gatherer, "settles", False))
 
 
 def _segments(raw: bytes) -> Iterator[tuple[bytes | str, Line]]:

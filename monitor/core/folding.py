@@ -27,6 +27,8 @@ from parsers.events import (
     WatchdogTimedOut,
 )
 
+_STANDS = 5.0  # seconds: a block is written at once, but for the end of a buffer
+_PROMPT = 1.0  # seconds within which the loop must have a line, that its arrival may be its time
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
 
 
@@ -36,6 +38,7 @@ class Folding:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
+        self._held_back: set[str] = set()  # sources that end with a block of lines which may be whole
 
     def take(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         """Take the events of one delivery, which were written (read, while they come live) at `at`."""
@@ -106,8 +109,12 @@ class Folding:
             entries = _taken_now(run, source, entries, at)
         if state.lost:
             found_again(run, now)
+        prompt = source.caught_up and not source.behind_bytes and now - at < _PROMPT
+        alone = prompt and _steps_among(entries) == 1
+        state.arrived = at if alone else None
         before, stamped, read_at = state.progress_at, state.progress_clock, state.read_at
         self._watched.of_run(run, lambda: self._watched.judge.take(run, entries, source.name, at, source.caught_up))
+        state.arrived = None
         if run.archived and source.caught_up and state.progress_at != before:
             run.archived = being_copied(state, stamped, now - read_at, now)  # else it moves
         state.read_at = now
@@ -138,6 +145,23 @@ class Folding:
             if not 0.0 <= now - self._holding[source.name] < HELD_SECONDS:
                 self.release(source, now)
 
+    def note_held_back(self, source: Source) -> None:
+        """Bytes of it were read: whether they end with a block of lines."""
+        if source.reader.holds_back:
+            self._held_back.add(source.name)
+        elif self._held_back:
+            self._held_back.discard(source.name)
+
+    def settle(self, now: float) -> None:
+        """A block that has stood whole at the end of its file for a while is told without waiting for more."""
+        for name in list(self._held_back):
+            source = self._watched.sources.get(name)
+            if source is None or source.failed:
+                self._held_back.discard(name)
+            elif source.caught_up and not source.behind_bytes and now - source.read_at >= _STANDS:
+                self._held_back.discard(name)
+                self.take(source, source.reader.settle(), source.read_at, now)
+
     def complete(self, run: Run) -> Judged:
         """As it is saved. Lines that wait lie before the saved offsets: in what is saved they count now or never."""
         run.state.history.flush()
@@ -153,6 +177,11 @@ class Folding:
     def drop(self, name: str) -> None:
         """What is held of that source is of no use any more."""
         self._holding.pop(name, None)
+
+
+def _steps_among(entries: Sequence[LogEvent]) -> int:
+    """Iteration lines that were read at once: of several nobody knows when each was written."""
+    return sum(type(entry.event) is IterationLogged for entry in entries)
 
 
 def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float) -> Sequence[LogEvent]:

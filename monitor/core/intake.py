@@ -132,6 +132,7 @@ class Intake:
         else:
             at = min(at, message.mtime - self._watched.wall_offset)
         self._folding.take(source, entries, at, now)
+        self._folding.note_held_back(source)
 
     def _flush(self, source: Source, now: float) -> None:
         """No more will come: what it ends with, without a line end, counts."""

@@ -30,6 +30,7 @@ class Judging:
         """Judge the runs that are due; all transitions since the last call."""
         self._fold_ends(now)
         self._folding.release_overdue(now)
+        self._folding.settle(now)
         waiting = {self._watched.sources.current(source.run, source) for source in self._folding.holders()}
         for name in self._watched.schedule.names(self._watched.runs, now):
             run = self._watched.runs.get(name)

@@ -109,6 +109,7 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
     state.last_iteration_at = None
     state.stopwatch.stop()
+    state.arrivals.stop()
     state.pure_seconds = None
     state.hung = False
     state.overflows = Overflows()

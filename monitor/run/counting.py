@@ -47,12 +47,16 @@ def is_beside(state: RunState, event: IterationLogged, source: str) -> bool:
 
 
 def measured(state: RunState, event: IterationLogged, clock: float | None) -> tuple[float | None, int | None]:
-    """(seconds per iteration, iterations) by the time since the start that the line prints, else by its stamp."""
-    last = state.attempt.last_iteration
+    """(seconds per iteration, iterations) by the time since the start that the line prints, else by its stamp, else by
+    when it arrived.
+    """
     moment = event.elapsed_seconds if event.elapsed_seconds is not None else clock
-    alone = state.stopwatch.iteration == last
-    stamped = event.elapsed_seconds is None
-    lap = state.stopwatch.lap(event.iteration, moment, disturbed=state.impure, alone=alone, stamped=stamped)
+    if moment is None:
+        arrived = None if state.unheard else state.arrived
+        lap = state.arrivals.lap(event.iteration, arrived, disturbed=state.impure)
+    else:
+        alone, stamped = state.stopwatch.iteration == state.attempt.last_iteration, event.elapsed_seconds is None
+        lap = state.stopwatch.lap(event.iteration, moment, disturbed=state.impure, alone=alone, stamped=stamped)
     return lap if lap is not None else (None, None)
 
 

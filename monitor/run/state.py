@@ -1,7 +1,8 @@
 """What is known of one run: plain values.
 
 The fold writes them; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and the core
-which sources the run has, which of them cannot be read, whether it is live, when it was read, and its Slurm job.
+which sources the run has, which of them cannot be read, whether it is live, when it was read, whether a line arrived
+alone, and its Slurm job.
 
 A run is a named training: several attempts (launches), each with phases; its lines may come from several sources.
 Instants are seconds of the daemon's steady clock (monitor/clock.py), durations seconds; `unix` translates an instant
@@ -15,6 +16,7 @@ from typing import Any
 
 from monitor.nodes.collectives import Missing, Report
 from monitor.nodes.record import Launch
+from monitor.run.arrivals import Arrivals
 from monitor.run.breakdown.account import Account
 from monitor.run.copies import Copies
 from monitor.run.history import History
@@ -376,6 +378,12 @@ class RunState:
     """An evaluation or save happened since the last iteration line."""
     last_iteration_at: float | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    """The same by when lines arrived, where they print no time at all."""
+    arrived: float | None = None
+    """When the line that is folded was written, as far as its arrival tells: it was the only one of an iteration in
+    what was read, and the last of its file. Else None: a buffer, a slow file system or a backlog let it go late.
+    """
     counts_steps: bool = False
     """A number that may count samples counts steps."""
     evaluation_interval: int | None = None

@@ -1,8 +1,7 @@
 """A dialect as rules of the engine: the more specific mark is asked first.
 
 Lines with the same mark are one rule, which reads the line once. A block is gathered: its event comes with the first
-line that is none of it. Residual risk: the last block of a log that goes on without another line is told when that
-comes.
+line that is none of it, or when it has stood complete at the end of its log for a while (`SourceReader.settle`).
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ class Block:
     """A head line and the lines below it. `readings` are those of its own mark."""
 
     readings: ClassVar[tuple[Reading, ...]] = ()
+    settles: ClassVar[bool] = True
+    """`close` tells whether it is complete."""
 
     head: str
     lines: list[str] = field(default_factory=list)
