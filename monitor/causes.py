@@ -20,6 +20,10 @@ _NODES = ("node", "nodes", "common_nodes", "watchdog_nodes")
 _RANKS = ("rank", "watchdog_ranks")
 
 
+_STOPPED = frozenset({"hang", "crash", "crash_without_exit"})
+"""While one of these stands, every GPU of the run is idle."""
+
+
 class Cause(NamedTuple):
     """Texts, "" where nothing is known. The fields are the labels of `megatron_incident_info`."""
 
@@ -34,9 +38,19 @@ class Cause(NamedTuple):
     line: str
 
 
-def cause_of(told: Transition) -> Cause:
-    """Of what a message says."""
+def cause_of(told: Transition | Incident) -> Cause:
+    """Of what a message says, or of what an incident is by now."""
     return _cause(told)
+
+
+def cost_gpu_hours(incident: str, seconds: float, gpus: int | None, evidence: Mapping[str, Any]) -> float | None:
+    """What a stop of so many seconds has cost: GPUs idle since then, and the work that was lost with a crash. None of
+    an incident while which training goes on, and where nobody knows how many GPUs the run has.
+    """
+    if incident not in _STOPPED or gpus is None:
+        return None
+    lost = evidence.get("lost_seconds")
+    return round((max(0.0, seconds) + (lost if isinstance(lost, int | float) else 0.0)) * gpus / 3600, 1)
 
 
 def causes(book: IncidentBook) -> Iterator[Cause]:

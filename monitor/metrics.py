@@ -432,6 +432,13 @@ class Snapshot:
     nodes_in_all: int = 0
     launches: int = 0
     """In the record of the nodes."""
+    ended: tuple[RunSnapshot, ...] = ()
+    """Runs whose series have left, as they were shown last: for the page alone."""
+
+    @property
+    def all_runs(self) -> tuple[RunSnapshot, ...]:
+        """What the page shows."""
+        return self.runs + self.ended
 
 
 def samples_of(view: View) -> dict[str, tuple[Sample, ...] | Histogram]:

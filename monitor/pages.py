@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from monitor.causes import cause_of
 from monitor.detectors import hang, memory_pressure
 from monitor.detectors.hang import HangSettings
+from monitor.incidents import Incident
 from monitor.metrics import View
 from monitor.run import derived, goodput
 from monitor.run.job import page as job_page
+from monitor.run.state import RunState
 
 
-def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
+def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) -> dict[str, Any]:
     """The figures of one run; a value is None where the log printed nothing. Instants are Unix seconds."""
     state = view.state
     latest = state.latest
@@ -41,9 +44,9 @@ def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
         "loss_scale": latest.loss_scale,
         "global_batch_size": derived.batch_size(state),
         "consumed_samples": latest.consumed_samples,
-        "consumed_tokens": latest.consumed_tokens,
+        "consumed_tokens": latest.consumed_tokens or state.history.consumed.tokens,
         "validation_loss": {name: result.loss for name, result in state.validations.items()},
-        "progress_at": state.unix(state.progress_at),
+        "progress_at": _progressed(state),
         "budget_seconds": hang.budget(state, settings).seconds if hang.watched(state) else None,
         "hang_deadline": view.hang_deadline,
         "eta": derived.eta(state),
@@ -80,8 +83,36 @@ def page_of(view: View, settings: HangSettings) -> dict[str, Any]:
                 "onset_iteration": incident.onset_iteration,
                 "phase": incident.phase,
                 "evidence": dict(incident.evidence),
+                **_cause(incident, state.topology.world_size, runbook_url),
             }
             for incident in view.book.open.values()
         ],
         "history": [item.to_json() for item in view.book.history[-20:]],
+    }
+
+
+_COPIED = 86400.0  # seconds by which a line's stamp is older than its file: more than any zone, so it was copied
+
+
+def _progressed(state: RunState) -> float | None:
+    """When the run last moved. Of a log that nobody watched as it was written, its own clock knows better than the
+    file, which may be a copy.
+    """
+    at, stamp = state.unix(state.progress_at), state.progress_clock
+    if at is not None and stamp is not None and not state.live and at - stamp > _COPIED:
+        return stamp
+    return at
+
+
+def _cause(incident: Incident, gpus: int | None, runbook_url: str | None) -> dict[str, Any]:
+    """Where, what to do, and where that is written at length; None where nothing is known."""
+    cause = cause_of(incident)
+    section = incident.incident.replace("_", "-")
+    return {
+        "failure": cause.failure or None,
+        "rank": cause.rank or None,
+        "node": cause.node or None,
+        "advice": incident.evidence.get("advice") or cause.advice,
+        "gpus": gpus,
+        "runbook_url": f"{runbook_url}#{section}" if runbook_url else None,
     }

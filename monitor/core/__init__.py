@@ -21,6 +21,7 @@ is live. The rooms:
     hands.py      what policies do about incidents
     outbox.py     the messages that are owed to receivers
     view.py       what HTTP shows of the runs
+    ended.py      what the page still shows of runs whose series have left
 
 Instants are seconds of the daemon's steady clock (monitor/clock.py): a wall clock that is set does not move them.
 `wall_offset` leads to Unix time; it is added where an instant is shown, and taken from what a message brings.
@@ -220,6 +221,7 @@ class Core:
         count_sources(self.counted(), self.sources, unreadable, self.watched.rules.patterns)
         self.counts.set("runs", len(shown))
         at = now + self.wall_offset
+        ended = self.watched.ended.show({run.run for run in shown}, self._is_known, at)
         nodes = self._nodes.shown(now)
         self.counts.values["megatron_suspect_node"] = dict(nodes.suspects)
         return Snapshot(
@@ -229,10 +231,14 @@ class Core:
             launches=len(self.ledger.launches),
             runs=shown,
             monitor=self.counts.frozen(),
-            incidents=tuple(incident for run in shown for incident in run.page["incidents"]),
+            incidents=tuple(incident for run in (*shown, *ended) for incident in run.page["incidents"]),
+            ended=ended,
             ready=self.ready,
             loop_turned_at=at,
         )
+
+    def _is_known(self, source: str) -> bool:
+        return source in self.sources or source in self.watched.saved.sources
 
     def counted(self) -> MonitorCounts:
         """The counts, brought up to date."""
@@ -260,6 +266,7 @@ class Core:
         saved.wall_offset, saved.ledger = self.wall_offset, self.ledger
         saved.owed = self.outbox.save()
         saved.hands = self.hands.record
+        saved.ended = dict(self.watched.ended.by_name)
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         for name, source in self.sources.items():
             with self.aside.saving(source.run, failed):
@@ -281,6 +288,7 @@ class Core:
         self.wall_offset = saved.wall_offset
         self.outbox.restore(saved.owed)
         self.hands.restore(saved.hands)
+        self.watched.ended.by_name.update(saved.ended)
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
             saved.forget_expired_runs()
         for name, series in saved.counts.items():

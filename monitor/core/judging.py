@@ -69,7 +69,7 @@ class Judging:
         run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
         if self._nodes.record(run):
             self._watched.changed = True
-        if self._watched.runs.drop_expired(run, now):
+        if self._watched.let_go(run, now):
             self._watched.changed = True
         return transitions
 
@@ -83,4 +83,4 @@ class Judging:
             recent = silent < self._watched.config.detectors.hang.starting
             if run.state.proven and not run.archived and (run.state.live or recent):
                 self._watched.of_run(run, lambda: self._watched.judge.put_aside(run, run.failed, now), failed=True)
-        self._watched.runs.drop_expired(run, now)
+        self._watched.let_go(run, now)

@@ -127,12 +127,16 @@ class Runs:
         """Are there as many as may be?"""
         return len(self.by_name) >= self._config.max_runs
 
-    def drop_expired(self, run: Run, now: float) -> bool:
-        """Drop a run that ended, or was archived, longer ago than the retention. True if it was."""
+    def expired(self, run: Run, now: float) -> bool:
+        """Whether the run ended, or was archived, longer ago than the retention."""
         if run.archived and run.book.open:
             return False
         over = run.failed or run.archived or run.state.phase in ENDED
-        if not over or now - run.state.read_at <= self._config.run_retention:
+        return bool(over) and now - run.state.read_at > self._config.run_retention
+
+    def drop_expired(self, run: Run, now: float) -> bool:
+        """Drop a run that has expired. True if it was."""
+        if not self.expired(run, now):
             return False
         del self.by_name[run.state.name]
         return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from monitor.core.ended import Ended
 from monitor.core.outbox import Owed
 from monitor.follow.messages import Position
 from monitor.hands.record import Record
@@ -47,6 +48,8 @@ class Saved:
     """By notifier, the messages that it has not accepted yet."""
     hands: Record = field(default_factory=Record)
     """What policies have done."""
+    ended: dict[str, Ended] = field(default_factory=dict)
+    """Runs that the page still shows, and nothing else."""
 
     @property
     def positions(self) -> dict[str, Position]:

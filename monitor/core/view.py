@@ -54,7 +54,8 @@ def show(run: Run, now: float, config: Config, *, pages: bool, over: bool = Fals
         shown = dataclasses.replace(shown, samples=samples)
     else:
         charts, transitions = state.history.frozen(), tuple(run.book.history)
-        shown = RunSnapshot(state.name, samples, page_of(view, config.detectors.hang), charts, transitions)
+        page = page_of(view, config.detectors.hang, config.runbook_url)
+        shown = RunSnapshot(state.name, samples, page, charts, transitions)
     run.shown, run.shown_state, run.shown_at, run.dirty = shown, name, now, False
     return shown
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from monitor.config import Config
 from monitor.core.aside import Aside
 from monitor.core.counters import Counters
+from monitor.core.ended import EndedRuns
 from monitor.core.runs import Run, Runs, came_back
 from monitor.core.saved import Saved
 from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
+from monitor.core.view import show
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.metrics import MonitorCounts
@@ -31,6 +33,7 @@ class Watched:
         """Those since the last tick."""
         self.changed = False
         """Something worth saving happened since the flag was last cleared."""
+        self.ended = EndedRuns()
         self.save_soon = False
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
         self.saved = Saved()
@@ -48,6 +51,20 @@ class Watched:
     def counts(self) -> MonitorCounts:
         """What the monitor counts of itself."""
         return self.counters.counts
+
+    def let_go(self, run: Run, now: float) -> bool:
+        """Drop the run if it has expired; the page keeps what it showed. True if it was dropped."""
+        if not self.runs.expired(run, now):
+            return False
+        shown = run.shown
+        if run.state.proven and not run.failed:
+            try:
+                shown = show(run, now, self.config, pages=True)
+            except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
+                self.aside.note("page", run.state.name, error)
+        if shown is not None:
+            self.ended.keep(shown, now + self.wall_offset)
+        return self.runs.drop_expired(run, now)
 
     def set_wall_offset(self, seconds: float) -> None:
         """Unix time less an instant."""

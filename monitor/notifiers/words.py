@@ -9,15 +9,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from monitor.causes import cause_of
+from monitor.causes import cause_of, cost_gpu_hours
 from monitor.detectors.base import duration
 from monitor.incidents import Transition
 
 _TITLE: Final = 110  # characters: three lines of a lock screen
 _RUN: Final = 48  # characters of a run's name in it; what tells runs apart often stands at both ends
 _LINE: Final = 400  # characters of a log line in a text
-_STOPPED: Final = frozenset({"hang", "crash", "crash_without_exit"})
-"""While one of these stands, every GPU of the run is idle."""
 _SHOWN: Final = frozenset(
     {
         "advice", "failure", "line", "failure_line", "last_line", "node", "nodes", "common_nodes", "watchdog_nodes",
@@ -84,12 +82,10 @@ def body(message: Transition, evidence: dict[str, Any]) -> str:
 
 
 def _cost(message: Transition) -> float | None:
-    """GPU-hours that the stop has cost until now: idle ones, and those of the work that was lost with a crash."""
-    if message.incident not in _STOPPED or message.gpus is None or message.since is None:
+    """GPU-hours that the stop has cost until now."""
+    if message.since is None:
         return None
-    lost = message.evidence.get("lost_seconds") or 0.0
-    seconds = max(0.0, message.time - message.since) + (lost if isinstance(lost, int | float) else 0.0)
-    return round(seconds * message.gpus / 3600, 1)
+    return cost_gpu_hours(message.incident, message.time - message.since, message.gpus, message.evidence)
 
 
 def _clock(at: float) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from monitor.run.breakdown.profile import UNTIMED
-from monitor.run.buckets import ABSENT, AXIS, AXIS_VALUES, Row, halved, halved_axis, packed
+from monitor.run.buckets import ABSENT, AXIS, AXIS_VALUES, QUAD, Row, halved, halved_axis, packed
 from monitor.run.consumed import Consumed
 from parsers.timers import CATEGORIES
 
@@ -100,8 +100,18 @@ class Track:
 
     def _halve(self) -> None:
         self.width *= 2
-        self.axis = halved_axis(self.axis)
-        self.series = {name: halved(column) for name, column in self.series.items()}
+        even = len(self) // 2 * 2
+        axis, quads = even * AXIS.size, even * QUAD
+        self.axis = halved_axis(self.axis[:axis]) + self.axis[axis:]
+        self.series = {name: halved(column[:quads]) + column[quads:] for name, column in self.series.items()}
+
+    def thin(self, buckets: int, names: tuple[str, ...]) -> None:
+        """So many at most, nothing left open: no more rows will come."""
+        self.flush(names)
+        if self.open:
+            self._close(len(self.open), names)
+        while len(self) > buckets:
+            self._halve()
 
     def frozen(self) -> Track:
         """A copy that other threads may read."""
@@ -176,6 +186,14 @@ class History:
         self.parts.flush(_TIMED)
         for track in self.validations.values():
             track.flush(VALIDATION)
+
+    def thin(self, buckets: int) -> None:
+        """At most so many points a chart: the run is over."""
+        self.steps.thin(buckets, SERIES)
+        self.parts.thin(buckets, _TIMED)
+        for track in self.validations.values():
+            track.thin(buckets, VALIDATION)
+        del self.phases[:-buckets]
 
     def frozen(self) -> History:
         """A copy that other threads may read."""

@@ -156,10 +156,10 @@ LABELS = {
     "consumed_tokens": "Tokens consumed",
 }
 FLEET = (
-    "iteration", "eta", "seconds_per_iteration", "tflops", "samples_per_second", "lm_loss", "loss_scale",
-    "max_memory_bytes", "progress_at", "at_risk_seconds",
+    "progress_at", "iteration", "eta", "seconds_per_iteration", "tflops", "samples_per_second", "lm_loss",
+    "max_memory_bytes", "at_risk_seconds",
 )  # fmt: skip
-"""The columns of the table of all runs, after name and state."""
+"""The columns of the table of all runs, after name, state and open incidents."""
 
 
 def _state(run: dict[str, Any]) -> Figure:
@@ -197,6 +197,6 @@ def _silence(run: dict[str, Any], now: float) -> Figure:
         return Figure(DASH)
     silence = max(0.0, now - at)
     if budget is None:
-        return Figure(f"{duration(silence)} ago")
+        return Figure(f"{duration(silence)} ago", instant(at))
     tone = "bad" if silence >= budget else "warn" if silence >= budget / 2 else ""
     return Figure(f"{duration(silence)} ago", f"of {duration(budget)} allowed", tone)

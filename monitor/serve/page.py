@@ -14,8 +14,10 @@ from html import escape
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from monitor.causes import cost_gpu_hours
 from monitor.metrics import RunSnapshot, Snapshot
-from monitor.serve.formats import FLEET, LABELS, SYMBOLS, Figure, duration, facts, figures, instant
+from monitor.run.phases import ENDED
+from monitor.serve.formats import DASH, FLEET, LABELS, SYMBOLS, Figure, duration, facts, figures, instant, number
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ _UPLOT = (
     "<script defer src='{root}static/uplot/uPlot.iife.min.js'></script>"
 )
 _NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
+_TOLD = ("advice", "last_line", "failure", "rank", "node")
+"""Evidence that an incident's own lines show."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
 
 
@@ -56,10 +60,10 @@ def document(title: str, root: str, script: str, body: str) -> str:
 
 def render_index(snapshot: Snapshot, now: float) -> str:
     """All runs and their open incidents."""
-    rows = "".join(each_run(snapshot.runs, lambda run: _row(run.page, now)))
+    rows = "".join(each_run(worst_first(snapshot, now), lambda run: _row(run.page, now)))
     heads = "".join(f"<th scope=col>{escape(LABELS[key])}" for key in FLEET)
     incidents = sorted(snapshot.incidents, key=lambda item: (_SEVERITY.get(item["severity"], 3), item["since"]))
-    empty = "" if not snapshot.runs else " hidden"
+    empty = "" if not snapshot.all_runs else " hidden"
     return document(
         "megatron-monitor",
         "",
@@ -68,17 +72,37 @@ def render_index(snapshot: Snapshot, now: float) -> str:
         f"<p class=soft><span id=summary>{escape(summary(snapshot))}</span> <span id=connection></span></p>"
         "<nav aria-label=Links><a href=metrics>metrics</a> <a href=api/v1/runs>runs.json</a> "
         "<a href=api/v1/incidents>incidents.json</a> <a href=nodes>nodes</a> "
-        f"<a href='#open' id=jump{'' if incidents else ' hidden'}>{_open_count(len(incidents))}</a></nav></header><main>"
-        "<p id=filter hidden><label>Show runs named <input type=search id=query autocomplete=off></label></p>"
-        f"<div class=scroll><table class=fleet{' hidden' if not snapshot.runs else ''} id=runs><caption class=hidden>Runs</caption><thead>"
-        f"<tr><th scope=col>Run<th scope=col>State{heads}<th scope=col>Open incidents</tr></thead>"
+        f"<a href='#runs' id=jump{'' if incidents else ' hidden'}>{_open_count(len(incidents))}, all runs below</a></nav></header><main>"
+        "<section aria-labelledby=open><h2 id=open>Open incidents</h2><div id=incidents>"
+        f"{''.join(_incident(item, now, '') for item in incidents)}</div>"
+        f"<p id=none class=soft{' hidden' if incidents else ''}>None.</p></section>"
+        "<section aria-labelledby=all><h2 id=all>Runs, worst first</h2><p id=filter hidden><label>Show runs named <input type=search id=query autocomplete=off></label></p>"
+        f"<div class=scroll><table class=fleet{' hidden' if not snapshot.all_runs else ''} id=runs><caption class=hidden>Runs</caption><thead>"
+        f"<tr><th scope=col>Run<th scope=col>State<th scope=col>Open incidents{heads}</tr></thead>"
         f"<tbody>{rows}</tbody></table></div><template id=row>{_row({'run': '', 'state': '', 'incidents': []}, now)}</template>"
         f"<p id=empty{empty}>No training run seen yet. Files are followed as they appear; a file without a training "
         "line makes no run. <a href=metrics>metrics</a> show what is read.</p>"
-        f"<section aria-labelledby=open><h2 id=open>Open incidents</h2><div id=incidents>"
-        f"{''.join(_incident(item, now, '') for item in incidents)}</div>"
-        f"<p id=none class=soft{' hidden' if incidents else ''}>None.</p></section></main>",
+        "</section></main>",
     )
+
+
+_RECENT = 86400.0  # seconds since its last progress in which a run that died may still be news
+_DEAD = ("crashed", "lost")
+
+
+def worst_first(snapshot: Snapshot, now: float) -> list[RunSnapshot]:
+    """All runs, those kept as history too: critical, died in the last day, warned of, alive, and what is long over."""
+    return sorted(snapshot.all_runs, key=lambda run: _order(run.page, now))
+
+
+def _order(page: dict[str, Any], now: float) -> tuple[int, float, str]:
+    severities = {item["severity"] for item in page["incidents"]}
+    state, last, name = page["state"], page.get("progress_at") or 0.0, page["run"]
+    if "critical" in severities or state == "hung":
+        return 0, 0.0, name
+    if state in _DEAD or state == "finished":
+        return (1 if state in _DEAD and now - last < _RECENT else 4), -last, name  # the last to end first
+    return (2 if "warning" in severities else 3), 0.0, name
 
 
 def each_run(runs: Iterable[RunSnapshot], shown: Callable[[RunSnapshot], T]) -> list[T]:
@@ -99,10 +123,10 @@ def _open_count(count: int) -> str:
 def summary(snapshot: Snapshot) -> str:
     """One line over the table."""
     states: dict[str, int] = {}
-    for run in snapshot.runs:
+    for run in snapshot.all_runs:
         states[run.page["state"]] = states.get(run.page["state"], 0) + 1
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    count = f"{len(snapshot.runs)} run{'' if len(snapshot.runs) == 1 else 's'}"
+    count = f"{len(snapshot.all_runs)} run{'' if len(snapshot.all_runs) == 1 else 's'}"
     reading = "" if snapshot.ready else "; reading the backlog"
     return f"{count}{': ' if counts else ''}{counts}{reading}; {instant(snapshot.at)}"
 
@@ -153,7 +177,8 @@ def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
 
 def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
     return {
-        **incident, "path": run_path(incident["run"]), "age": _age(incident, now), "facts": _evidence(incident)
+        **incident, "path": run_path(incident["run"]), "age": _age(incident, now),
+        "place": _place(incident, now), "facts": _evidence(incident),
     }  # fmt: skip
 
 
@@ -161,9 +186,24 @@ def _known(page: dict[str, Any]) -> list[tuple[str, str]]:
     return facts(page, [name for name in _FACTS if page.get(name)])
 
 
+def _place(incident: dict[str, Any], now: float) -> str:
+    """Where it stands, and what it has cost: what a person on call asks first."""
+    gpus = incident.get("gpus")
+    cost = cost_gpu_hours(incident["incident"], now - incident["since"], gpus, incident.get("evidence", {}))
+    phase = "" if incident.get("phase") in ENDED else (incident.get("phase") or "").replace("_", " ")
+    parts = [
+        incident.get("failure") and incident["failure"].replace("_", " "),
+        phase and f"while {phase}",
+        incident.get("rank") and f"rank {incident['rank']}",
+        incident.get("node") and f"node {incident['node']}",
+        cost is not None and f"{number(cost)} GPU-hours so far on {number(gpus)} GPUs",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
 def _evidence(incident: dict[str, Any]) -> list[tuple[str, str]]:
     evidence = incident.get("evidence", {})
-    return facts(evidence, [name for name in evidence if name != "last_line"])
+    return facts(evidence, [name for name in evidence if name not in _TOLD])
 
 
 def _age(incident: dict[str, Any], now: float) -> str:
@@ -198,14 +238,14 @@ def _bar(page: dict[str, Any]) -> str:
 def _row(page: dict[str, Any], now: float) -> str:
     shown = figures(page, now)
     cells = "".join(
-        f"<td data-label='{escape(LABELS[key])}'>{_figure(key, shown[key])}{_bar(page) if key == 'iteration' else ''}</td>"
+        f"<td data-label='{escape(LABELS[key])}'{' class=unknown' if shown[key].text == DASH else ''}>{_figure(key, shown[key])}{_bar(page) if key == 'iteration' else ''}</td>"
         for key in FLEET
     )
     incidents = "".join(_badge(item) for item in page["incidents"])
     return (
         f"<tr data-run='{escape(page['run'])}'><th scope=row><a href='runs/{escape(run_path(page['run']))}'>"
-        f"{escape(page['run'])}</a></th><td data-label=State>{_state(page, shown['state'])}</td>{cells}"
-        f"<td data-label='Open incidents' data-k=incidents>{incidents or '–'}</td></tr>"
+        f"{escape(page['run'])}</a></th><td data-label=State>{_state(page, shown['state'])}</td>"
+        f"<td data-label='Open incidents' data-k=incidents{'' if incidents else ' class=unknown'}>{incidents or DASH}</td>{cells}</tr>"
     )
 
 
@@ -225,8 +265,16 @@ def _incident(incident: dict[str, Any], now: float, root: str) -> str:
         f"<article class='incident {escape(severity)}'><h3><a href='{escape(root)}runs/{escape(run_path(name))}'>"
         f"{escape(name)}</a> {SYMBOLS.get(severity, '')} {escape(incident['incident'])} "
         f"<small>{escape(_age(incident, now))}</small></h3>"
-        f"<p>{escape(incident['summary'])}</p><dl class=facts>{_list(_evidence(incident))}</dl>{line}</article>"
+        f"<p>{escape(incident['summary'])}</p>{_advised(incident, now)}"
+        f"<details{' open' if root else ''}><summary>Evidence</summary><dl class=facts>{_list(_evidence(incident))}</dl></details>{line}</article>"
     )
+
+
+def _advised(incident: dict[str, Any], now: float) -> str:
+    place, advice, link = _place(incident, now), incident.get("advice"), incident.get("runbook_url")
+    runbook = f" <a href='{escape(link)}'>runbook</a>" if link else ""
+    do = f"<p><b>Do:</b> {escape(advice)}{runbook}</p>" if advice else ""
+    return (f"<p class=place>{escape(place)}</p>" if place else "") + do
 
 
 def _past(item: dict[str, Any]) -> str:

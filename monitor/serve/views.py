@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 from monitor.metrics import RunSnapshot, Snapshot
 from monitor.serve.nodes_page import render_nodes
-from monitor.serve.page import each_run, live_run, render_index, render_run, summary
+from monitor.serve.page import each_run, live_run, render_index, render_run, summary, worst_first
 from monitor.serve.past import history_json
 from monitor.serve.server import Reply, Request
 
@@ -65,7 +65,7 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
         run = _find(snapshot, path.removeprefix("/runs/"), request)
         return _html(render_run(run, now, _root(request))) if run else None
     if path == "/api/v1/runs":
-        runs = each_run(snapshot.runs, lambda run: live_run(run.page, now))
+        runs = each_run(worst_first(snapshot, now), lambda run: live_run(run.page, now))
         return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
     if path == "/nodes":
         return _html(render_nodes(snapshot, now))
@@ -82,7 +82,7 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
 def _find(snapshot: Snapshot, name: str, request: Request) -> RunSnapshot | None:
     """The run of the path, or of `?name=` where the path holds none."""
     name = name or _first(request, "name")
-    return next((run for run in snapshot.runs if run.run.encode("utf-8", "replace").decode() == name), None)
+    return next((run for run in snapshot.all_runs if run.run.encode("utf-8", "replace").decode() == name), None)
 
 
 def _root(request: Request) -> str:

@@ -29,6 +29,7 @@ function show() {
     const text = badges.map((node) => node.textContent).join(" ");
     if (cell.dataset.shown !== text || !cell.childNodes.length) {
       cell.dataset.shown = text;
+      cell.classList.toggle("unknown", badges.length === 0);
       cell.replaceChildren(...(badges.length ? badges.flatMap((node) => [node, " "]) : ["–"]));
     }
   });
@@ -42,7 +43,7 @@ function take(value) {
   showIncidents(incidents);
   const jump = document.getElementById("jump");
   jump.hidden = incidents.length === 0;
-  setText(jump, `${incidents.length} open incident${incidents.length === 1 ? "" : "s"}`);
+  setText(jump, `${incidents.length} open incident${incidents.length === 1 ? "" : "s"}, all runs below`);
   document.getElementById("none").hidden = incidents.length > 0;
   document.getElementById("empty").hidden = runs.length > 0;
   document.getElementById("filter").hidden = runs.length < 8;

@@ -1,6 +1,8 @@
 // What both pages share: asking the API again and again, and putting figures into the page. Texts of a log only ever
 // become text nodes and attributes, never markup.
 
+import { DASH } from "./format.js";
+
 export const ROOT = document.documentElement.dataset.root || "";
 export const SYMBOLS = JSON.parse(document.documentElement.dataset.symbols);
 const EVERY = 2000; // ms between two questions; a page that nobody sees asks nothing
@@ -27,6 +29,7 @@ export function showFigures(scope, run) {
     const wanted = key === "state" ? `state ${run.state}` : `value ${tone}`;
     if (value.className !== wanted) value.className = wanted;
     setText(scope.querySelector(`[data-n="${key}"]`), note);
+    value.closest("td")?.classList.toggle("unknown", text === DASH);
   }
   const bar = scope.querySelector("progress");
   const measured = Number.isFinite(run.iteration) && run.train_iterations > 0;
@@ -51,8 +54,14 @@ function article(incident) {
   return h("article", { class: `incident ${incident.severity}` },
     h("h3", {}, h("a", { href: `${ROOT}runs/${incident.path}` }, incident.run),
       ` ${SYMBOLS[incident.severity] || ""} ${incident.incident} `, h("small", {}, incident.age)),
-    h("p", {}, incident.summary), h("dl", { class: "facts" }, ...definitions(incident.facts)),
+    h("p", {}, incident.summary), incident.place ? h("p", { class: "place" }, incident.place) : null, advised(incident),
+    h("details", { open: ROOT ? "" : null }, h("summary", {}, "Evidence"), h("dl", { class: "facts" }, ...definitions(incident.facts))),
     line ? h("pre", {}, String(line)) : null);
+}
+
+function advised({ advice, runbook_url: runbook }) {
+  const link = runbook ? [" ", h("a", { href: runbook }, "runbook")] : [];
+  return advice ? h("p", {}, h("b", {}, "Do:"), ` ${advice}`, ...link) : null;
 }
 
 const RANK = { critical: 0, warning: 1, info: 2 };
@@ -71,9 +80,13 @@ export function showIncidents(incidents) {
     [...fresh.children].forEach((child, at) => {
       const old = there.children[at];
       if (!old) there.append(child.cloneNode(true));
+      else if (old.tagName === "DETAILS" && child.tagName === "DETAILS") { // which stays as open as its reader left it
+        if (!old.lastChild.isEqualNode(child.lastChild)) old.lastChild.replaceWith(child.lastChild.cloneNode(true));
+      }
       else if (old.tagName === "H3") setText(old.querySelector("small"), child.querySelector("small").textContent);
       else if (!old.isEqualNode(child)) old.replaceWith(child.cloneNode(true));
     });
+    while (there.children.length > fresh.children.length) there.lastElementChild.remove();
     return there;
   });
   if (nodes.length !== box.children.length || nodes.some((node, at) => box.children[at] !== node)) {

@@ -1,0 +1,75 @@
+"""Runs that are over and whose series have left: what a person still finds on the page, until their files vanish.
+
+A crash at eleven in the evening must be on the page at three, and in the morning; a log that was dead when it was first
+seen, too. Kept is what the page showed last, with charts of fewer points: nothing judges it, no metric exists for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
+from typing import Any
+
+from monitor.incidents import Transition
+from monitor.metrics import RunSnapshot
+from monitor.run.history import History
+
+MOST = 100
+"""Rows: with their charts some 4 MB, here and in the state file."""
+_BUCKETS = 128  # points of a chart
+_OPEN = 86400.0  # seconds since it began for which an incident of such a run is still shown as open
+_TOLD = 20  # incidents of its past
+
+
+@dataclass(slots=True)
+class Ended:
+    """One of them, as it is saved."""
+
+    page: dict[str, Any]
+    history: History
+    transitions: list[Transition]
+    at: float
+    """Unix seconds: when it left."""
+
+
+class EndedRuns:
+    """By name, at most MOST of them: those that left last."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Ended] = {}
+        self._shown: dict[str, RunSnapshot] = {}
+
+    def keep(self, shown: RunSnapshot, at: float) -> None:
+        """The run leaves; `shown` is all that HTTP shows of it. `at`: Unix seconds."""
+        history, page = shown.history.frozen(), {**shown.page, "history": []}
+        history.thin(_BUCKETS)
+        self.by_name.pop(shown.run, None)
+        self.by_name[shown.run] = Ended(page, history, list(shown.transitions[-_TOLD:]), at)
+        self._shown.pop(shown.run, None)
+        while len(self.by_name) > MOST:
+            self.forget(next(iter(self.by_name)))
+
+    def forget(self, name: str) -> None:
+        """It moves again, or there is nothing of it any more."""
+        self.by_name.pop(name, None)
+        self._shown.pop(name, None)
+
+    def show(self, runs: Container[str], known: Callable[[str], bool], at: float) -> tuple[RunSnapshot, ...]:
+        """As HTTP shows them. Those are forgotten that have become one of the `runs`, or of whose sources none is a
+        `known` file any more. `at`: Unix seconds.
+        """
+        for name, one in list(self.by_name.items()):
+            if name in runs or not any(map(known, one.page["sources"])):
+                self.forget(name)
+        return tuple(self._show(name, one, at) for name, one in sorted(self.by_name.items()))
+
+    def _show(self, name: str, one: Ended, at: float) -> RunSnapshot:
+        shown = self._shown.get(name)
+        if shown is None:
+            page = {**one.page, "history": [item.to_json() for item in one.transitions]}
+            shown = RunSnapshot(name, {}, page, one.history, tuple(one.transitions))
+        still = [item for item in shown.page["incidents"] if at - item["since"] < _OPEN]
+        if len(still) != len(shown.page["incidents"]):
+            shown = replace(shown, page={**shown.page, "incidents": still})
+        self._shown[name] = shown
+        return shown
