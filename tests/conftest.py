@@ -26,9 +26,10 @@ TOOLS = {
     "shellcheck": ("shellcheck",),
     "systemd": ("systemd-analyze",),
     "compose": ("docker-compose",),
+    "helm": ("helm", "kubectl"),
     "slurm": ("sbatch", "srun", "scontrol"),
 }
-"""Programs that the tests of a marker start; Debian's packages are listed in .ci/run."""
+"""Programs that the tests of a marker start; Debian's packages are listed in .ci/run, which also brings Helm."""
 
 # Derandomised, so that red means red; no deadline, so that a busy machine is no failure.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

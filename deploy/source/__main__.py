@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from deploy.source import daemon, goodput, runs
+from deploy.source.chart import chart, marked
 from deploy.source.manifests import dashboards, manifests
 from deploy.source.rule import yaml_text
 from deploy.source.settings import Settings
@@ -40,19 +41,27 @@ def kubernetes(settings: Settings) -> dict[str, str]:
     return manifests([group for module in FILES.values() for group in module.groups(settings)], settings)
 
 
+def helm(settings: Settings) -> dict[str, str]:
+    """Path -> text: a chart, for `helm install`."""
+    marks = marked(settings)
+    return chart([group for module in FILES.values() for group in module.groups(marks)], settings)
+
+
 def main() -> None:
     """Write them below a folder."""
     parser = argparse.ArgumentParser(prog="python -m deploy.source", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="where to write (default: deploy/)")
     for one in fields(Settings):
         parser.add_argument(f"--{one.name}", type=type(one.default), default=one.default)
-    parser.add_argument(
-        "--kubernetes", action="store_true", help="write manifests into the folder, not the rules' files"
-    )
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--kubernetes", action="store_true", help="write a kustomize base into the folder instead")
+    kinds.add_argument("--helm", action="store_true", help="write a Helm chart into the folder instead")
     arguments = vars(parser.parse_args())
     folder: Path = arguments.pop("folder")
     own = folder.resolve() == FOLDER  # where the dashboards lie beside it already
-    made = kubernetes if arguments.pop("kubernetes") else files if own else site
+    made = files if own else site
+    for name, other in (("kubernetes", kubernetes), ("helm", helm)):
+        made = other if arguments.pop(name) else made
     for path, text in made(Settings(**arguments)).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

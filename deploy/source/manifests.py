@@ -15,10 +15,10 @@ from deploy.source.rule import Group
 from deploy.source.selection import Selection
 from deploy.source.settings import Settings
 
-_HEAD = "# Written by `python -m deploy.source --kubernetes`.\n"
+_HEAD = "# Written by `python -m deploy.source`.\n"
 _ROOT = Path(__file__).parents[2]
 _BOARDS = _ROOT / "grafana" / "dashboards"
-_KUBERNETES = _ROOT / "deploy" / "kubernetes"
+KUBERNETES = _ROOT / "deploy" / "kubernetes"
 _NAMESPACE = "megatron-monitor"
 _LABELS = {"app.kubernetes.io/name": "megatron-monitor"}
 
@@ -35,12 +35,12 @@ _Dumper.add_representer(
 
 def manifests(groups: Sequence[Group], settings: Settings) -> dict[str, str]:
     """File name -> text. What stands in deploy/kubernetes/ already is taken over as it is."""
-    made = {name: (_KUBERNETES / name).read_text() for name in ("daemonset.yaml", "podmonitor.yaml")}
-    made["prometheusrule.yaml"] = _text(prometheus_rule(groups, settings))
+    made = {name: (KUBERNETES / name).read_text() for name in ("daemonset.yaml", "podmonitor.yaml")}
+    made["prometheusrule.yaml"] = dump(prometheus_rule(groups, settings))
     for name, board in dashboards(settings).items():
-        made[f"dashboard-{name}.yaml"] = _text(config_map(name, board))
+        made[f"dashboard-{name}.yaml"] = dump(config_map(name, board))
     base = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": sorted(made)}
-    return made | {"kustomization.yaml": _text(base)}
+    return made | {"kustomization.yaml": dump(base)}
 
 
 def prometheus_rule(groups: Sequence[Group], settings: Settings) -> dict[str, Any]:
@@ -76,5 +76,6 @@ def config_map(name: str, board: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(data: dict[str, Any]) -> str:
-    return _HEAD + yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+def dump(data: dict[str, Any], head: str = _HEAD) -> str:
+    """As YAML that people read."""
+    return head + yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

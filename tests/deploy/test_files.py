@@ -24,7 +24,7 @@ from tests.deploy.test_rules import tool
 from tests.programs import answers, free_port, get, slack, wait
 
 ROOT = DEPLOY.parent
-SCRIPTS = sorted([*DEPLOY.rglob("*.sh"), *DEPLOY.rglob("*.sbatch"), ROOT / ".ci" / "run"])
+SCRIPTS = sorted([*DEPLOY.rglob("*.sh"), *DEPLOY.rglob("*.sbatch"), ROOT / ".ci" / "run", ROOT / ".ci" / "helm"])
 ITERATION = " iteration 1/1000 | consumed samples: 1 | elapsed time per iteration (ms): 100.0 | lm loss: 2.0E+00 |\n"
 OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.29", "1.34"
 

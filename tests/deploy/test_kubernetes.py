@@ -1,0 +1,107 @@
+"""What is written for Kubernetes, by the programs that install it: kustomize base and Helm chart are the same."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.deploy.conftest import RULES
+from tests.deploy.test_rules import tool
+
+pytestmark = pytest.mark.helm
+NEWEST_KUBERNETES = "1.34"
+SITE = ("--grafana", "https://g.example", "--job", "ops/megatron-monitor", "--selector", 'env="prod"')
+Objects = dict[tuple[str, str, str], dict[str, Any]]
+
+
+def objects(text: str) -> Objects:
+    """By kind, namespace and name; each but the Operator's is what Kubernetes takes."""
+    found = {}
+    for one in yaml.safe_load_all(text):
+        if one is None:
+            continue
+        key = (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"])
+        assert key not in found, key
+        found[key] = one
+        if "coreos" not in one["apiVersion"]:
+            kubernetes_validate.validate(one, NEWEST_KUBERNETES, strict=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As a site writes it."""
+    folder = tmp_path_factory.mktemp("chart")
+    done = tool(sys.executable, "-m", "deploy.source", "--helm", folder, *SITE)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def rendered(chart: Path, *values: str) -> Objects:
+    """`helm template` of it."""
+    done = tool("helm", "template", "megatron", chart, "--namespace", "megatron-monitor", *values)
+    assert done.returncode == 0, done.stderr
+    return objects(done.stdout)
+
+
+def test_the_chart_is_the_kustomize_base(chart: Path, tmp_path: Path) -> None:
+    """`helm lint --strict` is content; with the values as they are `helm template` and `kubectl kustomize` give the
+    same objects, but for the namespace, which Helm makes itself, and for how the configuration is written.
+    """
+    lint = tool("helm", "lint", "--strict", chart)
+    assert lint.returncode == 0, lint.stdout
+    done = tool(sys.executable, "-m", "deploy.source", "--kubernetes", tmp_path, *SITE)
+    assert done.returncode == 0, done.stderr
+    built = tool("kubectl", "kustomize", tmp_path)
+    assert built.returncode == 0, built.stderr
+    base, made = objects(built.stdout), rendered(chart)
+    del base["Namespace", "", "megatron-monitor"]
+    for kind in (base, made):
+        data = kind["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]
+        data["config.yaml"] = yaml.safe_load(data["config.yaml"])
+    assert made == base
+
+
+def test_the_rules_in_the_chart_are_those_that_are_shipped(chart: Path) -> None:
+    """Prometheus takes them; none is lost, and Helm has filled in none of their own braces."""
+    rule = rendered(chart)["PrometheusRule", "megatron-monitor", "megatron-monitor"]
+    made = {one.get("alert") or one["record"] for group in rule["spec"]["groups"] for one in group["rules"]}
+    shipped = [yaml.safe_load(path.read_text()) for path in RULES.glob("*.yml")]
+    assert made == {one.get("alert") or one["record"] for file in shipped for g in file["groups"] for one in g["rules"]}
+    assert "{{ $labels.run }}" in json.dumps(rule)
+    file = chart / "rules.yml"
+    file.write_text(json.dumps(rule["spec"]))
+    assert tool("promtool", "check", "rules", file).returncode == 0
+    file.unlink()
+
+
+def test_values_reach_what_they_are_for(chart: Path) -> None:
+    """Addresses with characters that YAML and templates mind, another image, nodes, logs; what is off is gone."""
+    address = 'https://g.example/"{{x}}"?a=b&c'
+    made = rendered(
+        chart, "--set-literal", f"grafana={address}", "--set", "image=r.example/m:2",
+        "--set-json", 'nodeSelector={"gpu": "yes"}', "--set-json", 'config.runs=[{"paths": ["/a/*.log"], "name": "x"}]',
+        "--set", "podMonitor.enabled=false,dashboards.label=mine",
+    )  # fmt: skip
+    rules = made["PrometheusRule", "megatron-monitor", "megatron-monitor"]["spec"]["groups"]
+    links = [one["annotations"]["dashboard_url"] for group in rules for one in group["rules"] if "alert" in one]
+    assert all(link.startswith(address + "/d/megatron-") for link in links)
+    pod = made["DaemonSet", "megatron-monitor", "megatron-monitor"]["spec"]["template"]["spec"]
+    assert (pod["containers"][0]["image"], pod["nodeSelector"]) == (
+        "r.example/m:2",
+        {"gpu": "yes", "nvidia.com/gpu.present": "true"},
+    )
+    config = made["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]["config.yaml"]
+    assert yaml.safe_load(config)["runs"] == [{"paths": ["/a/*.log"], "name": "x"}]
+    assert not [key for key in made if key[0] == "PodMonitor"]
+    boards = [one for key, one in made.items() if key[2].startswith("megatron-dashboard-")]
+    assert len(boards) == 4
+    assert all(one["metadata"]["labels"]["mine"] == "1" for one in boards)
+    off = rendered(chart, "--set", "prometheusRule.enabled=false,dashboards.enabled=false")
+    assert {key[0] for key in off} == {"ConfigMap", "DaemonSet", "PodMonitor"}
