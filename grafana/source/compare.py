@@ -163,7 +163,7 @@ def _lines() -> list[Line]:
                                                  instant=True), decimals=2)),
             (8, bars("TFLOP/s per GPU, median", "Higher is better, also between models: the share of the GPU that is "
                      "used. At most 20 runs.", "none",
-                     Query(f"sort_desc(topk(20, {tflops}))", "{{run}}", instant=True), decimals=1)),
+                     Query(f"sort_desc(topk(20, {tflops}))", "{{run}}", instant=True), decimals=0)),
             (8, bars("Scaling efficiency", "TFLOP/s per GPU over the baseline run's, of runs of the same "
                      "model and sequence length alone. 100 % is perfect scaling; below 80 % the added GPUs wait for one "
                      "another: less pipeline, more data parallel, a larger batch.", "percentunit",

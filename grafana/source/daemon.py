@@ -124,24 +124,25 @@ def _reading() -> list[Line]:
             (8, chart("Read errors", "Sources that could not be read, per second, by the system's error. ESTALE or EIO "
                       "is the mount, EACCES the permissions.", "short",
                       Query(f"{q.rate('megatron_monitor_io_errors_total', OWN, 'errno')} > 0", "{{errno}}"), bars=True,
-                      minimum=0, empty="No read error")),
-            (8, chart("Rotations and truncations", "Files found replaced or cut, per second. Nobody should cut a log of "
+                      minimum=0, colour="orange", empty="No read error")),
+            (8, coloured(chart("Rotations and truncations", "Files found replaced or cut, per second. Nobody should cut a log of "
                       "a running training.", "short",
                       Query(f"{q.rate('megatron_monitor_rotations_total', OWN)} > 0", "rotated"),
                       Query(f"{q.rate('megatron_monitor_truncations_total', OWN)} > 0", "truncated"), bars=True,
-                      minimum=0, empty="None in this range")),
+                      minimum=0, empty="None in this range"), rotated="blue", truncated="orange")),
         ]),
     ]  # fmt: skip
 
 
 def _judging() -> list[Line]:
     return [
+        Line(8, [(24, _alerts())]),
         Line(7, [
-            (6, chart("Malformed lines", "Lines that begin like a known one and do not parse, by rule. A steady rate is "
+            (12, chart("Malformed lines", "Lines that begin like a known one and do not parse, by rule. A steady rate is "
                       "a program that changed its format: report it with the line.", "short",
                       Query(f"{q.rate('megatron_monitor_malformed_lines_total', OWN, 'rule')} > 0", "{{rule}}"),
-                      bars=True, minimum=0, empty="Every known line parsed")),
-            (6, chart("Notifications", "Per second, by notifier or output and outcome; owed: messages that the receiver "
+                      bars=True, minimum=0, colour="orange", empty="Every known line parsed")),
+            (12, chart("Notifications", "Per second, by notifier or output and outcome; owed: messages that the receiver "
                       "has not accepted yet. Failed and dropped messages are lost; an output that fails is out of date. "
                       "Slurm: refused are answers about another job than the run's.", "short",
                       Query(f"{q.rate('megatron_monitor_notifications_total', OWN, 'notifier', 'outcome')} > 0",
@@ -153,15 +154,31 @@ def _judging() -> list[Line]:
                       Query(f"{q.rate('megatron_monitor_actions_total', OWN, 'policy', 'action', 'outcome')} > 0",
                             "{{policy}}, {{action}}: {{outcome}}"),
                       bars=True, minimum=0, empty="None sent, or no notifier is configured")),
-            (12, rows("Alerts that fire", "Alerts of this project's rules that Prometheus holds firing. Empty is good, if "
-                     "the rules are loaded.",
-                     [Query(" or ".join(f'max by (alertname, run, instance) ({code} * ALERTS{{alertname=~"Megatron.*", '
-                                        f'alertstate="firing", severity="{name}"}})' for name, (code, _) in q.SEVERITIES.items()))],
-                     [Column("A", "Severity", width=100, look=SEVERITY), Column("alertname", "Alert", look={"custom__cellOptions": {"type": "auto", "wrapText": True}}), Column("run", "Run"),
-                      Column("instance", "Daemon")],
-                     hidden=(), empty="No alert fires, or the rules are not loaded", sort="Severity", pages=False)),
         ]),
     ]  # fmt: skip
+
+
+def _alerts() -> Any:
+    firing = 'alertname=~"Megatron.*", alertname!="MegatronWatchdog", alertstate="firing"'
+    by_severity = " or ".join(
+        f'max by (alertname, run, instance) ({code} * ALERTS{{{firing}, severity="{name}"}})'
+        for name, (code, _) in q.SEVERITIES.items()
+    )
+    return rows(
+        "Alerts that fire",
+        "Alerts of this project's rules that Prometheus holds firing, but for the watchdog, which always does. Empty is good, if "
+        "the rules are loaded.",
+        [Query(f'label_replace({by_severity}, "alertname", "$1", "alertname", "Megatron(.+)")')],
+        [
+            Column("A", "Severity", width=100, look=SEVERITY),
+            Column("alertname", "Alert"),
+            Column("run", "Run"),
+            Column("instance", "Daemon"),
+        ],
+        empty="No alert fires, or the rules are not loaded",
+        sort="Severity",
+        pages=False,
+    )
 
 
 def _process() -> Section:
@@ -188,7 +205,7 @@ def _process() -> Section:
                             "{{instance}}"), minimum=0, empty=NO_DAEMON)),
             (6, chart("Duration of a scrape", "As Prometheus measures it. Near the scrape timeout (10 s) gaps follow.",
                       "s", Query(each("scrape_duration_seconds"), "{{instance}}"), minimum=0, empty=NO_DAEMON)),
-            (6, chart("Samples a scrape", "Series that each daemon exposes; 60 or so a run. A jump is a label that "
+            (6, chart("Samples a scrape", "Series that each daemon exposes; 90 or so a run. A jump is a label that "
                       "explodes.", "short", Query(each("scrape_samples_scraped"), "{{instance}}"), minimum=0,
                       empty=NO_DAEMON)),
             (6, bars("State file and patterns", "Failures since start: state files not written or rebuilt from the "

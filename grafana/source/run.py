@@ -59,8 +59,8 @@ def _headline() -> list[Line]:
                         "daemon looks. Empty for runs that have ended.", "percentunit",
                         f"(time() - ({progress})) / ({deadline} - ({progress}))",
                         steps=((None, "green"), (0.5, "dark-yellow"), (1.0, "orange")), decimals=0, empty="ended")),
-            (4, _figure("Deadline", "When silence becomes a hang, or since when it is one. Of a run that nobody watches the "
-                        "last deadline that a daemon gave.", "dateTimeFromNow", f"1000 * {deadline}", empty="none", size=18)),
+            (4, _figure("Deadline", "When silence becomes a hang, or since when it is one, as a clock. Of a run that nobody "
+                        "watches the last deadline that a daemon gave.", "dateTimeAsIsoNoDateIfToday", f"1000 * {deadline}", empty="none", size=18)),
             (4, _figure("Unwatched", "Since when no daemon shows this run although it was alive. All else here is what was "
                         "last known: start the monitor again.", "dateTimeAsIsoNoDateIfToday", f"1000 * {q.unwatched(RUN)}",
                         steps=((None, q.UNWATCHED.colour),), empty="no", size=18)),

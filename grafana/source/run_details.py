@@ -84,7 +84,7 @@ def _data() -> Section:
                       Query(q.while_alive(q.value("megatron_samples_per_second", RUN), RUN), "samples/s"),
                       colour="blue", legend="hidden", minimum=0)),
         ]),
-        Line(7, [
+        Line(9, [
             (6, chart("GPUs at work", "GPU-seconds of iterations a second: the GPUs that train, on average. Below the "
                       "world size by what evaluation, saving and waiting take.", "none",
                       Query(f"max by (cluster, run) (rate(megatron_gpu_seconds_total{{{RUN}}}[$__rate_interval]))",
@@ -98,10 +98,10 @@ def _data() -> Section:
                         Query(f"sum by (le) (increase(megatron_iteration_duration_seconds_bucket{{{RUN}}}[$__rate_interval]))",
                               "{{le}}", format="heatmap"), interval="5m", empty="No iteration in this range")),
             (6, chart("Silence and its budget", "Time since the last progress, and how long it may be before it is a "
-                       "hang. The first must stay below the second.", "s",
+                       "hang, logarithmic. The first must stay below the second.", "s",
                        Query(f"time() - {q.value('megatron_last_progress_timestamp_seconds', RUN)}", "silence"),
                        Query(f"{q.value('megatron_hang_deadline_timestamp_seconds', RUN)} - "
-                             f"{q.value('megatron_last_progress_timestamp_seconds', RUN)}", "budget"), minimum=0)),
+                             f"{q.value('megatron_last_progress_timestamp_seconds', RUN)}", "budget"), log=True)),
         ]),
     ], collapsed=True)  # fmt: skip
 
@@ -112,12 +112,15 @@ def _incidents() -> Section:
     def each(metric: str) -> str:
         return f"max by ({', '.join(kinds)}) ({metric}{{{RUN}}})"
 
+    # Where one query alone has an answer Grafana calls its column "Value", whatever the query is.
+    ended = f"{each('megatron_incident_end_timestamp_seconds')} or NaN * {each('megatron_incident_since_timestamp_seconds')}"
+
     return Section("Incidents, begin and end", [
         Line(8, [
             (24, rows("Begin and end of incidents", "Since when an open incident stands, and when the last one of each kind "
                       "ended and how long it had lasted: who was told of it was told of its end.",
                       [Query(f"1000 * {each('megatron_incident_since_timestamp_seconds')}"),
-                       Query(f"1000 * {each('megatron_incident_end_timestamp_seconds')}"),
+                       Query(f"1000 * ({ended})"),
                        Query(each("megatron_incident_duration_seconds"))],
                       [Column("incident", "Incident"), Column("severity", "Severity", width=110),
                        Column("A", "Open since", "dateTimeAsIso", 190), Column("B", "Last ended", "dateTimeAsIso", 190),

@@ -118,6 +118,7 @@ def _page(select: str) -> str:
 
 _RUNBOOK = [{"title": "Runbook", "url": f"${{{RUNBOOK}}}#${{__data.fields.section}}", "targetBlank": True}]
 _WRAPPED = {"custom__cellOptions": {"type": "auto", "wrapText": True}}
+_SHORT = 110  # characters
 _OPEN = {"mappings": [{"type": "regex", "options": {"pattern": ".+", "result": {"text": "open", "index": 0}}}]}
 
 
@@ -162,6 +163,11 @@ def _placed(troubles: str) -> str:
     return f'label_replace({joined}, "where", "$1", "where", " *(.*?) *")'
 
 
+def _shortened(troubles: str) -> str:
+    """Lines of a log as far as a narrow column shows them without hiding what stands below."""
+    return f'label_replace({troubles}, "line", "$1 …", "line", "(.{{{_SHORT}}}).+")'
+
+
 def advised(select: str, *, several: bool) -> Any:
     """What to do about each, what the monitor said of it, the line that shows it, and where to read on."""
     name = "__data.fields.Run" if several else "run"
@@ -171,8 +177,13 @@ def advised(select: str, *, several: bool) -> Any:
     return rows(
         "What to do, and why",
         "What to do first, the words of the last message of each incident with its figures, and the line of the log that shows "
-        "it (the last iteration's where none does). They stay as they were told; the monitor's page, the last column, counts on.",
-        [Query(wrong(select, "summary", "line", "advice")), Query(_page(select))],
+        "it (its beginning; the last iteration's where none does). They stay as they were told; the monitor's page, the last "
+        "column, has the whole line and counts on.",
+        [
+            Query(_shortened(wrong(select, "summary", "line", "advice"))),
+            Query(_page(select)),
+            *([Query(_cost(select))] if several else []),
+        ],
         [
             Column("A", "Severity", width=95, look=SEVERITY),
             *run,
@@ -180,10 +191,12 @@ def advised(select: str, *, several: bool) -> Any:
             Column("advice", "What to do", look=_WRAPPED),
             Column("summary", "What was said", look=_WRAPPED),
             Column("line", "Line", look=_WRAPPED),
+            *([Column("C", "GPU-h", "none", 90, {"decimals": 0})] if several else []),
             Column("url", "Page", width=60, look={"links": [daemon], **_OPEN}),
         ],
         hidden=("Value #B", "cluster", "incident") if several else ("Value #B", "cluster", "run"),
         empty="Nothing to do",
         sort="Severity",
+        then="GPU-h" if several else "",  # in the order of the table above
         pages=False,
     )

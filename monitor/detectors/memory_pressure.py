@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import RANK, Detector, Severity, Verdict, renew
+from monitor.detectors.base import RANK, Detector, Severity, Verdict, duration, renew
 from monitor.run import gpus
 from monitor.run.state import RunState
 from monitor.run.step import Step
@@ -236,8 +236,7 @@ def _leak_text(leak: dict[str, Any]) -> str:
     per_day = leak["slope"] * 86400.0
     when = ""
     if leak["full_in"] is not None:
-        hours = leak["full_in"] / 3600.0
-        when = f": full in {hours:.1f} h of training" if hours < 72 else f": full in {hours / 24:.0f} days of training"
+        when = f": full in {duration(leak['full_in'])} of training"
     if leak["kind"] == "host":
         return f"the host's memory grows by {per_day:.1%} a day{when}"
     return f"GPU memory grows by {per_day / _GIB:.2f} GiB a day{when}"
