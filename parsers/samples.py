@@ -84,7 +84,7 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, int | float):
-        return abs(one - other) <= 1e-9 * max(abs(one), abs(other))
+        return abs(one - other) <= 1e-6 * max(abs(one), abs(other))
     return bool(one == other)
 
 

@@ -104,7 +104,10 @@ def on_event(state: RunState, memory: Memory, event: Event, _settings: Checkpoin
 
 
 def _find(memory: Memory, iteration: int | None) -> Save | None:
-    return next((save for save in reversed(memory.pending) if iteration in (None, save.iteration)), None)
+    """The newest save of this iteration, else one that did not say of which it is."""
+    saves = memory.pending[::-1]
+    exact = next((save for save in saves if iteration in (None, save.iteration)), None)
+    return exact or next((save for save in saves if save.iteration is None), None)
 
 
 def _completed(state: RunState, memory: Memory, iteration: int | None) -> bool:

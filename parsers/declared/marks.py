@@ -1,9 +1,9 @@
 """What marks a line: literal text with placeholders, such as `Training epoch {epoch}, iteration {number}/{number} |`.
 
 A placeholder is one of our names (targets.py), `{tflops GFLOP/s}` with a unit, or one of HELPERS. Two blanks in a mark
-stand for one or more. People who write dialects write no regular expressions: what is made here takes time in
-proportion to the line, whatever stands in it. For that two placeholders never touch, and none takes the character that
-follows it.
+stand for one or more, and a number may stand behind blanks, as in a column. People who write dialects write no regular
+expressions: what is made here takes time in proportion to the line, whatever stands in it. For that two placeholders
+never touch, and none takes the character that follows it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+(?: [A-Za-z/%]+(?: [a-z]+)?)?)\}")
 _MOST_TEXTS = 2  # `{text}` may look 200 characters ahead
 _LEAST_ANCHOR = 3
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-_TIME = rf"\d{{4}}-\d\d-\d\d[ T]{_CLOCK}(?:Z|[-+]\d\d:?\d\d)?|\d\d/\d\d/\d{{4}} {_CLOCK}|\d\d-\d\d {_CLOCK}"
+_TIME = (
+    rf"\d{{4}}-\d\d-\d\d[ T]{_CLOCK}(?:Z|[-+]\d\d:?\d\d)?|\d{{4}}/\d\d/\d\d {_CLOCK}"
+    rf"|\d\d/\d\d/\d{{4}} {_CLOCK}|\d\d[-/]\d\d {_CLOCK}"
+)
 _PATTERNS: Final = {
     "number": r"[-+]?[\d.,]{1,24}(?:[eE][-+]?\d{1,3})?[KMBT]?|nan|inf|-inf",
     "bar": r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|",
@@ -74,7 +77,8 @@ class Mark:
         out = [_literal(self._literals[0])]
         for name, following in zip(self._names, self._literals[1:], strict=True):
             taken = _pattern(name, following)
-            out += [f"({taken})" if name not in HELPERS else f"(?:{taken})", _literal(following)]
+            aligned = "[ ]{0,12}" if taken == _PATTERNS["number"] else ""  # `[  5/100]`
+            out += [aligned, f"({taken})" if name not in HELPERS else f"(?:{taken})", _literal(following)]
         return re.compile("".join(out))
 
     def values(self, match: re.Match[str]) -> dict[str, object]:

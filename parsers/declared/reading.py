@@ -39,6 +39,7 @@ _MAX_PAIRS = 300  # a step line of verl has 90; the bound keeps a hostile line's
 _MAX_TEXT = 200
 _MAX_LINE = 64 * 1024
 _DEPTH = 3
+_MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(IterationLogged.__struct_fields__)
 _MILESTONES: Final[dict[str, Milestone]] = {
     "launch": "launched", "begin": "training_started", "done": "training_done",
@@ -79,6 +80,8 @@ class Reading:
             if match:
                 values, start = prefix.values(match), match.end()
                 break
+        if start == 0 and self.spec.prefixed:
+            return None
         if self.spec.anywhere:
             match = self.mark.pattern.search(text, start)
         else:
@@ -104,13 +107,16 @@ class Reading:
             rest = self._after_assign.sub(self._assign, rest)
         found: dict[str, str] = {}
         for piece in rest.split(spec.separator, _MAX_PAIRS)[:_MAX_PAIRS]:
-            name, assigned, value = piece.partition(self._assign)
+            name, assigned, value = self._cut(piece)
             if assigned:
                 value = value.strip(" \t'\"}]|")
                 if value.startswith("np."):  # numpy 2 prints `np.float64(0.5)`
                     value = value.partition("(")[2].rstrip(")")
                 found.setdefault(name.strip(" \t'\"{[|"), value)
         return found
+
+    def _cut(self, piece: str) -> tuple[str, str, str]:
+        return piece.strip().rpartition(" ") if self._assign == " " else piece.partition(self._assign)
 
     def wanted(self, found: Mapping[str, str]) -> bool:
         """Whether it is this line by what it names."""
@@ -172,6 +178,10 @@ class Reading:
         aside = sum(values.get(name, 0.0) for name in _BESIDE)
         if aside and values.get("seconds_per_iteration", 0.0) > aside:
             values["seconds_per_iteration"] -= aside
+        if not {"seconds_per_iteration", "elapsed_seconds"} & values.keys():
+            each, rate = values.get("tokens_per_iteration", 0.0), values.get("tokens_per_second", 0.0)
+            if rate > 0 and 0 < each / rate < _MAX_SECONDS:
+                values["seconds_per_iteration"] = each / rate
         known = {name: value for name, value in values.items() if name in _STEP_VALUES}
         yield IterationLogged(
             iteration=step,

@@ -55,6 +55,8 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     """What marks it: literal text with placeholders (marks.py). It begins the line, prefixes aside."""
     anywhere: bool = False
     """The mark may stand anywhere in the line."""
+    prefixed: bool = False
+    """One of the dialect's own prefixes must stand before it: other programs print the same words."""
     whole: bool = False
     """Names and values stand before the mark, too: from the last `{` before it, else from the line's beginning."""
     form: Form = "pairs"
@@ -63,7 +65,7 @@ class LineSpec(Struct, frozen=True, kw_only=True):
     separator: str = ", "
     """Between two pairs. Blanks alone: one or more of them."""
     assign: str = ":"
-    """Between a name and its value."""
+    """Between a name and its value; a blank: the value is the last word."""
     until: str = ""
     """Where the pairs end in the line; empty: at its end."""
     indent: str = " "
@@ -95,8 +97,8 @@ class LineSpec(Struct, frozen=True, kw_only=True):
             if len(mark.anchor.strip()) < 3:
                 yield "line", "needs a piece of text of at least three characters that every such line holds"
         yield from _problems_of_fields(self.fields)
-        if self.form == "pairs" and not self.assign.strip() and self.fields:
-            yield "assign", "is empty: a name and its value cannot be told apart"
+        if not self.assign.strip() and (not self.assign or not self.separator.strip()) and self.form != "json":
+            yield "assign", "is empty, or blank as the separator is: a name and its value cannot be told apart"
         if not self.separator:
             yield "separator", "is empty"
         if self.form == "block" and not self.indent:
@@ -140,6 +142,10 @@ class Dialect(Struct, frozen=True, kw_only=True):
             else:
                 if [name for name, _ in mark.captured if name not in ("time", "step", "epoch")]:
                     yield f"prefixes.{index}", "a prefix tells {time} and no other value"
+        if not self.prefixes:
+            for index, spec in enumerate(self.lines):
+                if spec.prefixed:
+                    yield f"lines.{index}.prefixed", "there are no `prefixes` that could stand before it"
         yield from _problems_of_fields(self.fields)
 
 

@@ -60,8 +60,14 @@ def _times(unit: str) -> Convert:
     return lambda text: seconds(finite_amount(text), unit)
 
 
+def _share(text: str) -> float | None:
+    """NanoGPT prints -100 % before it knows."""
+    value = ratio(text)
+    return value if value is not None and value >= 0 else None
+
+
 def _percent(text: str) -> float | None:
-    return ratio(text if text.endswith("%") else f"{text.strip()}%")
+    return _share(text if text.endswith("%") else f"{text.strip()}%")
 
 
 def _giga(text: str) -> float | None:
@@ -77,6 +83,12 @@ def _plain_flops(text: str) -> float | None:
 def _index(text: str) -> int | None:
     value = whole_amount(text)
     return None if value is None else value + 1
+
+
+def _from_zero(text: str) -> int | None:
+    """Of a count whose first is 1."""
+    value = whole_amount(text)
+    return None if value is None else value - 1
 
 
 def _lossless_index(text: str) -> int | None:
@@ -95,6 +107,10 @@ def _unix(divisor: int) -> Convert:
 
 
 def _iso(text: str) -> str | None:
+    if text[2:3] == "/" and text[5:6] == " ":  # `05/31 10:00:00`
+        return f"--{text[0:2]}-{text[3:5]}T{text[6:]}"
+    if text[4:5] == "/":  # `2025/05/31 10:00:00`
+        return iso_time(f"{text[:4]}-{text[5:7]}-{text[8:]}")
     if text[2:3] == "/":  # `05/31/2025 10:00:00`
         return f"{text[6:10]}-{text[0:2]}-{text[3:5]}T{text[11:]}"
     if text[2:3] == "-":  # `05-31 10:00:00`
@@ -109,9 +125,12 @@ def _text(text: str) -> str | None:
 UNITS: Final[dict[str, dict[str, Convert]]] = {
     **{name: {"": whole_amount} for name in _EXACT},
     "step": {"": whole_amount, "index": _lossless_index},
+    "epoch": {"": whole_amount, "number": _from_zero},
+    # of a mean: fairseq prints `wpb=60411.3`
+    "tokens_per_iteration": {"": finite_amount},
     **{name: {"": amount} for name in _NUMBERS},
     **{name: {"": finite_amount} for name in _RATES},
-    **{name: {"": ratio, "%": _percent} for name in _RATIOS},
+    **{name: {"": _share, "%": _percent} for name in _RATIOS},
     **{
         name: {
             "": finite_amount, "s": finite_amount, "ms": amount_of_milliseconds, "us": _times("us"),
