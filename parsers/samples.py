@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from parsers.declared.schema import Dialect, Sample
+from parsers.engine.fields import number
 from parsers.engine.memo import Memo
 from parsers.engine.prefixes import strip_prefixes
 from parsers.engine.scan import Line, Rule, Scanner
@@ -68,7 +69,9 @@ def _difference(dialect: Dialect, sample: Sample, found: list[LogEvent]) -> str 
             return "; ".join(wrong) or None
     others = [entry for entry in found if entry not in own]
     if others and not own:
-        return f"another dialect reads it: {_shown(others)}"
+        first = others[0].rule.partition(".")[0]
+        help_ = f"make the mark longer than its, or call yours {first!r}: then it takes its place"
+        return f"another dialect reads it ({help_}): {_shown(others)}"
     return f"it must give {kind!r}, and gives {_shown(own)}"
 
 
@@ -83,6 +86,8 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, str):  # YAML reads `1e-05` as text, it wants a dot
+        other = number(other)
     if isinstance(one, float) and isinstance(other, int | float):
         return abs(one - other) <= 1e-6 * max(abs(one), abs(other))
     return bool(one == other)

@@ -39,6 +39,10 @@ def dialect(log: str | None, name: str, show: str | None) -> None:
     with click.open_file(log, "rb") as stream:
         found = proposed(islice(stream, _LINES), name)
     if found is None:
-        click.echo(f"{log}: no line repeats with a number that grows and names beside it", err=True)
+        click.echo(
+            f"{log}: no line has a number that grows, or is called a step, beside names and values that are known; "
+            "start from a dialect that is near: --show NAME",
+            err=True,
+        )
         sys.exit(1)
     click.echo(found, nl=False)

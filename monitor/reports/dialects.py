@@ -1,120 +1,218 @@
 """Proposes a dialect for lines that nobody reads: those that repeat with a growing number, their names and values.
 
-Lines that are alike but for their numbers have one shape. Of the shape whose first growing number has the most lines
-the names are guessed at by what trainers call them. A proposal is for a person to correct. Pure.
+Lines that are alike but for their numbers have one shape; a head line with indented lines below it is one too. Of the
+shape whose first growing number has the most lines the names are guessed at. What is proposed was tried: its sample
+gives what stands beside it. A proposal is for a person to correct. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from typing import Any
 
+from monitor.reports.dialect_names import STEP, guess, is_step
+from monitor.reports.dialect_text import Proposal, tried, written
+from parsers.declared.reading import flat_json
 from parsers.engine.prefixes import strip_prefixes
 from parsers.events import ANSI
 
 _NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?[KMBT]?")
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d")
-_PAIR = re.compile(r"([A-Za-z][\w/.()\[\]%-]*(?: (?:in|per) \w+)?)['\"]?[ ]*([:=])[ ]*['\"]?"
+_DAY = r"\d{4}[-/]\d\d[-/]\d\d[ T]|\d\d/\d\d/\d{4} |\d\d[-/]\d\d "
+_CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?"
+_TIME = re.compile(rf"(?:{_DAY}){_CLOCK}(?:Z|[-+]\d\d:?\d\d)?")
+_NO_NUMBER = re.compile(rf"(?:{_DAY})?\b{_CLOCK}")
+_PAIR = re.compile(r"([A-Za-z][\w/.()\[\]%-]*(?: (?:in|per) \w+)?)['\"]?[ ]*(?:[:=]|(?<=\w) )[ ]*['\"]?"
                    r"([-+]?(?:\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf)[A-Za-z%]*)")  # fmt: skip
-_CLOCK = re.compile(rf"{_TIME.pattern}|\b\d{{1,2}}:\d\d:\d\d(?:[.,]\d+)?")
+_ASSIGNED = re.compile(r"[A-Za-z][\w/.()-]{0,79}['\"]?[ ]*[:=][ ]*['\"]?[-+]?\d")
+_BAR = re.compile(r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|")
+_GLUE = re.compile(r"[\]\s|:-]*(?:[\w.]{1,40} - (?=[A-Z]+\b))?(?:\[?\s*\b(?:INFO|DEBUG|WARNING)\b\]?[\s|:-]*)?")
 _LEAST = 3  # lines that make a step line
 _GROWS, _GROWS_BY_NAME = 0.9, 0.5  # of the lines
-_STEP = re.compile(r"(?:step|iter(?:ation)?|update|batch)s?['\"]?[ ]*[:=#\[]?[ ]*$", re.IGNORECASE)
-_PAIRS = 2  # names with values beside the step
+_NAMES = 2  # with a meaning: less proves nothing
 _MOST = 4000  # characters of a line that are looked at
 _SHAPES = 2000
+_KEPT = 40
+_BLOCK = 300  # lines
+_SEPARATORS = ("|", " - ", ",", ";", "  ", " ")
+_CUTS = ("|", ", ", " - ", "{", "  ")
 
-# What trainers call it -> ours, the first that fits; a name is compared in small letters
-_GUESSES: tuple[tuple[str, str], ...] = (
-    (r"^(?:.*[/_ ])?(?:global_?step|num_updates|iteration|iter|step|update|batch)s?$", "step"),
-    (r"grad.*norm|gnorm", "grad_norm"),
-    (r"^(?:lr|learning.?rate.*|.*/lr.*)$", "learning_rate"),
-    (r"loss.?scale", "loss_scale"),
-    (r"^(?:train/|lm.?|reduced_train_|total_?)?(?:loss|ce.?loss|nll)(?:/train)?$|^ce$", "lm_loss"),
-    (r"loss", "losses"),
-    (r"tok.*(?:gpu|device)|^tps$|^tgs$", "tokens_per_second_per_gpu"),
-    (r"tok.*(?:/s|per.?s|sec)|^wps$", "tokens_per_second"),
-    (r"sampl.*(?:/s|per.?s|sec)", "samples_per_second"),
-    (r"consumed.*sampl|samples.?seen|num_samples", "consumed_samples"),
-    (r"consumed.*tok|tokens.?seen|total.?tokens", "consumed_tokens"),
-    (r"global.?batch|^gbs$|^bsz$", "global_batch_size"),
-    (r"tflop", "tflops"),
-    (r"^mfu|/mfu", "mfu"),
-    (r"elapsed|wall(?!.*step)", "elapsed_seconds"),
-    (r"(?:step|iter).*(?:time|sec|ms)|(?:time|sec|ms).*(?:step|iter)|^seconds?$|^sec$|^dt$|^time$",
-     "seconds_per_iteration"),
-    (r"(?:it|step|batch)(?:e?s)?/s|steps?.?per.?sec|^ups$", "seconds_per_iteration it/s"),
-    (r"max.*reserved", "max_reserved"), (r"max.*alloc|peak.*mem", "max_allocated"),
-    (r"reserved", "reserved"), (r"mem|alloc|vram", "allocated"),
-    (r"^epoch$", "epoch"),
-)  # fmt: skip
+
+@dataclass
+class Shape:
+    """Lines that differ in their numbers alone: `below` are the indented lines under the last of them."""
+
+    rows: list[list[str]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+    seen: int = 0
+    known: int = 0
+    place: int = 0
+    why: str = ""
+
+    def add(self, text: str, below: Sequence[str]) -> None:
+        """One more of them."""
+        self.rows = [*self.rows[-_KEPT:], [match[0] for match in _numbers(text)]]
+        self.texts = [*self.texts[-_KEPT:], text]
+        self.below = list(below) or self.below
+        self.seen += 1
 
 
 def proposed(raw: Iterable[bytes], name: str) -> str | None:
-    """The YAML of a dialect; None if no line repeats with a growing number and a name beside it."""
-    best = _step_lines(raw)
-    if best is None:
-        return None
-    lines, place = best
-    sample = lines[-1]
-    prefix, body = _prefix(sample)
-    shift = len(sample) - len(body)
-    start = _numbers(sample)[place].start() - shift
-    growing = _NUMBER.match(body, start) if start >= 0 else None
-    if growing is None:
-        return None
-    mark, rest, inside = _mark(body, growing)
-    pairs = _PAIR.findall(rest)
-    assign = pairs[0][1] if pairs else ":"
-    return _written(name, prefix, mark, rest, pairs, assign, sample, growing[0], inside)
-
-
-def _step_lines(raw: Iterable[bytes]) -> tuple[list[str], int] | None:
-    """The last lines of the shape that repeats most with a number that grows, and which of its numbers that is."""
-    shapes: dict[str, tuple[list[list[str]], list[str], int]] = {}
-    for data in raw:
-        for part in data.decode("utf-8", "replace").rstrip("\n").split("\r"):
-            text = strip_prefixes(ANSI.sub("", part[:_MOST]))[1].rstrip()
-            if len(_PAIR.findall(text)) < _PAIRS:
-                continue
-            shape = re.sub(r"\s+", " ", _NUMBER.sub("0", _CLOCK.sub("T", text)))
-            if shape not in shapes and len(shapes) >= _SHAPES:
-                continue
-            values, kept, seen = shapes.get(shape, ([], [], 0))
-            values.append([match[0] for match in _numbers(text)])
-            kept.append(text)
-            shapes[shape] = (values[-200:], kept[-3:], seen + 1)
-    candidates = []
-    for values, kept, seen in shapes.values():
-        place = _growing(values, kept[-1]) if seen >= _LEAST else None
-        known = sum(_guess(name, value) is not None for name, _, value in _PAIR.findall(kept[-1]))
-        if place is not None and known:
-            candidates.append((seen * known, kept, place))
-    return max(candidates, key=lambda item: item[0])[1:] if candidates else None
-
-
-def _growing(rows: Sequence[Sequence[str]], text: str) -> int | None:
-    """The first whole number of the lines that grows from line to line; one that is called a step may do so less often,
-    where launches begin anew or two write at once.
-    """
-    places = [match.start() for match in _numbers(text)]
-    for place in range(min(len(places), *map(len, rows))):
-        column = [row[place].replace(",", "") for row in rows]
-        if not all(value.isdigit() and len(value) < 10 for value in column):
-            continue
-        numbers = [int(value) for value in column]
-        steps = [after - before for before, after in pairwise(numbers)]
-        share = _GROWS_BY_NAME if _STEP.search(text[: places[place]]) else _GROWS
-        if len(set(numbers)) >= _LEAST and sum(step > 0 for step in steps) >= share * len(steps):
-            return place
+    """The YAML of a dialect; None if no line tells a step with names and values."""
+    for shape in _candidates(raw):
+        options = sorted(_options(shape), key=lambda option: -option.score)
+        for option in options[:6]:
+            gives = tried(name, option)
+            if gives:
+                return written(name, option, gives)
     return None
 
 
+# --- which lines ----------------------------------------------------------------------------------------------------
+
+
+def _candidates(raw: Iterable[bytes]) -> list[Shape]:
+    """Shapes that may tell a step, the likeliest first."""
+    shapes: dict[tuple[str, bool], Shape] = {}
+    for text, below in _with_blocks(raw):
+        known = sum(guess(name, value) is not None for name, value in _PAIR.findall("\n".join((text, *below))))
+        if not known:
+            continue
+        key = re.sub(r"\s+", " ", _NUMBER.sub("0", _BAR.sub("{bar}", _NO_NUMBER.sub("T", text)))), bool(below)
+        shape = shapes.get(key)
+        if shape is None:
+            if len(shapes) >= _SHAPES:
+                continue
+            shape = shapes[key] = Shape()
+        shape.add(text, below)
+        shape.known = known
+    found = [shape for shape in shapes.values() if _find_step(shape)]
+    found.sort(key=lambda shape: -shape.known * (shape.seen if shape.seen >= _LEAST else 0.5))
+    return found
+
+
+def _with_blocks(raw: Iterable[bytes]) -> Iterator[tuple[str, list[str]]]:
+    """Each line with the lines below it that begin with a blank and hold one name with its value."""
+    head, below = "", list[str]()
+    for data in raw:
+        for part in data.decode("utf-8", "replace").rstrip("\r\n").split("\r"):
+            text = strip_prefixes(ANSI.sub("", part[:_MOST]))[1].rstrip()
+            if head and text[:1] in " \t" and len(_PAIR.findall(text)) == 1 and len(below) < _BLOCK:
+                below.append(text)
+                continue
+            if head:
+                yield head, below
+            head, below = text, []
+    if head:
+        yield head, below
+
+
+def _find_step(shape: Shape) -> bool:
+    """Fills in which number is the step, and why: the first whole number that grows from line to line, one that is
+    called so before others; in one line or two, the one that is called so.
+    """
+    text = shape.texts[-1]
+    places = [match.start() for match in _numbers(text)]
+    named = [place for place in range(len(places)) if STEP.search(text[: places[place]])]
+    if shape.seen < _LEAST:
+        good = [place for place in named if _whole(shape.rows[-1][place])]
+        if not good or shape.known < _NAMES:
+            return False
+        shape.place = good[0]
+        shape.why = f"a guess by its name: the log has {shape.seen} such line{'s' if shape.seen > 1 else ''}"
+        return True
+    count = min(len(places), *map(len, shape.rows))
+    for place in sorted(range(count), key=lambda place: place not in named):
+        column = [row[place].replace(",", "") for row in shape.rows]
+        if not all(map(_whole, column)):
+            continue
+        numbers = [int(value) for value in column]
+        steps = [after - before for before, after in pairwise(numbers)]
+        share = _GROWS_BY_NAME if place in named else _GROWS
+        if len(set(numbers)) >= _LEAST and sum(step > 0 for step in steps) >= share * len(steps):
+            shape.place = place
+            shape.why = f"the number that grows, {numbers[0]} to {numbers[-1]} in the last {len(numbers)} lines"
+            return True
+    return False
+
+
+def _whole(text: str) -> bool:
+    return text.replace(",", "").isdigit() and len(text) < 12
+
+
 def _numbers(text: str) -> list[re.Match[str]]:
-    """The numbers of a line that are no part of a time."""
-    times = [match.span() for match in _CLOCK.finditer(text)]
+    """The numbers of a line that are no part of a time or a bar."""
+    times = [match.span() for pattern in (_NO_NUMBER, _BAR) for match in pattern.finditer(text)]
     return [match for match in _NUMBER.finditer(text) if not any(a <= match.start() < b for a, b in times)]
+
+
+# --- how they may be read -------------------------------------------------------------------------------------------
+
+
+def _options(shape: Shape) -> Iterator[Proposal]:
+    """Ways to read a shape's lines."""
+    sample = shape.texts[-1]
+    prefix, body = _prefix(sample)
+    start = _numbers(sample)[shape.place].start() - (len(sample) - len(body))
+    growing = _NUMBER.match(body, start) if start >= 0 else None
+    if growing is None:
+        return
+    common: dict[str, Any] = {"prefix": prefix, "samples": shape.texts[-3:], "why": shape.why, "seen": shape.seen}
+    if shape.below:
+        indent = shape.below[0][: len(shape.below[0]) - len(shape.below[0].lstrip())]
+        mark, _, inside = _mark(body, growing)
+        for assign in (":", "="):
+            yield Proposal(mark, "block", "\n", assign, inside, "", _named(shape.below, assign),
+                           indent=indent, below=shape.below, **common)  # fmt: skip
+        return
+    brace = body.find("{")
+    if brace >= 0 and (names := flat_json(body[brace:])):
+        mark, step = _numbered(body[:brace]), _name_before(body, start)
+        if step and len(mark.strip()) >= _LEAST:
+            yield Proposal(mark, "json", ", ", ":", False, step, list(names.items()), **common)
+            return
+    marks = [(*_mark(body, growing), "")]
+    opening = body.rfind("{", 0, start)
+    if opening >= 0 and (step := _name_before(body, start)):  # a dict, in which a step is one name of many
+        mark = body[body.rfind(step, 0, start) : start] + "{step}"
+        pieces = body[opening:].split(", ")
+        yield Proposal(mark, "pairs", ", ", ":", True, "", [pair for pair in _named(pieces, ":") if pair[0] != step],
+                       whole=True, **common)  # fmt: skip
+    first = _ASSIGNED.search(body)
+    if first is not None and first.start() < start and (step := _name_before(body, start)):
+        lead = body[: first.start()]
+        marks.append((_numbered(lead), body[first.start() :], False, step))
+    for mark, rest, inside, step in marks:
+        if len(re.sub(r"\{\w+\}", "", mark).strip()) < _LEAST:
+            continue
+        for separator, assign in product(_SEPARATORS, (":", "=", " ")):
+            if separator.strip():
+                pieces = rest.split(separator)
+            elif assign == " ":
+                continue
+            else:
+                pieces = re.sub(f"{assign}[ \t]+", assign, rest).split(separator)
+            yield Proposal(mark, "pairs", separator, assign, inside, step, _named(pieces, assign), **common)
+
+
+def _named(pieces: Sequence[str], assign: str) -> list[tuple[str, str]]:
+    """Names with their values, as they will be read."""
+    found = []
+    for piece in pieces:
+        name, cut, value = piece.strip().rpartition(" ") if assign == " " else piece.partition(assign)
+        name, value = name.strip(" \t'\"{[|"), value.strip(" \t'\"}]|")
+        if cut and name and re.match(r"[-+]?\d|nan|inf", value):
+            found.append((name, value))
+    return found
+
+
+def _name_before(body: str, start: int) -> str:
+    """The name whose value begins at `start`, where it is one that a step is called by."""
+    match = re.search(r"([A-Za-z][\w/.]*)['\"]?[ ]*[:= ][ ]*['\"]?$", body[:start])
+    return match[1] if match and is_step(match[1]) else ""
 
 
 def _prefix(text: str) -> tuple[str, str]:
@@ -124,19 +222,27 @@ def _prefix(text: str) -> tuple[str, str]:
         return "", text
     before = text[: match.start()]
     behind = text[match.end() :]
-    glue = re.match(r"[\]\s|:-]*(?:\[?\b(?:INFO|DEBUG|WARNING)\b\]?[\s|:-]*)?", behind)
+    glue = re.match(
+        r"[\]\s|:-]*(?:[\w.]{1,40} - (?=[A-Z]+\b))?(?:\[?\s*\b(?:INFO|DEBUG|WARNING)\b\]?[\s|:-]*)?", behind
+    )
     tail = glue[0] if glue else ""
     return f"{before}{{time}}{tail}", behind[len(tail) :]
 
 
+def _numbered(text: str) -> str:
+    """Literal text as a mark: each number a placeholder, and a bar."""
+    pieces = _BAR.split(text.replace("{", " "))
+    return "{bar}".join(re.sub(r" {2,}", "  ", re.sub(r"\d[\d,.]*", "{number}", piece)) for piece in pieces)
+
+
 def _mark(body: str, growing: re.Match[str]) -> tuple[str, str, bool]:
     """(the mark up to the step number, what follows, whether something stands before it that is left out)."""
-    start = max(body.rfind(cut, 0, growing.start()) for cut in ("|", ", ", " - ", "{", "  ")) + 1
+    start = 0 if _BAR.search(body[: growing.start()]) else max(body.rfind(cut, 0, growing.start()) for cut in _CUTS) + 1
     lead = body[: growing.start()] if start <= 1 or len(_PAIR.findall(body[: growing.start()])) == 0 else ""
     lead = lead or body[start : growing.start()].lstrip()
     short = lead[lead.rfind("] ") + 2 :] if "] " in lead else lead
     lead = short if len(short.strip()) >= _LEAST else lead
-    mark = re.sub(r" {2,}", "  ", re.sub(r"\d+", "{number}", lead)) + "{step}"
+    mark = _numbered(lead).rstrip(" ") + (" " if lead.endswith(" ") else "") + "{step}"
     rest = body[growing.end() :]
     total = re.match(r"\s*/\s*\d+", rest)
     if total:
@@ -145,71 +251,4 @@ def _mark(body: str, growing: re.Match[str]) -> tuple[str, str, bool]:
     tail = re.match(r"[\s\]\)|,;:-]+", rest)
     if tail and tail[0].strip():
         mark, rest = mark + tail[0].rstrip(), rest[len(tail[0].rstrip()) :]
-    return mark, rest, not body.lstrip().startswith(lead)
-
-
-def _separator(rest: str) -> str:
-    for text in (" | ", "|", " - ", ", ", "; ", ";", ",", "  "):
-        if rest.count(text) >= 2:
-            return text.strip() or text
-    return " "
-
-
-def _guess(name: str, value: str) -> str | None:
-    small = name.lower()
-    for pattern, target in _GUESSES:
-        if re.search(pattern, small):
-            if target == "step":
-                return None
-            if target == "seconds_per_iteration" and re.search(r"(?:^|[_( ])ms\b|_ms$|\(ms\)", small):
-                return "seconds_per_iteration ms"
-            if target in ("allocated", "reserved", "max_allocated", "max_reserved"):
-                unit = "printed" if re.search(r"[KMGT]i?B", value) else "MiB" if re.search(r"mi?b", small) else "GiB"
-                return f"{target} {unit}"
-            return f"{target} %" if target == "mfu" and value.endswith("%") else target
-    return None
-
-
-def _written(
-    name: str, prefix: str, mark: str, rest: str, pairs: Sequence[tuple[str, str, str]], assign: str, sample: str,
-    step: str, inside: bool,
-) -> str:  # fmt: skip
-    out = [
-        "# Proposed from a log: correct it, then check it (`dialects:` in the configuration, check-config).",
-        "# Names that mean nothing to the monitor are left out below; targets and units: docs/dialects.md.",
-        f"name: {name}",
-        'about: "what prints these lines"',
-    ]
-    if prefix:
-        out.append(f"prefixes: [{_quoted(prefix)}]")
-    fields, given = [], [f"iteration: {step.replace(',', '')}"]
-    unknown = []
-    taken: set[str] = set()
-    for field, _, value in pairs:
-        target = _guess(field, value)
-        if target is None or (target in taken and target != "losses"):
-            unknown.append(field)
-            continue
-        taken.add(target)
-        fields.append(f"  {_quoted(field)}: {target}")
-        if target in ("lm_loss", "grad_norm") and re.fullmatch(r"[-+\d.eE]+", value):
-            given.append(f"{target}: {float(value)!r}")
-    out += ["fields:", *fields] if fields else []
-    if unknown:
-        out.append(f"  # not guessed: {', '.join(unknown[:30])}")
-    out += [
-        "lines:",
-        "  - means: step",
-        f"    line: {_quoted(mark)}",
-        *(["    anywhere: true"] if inside else []),
-        f"    separator: {_quoted(_separator(rest))}",
-        f"    assign: {_quoted(assign)}",
-        "samples:",
-        f"  - line: {_quoted(sample)}",
-        f"    gives: {{{', '.join(given)}}}",
-    ]
-    return "\n".join(out) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return mark, rest, not body.lstrip().startswith(lead.lstrip())

@@ -100,7 +100,7 @@ class Reading:
         """Their names and values in what follows the mark; the first of a name counts."""
         spec = self.spec
         if spec.form == "json":
-            return _flat_json(rest)
+            return flat_json(rest)
         if spec.until:
             rest = rest.partition(spec.until)[0]
         if self._after_assign is not None:
@@ -288,7 +288,7 @@ def _kept(text: str) -> float | str:
     return text[:_MAX_TEXT] if value is None else value
 
 
-def _flat_json(text: str) -> dict[str, str]:
+def flat_json(text: str) -> dict[str, str]:
     """An object's names, those of inner objects joined by dots."""
     try:
         value, _ = json.JSONDecoder().raw_decode(text.lstrip())

@@ -8,6 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
+from monitor.config.dialects import dialect_of
+from monitor.reports.dialects import proposed
+from parsers.engine.memo import Memo
+from parsers.engine.scan import Scanner
+from parsers.events import IterationLogged
+from parsers.reader import SourceReader
+from parsers.registry import rules_with
 
 OWN = """\
 name: ours
@@ -100,27 +107,63 @@ def test_a_hostile_line_takes_no_time(config: Path) -> None:
 
 
 UNKNOWN = (
-    "2026-01-01 10:{:02}:07,120 [INFO] train.py:42] iter {}/500 | loss=3.{} | gnorm=1.5 | lr=1.0e-04 "
+    "2026-01-01 10:{0:02}:07,120 [INFO] train.py:42] iter {0}/500 | loss=3.{1} | gnorm=1.5 | lr=1.0e-04 "
     "| step_time_ms=740.5 | tokens_per_sec=12,345 | mem_gb=40.5 | temperature=1.0\n"
 )
+ALIGNED = (
+    "2026/01/01 10:{0:02}:07 - engine - INFO - Step [{0:>5}/500]  lr: 1.0e-04  time: 0.7405  memory: 15266  "
+    "loss: 3.{1}\n"
+)
+INSIDE = (
+    "2026-01-01 10:{0:02}:07 | INFO | inner | epoch 1:  {0} / 999 loss=3.{1}, gnorm=1.5, num_updates={0}, dt=0.7405\n"
+)
+WORDS = "upd {0}: loss 3.{1}, time 740.50ms, mfu 35.10%\n"
+DICT = "{{'loss': 3.{1}, 'grad_norm': 1.5, 'rate': 5, 'step': {0}, 'step_time': 0.7405}}\n"
+BELOW = "--- batch {0}/500 done\n\t train loss: 3.{1}\n\t grad norm: 1.5\n\t step time: 0.7405\n"
+JSON = '| inner | {{"epoch": 1, "loss": "3.{1}", "gnorm": "1.5", "global_step": "{0}", "dt": "0.7405"}}\n'
+BAR = "Epoch 0: {0:3}%|#   | {0}/500 [00:10<16:40,  1.35it/s, v=3, loss=3.{1}, dt=0.7405]\n"
+FORMS = {UNKNOWN: 1.5, ALIGNED: None, INSIDE: 1.5, WORDS: None, DICT: 1.5, BELOW: 1.5, JSON: 1.5, BAR: None}
 
 
-def test_a_proposal_works_as_it_stands(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "gnorm"), FORMS.items())
+def test_a_proposal_works_as_it_stands(form: str, gnorm: float | None) -> None:
     """For a log of a trainer that nobody knows: what is proposed is valid, and reads every step of it."""
+    text = "".join(f"warming up {n}\n{form.format(n, 900 - n)}" for n in range(1, 41)) + "end\n"
+    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
+    assert proposal is not None
+    assert "the number that grows, 1 to 40" in proposal
+    dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
+    reader = SourceReader(memo=Memo(Scanner(rules_with((dialect,)))))
+    steps = [entry.event for entry in reader.feed(text.encode()) if isinstance(entry.event, IterationLogged)]
+    assert [step.iteration for step in steps] == list(range(1, 41))
+    last = steps[-1]
+    assert (last.lm_loss, last.grad_norm, last.seconds_per_iteration) == (3.86, gnorm, 0.7405)
+
+
+@pytest.mark.parametrize("form", [UNKNOWN, DICT, BELOW, JSON])
+def test_one_step_is_enough_where_it_is_called_so(form: str) -> None:
+    """... and the proposal says that it is a guess. Settings that are printed in the same way are no step."""
+    text = "{'lr': 1e-05, 'warmup_steps': 10}\n  total steps: 5\nloss: 2.5\n" + form.format(7, 893) + "end\n"
+    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
+    assert proposal is not None
+    assert "a guess by its name: the log has 1 such line" in proposal
+    assert "gives: {iteration: 7, " in proposal
+    assert proposed([b"{'lr': 1e-05, 'warmup_steps': 10}\n", b"loss: 2.5\n", b"step 7 done\n"], "guessed") is None
+
+
+def test_the_dialect_command(tmp_path: Path) -> None:
+    """It writes a file that check-config takes, says who reads the lines already, and shows a built-in one."""
     log = tmp_path / "unknown.log"
-    log.write_text("".join(f"warming up {n}\n" + UNKNOWN.format(n, n, 900 - n) for n in range(1, 41)))
-    assert "no training line" in run("report", str(log))[1]
+    log.write_text("".join(UNKNOWN.format(n, 900 - n) for n in range(1, 6)))
     code, proposal = run("dialect", str(log), "--name", "guessed")
     assert code == 0
     (tmp_path / "guessed.yaml").write_text(proposal)
     (tmp_path / "config.yaml").write_text("dialects: [guessed.yaml]\n")
     code, out = run("check-config", str(tmp_path / "config.yaml"))
     assert code == 0, out
-    code, out = run("parse", "--config", str(tmp_path / "config.yaml"), str(log))
-    steps = [line for line in out.splitlines() if " iteration " in line]
-    assert len(steps) == 40
-    for told in ("iteration=40", "train_iterations=500", "lm_loss=3.86", "grad_norm=1.5", "learning_rate=0.0001",
-                 "seconds_per_iteration=0.7405", "tokens_per_second=12345"):  # fmt: skip
-        assert told in steps[-1]
-    code, out = run("dialect", "--show", "torchtitan")
-    assert out.startswith("name: torchtitan")
+    log.write_text("".join(f"iter {n}: loss 3.5, time 561.94ms, mfu 35.10%\n" for n in range(9)))
+    assert "# nanogpt reads these lines already" in run("dialect", str(log))[1]
+    log.write_text("nothing\n" * 5)
+    code, out = run("dialect", str(log))
+    assert (code, "--show" in out) == (1, True)
+    assert run("dialect", "--show", "torchtitan")[1].startswith("name: torchtitan")

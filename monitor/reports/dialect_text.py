@@ -1,0 +1,169 @@
+"""One way to read the step lines of a log: tried on them, and written as a dialect's file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from monitor.reports.dialect_names import guess
+from parsers.declared.compiled import rules_of
+from parsers.declared.schema import Dialect, Form, LineSpec, Sample
+from parsers.engine.memo import Memo
+from parsers.engine.scan import Scanner
+from parsers.events import IterationLogged, to_fields
+from parsers.reader import SourceReader
+from parsers.samples import read
+
+_SHOWN = (
+    "iteration", "train_iterations", "lm_loss", "grad_norm", "learning_rate", "seconds_per_iteration",
+    "elapsed_seconds", "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "loss_scale",
+    "global_batch_size", "consumed_samples", "consumed_tokens", "tflops", "mfu", "logged_at",
+)  # fmt: skip
+"""Of what a sample gives: more would bury it."""
+_MOST_UNKNOWN = 30  # names that are listed
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One way to read them. `step`: the name that the step has among the pairs, empty where the mark holds it."""
+
+    mark: str
+    form: Form
+    separator: str
+    assign: str
+    inside: bool
+    step: str
+    pairs: Sequence[tuple[str, str]]
+    prefix: str
+    samples: Sequence[str]
+    why: str
+    seen: int
+    indent: str = " "
+    below: Sequence[str] = ()
+    whole: bool = False
+
+    @cached_property
+    def guessed(self) -> tuple[dict[str, str], list[str]]:
+        """(their name -> ours, names of which nothing is known). A meaning that is taken is not given twice."""
+        fields, unknown = {}, list[str]()
+        taken: set[str] = set()
+        for name, value in self.pairs:
+            target = "step" if name == self.step else guess(name, value)
+            if target is None or (target in taken and target != "losses"):
+                unknown.append(name)
+            else:
+                taken.add(target)
+                fields[name] = target
+        return fields, unknown
+
+    @property
+    def score(self) -> int:
+        """How much is understood."""
+        fields, unknown = self.guessed
+        return 4 * len(fields) + len(unknown) + ("{total}" in self.mark) - self.inside
+
+    @property
+    def line(self) -> LineSpec:
+        """As the schema has it."""
+        return LineSpec(
+            means="step", line=self.mark, anywhere=self.inside, whole=self.whole, form=self.form,
+            separator=self.separator, assign=self.assign, indent=self.indent, needs=(self.step,) if self.step else (),
+        )  # fmt: skip
+
+    @property
+    def sample(self) -> str:
+        """The last such line, with those below it."""
+        return "\n".join((self.samples[-1], *self.below))
+
+
+def tried(name: str, proposal: Proposal) -> dict[str, object]:
+    """What the sample gives when it is read so; nothing where that is no dialect, or not every line is read."""
+    try:
+        dialect = Dialect(
+            name=name,
+            prefixes=(proposal.prefix,) if proposal.prefix else (),
+            fields=proposal.guessed[0],
+            lines=(proposal.line,),
+            samples=(Sample(line=proposal.sample),),
+        )
+        if [*dialect.problems(), *proposal.line.problems()]:
+            return {}
+        memo = Memo(Scanner(rules_of((dialect,))))
+    except ValueError:
+        return {}
+    gives: dict[str, object] = {}
+    for text in (*(() if proposal.below else proposal.samples[:-1]), proposal.sample):
+        events = [to_fields(entry.event) for entry in read(Sample(line=text), memo)]
+        steps = [event for event in events if event["event"] == "iteration"]
+        if len(steps) != 1:
+            return {}
+        gives = {key: steps[0][key] for key in _SHOWN if steps[0].get(key) is not None}
+    return gives
+
+
+def written(name: str, proposal: Proposal, gives: dict[str, object]) -> str:
+    """Its file."""
+    return "\n".join(_lines(name, proposal, gives, _known(proposal.sample))) + "\n"
+
+
+def _known(sample: str) -> str:
+    """The dialect that reads the sample as it is."""
+    found = SourceReader().feed(sample.encode() + b"\n.\n")
+    return next((entry.rule.partition(".")[0] for entry in found if isinstance(entry.event, IterationLogged)), "")
+
+
+def _lines(name: str, proposal: Proposal, gives: dict[str, object], known: str) -> Iterator[str]:
+    fields, unknown = proposal.guessed
+    yield "# Proposed from a log: correct it, then check it (`dialects:` in the configuration, check-config)."
+    yield "# Targets, units and how steps are counted: docs/dialects.md. The sample gives what this file reads in it."
+    yield f"# The step is {proposal.why}."
+    if known:
+        yield f"# {known} reads these lines already: a dialect of that name takes its place."
+    yield f"name: {name}"
+    yield 'about: "what prints these lines"'
+    if proposal.prefix:
+        yield f"prefixes: [{_quoted(proposal.prefix)}]"
+    if fields:
+        yield "fields:"
+        yield from (f"  {_quoted(theirs)}: {ours}" for theirs, ours in fields.items())
+    if unknown:
+        more = f" and {len(unknown) - _MOST_UNKNOWN} more" if len(unknown) > _MOST_UNKNOWN else ""
+        yield f"  # kept, and no more: {', '.join(unknown[:_MOST_UNKNOWN])}{more}"
+    yield "lines:"
+    yield "  - means: step"
+    yield f"    line: {_quoted(proposal.mark)}"
+    if proposal.inside:
+        yield "    anywhere: true"
+    if proposal.whole:
+        yield "    whole: true"
+    if proposal.form != "pairs":
+        yield f"    form: {proposal.form}"
+    if proposal.form == "block":
+        yield f'    indent: "{proposal.indent}"'.replace("\t", "\\t")
+    if proposal.form != "json":
+        yield f'    separator: "{proposal.separator}"'.replace("\n", "\\n")
+        yield f"    assign: {_quoted(proposal.assign)}"
+    if proposal.step:
+        yield f"    needs: [{_quoted(proposal.step)}]"
+    yield "samples:"
+    yield f"  - line: {_sample(proposal.sample)}"
+    yield f"    gives: {{{', '.join(f'{key}: {_plain(value)}' for key, value in gives.items())}}}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        text = f"{value:.9g}"  # `1e-05` is text to YAML, `1.0e-05` is none
+        return text if "." in text or "e" not in text else text.replace("e", ".0e")
+    return _quoted(value) if isinstance(value, str) else repr(value)
+
+
+def _sample(text: str) -> str:
+    if "\n" not in text and "\t" not in text:
+        return _quoted(text)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{escaped}"'
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
