@@ -28,23 +28,26 @@ def differences(dialect: Dialect, rules: Sequence[Rule]) -> Iterator[tuple[int, 
 
 
 def claims(dialects: Sequence[Dialect]) -> Iterator[str]:
-    """A sentence for each two dialects that read the same line: who has it."""
+    """A sentence for each two dialects that read the same line: who has it. `dialects` are a site's own."""
     rules = rules_with(dialects)
-    said: set[tuple[str, str]] = set()
+    said: set[frozenset[str]] = set()
     for dialect in dialects:
         for sample in dialect.samples:
             if not sample.gives or "\n" in sample.line.strip():
                 continue
             prefix, text = strip_prefixes(ANSI.sub("", sample.line))
-            line = Line(text, prefix)
-            for rule in rules:
-                other = rule.name.partition(".")[0]
-                if other == dialect.name or (dialect.name, other) in said:
-                    continue
-                if any(anchor in sample.line.encode() for anchor in rule.anchors) and list(rule.read(line)):
-                    said.add((dialect.name, other))
-                    both = f"{dialect.name} and {other} read the same lines"
-                    yield f"{both}: {dialect.name} is more specific and has them"
+            line, raw = Line(text, prefix), sample.line.encode()
+            readers = [
+                rule.name.partition(".")[0]
+                for rule in rules
+                if any(anchor in raw for anchor in rule.anchors) and list(rule.read(line))
+            ]
+            first = next(iter(readers), dialect.name)
+            for other in dict.fromkeys([*readers, dialect.name]):
+                if other != first and frozenset((first, other)) not in said:
+                    said.add(frozenset((first, other)))
+                    both = f"{first} and {other} read the same lines"
+                    yield f"{both}: {first} has them, its mark is the more specific one or stands first"
 
 
 def read(sample: Sample, memo: Memo) -> list[LogEvent]:

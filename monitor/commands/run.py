@@ -12,6 +12,8 @@ from monitor.commands.arguments import config_option, configured, load_config, s
 from monitor.config import Config
 from monitor.scalars import one_line
 
+_log = logging.getLogger(__name__)
+
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH_OR_GLOB]...")
@@ -44,6 +46,11 @@ def run(
         click.echo("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", err=True)
         sys.exit(2)
     start_logging(config)
+    if config.dialects:
+        from monitor.config.dialects import notes
+
+        for note in notes([dialect for several in config.dialects for dialect in several]):
+            _log.warning("%s", note)
     if once:
         sys.exit(_once(config))
     from monitor.daemon import StartError, serve  # a single reading needs no server, no waker and no notifier

@@ -1,6 +1,7 @@
 """A site's own dialects: files or folders of them, read, decoded, and tried on their own samples.
 
-Law: what is given back works as its samples say; else DialectError with every mistake, its file and line.
+Law: what is given back works as its samples say; else DialectError with every mistake of every file, its file and line.
+Reading takes bounded time and memory, whatever stands there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from parsers.declared.schema import Dialect
 from parsers.registry import rules_with
 from parsers.samples import claims, differences
 
+_MOST_FILES = 100  # of a folder
+_MOST_BYTES = 256 * 1024  # of a file; the longest of ours has 6 KB, and YAML takes 10 s a megabyte
+_SHOWN = 20  # mistakes of a file
+
 
 class DialectError(ValueError):
     """Dialects that cannot be used."""
@@ -24,25 +29,44 @@ def dialects_at(name: str, base: str) -> tuple[Dialect, ...]:
     files = sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
     if not files:
         raise DialectError(f"{path}: no .yaml file is there")
-    found = [dialect_of(file, file.read_bytes()) for file in _readable(files)]
-    names = [dialect.name for dialect in found]
-    if len(set(names)) < len(names):
-        raise DialectError(f"{path}: several files have the same name: {', '.join(sorted(names))}")
-    return tuple(found)
+    if len(files) > _MOST_FILES:
+        raise DialectError(f"{path}: holds more than {_MOST_FILES} files")
+    found: dict[str, tuple[Path, Dialect]] = {}
+    wrong: list[str] = []
+    for file in files:
+        try:
+            dialect = dialect_of(file, _read(file))
+            other = found.setdefault(dialect.name, (file, dialect))[0]
+            if other != file:
+                raise DialectError(f"{file}: its name {dialect.name!r} is that of {other}, too")
+        except DialectError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise DialectError("; ".join(wrong))
+    return tuple(dialect for _, dialect in found.values())
 
 
 def dialect_of(path: Path, data: bytes) -> Dialect:
     """The dialect in a file's text, which gives for its samples what it says. Raises DialectError."""
     from monitor.config.yaml_text import read_yaml  # PyYAML is a tenth of a start, and most need none
 
-    document = read_yaml(data.decode("utf-8-sig", "replace"))
-    dialect = decode(document, Dialect)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DialectError(f"{path}:{line}: not UTF-8 text, from byte {error.start}") from error
+    document = read_yaml(text)
+    if document.value is None and not document.problems:
+        raise DialectError(f"{path}:1: is empty; `megatron-monitor dialect LOG` proposes one")
+    dialect = decode(document, Dialect) if not document.problems else None
     if dialect is not None:
         for index, trouble in differences(dialect, rules_with((dialect,))):
             document.problem(("samples", index), trouble)
     if dialect is None or document.problems:
-        places = (f"{path}:{problem.line or ''}: {problem}" for problem in document.problems)
-        raise DialectError("; ".join(places) or f"{path}: is empty")
+        problems = document.problems[:_SHOWN]
+        shown = [f"{path}:{f'{problem.line}:' if problem.line else ''} {problem}" for problem in problems]
+        more = len(document.problems) - len(shown)
+        raise DialectError("; ".join([*shown, *([f"and {more} more"] if more else [])]))
     return dialect
 
 
@@ -51,8 +75,14 @@ def notes(dialects: Sequence[Dialect]) -> Iterator[str]:
     yield from claims(dialects)
 
 
-def _readable(files: Sequence[Path]) -> Iterator[Path]:
-    for file in files:
-        if not file.is_file():
-            raise DialectError(f"{file}: there is no such file")
-        yield file
+def _read(file: Path) -> bytes:
+    if not file.is_file():
+        raise DialectError(f"{file}: there is no such file")
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise DialectError(f"{file}: cannot be read: {error.strerror or error}") from error
+    if len(data) > _MOST_BYTES:
+        raise DialectError(f"{file}: is longer than {_MOST_BYTES // 1024} KiB")
+    return data

@@ -209,3 +209,8 @@ class Config(Struct, frozen=True, kw_only=True):
             for name in (name for action in policy.actions for name in getattr(action, "to", ())):
                 if name not in known:
                     yield "policies", f"policy {policy.name}: there is no notifier {name!r}"
+        names: set[str] = set()
+        for index, dialect in ((index, one) for index, several in enumerate(self.dialects) for one in several):
+            if dialect.name in names:
+                yield f"dialects.{index}", f"the name {dialect.name!r} is that of another dialect, too"
+            names.add(dialect.name)

@@ -18,6 +18,7 @@ from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event
 
 _MAX_BLOCK = 300  # lines of a block
+_MAX_TEXT = 1000  # characters of one
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Block:
         if line.text.startswith(spec.indent) and len(self.lines) < _MAX_BLOCK:
             text = line.text[len(spec.indent) :].strip()
             if text:
-                self.lines.append(text)
+                self.lines.append(text[:_MAX_TEXT])
                 self.ended = self.ended or (spec.ends != "" and text.startswith(spec.ends))
             return [], True, False
         if not spec.ends or self.ended:
@@ -113,16 +114,23 @@ class _Opens:
 
 
 def _answer(readings: tuple[Reading, ...], line: Line, below: str | None) -> Iterator[Event]:
-    """Of the first reading whose line it is. `below`: the lines of a block."""
-    first = readings[0].head(line)
-    if first is None:
-        return
+    """Of the first reading whose line it is. `below`: the lines of a block. They have one mark, which is looked for
+    once; names and values are cut once where they are cut alike.
+    """
+    heads: dict[tuple[bool, bool], tuple[dict[str, Any], str] | None] = {}
+    cut: dict[tuple[object, ...], dict[str, str]] = {}
     for reading in readings:
-        head = reading.head(line) if reading is not readings[0] else first
+        at = reading.place
+        if at not in heads:
+            heads[at] = reading.head(line)
+        head = heads[at]
         if head is None:
             continue
         values, rest = head
-        found = reading.pairs(rest if below is None else below)
+        way = (at, *reading.way)
+        if way not in cut:
+            cut[way] = reading.pairs(rest if below is None else below)
+        found = cut[way]
         if not reading.wanted(found):
             continue
         events = list(reading.events(values, found, line))

@@ -12,7 +12,7 @@ import re
 from functools import cached_property
 from typing import Final
 
-from parsers.declared.targets import UNITS, Convert, converter
+from parsers.declared.targets import Convert, converter
 
 HELPERS: Final = {
     "number": "a number",
@@ -24,19 +24,16 @@ HELPERS: Final = {
 """Placeholders of which nothing is kept."""
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+(?: [A-Za-z/%]+(?: [a-z]+)?)?)\}")
 _MOST_TEXTS = 2  # `{text}` may look 200 characters ahead
+_MOST_PLACEHOLDERS = 40
+_MOST_CHARACTERS = 1000
+_MOST_PLACES = 64  # of a line in which a mark that may stand anywhere is looked for
 _LEAST_ANCHOR = 3
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _TIME = (
     rf"\d{{4}}-\d\d-\d\d[ T]{_CLOCK}(?:Z|[-+]\d\d:?\d\d)?|\d{{4}}/\d\d/\d\d {_CLOCK}"
     rf"|\d\d/\d\d/\d{{4}} {_CLOCK}|\d\d[-/]\d\d {_CLOCK}"
 )
-_PATTERNS: Final = {
-    "number": r"[-+]?[\d.,]{1,24}(?:[eE][-+]?\d{1,3})?[KMBT]?|nan|inf|-inf",
-    "bar": r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|",
-    "clock": r"[\d:.]{1,16}|\?",
-    "text": r".{0,200}?",
-    "time": _TIME,
-}
+_BAR = r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|"
 
 
 class Mark:
@@ -44,9 +41,13 @@ class Mark:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError(f"is longer than {_MOST_CHARACTERS} characters")
         pieces = _PLACEHOLDER.split(text)
         self._literals = pieces[::2]
         self._names = pieces[1::2]
+        if len(self._names) > _MOST_PLACEHOLDERS:
+            raise ValueError(f"has more than {_MOST_PLACEHOLDERS} placeholders")
         self.captured: list[tuple[str, Convert]] = []
         for name in self._names:
             if name not in HELPERS:
@@ -67,19 +68,48 @@ class Mark:
         )
 
     @property
+    def lead(self) -> str:
+        """The text that it begins with, as it stands."""
+        return self._literals[0].partition("  ")[0]
+
+    @property
     def weight(self) -> int:
         """Characters of text that a line must have: more is more specific."""
         return sum(len(literal.replace(" ", "")) for literal in self._literals)
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The mark as a regular expression: one group each of `captured`."""
+        """The mark as a regular expression: one group each of `captured`.
+
+        What a placeholder has taken it keeps (an atomic group): what does not fit is given up at once.
+        """
         out = [_literal(self._literals[0])]
-        for name, following in zip(self._names, self._literals[1:], strict=True):
+        for index, name in enumerate(self._names):
+            before, following = self._literals[index], self._literals[index + 1]
             taken = _pattern(name, following)
-            aligned = "[ ]{0,12}" if taken == _PATTERNS["number"] else ""  # `[  5/100]`
-            out += [aligned, f"({taken})" if name not in HELPERS else f"(?:{taken})", _literal(following)]
+            if name == "text":
+                stop = (
+                    _literal(following)
+                    if following or index + 1 == len(self._names)
+                    else _pattern(self._names[index + 1], self._literals[index + 2])
+                )
+                taken = rf"(?:(?!{stop}).){{0,200}}" if stop else ".{0,200}"
+            # in a column: `[  5/100]`; two blanks in the mark take them already
+            aligned = "[ ]{0,12}" if _is_number(name) and not before.endswith("  ") else ""
+            out += [aligned, f"((?>{taken}))" if name not in HELPERS else f"(?>{taken})", _literal(following)]
         return re.compile("".join(out))
+
+    def find(self, text: str, start: int) -> re.Match[str] | None:
+        """Where it stands first."""
+        for _ in range(_MOST_PLACES):
+            start = text.find(self.lead, start)
+            if start < 0:
+                return None
+            match = self.pattern.match(text, start)
+            if match is not None:
+                return match
+            start += 1
+        return None
 
     def values(self, match: re.Match[str]) -> dict[str, object]:
         """Our name -> value of each placeholder; what cannot be read is left out."""
@@ -97,16 +127,27 @@ def _literal(text: str) -> str:
 
 def _pattern(name: str, following: str) -> str:
     kind = name.partition(" ")[0]
-    if kind in _PATTERNS:
-        return _PATTERNS[kind]
     stop = re.escape(following[0]) if following.strip() else ""
+    if kind in ("bar", "time"):
+        return _BAR if kind == "bar" else _TIME
+    if kind == "clock":
+        return r"[\d:.]{1,16}|\?"
     if kind in ("word", "path"):
         return rf"[^\s{stop}]{{1,{1000 if kind == 'path' else 80}}}"
     if "clock" in name or "words" in name:
         return rf"[^{stop}]{{1,40}}" if stop else r".{1,40}"
-    return _PATTERNS["number"]
+    return _number(following[:1])
 
 
-def is_placeholder(name: str) -> bool:
-    """Whether `{name}` may stand in a mark."""
-    return name in HELPERS or name.partition(" ")[0] in UNITS
+def _is_number(name: str) -> bool:
+    kind = name.partition(" ")[0]
+    return kind not in ("bar", "time", "clock", "word", "path", "text") and "clock" not in name and "words" not in name
+
+
+def _number(following: str) -> str:
+    """A number, without the character that follows it in the mark where that could be part of it."""
+    points = "".join(point for point in ",." if point != following)
+    powers = "" if following in "KMBT" and following else "[KMBT]?"
+    more = rf"(?:[{points}]\d{{1,24}}){{0,8}}"
+    end = r"\.?" if following != "." else ""
+    return rf"[-+]?(?:\d{{1,24}}{more}{end}|\.\d{{1,24}})(?:[eE][-+]?\d{{1,3}})?{powers}|[-+]?(?:nan|inf)"

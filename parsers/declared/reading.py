@@ -60,6 +60,10 @@ class Reading:
     def __init__(self, dialect: Dialect, spec: LineSpec, prefixes: tuple[Mark, ...]) -> None:
         self.spec = spec
         self.mark = Mark(spec.line)
+        self.place = (spec.whole, spec.prefixed)
+        """Readings of one mark and one place have the same head, ..."""
+        self.way = (spec.form, spec.separator, spec.assign, spec.until)
+        """... and of one way the same names and values."""
         self._dialect = dialect.name
         self._prefixes = prefixes
         self._targets: dict[str, tuple[str, Convert]] = {
@@ -83,7 +87,7 @@ class Reading:
         if start == 0 and self.spec.prefixed:
             return None
         if self.spec.anywhere:
-            match = self.mark.pattern.search(text, start)
+            match = self.mark.find(text, start)
         else:
             while text.startswith((" ", "\t"), start) and not self.spec.line.startswith(text[start]):
                 start += 1

@@ -31,6 +31,11 @@ learning begins or goes on. generating: an engine makes tokens, for whatever par
 """
 Form = Literal["pairs", "json", "block"]
 _MAX_FIELDS = 200
+_MOST_LINES = 100  # kinds of lines; MLPerf has 19. Of a mark that many kinds share each is tried
+_MOST_SAMPLES = 200
+_MOST_PREFIXES = 16
+_MOST_NAMES = 20
+_LEAST_TEXT = 3
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
@@ -94,13 +99,18 @@ class LineSpec(Struct, frozen=True, kw_only=True):
         except ValueError as error:
             yield "line", str(error)
         else:
-            if len(mark.anchor.strip()) < 3:
+            if len(mark.anchor.strip()) < _LEAST_TEXT:
                 yield "line", "needs a piece of text of at least three characters that every such line holds"
+            elif self.anywhere and len(mark.lead.strip()) < _LEAST_TEXT:
+                yield "line", "may stand anywhere: it must begin with at least three characters of text"
         yield from _problems_of_fields(self.fields)
         if not self.assign.strip() and (not self.assign or not self.separator.strip()) and self.form != "json":
             yield "assign", "is empty, or blank as the separator is: a name and its value cannot be told apart"
         if not self.separator:
             yield "separator", "is empty"
+        for name in ("needs", "without", "where"):
+            if len(getattr(self, name)) > _MOST_NAMES:
+                yield name, f"has more than {_MOST_NAMES} names"
         if self.form == "block" and not self.indent:
             yield "indent", "is empty: every line would belong to the block"
 
@@ -134,6 +144,10 @@ class Dialect(Struct, frozen=True, kw_only=True):
         """What the values together have wrong."""
         if not _NAME.fullmatch(self.name):
             yield "name", "expected small letters, digits and dashes, 40 at most, a letter first"
+        most = {"lines": _MOST_LINES, "samples": _MOST_SAMPLES, "prefixes": _MOST_PREFIXES}
+        for key, count in most.items():
+            if len(getattr(self, key)) > count:
+                yield key, f"has more than {count} items"
         for index, text in enumerate(self.prefixes):
             try:
                 mark = Mark(text)

@@ -95,7 +95,7 @@ def test_the_more_specific_dialect_has_the_line(config: Path) -> None:
     )
     code, out = run("check-config", str(config))
     assert code == 0
-    assert out.count("ours and torchtitan read the same lines: ours is more specific and has them") == 1
+    assert out.count("ours and torchtitan read the same lines: ours has them, its mark is the more specific one") == 1
 
 
 def test_a_hostile_line_takes_no_time(config: Path) -> None:
