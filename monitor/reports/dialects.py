@@ -29,6 +29,7 @@ _PAIR = re.compile(r"([A-Za-z][\w/.()\[\]%-]*(?: (?:in|per) \w+)?)['\"]?[ ]*(?:[
 _ASSIGNED = re.compile(r"[A-Za-z][\w/.()-]{0,79}['\"]?[ ]*[:=][ ]*['\"]?[-+]?\d")
 _BAR = re.compile(r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|")
 _GLUE = re.compile(r"[\]\s|:-]*(?:[\w.]{1,40} - (?=[A-Z]+\b))?(?:\[?\s*\b(?:INFO|DEBUG|WARNING)\b\]?[\s|:-]*)?")
+_EPOCH = re.compile(r"epoch[^{}]{0,12}(\{number\})", re.IGNORECASE)
 _LEAST = 3  # lines that make a step line
 _GROWS, _GROWS_BY_NAME = 0.9, 0.5  # of the lines
 _NAMES = 2  # with a meaning: less proves nothing
@@ -185,7 +186,8 @@ def _options(shape: Shape) -> Iterator[Proposal]:
     if first is not None and first.start() < start and (step := _name_before(body, start)):
         lead = body[: first.start()]
         marks.append((_numbered(lead), body[first.start() :], False, step))
-    for mark, rest, inside, step in marks:
+    for found, rest, inside, step in marks:
+        mark = _by_epochs(re.sub(r"([\[(]) +\{", r"\1{", found), shape.texts[0])
         if len(re.sub(r"\{\w+\}", "", mark).strip()) < _LEAST:
             continue
         for separator, assign in product(_SEPARATORS, (":", "=", " ")):
@@ -233,6 +235,17 @@ def _numbered(text: str) -> str:
     """Literal text as a mark: each number a placeholder, and a bar."""
     pieces = _BAR.split(text.replace("{", " "))
     return "{bar}".join(re.sub(r" {2,}", "  ", re.sub(r"\d[\d,.]*", "{number}", piece)) for piece in pieces)
+
+
+def _by_epochs(mark: str, first: str) -> str:
+    """A mark of steps that begin anew each epoch, where it names the epoch: `Epoch 3 [ 50/1251]`."""
+    match = _EPOCH.search(mark)
+    if match is None or not re.search(r"\{step\} ?/ ?\{total\}", mark):
+        return mark
+    value = re.search(r"epoch\D{0,12}(\d+)", first, re.IGNORECASE)
+    unit = "epoch number" if value and int(value[1]) > 0 else "epoch"
+    mark = f"{mark[: match.start(1)]}{{{unit}}}{mark[match.end(1) :]}"
+    return mark.replace("{step}", "{epoch_step}").replace("{total}", "{epoch_steps}")
 
 
 def _mark(body: str, growing: re.Match[str]) -> tuple[str, str, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from click.testing import CliRunner
 from monitor.cli import main
 from monitor.config.dialects import dialect_of
 from monitor.reports.dialects import proposed
+from parsers.declared.reading import Reading
+from parsers.declared.schema import Dialect, LineSpec, Sample
 from parsers.engine.memo import Memo
-from parsers.engine.scan import Scanner
+from parsers.engine.prefixes import Prefix
+from parsers.engine.scan import Line, Scanner
 from parsers.events import IterationLogged
 from parsers.reader import SourceReader
 from parsers.registry import rules_with
@@ -85,6 +89,73 @@ def test_what_is_wrong_is_said_with_its_line(config: Path, change: tuple[str, st
     assert (code, said in out) == (2, True), out
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "ours.yaml:1: is empty"),
+        (b"name: ours\nabout: \xff\n", "ours.yaml:2: not UTF-8 text, from byte 18"),
+        (b"name: ours\nlines: [\n", "ours.yaml:3: line 3, column 1: "),
+        (b"# " + b"x" * 300_000, "ours.yaml: is longer than 256 KiB"),
+        (b"a: &a [1]\nb: &b [" + b"*a," * 300 + b"]\nc: [" + b"*b," * 90 + b"]\n", "more than 20000 values"),
+        (b"name: o\nlines:\n" + b"  - {means: done, line: abc}\n" * 101 + b"samples: [{line: a}]\n", "than 100 items"),
+        (
+            b'name: o\nlines: [{means: done, line: "{text} ab", anywhere: true}]\nsamples: [{line: a}]\n',
+            "ours.yaml:2: lin",
+        ),
+        (
+            b'name: o\nlines: [{means: done, line: "' + b"abc {number} " * 50 + b'"}]\nsamples: [{line: a}]\n',
+            "than 40 place",
+        ),
+    ],
+)
+def test_a_file_of_any_content_is_refused_with_its_line(config: Path, data: bytes, said: str) -> None:
+    """... and with nothing else that follows from it."""
+    (config.parent / "dialects" / "ours.yaml").write_bytes(data)
+    code, out = run("check-config", str(config))
+    assert (code, said in out) == (2, True), out
+    assert "the key name is missing" not in out
+
+
+def test_dialects_that_cannot_stand_beside_each_other(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two of one name are refused; of two that read one line it is said once who has it, when the daemon starts too."""
+    other = config.parent / "dialects" / "other.yaml"
+    other.write_text(OWN % "2.5")
+    code, out = run("check-config", str(config))
+    assert (code, "ours.yaml: its name 'ours' is that of " in out) == (2, True), out
+    other.write_text((OWN % "2.5").replace("name: ours", "name: other").replace("{total};", "{total}; ce="))
+    assert "samples.0: lm_loss is None, not 2.5" in run("check-config", str(config))[1]
+    longer = (OWN % "2.5").replace("name: ours", "name: other").replace("{total};", "{total}; ce={lm_loss}")
+    other.write_text(longer)
+    log = config.parent / "own.log"
+    log.write_text("")
+    said = "other and ours read the same lines: other has them"
+    assert run("check-config", str(config))[1].count(said) == 1
+    run("run", "--once", "--config", str(config), str(log))
+    assert caplog.text.count(said) == 1
+
+
+HOSTILE = {
+    "abc {step}," + ",".join(["{number}"] * 30) + " end": "abc " + "1," * 30_000,
+    "abc {step}  " + "  ".join(["{number}"] * 30) + "  end": "abc " + ("1" + " " * 30) * 2_000,
+    "abc " + " ".join(["{word}"] * 38) + " {step} end": "abc " + "a " * 30_000,
+    "aaa{text}a{text}ab {step}": "a" * 60_000 + "ab ",
+    "abc {bar} {bar} {clock}:{clock} {step}": "abc " + " 10%|" * 12_000,
+}
+
+
+@pytest.mark.parametrize(("mark", "text"), HOSTILE.items())
+def test_no_mark_hangs(mark: str, text: str) -> None:
+    """What a placeholder has taken it keeps: a line made to fit nearly is given up at once."""
+    spec = LineSpec(means="step", line=mark, anywhere=not mark.startswith("abc"))
+    assert not list(spec.problems())
+    reading = Reading(Dialect(name="x", lines=(spec,), samples=(Sample(line="x"),)), spec, ())
+    line = Line(text, Prefix())
+    reading.head(line)
+    began = time.process_time()
+    assert reading.head(line) is None
+    assert time.process_time() - began < 0.25  # of 64 KB; without it, years
+
+
 def test_the_more_specific_dialect_has_the_line(config: Path) -> None:
     """A site's dialect of torchtitan's line: both read it, which is said once; a built-in one may be replaced."""
     (config.parent / "dialects" / "ours.yaml").write_text(
@@ -138,6 +209,19 @@ def test_a_proposal_works_as_it_stands(form: str, gnorm: float | None) -> None:
     assert [step.iteration for step in steps] == list(range(1, 41))
     last = steps[-1]
     assert (last.lm_loss, last.grad_norm, last.seconds_per_iteration) == (3.86, gnorm, 0.7405)
+
+
+def test_steps_that_begin_anew_each_epoch() -> None:
+    """... count on, where the line names the epoch."""
+    form = "INFO Epoch [{}][{:>3}/100]  loss: 3.{}  time: 0.7405\n"
+    text = "".join(form.format(1 + n // 100, 1 + n % 100, 900 - n) for n in range(9, 300, 10))
+    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
+    assert proposal is not None
+    assert "[{epoch number}][{epoch_step}/{epoch_steps}]" in proposal
+    dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
+    entries = SourceReader(memo=Memo(Scanner(rules_with((dialect,))))).feed(text.encode())
+    steps = [entry.event.iteration for entry in entries if isinstance(entry.event, IterationLogged)]
+    assert steps == list(range(10, 301, 10))
 
 
 @pytest.mark.parametrize("form", [UNKNOWN, DICT, BELOW, JSON])
