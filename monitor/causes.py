@@ -17,7 +17,7 @@ from monitor.run.state import RunState
 _NAMED = 4  # ranks and nodes that are named; the others are counted
 _LINES = ("line", "failure_line", "last_line")
 _NODES = ("node", "nodes", "common_nodes", "watchdog_nodes")
-_RANKS = ("rank", "watchdog_ranks")
+_RANKS = ("rank", "ranks", "watchdog_ranks")  # the one that failed; those that are missing; those that noticed
 
 
 _STOPPED = frozenset({"hang", "crash", "crash_without_exit"})

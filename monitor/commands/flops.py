@@ -14,6 +14,7 @@ from monitor.commands.reading import only_run
 from monitor.reports import calculator, planner
 from monitor.reports.calculator import Question
 from monitor.reports.ramp import Ramp
+from monitor.reports.rows import Row
 from monitor.run import gpus
 from monitor.run.topology import Topology
 
@@ -79,6 +80,7 @@ def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
 
 def _question(given: dict[str, Any]) -> Question:
     base, seconds, batch, sequence, printed = Topology(), None, None, None, None
+    row: Row | None = None
     if given["source"]:
         state, row = only_run(given["source"], None, ())
         base, seconds, batch = state.topology, row.seconds_per_iteration, row.global_batch_size
@@ -99,6 +101,7 @@ def _question(given: dict[str, Any]) -> Question:
         topology, given["seconds"] or seconds, given["global_batch_size"] or batch,
         given["sequence_length"] or sequence, given["peak"],
         given["printed"] or (None if changed else printed), given["iterations"], given["tokens"],
+        *((row.breakdown, row.tells_waiting) if row is not None and not changed else ()),
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.reports import formulas
@@ -31,6 +32,10 @@ class Question:
     printed: float | None = None
     iterations: int | None = None
     tokens: int | None = None
+    breakdown: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of an iteration by category, by the log's timers."""
+    pure_compute: bool = False
+    """Waiting is told apart from compute there."""
 
 
 def answer(question: Question) -> dict[str, Any]:
@@ -67,6 +72,7 @@ def answer(question: Question) -> dict[str, Any]:
         "hfu": hfu,
         "samples_per_second": batch / seconds if batch and seconds else None,
         "tokens_per_second": tokens / seconds if tokens and seconds else None,
+        **_time(question, mfu, hfu),
         **_pipeline(question),
         **_days(question),
     }
@@ -79,6 +85,26 @@ def _peak(topology: Topology) -> float | None:
     name = topology.gpu_name
     peak = gpus.peak_tflops(name, topology.dtype) if name else None
     return peak / gpus.ranks_per_module(name) if name and peak is not None else None
+
+
+def _time(question: Question, mfu: float | None, hfu: float | None) -> dict[str, Any]:
+    """Where the iteration goes, and MFU and HFU while it computes: FLOPs over the peak in the time of compute alone.
+
+    More than that no hiding of communication, data loading and the optimizer can give. Compute is the slowest rank's;
+    communication inside the passes (tensor parallelism's, or what overlaps them) is part of it.
+    """
+    parts, seconds = question.breakdown, question.seconds
+    if not parts or not seconds:
+        return {}
+    compute = parts.get("compute", 0.0) if question.pure_compute else 0.0
+    return {
+        "time": {
+            "parts": dict(parts),
+            "compute_share": compute / sum(parts.values()) if compute else None,
+            "mfu_of_compute": mfu * seconds / compute if compute and mfu is not None else None,
+            "hfu_of_compute": hfu * seconds / compute if compute and hfu is not None else None,
+        }
+    }
 
 
 def _pipeline(question: Question) -> dict[str, Any]:
@@ -149,9 +175,27 @@ def text(found: dict[str, Any]) -> str:
         figures["days"] = f"{found['days']:.2f}"
     if figures:
         parts += ["", "What follows", _pairs(figures)]
+    if "time" in found:
+        parts += ["", "Where an iteration's time goes, by the log's timers", _time_text(found["time"])]
     if "printed" in found:
         parts += ["", _printed_text(found["printed"])]
     return "\n".join(parts)
+
+
+def _time_text(time: dict[str, Any]) -> str:
+    whole = sum(time["parts"].values())
+    rows = tuple(
+        (name, f"{seconds:.4g} s", f"{seconds / whole:.1%}" if whole else "") for name, seconds in time["parts"].items()
+    )
+    text = aligned(Table(("", "", ""), rows), "  ").partition("\n")[2]
+    if time["compute_share"] is None:
+        return (
+            text + "\n  compute holds waiting too: timers of the passes' parts tell them apart (--timing-log-level 2)"
+        )
+    for name, label in (("mfu_of_compute", "MFU"), ("hfu_of_compute", "HFU")):
+        if time[name] is not None:
+            text += f"\n  {label} while computing: {time[name]:.1%}, the most that hiding all the rest could give"
+    return text
 
 
 def _printed_text(printed: dict[str, Any]) -> str:

@@ -13,15 +13,11 @@ from monitor.reports.rows import Row
 from monitor.reports.tables import Table, aligned
 from monitor.run.breakdown import words
 from monitor.run.breakdown.attribution import attribute
+from monitor.run.settings import is_place
 from parsers.formats.gpu import CLOCK
 
 _CONFIGURATION = tuple(column for column in COLUMNS if column.compare == "configuration")
 _CONFIGURED = frozenset(column.name for column in _CONFIGURATION)
-# Arguments that say where, not what: they differ between any two runs.
-_PLACES = (
-    "path", "dir", "file", "port", "addr", "host", "name", "save", "load", "log", "wandb", "tensorboard", "rank", "url",
-    "project", "comment", "iteration", "job", "id",
-)  # fmt: skip
 _REPEATS = 0.011  # repeats of one configuration on one machine differ by so much (A100, three days: docs/formulas.md)
 _MODEL_FITS = 0.03
 
@@ -57,11 +53,7 @@ def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]
     if not a or not b:
         return {}
     names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
-    return {name: [a.get(name), b.get(name)] for name in names if not _is_place(name)}
-
-
-def _is_place(name: str) -> bool:
-    return name not in _CONFIGURED and any(part in _PLACES for part in name.lower().replace("-", "_").split("_"))
+    return {name: [a.get(name), b.get(name)] for name in names if name in _CONFIGURED or not is_place(name)}
 
 
 def _figures(a: Row, b: Row) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from monitor.reports.checks import Measured, explains, findings, noted
 from monitor.reports.outcome import Tally, outcome, remark
 from monitor.reports.vocabulary import with_vocabulary
 from monitor.run import derived, flops
-from monitor.run.breakdown.profile import UNTIMED, Profile, critical, profile
+from monitor.run.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
 from monitor.run.history import SERIES, Track
 from monitor.run.sizes import parameters
 from monitor.run.state import RunState
@@ -25,6 +25,7 @@ from monitor.serve.past import columns
 from monitor.statistics.median import median
 from parsers.timers import CATEGORIES
 
+_UNSPLIT = 0.1  # of the iteration: a pass with more outside its printed parts may hold waiting
 _OF_TOPOLOGY = (
     "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "micro_batch_size",
     "gradient_accumulation_steps",
@@ -139,6 +140,14 @@ class Row:
     """Where an iteration's time went: medians of the last lines with timers at one batch size."""
     breakdown: dict[str, float] = field(default_factory=dict)
     """The same: category -> seconds on the rank that the others wait for."""
+
+    @property
+    def tells_waiting(self) -> bool:
+        """Whether the timers tell compute from waiting: hardly anything of the passes is in none of their parts."""
+        if self.profile is None:
+            return False
+        whole = self.profile.parts.get(WHOLE)
+        return whole is None or whole.high <= _UNSPLIT * self.profile.seconds
 
 
 def row_of(state: RunState, run_state: str, tally: Tally | None, options: Options) -> Row:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from monitor.run.breakdown.profile import UNTIMED
 from monitor.run.buckets import ABSENT, AXIS, AXIS_VALUES, QUAD, Row, halved, halved_axis, packed
 from monitor.run.consumed import Consumed
+from monitor.run.settings import Changes
 from parsers.timers import CATEGORIES
 
 BUCKETS = 1024
@@ -37,6 +38,8 @@ AXES = SERIES[-3:]
 """Of these what had been used up by the iteration: what charts are drawn against, beside iteration and time."""
 _PHASES_KEPT = 512
 _RESTARTS_KEPT = 256
+_RESTARTS_WITH_CHANGES = 32
+_CHANGES_KEPT = 40  # arguments of a launch
 _DATASETS_KEPT = 16
 VALIDATION = ("loss",)
 PARTS = (*CATEGORIES, UNTIMED)
@@ -137,6 +140,8 @@ class History:
     clock_lag: float | None = None
     """Smallest difference seen between our clock and the log's: whole quarters of an hour of it are its time zone."""
     consumed: Consumed = field(default_factory=Consumed)
+    changes: list[tuple[int, float | None, Changes]] = field(default_factory=list)
+    """(first iteration of the launch, time, arguments that differ from the launch before), oldest first."""
 
     def __post_init__(self) -> None:
         """As it was saved, perhaps by an earlier program."""
@@ -175,6 +180,11 @@ class History:
         self.restarts.append((iteration, before, time))
         del self.restarts[:-_RESTARTS_KEPT]
 
+    def add_changes(self, iteration: int, time: float | None, changes: Changes) -> None:
+        """A later launch has other arguments."""
+        self.changes.append((iteration, time, changes[:_CHANGES_KEPT]))
+        del self.changes[:-_RESTARTS_WITH_CHANGES]
+
     @property
     def zone(self) -> float:
         """Seconds to add to the log's times: its zone is not printed, whole quarters of an hour are one."""
@@ -207,4 +217,5 @@ class History:
             self.attempt,
             self.kept,
             self.clock_lag,
+            changes=list(self.changes),
         )

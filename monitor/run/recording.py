@@ -86,6 +86,8 @@ def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
     history, number = state.history, state.attempt.number
     if history.steps.open:
         history.add_restart(iteration, int(history.steps.open[-1][0] or 0), time)
+        if state.arguments_changed and state.arguments_of == number:
+            history.add_changes(iteration, time, state.arguments_changed)
     history.attempt = number
 
 

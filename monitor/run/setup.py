@@ -13,6 +13,7 @@ from monitor.run.attempts import LAUNCHER, boundary, set_phase
 from monitor.run.experiments import plan_of
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import PHASE_AFTER_MILESTONE
+from monitor.run.settings import changes, kept
 from monitor.run.state import RunState
 from parsers.engine.fields import whole
 from parsers.events import (
@@ -54,7 +55,16 @@ def on_arguments(
     boundary(state, "arguments", stamp, source, at)
     if state.attempt.boundaries["arguments"] == stamp:  # another dump of a launch is a critic's or a teacher's
         state.plan = plan_of(event)
+        _keep_arguments(state, event)
     return on_topology(state, event, source, at, _live, _entry)
+
+
+def _keep_arguments(state: RunState, event: ArgumentsDumped) -> None:
+    """Remember them, and what the launch has changed since the last one that told its own."""
+    now = kept(event.values)
+    if state.arguments and state.arguments_of != state.attempt.number:
+        state.arguments_changed = changes(state.arguments, now)
+    state.arguments, state.arguments_of = now, state.attempt.number
 
 
 def on_topology(state: RunState, event: Event, _source: str, _at: float, _live: bool, _entry: LogEvent) -> bool:

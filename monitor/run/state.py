@@ -300,6 +300,11 @@ class RunState:
     experiment: Experiment = field(default_factory=Experiment)
     plan: dict[str, str] = field(default_factory=dict)
     """What the arguments of the last launch say that tells experiments apart (experiments.py)."""
+    arguments: dict[str, str] = field(default_factory=dict)
+    """Of the last launch that told them, those that say what is trained (settings.py),"""
+    arguments_of: int = -1
+    """the number of that launch, and what it has changed."""
+    arguments_changed: list[tuple[str, str, str]] = field(default_factory=list)
     latest: Latest = field(default_factory=Latest)
     attempt: Attempt = field(default_factory=Attempt)
     restarts: int = 0

@@ -22,7 +22,9 @@ from monitor.serve.formats import DASH, FLEET, LABELS, SYMBOLS, Figure, duration
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _RELOAD_SECONDS = 5  # without script
-_FACTS = ("actions", "job", "topology", "software", "environment", "tflops_formula", "failure", "sources")
+_FACTS = ("actions", "job", "losses", "topology", "software", "environment", "tflops_formula", "failure", "sources")
+_ASKED_FOR = ("arguments",)
+"""Too much to be sent every other second."""
 _UPLOT = (
     "<link rel=stylesheet href='{root}static/uplot/uPlot.min.css'>"
     "<script defer src='{root}static/uplot/uPlot.iife.min.js'></script>"
@@ -136,7 +138,7 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
     page = run.page
     shown = figures(page, now)
     cards = "".join(
-        f"<div><dt>{escape(label)}</dt><dd>{_figure(key, shown[key])}{_bar(page) if key == 'iteration' else ''}</dd></div>"
+        f"<div{' class=unknown' if shown[key].text == DASH else ''}><dt>{escape(label)}</dt><dd>{_figure(key, shown[key])}{_bar(page) if key == 'iteration' else ''}</dd></div>"
         for key, label in LABELS.items()
     )
     past = "".join(_past(item) for item in reversed(page.get("history", [])))
@@ -167,7 +169,7 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
 def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
     """What the scripts are sent of a run: its data, and the texts of its page."""
     return {
-        **page,
+        **{name: value for name, value in page.items() if name not in _ASKED_FOR},
         "path": run_path(page["run"]),
         "figures": figures(page, now),
         "facts": _known(page),

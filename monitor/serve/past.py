@@ -68,7 +68,7 @@ def history_json(history: History, width: int = 0, start: int = 0, key: str = ""
     steps = columns(history.steps, SERIES, new_only, zone)
     used = {name: steps["series"].pop(name, None) for name in AXES}
     steps["axes"] = {name: figures.get("high", figures["mean"]) for name, figures in used.items() if figures}
-    out = {"key": now, "steps": steps}
+    out: dict[str, Any] = {"key": now, "steps": steps}
     if key == now:
         return out
     if history.parts.axis or history.parts.open:
@@ -76,6 +76,11 @@ def history_json(history: History, width: int = 0, start: int = 0, key: str = ""
         spread = {name: timed["series"].pop(name, None) for name in SPREADS}
         timed["spread"] = {name.removeprefix("spread_"): figures for name, figures in spread.items() if figures}
         out["parts"] = timed
+    if history.changes:
+        out["changes"] = [
+            {"iteration": iteration, "time": None if time is None else time + zone, "arguments": arguments}
+            for iteration, time, arguments in history.changes
+        ]
     return {
         **out,
         "validation": {

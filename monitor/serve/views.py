@@ -21,6 +21,7 @@ from monitor.serve.server import Reply, Request
 
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
+_CONFIGURATION = ("topology", "arguments", "environment", "software")
 _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -73,6 +74,9 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
         return _json({"at": now, "launches": snapshot.launches, "nodes": list(snapshot.nodes)})
     if path == "/api/v1/incidents":
         return _json({"at": now, "incidents": list(snapshot.incidents)})
+    if path.startswith("/api/v1/runs/") and path.endswith("/configuration"):
+        run = _find(snapshot, path[len("/api/v1/runs/") : -len("/configuration")], request)
+        return _json({name: run.page.get(name) or {} for name in _CONFIGURATION}) if run else None
     if path.startswith("/api/v1/runs/") and path.endswith("/history"):
         run = _find(snapshot, path[len("/api/v1/runs/") : -len("/history")], request)
         return _history(run, request, now) if run else None

@@ -9,6 +9,8 @@ import { Past } from "./past.js";
 import { bandsOf, seriesOf } from "./styles.js";
 
 const HEIGHT = 190;
+const WHOLE = ["iteration", "samples", "tokens"]; // axes on which there is nothing between two whole numbers
+const STEPS = Array.from({ length: 16 }, (_, digits) => [1, 2, 5].map((first) => first * 10 ** digits)).flat();
 const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all.";
 
 export class Charts {
@@ -178,7 +180,7 @@ export class Charts {
         ...(batch ? { batch: { range: (_, low, high) => [0, Math.max(high, low) * 1.05] } } : {}),
       },
       axes: [
-        { ...axis, size: 34, values: time ? clockTicks : (_, ticks) => ticks.map((tick) => (tick === null ? "" : this.axis.words(tick))) },
+        { ...axis, size: 34, ...(WHOLE.includes(this.axis.name) ? { incrs: STEPS } : {}), values: time ? clockTicks : (_, ticks) => ticks.map((tick) => (tick === null ? "" : this.axis.words(tick))) },
         { ...axis, size: 64, values: figures },
         ...(batch ? [{ ...axis, scale: "batch", side: 1, size: 56, grid: { show: false }, values: figures }] : []),
       ],
@@ -209,7 +211,7 @@ export class Charts {
     const { chart, names } = entry, [from, to] = plot.series[0].idxs || [0, plot.data[0].length - 1];
     const columns = plot.data.slice(1).map((column) => column.slice(from, to + 1));
     entry.cut = cutAbove(columns[0]);
-    const all = columns.filter((_, at) => names[at] !== "batch").flat().filter(known);
+    const all = columns.filter((_, at) => !["batch", "above", "below"].includes(names[at])).flat().filter(known);
     const low = chart.stack || chart.lines ? 0 : all.reduce((a, b) => Math.min(a, b), Infinity);
     const high = entry.cut ?? all.reduce((a, b) => Math.max(a, b), -Infinity);
     return all.length ? uPlot.rangeNum(low, high, 0.1, true) : [0, 1];

@@ -29,7 +29,7 @@ export function showFigures(scope, run) {
     const wanted = key === "state" ? `state ${run.state}` : `value ${tone}`;
     if (value.className !== wanted) value.className = wanted;
     setText(scope.querySelector(`[data-n="${key}"]`), note);
-    value.closest("td")?.classList.toggle("unknown", text === DASH);
+    value.closest("td, .cards > div")?.classList.toggle("unknown", text === DASH);
   }
   const bar = scope.querySelector("progress");
   const measured = Number.isFinite(run.iteration) && run.train_iterations > 0;

@@ -63,8 +63,8 @@ export function drawMarks(plot, marks, colour, withPhases) {
   ctx.save();
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   ctx.textAlign = "center";
-  let free = -Infinity;
-  for (const mark of marks.lines) {
+  let free = Infinity;
+  for (const mark of [...marks.lines].reverse()) { // where there is room for one word only, the last one stands
     const x = plot.valToPos(mark.x, "x", true);
     if (x < left - 1 || x > left + width + 1) continue;
     ctx.strokeStyle = ctx.fillStyle = colour(mark.colour);
@@ -75,11 +75,11 @@ export function drawMarks(plot, marks, colour, withPhases) {
     ctx.lineTo(x, top + height);
     ctx.stroke();
     const wide = ctx.measureText(mark.text).width / 2, narrow = ctx.measureText(mark.symbol).width / 2;
-    const [text, half] = x - wide > free ? [mark.text, wide] : [mark.symbol, narrow];
-    if (x - half < free) continue;
+    const [text, half] = x + wide < free ? [mark.text, wide] : [mark.symbol, narrow];
+    if (x + narrow > free) continue;
     const middle = Math.min(Math.max(x, left + half), left + width - half);
     ctx.fillText(text, middle, top - 3 * ratio);
-    free = middle + half + 4 * ratio;
+    free = middle - half - 4 * ratio;
   }
   if (withPhases) {
     for (const { from, to, colour: tone } of marks.strip) {

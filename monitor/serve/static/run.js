@@ -1,5 +1,5 @@
 // The page of one run.
-import { instant, number } from "./format.js";
+import { DASH, instant, number } from "./format.js";
 import { Charts } from "./charts.js";
 import { offerComparison } from "./compare.js";
 import { showPhases } from "./phases.js";
@@ -46,9 +46,12 @@ function showPast(answer) {
   });
   const restarts = answer.restarts.map((restart) => {
     const again = restart.after_iteration - restart.iteration + 1;
+    const changed = (answer.changes || []).filter((change) => change.iteration === restart.iteration && change.time === restart.time)
+      .flatMap((change) => change.arguments.map(([name, before, now]) => `${name} ${before || DASH} → ${now || DASH}`));
     return {
       time: restart.time === null ? "" : instant(restart.time).slice(0, 19), kind: "restart", words: "┆ restart", where: restart.iteration,
-      summary: `after iteration ${number(restart.after_iteration)}${again > 0 ? `: ${number(again)} computed again` : ""}`,
+      summary: `after iteration ${number(restart.after_iteration)}${again > 0 ? `: ${number(again)} computed again` : ""}` +
+        (changed.length ? `; other arguments: ${changed.join(", ")}` : ""),
     };
   });
   const rows = [...incidents, ...restarts].sort((a, b) => (a.time < b.time ? 1 : a.time > b.time ? -1 : 0)).map((row) =>
@@ -62,5 +65,5 @@ function showFacts(run) {
   replaceIfNew(document.querySelector("section[aria-labelledby=known] dl"), definitions(run.facts));
 }
 
-offerComparison(document.getElementById("compare"), main.dataset.run).catch(() => {}); // the rest of the page matters more
+offerComparison(document.getElementById("compare"), main.dataset.run, path).catch(() => {}); // the rest of the page matters more
 live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}&key=${shown ? shown.key : ""}`, take);

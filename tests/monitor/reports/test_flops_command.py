@@ -115,6 +115,29 @@ def test_inputs_from_a_log(tmp_path: Path) -> None:
     assert "printed" not in doubled
 
 
+def test_what_utilisation_compute_alone_has(tmp_path: Path) -> None:
+    """By the log's timers; only where they tell compute from waiting, and for the log's own time."""
+    texts = {}
+    for timers in ("range", "passes", ""):
+        path = tmp_path / f"{timers}.log"
+        with path.open("wb") as stream:
+            write(Scenario(dialect="megatron-lm", iterations=60, timers=timers, seed=2), stream)
+        texts[timers] = answer("--log", str(path), "--gpu", "A100-SXM4-80GB")
+    told = texts["range"]
+    parts, compute = told["time"]["parts"], told["time"]["parts"]["compute"]
+    share = told["time"]["compute_share"]
+    assert sum(told["time"]["parts"].values()) == pytest.approx(told["inputs"]["seconds"], rel=0.02)
+    assert share == pytest.approx(compute / sum(parts.values()))
+    assert 0.5 < share < 1
+    assert told["time"]["mfu_of_compute"] == pytest.approx(told["mfu"] * told["inputs"]["seconds"] / compute)
+    assert texts["passes"]["time"]["mfu_of_compute"] is None
+    assert "time" not in texts[""]
+    path = str(tmp_path / "range.log")
+    assert "time" not in answer("--log", path, "--seconds", "60")
+    text = run("--log", path, "--gpu", "A100-SXM4-80GB")
+    assert f"MFU while computing: {told['time']['mfu_of_compute']:.1%}" in text
+
+
 def test_plan_exit_status_and_reason() -> None:
     """A layout that cannot ramp says why and fails; one that can is listed."""
     ramp = ("plan", "--gbs", "2048", "--rampup", "32", "32", "10000000")

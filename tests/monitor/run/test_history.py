@@ -237,6 +237,29 @@ def test_what_was_used_up_by_each_iteration() -> None:
     assert back["gpu_hours"] == pytest.approx([hours * 8 / 3600 for hours in (1, 2, 3, 4, 5)])
 
 
+def test_a_launch_with_other_arguments_says_which() -> None:
+    """Those that say what is trained: no paths, nothing that is off; a launch that changes nothing says nothing."""
+    state, at = RunState(name="run"), 0.0
+    dump = {"lr": "0.0003", "load": "/a", "fp8": "None", "bf16": "True", "train_iters": "50"}
+    launches = (dump, {**dump, "lr": "0.0001", "load": "/b", "fp8": "hybrid", "bf16": "False"}, {**dump, "seed": "5"})
+    for launch, values in enumerate(launches):
+        for event in (
+            ArgumentsDumped(values=values),
+            *(
+                IterationLogged(iteration=n, seconds_per_iteration=2.0, lm_loss=3.0 - at - n)
+                for n in (launch + 1, launch + 2)
+            ),
+        ):
+            at += 1.0
+            fold(state, LogEvent(int(at), "r", event, "line"), "a", at, True)
+    state = decode(encode(state), RunState)
+    assert state.arguments == {"lr": "0.0003", "bf16": "True", "train_iters": "50", "seed": "5"}
+    first, second = history_json(state.history)["changes"]
+    assert (first["iteration"], second["iteration"]) == (2, 3)
+    assert sorted(first["arguments"]) == [("bf16", "True", ""), ("fp8", "", "hybrid"), ("lr", "0.0003", "0.0001")]
+    assert ("seed", "", "5") in second["arguments"]
+
+
 def test_rows_of_an_earlier_program_are_taken() -> None:
     """A state saved before the newest series existed: its waiting rows are short."""
     old = History(Track(open=[(1, None, 0, *([1.0] * (len(SERIES) - 3)))]))
