@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitor.causes import cause_of
+from monitor.causes import cause_of, failure_of
 from monitor.detectors import hang, memory_pressure
 from monitor.detectors.hang import HangSettings
 from monitor.incidents import Incident
@@ -71,6 +71,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "software": dict(state.software),
         "job": job_page(state),
         "actions": list(view.actions),
+        "died": _died(state, runbook_url),
         "failure": f"{state.failure.failure}: {state.failure.message}" if state.failure else None,
         "sources": list(state.sources),
         "last_line": state.last_line,
@@ -91,6 +92,12 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         ],
         "history": [item.to_json() for item in view.book.history[-20:]],
     }
+
+
+def _died(state: RunState, runbook_url: str | None) -> dict[str, str] | None:
+    """What a crashed run died of, as a person on call asks; None of any other."""
+    cause = failure_of(state)
+    return None if cause is None else cause._asdict() | {"runbook_url": f"{runbook_url}#crash" if runbook_url else ""}
 
 
 _COPIED = 86400.0  # seconds by which a line's stamp is older than its file: more than any zone, so it was copied

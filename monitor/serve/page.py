@@ -151,6 +151,7 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
         f"<main data-run='{escape(page['run'])}' data-path='{escape(run_path(page['run']))}'>"
         f"<section aria-labelledby=open id=open-section{'' if page['incidents'] else ' hidden'}><h2 id=open>Open incidents</h2>"
         f"<div id=incidents>{''.join(_incident(item, now, root) for item in page['incidents'])}</div></section>"
+        f"{_died(page)}"
         f"<section aria-labelledby=now><h2 id=now>Now</h2><dl class=cards>{cards}</dl></section>"
         "<section aria-labelledby=charts-title id=charts-section hidden><h2 id=charts-title>Charts</h2>"
         "<div id=controls class=controls></div><div id=charts class=charts></div></section>"
@@ -166,6 +167,18 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
     )
 
 
+def render_missing(name: str, root: str) -> str:
+    """For who follows a link to a run that is not known: an old message's, or one of another monitor."""
+    return document(
+        "no such run",
+        root,
+        "",
+        f"<header><p><a href='{escape(root) or './'}'>All runs</a></p><h1>No run {escape(name)}</h1></header><main>"
+        "<p>This monitor does not know it, or no more: a run stays until its files vanish, and while there is room for "
+        "it. Its logs can still be read: <code>megatron-monitor report</code>, <code>replay</code>.</p></main>",
+    )
+
+
 def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
     """What the scripts are sent of a run: its data, and the texts of its page."""
     return {
@@ -173,6 +186,17 @@ def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
         "path": run_path(page["run"]),
         "figures": figures(page, now),
         "facts": _known(page),
+        "incidents": [_live_incident(item, now) for item in page["incidents"]],
+    }
+
+
+def fleet_run(page: dict[str, Any], now: float) -> dict[str, Any]:
+    """What the page of all runs is sent of one: 500 runs every other second are to be little work on both sides."""
+    shown = figures(page, now)
+    return {
+        **{name: page.get(name) for name in ("run", "state", "iteration", "train_iterations")},
+        "path": run_path(page["run"]),
+        "figures": {name: shown[name] for name in ("state", *FLEET)},
         "incidents": [_live_incident(item, now) for item in page["incidents"]],
     }
 
@@ -192,10 +216,8 @@ def _place(incident: dict[str, Any], now: float) -> str:
     """Where it stands, and what it has cost: what a person on call asks first."""
     gpus = incident.get("gpus")
     cost = cost_gpu_hours(incident["incident"], now - incident["since"], gpus, incident.get("evidence", {}))
-    phase = "" if incident.get("phase") in ENDED else (incident.get("phase") or "").replace("_", " ")
     parts = [
         incident.get("failure") and incident["failure"].replace("_", " "),
-        phase and f"while {phase}",
         incident.get("rank") and f"rank {incident['rank']}",
         incident.get("node") and f"node {incident['node']}",
         cost is not None and f"{number(cost)} GPU-hours so far on {number(gpus)} GPUs",
@@ -209,7 +231,9 @@ def _evidence(incident: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _age(incident: dict[str, Any], now: float) -> str:
-    return f"{incident['severity']}, since {instant(incident['since'])}, {duration(now - incident['since'])}"
+    phase = "" if incident.get("phase") in ENDED else (incident.get("phase") or "").replace("_", " ")
+    word = f"{incident['severity']}{f' while {phase}' if phase else ''}"
+    return f"{word}, since {instant(incident['since'])}, {duration(now - incident['since'])}"
 
 
 def _list(pairs: list[tuple[str, str]]) -> str:
@@ -277,6 +301,23 @@ def _advised(incident: dict[str, Any], now: float) -> str:
     runbook = f" <a href='{escape(link)}'>runbook</a>" if link else ""
     do = f"<p><b>Do:</b> {escape(advice)}{runbook}</p>" if advice else ""
     return (f"<p class=place>{escape(place)}</p>" if place else "") + do
+
+
+def _died(page: dict[str, Any]) -> str:
+    """What a run died of before anybody watched it: no incident stands for it, and a person asks the same of it."""
+    died = page.get("died")
+    if not died or any(item["incident"] == died["incident"] for item in page["incidents"]):
+        return ""
+    lines = f"<pre>{escape(died['line'])}</pre>" if died["line"] else ""
+    place = ", ".join(
+        [died["failure"].replace("_", " "), *(f"{name} {died[name]}" for name in ("rank", "node") if died[name])]
+    )
+    runbook = f" <a href='{escape(died['runbook_url'])}'>runbook</a>" if died["runbook_url"] else ""
+    return (
+        "<section aria-labelledby=died><h2 id=died>How it ended</h2><article class=incident>"
+        f"<p>{escape(died['summary'])}</p><p class=place>{escape(place)}</p>"
+        f"<p><b>Do:</b> {escape(died['advice'])}{runbook}</p>{lines}</article></section>"
+    )
 
 
 def _past(item: dict[str, Any]) -> str:

@@ -15,7 +15,16 @@ from urllib.parse import parse_qs
 
 from monitor.metrics import RunSnapshot, Snapshot
 from monitor.serve.nodes_page import render_nodes
-from monitor.serve.page import each_run, live_run, render_index, render_run, summary, worst_first
+from monitor.serve.page import (
+    each_run,
+    fleet_run,
+    live_run,
+    render_index,
+    render_missing,
+    render_run,
+    summary,
+    worst_first,
+)
 from monitor.serve.past import history_json
 from monitor.serve.server import Reply, Request
 
@@ -64,9 +73,13 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
         return _html(render_index(snapshot, now))
     if path.startswith("/runs/"):
         run = _find(snapshot, path.removeprefix("/runs/"), request)
-        return _html(render_run(run, now, _root(request))) if run else None
+        if run is None:
+            name = path.removeprefix("/runs/") or _first(request, "name")
+            return _html(render_missing(name, _root(request)), 404)
+        return _html(render_run(run, now, _root(request)))
     if path == "/api/v1/runs":
-        runs = each_run(worst_first(snapshot, now), lambda run: live_run(run.page, now))
+        live = fleet_run if _first(request, "view") == "fleet" else live_run
+        runs = each_run(worst_first(snapshot, now), lambda run: live(run.page, now))
         return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
     if path == "/nodes":
         return _html(render_nodes(snapshot, now))
@@ -127,8 +140,8 @@ def static_reply(request: Request) -> Reply | None:
     return Reply(200, file.content_type, file.body, headers)
 
 
-def _html(text: str) -> Reply:
-    return Reply(200, _HTML, text.encode("utf-8", "replace"))
+def _html(text: str, status: int = 200) -> Reply:
+    return Reply(status, _HTML, text.encode("utf-8", "replace"))
 
 
 def _json(value: Any) -> Reply:

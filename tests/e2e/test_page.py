@@ -165,6 +165,18 @@ def test_where_an_iteration_goes_is_drawn(browser: Browser, hung: RunningDaemon)
     assert page.problems == []
 
 
+def test_a_line_breaks_where_nothing_was_computed_for_long(browser: Browser, hung: RunningDaemon) -> None:
+    """By time; a run that stood still for days has no figures there."""
+    page = opened(browser, f"http://{hung.address}/runs/train")
+    rows = page.evaluate("""import('../static/axis.js').then(({ Axis }) => {
+      const time = [0, 10, 20, 30, 40, 50, 900000, 900010], many = (value) => time.map(() => value);
+      const iteration = time.map((_, at) => at + 1);
+      const past = { columns: { time, iteration, first_iteration: iteration, attempt: many(0) }, axes: {} };
+      return ['time', 'iteration'].map((name) => new Axis(past, name, false).rows);
+    })""")
+    assert rows == [[0, 1, 2, 3, 4, 5, -1, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7]]
+
+
 def test_the_past_survives_a_restart_and_a_lost_state(start: Start, tmp_path: Path) -> None:
     """Stopped, killed, or without its state file: the charts' rows are those of the log, each once."""
     log = tmp_path / "train.log"

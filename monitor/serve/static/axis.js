@@ -32,10 +32,12 @@ export class Axis {
     this.rows = [];
     this.x = [];
     this.chronicle = CHRONICLE.includes(name);
+    const pause = name === "time" ? longest(all.map((row) => column[row])) : Infinity;
     for (const row of all) {
       const before = this.rows[this.rows.length - 1];
-      if (this.chronicle && before !== undefined && attempt[before] !== attempt[row]) {
-        this.rows.push(NO_ROW); // nothing was computed between two launches: the line breaks
+      const apart = before !== undefined && (attempt[before] !== attempt[row] || column[row] - column[before] > pause);
+      if (this.chronicle && apart) {
+        this.rows.push(NO_ROW); // nothing was computed between two launches, or for long: the line breaks
         this.x.push((column[before] + column[row]) / 2);
       }
       this.rows.push(row);
@@ -74,6 +76,13 @@ export class Axis {
   where(at) {
     return this.name === "time" ? this.words(at) : this.name === "iteration" ? `iteration ${this.words(at)}` : `${this.words(at)} ${AXES[this.name].label}`;
   }
+}
+
+const PAUSE = 30; // times as long as the usual time between two points: nothing was computed meanwhile
+
+function longest(times) {
+  const gaps = times.slice(1).map((time, at) => time - times[at]).sort((a, b) => a - b);
+  return gaps.length > 4 ? PAUSE * Math.max(gaps[gaps.length >> 1], 1) : Infinity;
 }
 
 // 1 for each row that no later launch computed again.

@@ -23,7 +23,7 @@ function differences(one, other) {
 
 // A choice of the other runs, and the table of what differs from the chosen one.
 export async function offerComparison(box, name, path) {
-  const others = (await asked("")).runs.filter((run) => run.run !== name);
+  const others = (await asked("?view=fleet")).runs.filter((run) => run.run !== name);
   if (!others.length) return;
   others.sort((a, b) => (a.run < b.run ? -1 : 1));
   const choice = h("select", {}, h("option", { value: "" }, "a run"), ...others.map((run) => h("option", { value: run.path }, run.run)));

@@ -7,8 +7,7 @@ const template = document.getElementById("row");
 const query = document.getElementById("query");
 let runs = [];
 
-function rowOf(run) {
-  for (const row of body.rows) if (row.dataset.run === run.run) return row;
+function newRow(run) {
   const row = template.content.firstElementChild.cloneNode(true);
   row.dataset.run = run.run;
   const link = row.querySelector("a");
@@ -19,8 +18,9 @@ function rowOf(run) {
 
 function show() {
   const wanted = query.value.trim().toLowerCase();
+  const there = new Map([...body.rows].map((row) => [row.dataset.run, row]));
   runs.forEach((run, place) => {
-    const row = rowOf(run);
+    const row = there.get(run.run) || newRow(run);
     if (body.rows[place] !== row) body.insertBefore(row, body.rows[place] || null);
     row.hidden = wanted !== "" && !run.run.toLowerCase().includes(wanted);
     showFigures(row, run);
@@ -60,4 +60,4 @@ document.addEventListener("keydown", (event) => {
     query.focus();
   }
 });
-live(() => `${ROOT}api/v1/runs`, take);
+live(() => `${ROOT}api/v1/runs?view=fleet`, take);

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from html import unescape
+
 from monitor.core import Core
 from monitor.core.ended import MOST, EndedRuns
+from monitor.detectors.crash import ADVICE
 from monitor.follow.messages import CaughtUp, Opened, Scanned
 from monitor.metrics import RunSnapshot, Snapshot
 from monitor.run.history import SERIES, History
-from monitor.serve.page import worst_first
+from monitor.serve.page import render_run, worst_first
 from monitor.serve.past import history_json
 from monitor.store import decode, encode
 from tests.monitor.core.test_core import NOW, core_for, data, line, opened
@@ -41,6 +44,10 @@ def test_a_dead_run_is_on_the_page_after_its_series_have_left() -> None:
     assert (first.page["state"], silent.page["state"]) == ("crashed", "lost")
     assert first.page["failure"].startswith("cuda_oom")
     assert first.samples == {}
+    text = unescape(render_run(first, LATER, "../"))
+    assert "How it ended" in text
+    assert f"<b>Do:</b> {ADVICE['cuda_oom']}" in text
+    assert "How it ended" not in render_run(silent, LATER, "../")
     steps = history_json(first.history)["steps"]
     assert len(steps["iteration"]) <= 128
     assert (steps["first_iteration"][0], steps["iteration"][-1]) == (1, 300)
