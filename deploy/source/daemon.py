@@ -93,7 +93,7 @@ then Prometheus, Alertmanager or the way between them is dead, and no other aler
                     "MegatronMonitorBlind",
                     """\
                 megatron_monitor_sources{state="unreadable"} > 0
-                unless on (job, instance) (
+                unless ignoring (state) (
                   sum without (state) (megatron_monitor_sources{state!="unreadable"}) > 0
                 )
                 """,
@@ -111,7 +111,7 @@ then Prometheus, Alertmanager or the way between them is dead, and no other aler
                     "MegatronMonitorPartlyBlind",
                     """\
                 megatron_monitor_sources{state="unreadable"} > 0
-                and on (job, instance) (
+                and ignoring (state) (
                   sum without (state) (megatron_monitor_sources{state!="unreadable"}) > 0
                 )
                 """,
@@ -129,8 +129,8 @@ then Prometheus, Alertmanager or the way between them is dead, and no other aler
                     "MegatronMonitorReadsNothing",
                     """\
                 time() - megatron_monitor_last_read_timestamp_seconds > 900
-                and on (job, instance) (
-                  sum by (job, instance) (megatron_run_state{state=~"training|evaluating|saving"}) > 0
+                and (
+                  sum without (run, state) (megatron_run_state{state=~"training|evaluating|saving"}) > 0
                 )
                 """,
                     wait="1m",

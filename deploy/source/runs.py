@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deploy.source.incidents import relayed, run_notes
 from deploy.source.rule import Group, Rule
+from deploy.source.selection import SCOPE
 from deploy.source.settings import Settings
 from deploy.source.texts import BOARD, STATE_NOW, asked, clock, value
 
@@ -13,6 +14,10 @@ your scrapes call the daemons. In the PromQL of Prometheus 2.42. Tests: `promtoo
 
 _TARGET = "instance, job, pod, container, endpoint, service, node, kubernetes_node"
 """Labels that a scrape adds and that say which daemon, not which run."""
+
+_DAEMON_OF = f"ignoring (run, {SCOPE})"
+"""Between what a daemon says of a run and of itself. Several that write textfiles on one node have its job and instance in
+common and a label of their own, which no rule can know: all that they have in common must be equal."""
 
 LOOKED = "megatron:rules_looked_timestamp_seconds"
 PAUSED = "megatron:rules_paused_timestamp_seconds"
@@ -78,10 +83,10 @@ When these rules were last evaluated before the last pause of five minutes or mo
             (
               {_kept(SEEN)} > time() - 86400
               unless on (cluster, run) {_SHOWN}
-              unless on (job, instance) (megatron_monitor_ready == 1)
-              unless on (cluster, run, job, instance) (
-                {_kept(SEEN)} - on (job, instance) group_left ()
-                max by (job, instance) (last_over_time(megatron_monitor_stopped_timestamp_seconds{{runs="over"}}[1d]))
+              unless {_DAEMON_OF} (megatron_monitor_ready == 1)
+              unless (
+                {_kept(SEEN)} - {_DAEMON_OF} group_left ()
+                max without (runs) (last_over_time(megatron_monitor_stopped_timestamp_seconds{{runs="over"}}[1d]))
                 < 60
               )
             )
@@ -203,8 +208,8 @@ Set by the daemon, judged by Prometheus's clock. Silent while the daemon itself 
             unless on (cluster, run) (
               max by (cluster, run) ({UNWATCHED})
               - max by (cluster, run) (
-                {UNWATCHED} * 0 + on (job, instance) group_left ()
-                max by (job, instance) (last_over_time(megatron_monitor_stopped_timestamp_seconds[1d]))
+                {UNWATCHED} * 0 + {_DAEMON_OF} group_left ()
+                max without (runs) (last_over_time(megatron_monitor_stopped_timestamp_seconds[1d]))
               )
               < 60
             )

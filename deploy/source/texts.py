@@ -7,6 +7,8 @@ from a message.
 
 from __future__ import annotations
 
+from deploy.source.selection import SCOPE
+
 _RUN = "{cluster=%q,run=%q}"
 _KIND = "{cluster=%q,run=%q,incident=%q}"
 _OF_RUN = "$labels.cluster $labels.run"
@@ -89,7 +91,7 @@ AT_RISK = asked(
 """Work since the last checkpoint."""
 
 PAGE = asked(
-    f"last_over_time(megatron_monitor_page_info[1d]) and on (job, instance) "
+    f"last_over_time(megatron_monitor_page_info[1d]) and ignoring (url, run, {SCOPE}) "
     f"last_over_time(run:megatron_last_seen_timestamp_seconds:held{_RUN}[1d])",
     _OF_RUN,
     '{{ . | first | label "url" }}runs/?name={{ $labels.run | urlquery }}',

@@ -108,11 +108,12 @@ def _cost(select: str) -> str:
 
 def _page(select: str) -> str:
     """Each trouble with the address of the page of a daemon that shows its run."""
+    built = "max without (version, python) (megatron_monitor_build_info)"  # one a daemon, whatever labels it has
     daemons = (
-        "max by (job, instance, url) (megatron_monitor_page_info) or on (job, instance) "
-        'label_replace(max by (job, instance) (megatron_monitor_build_info), "url", "http://$1/", "instance", "(.*)")'
+        f'megatron_monitor_page_info or ignoring (url) label_replace({built}, "url", "http://$1/", "instance", "(.*)")'
     )
-    pages = f"topk by (cluster, run) (1, {_by('url')} (megatron_run_info{{{select}}} * on (job, instance) group_left (url) ({daemons})))"
+    shown = f'max without (state) (megatron_run_state{{{select}, state="finished"}})'
+    pages = f"topk by (cluster, run) (1, {_by('url')} ({shown} ^ 0 * ignoring (run, url) group_left (url) ({daemons})))"
     return f"({_incidents(select)}) ^ 0 * {ON} group_left (url) ({pages})"
 
 

@@ -106,6 +106,8 @@ def _aggregation(node: Any, usage: Usage) -> frozenset[str]:
     if str(node.op) in KEEP_LABELS:
         return inner
     by = frozenset(node.modifier.labels) if node.modifier else frozenset()
+    if node.modifier and str(node.modifier.type).endswith("Without"):
+        by = inner - by
     _need(by, inner, f"{node.op} by", usage)
     return by | ({node.param.val} if str(node.op) == "count_values" else frozenset())
 
@@ -118,6 +120,8 @@ def _binary(node: Any, usage: Usage) -> frozenset[str]:
     if type(node.rhs).__name__ in scalar or node.modifier is None or node.modifier.matching is None:
         return left | right if str(node.op) == "or" else left or right
     on = frozenset(node.modifier.matching.labels)
+    if str(node.modifier.matching.type).endswith("Exclude"):
+        on = (left | right) - on - {"le"} if str(node.op) not in SET_OPERATORS | {"or"} else frozenset()
     _need(on, left, f"{node.op} on, left", usage)
     _need(on, right, f"{node.op} on, right", usage)
     if str(node.op) in SET_OPERATORS:
