@@ -27,6 +27,12 @@ HASTE = (f"--query.lookback-delta={LOOKBACK:g}s", "--rules.alert.resend-delay=1s
 
 
 WAITS = {"MegatronRunsUnwatched": f"{FOR:g}s", "MegatronMonitorDown": f"{3 * FOR:g}s"}
+ENDED = {
+    "cancelled-shared": "logs", "requeued-shared": "logs", "cancelled-own": "cancelled", "requeued-killed": "killed",
+}  # fmt: skip
+"""Run -> the folder of its daemon, of jobs that Slurm ends."""
+_SLURM = "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-01-01T10:00:00{} ***\n"
+SLURM = {"cancelled": _SLURM.format(""), "requeued": _SLURM.format(" DUE TO JOB REQUEUE")}
 DEAD = ("MegatronRunsUnwatched", "MegatronMonitorDown")
 """What is told of a daemon that is gone: warnings, to the chat."""
 
@@ -70,7 +76,8 @@ def test_an_orderly_stop_pages_nobody(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     """50 healthy runs, their daemon stopped by SIGTERM: one message, of 50 runs. A job's own daemon: none. Killed: one
-    page for all.
+    page for all. Before that jobs are cancelled and requeued, whose deadlines pass: nothing is said of a hang, whether
+    the job's own daemon ends with it, a shared one goes on, or one is killed that had read the end.
     """
     logs = [tmp_path / "logs" / f"run-{number}.log" for number in range(50)]
     others = [tmp_path / "own" / "job.log", tmp_path / "killed" / "a.log", tmp_path / "killed" / "b.log"]
@@ -78,16 +85,29 @@ def test_an_orderly_stop_pages_nobody(
         path.parent.mkdir(exist_ok=True)
         path.touch()
     trainings = Trainings([*logs, *others])
+    ended = {name: tmp_path / folder / f"{name}.log" for name, folder in ENDED.items()}
+    for path in ended.values():
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    jobs = Trainings(list(ended.values()))
     alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{EVALUATION:g}s")
     shared = start(*HANG, str(tmp_path / "logs"))
     own = start(*HANG, "--set", "ends_with_job=true", str(others[0]))
     killed = start(*HANG, str(tmp_path / "killed"))
+    cancelled = start(*HANG, "--set", "ends_with_job=true", str(ended["cancelled-own"]))
     config = scraping(tmp_path, shared.address, alertmanager, **WAITS)
-    config["scrape_configs"][0]["static_configs"][0]["targets"] += [own.address, killed.address]
+    config["scrape_configs"][0]["static_configs"][0]["targets"] += [own.address, killed.address, cancelled.address]
     server = start_prometheus(config)
     alive = "count(run:megatron_hang_deadline_timestamp_seconds:held)"
-    wait(lambda: server.value(alive) == 53, 30.0, lambda: f"{server.value(alive)} deadlines")
+    wait(lambda: server.value(alive) == 53 + len(ended), 30.0, lambda: f"{server.value(alive)} deadlines")
 
+    jobs.stop()
+    for name, path in ended.items():
+        with path.open("a") as stream:
+            stream.write(SLURM[name.partition("-")[0]])
+    cancelled.process.send_signal(signal.SIGTERM)  # as Slurm ends all processes of the job
+    assert cancelled.process.wait(timeout=10) == 0
+    wait(lambda: server.value(alive) == 53, 10.0, lambda: f"{server.value(alive)} deadlines")
     ends = [shared.process, own.process]
     for process in ends:
         process.send_signal(signal.SIGTERM)
@@ -109,6 +129,8 @@ def test_an_orderly_stop_pages_nobody(
     assert {row[0] for row in told} <= {page, *DEAD}
     assert not [row for row in told if row[1] == "resolved"]
     assert {run["labels"]["run"] for run in receiver.alerts(page, "firing")} == {"a", "b"}
+    told_of = {alert["labels"].get("run") for body in list(receiver.bodies) for alert in body["alerts"]}
+    assert not told_of & set(ended)
 
 
 def test_nothing_is_resolved_because_nobody_looks(
