@@ -6,6 +6,7 @@ A set-up seen in another file of the same launch (per-rank logs) is a copy of th
 
 from __future__ import annotations
 
+from monitor.run.between import Between
 from monitor.run.copies import SourceCursor
 from monitor.run.launches import launch_of
 from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
@@ -110,6 +111,7 @@ def begin_attempt(state: RunState, at: float) -> None:
     state.last_iteration_at = None
     state.stopwatch.stop()
     state.arrivals.stop()
+    state.between = Between()
     state.pure_seconds = None
     state.hung = False
     state.overflows = Overflows()

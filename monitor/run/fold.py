@@ -21,12 +21,9 @@ from monitor.run.ends import (
     fold_watchdog,
     may_be_optional,
 )
+from monitor.run.engine_steps import fold_engine_step
 from monitor.run.flops import EFFECTIVE
-from monitor.run.iterations import (
-    fold_engine_step,
-    fold_iteration,
-    gap_of,
-)
+from monitor.run.iterations import fold_iteration, gap_of
 from monitor.run.log_clock import log_clock
 from monitor.run.nodes import note_collective, note_node, note_rank
 from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Phase, drawn_as
@@ -107,6 +104,8 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         if progressed:
             raw = entry.raw
             state.last_raw = raw if isinstance(raw, bytes) else raw.encode()
+    elif kind is EngineStepLogged:
+        progressed = fold_engine_step(state, event, at, live, clock)  # type: ignore[arg-type]
     else:
         handler = _HANDLERS.get(kind)
         if clock is not None and kind in _OF_AN_END and _is_of_the_last_launch(state, clock):
@@ -336,7 +335,6 @@ def _on_collective_status(state: RunState, event: CollectiveStatus, *_rest: Any)
 
 _Handler = Callable[[RunState, Any, str, float, bool, LogEvent], bool]
 _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
-    EngineStepLogged: lambda s, e, _src, at, live, _e: fold_engine_step(s, e, at, live),
     TrainerLogged: lambda s, e, _src, at, live, _e: fold_trainer_log(s, e, at, live),
     TrainerProgressed: lambda s, e, _src, at, live, _e: fold_trainer_progress(s, e, at, live),
     TrainerSummary: lambda s, e, _src, at, _l, entry: fold_exit(s, e, at, entry.text),

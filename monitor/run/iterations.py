@@ -14,8 +14,8 @@ from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
 from monitor.run.state import RunState
-from parsers.dialects import BY_NAME, DEEPSPEED, dialect_of
-from parsers.events import EngineStepLogged, IterationLogged
+from parsers.dialects import BY_NAME, dialect_of
+from parsers.events import IterationLogged
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
 _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
@@ -184,7 +184,7 @@ def count_step(
     state.step_seconds = None
     if elapsed is not None:
         state.latest.seconds_per_iteration = elapsed
-        _take_seconds(state, elapsed, steps or delta, first, at - state.unheard if live else None)
+        take_seconds(state, elapsed, steps or delta, first, at - state.unheard if live else None)
     if live:
         watch_bursts(state, elapsed, delta, at)
     if state.highest_iteration is None or iteration > state.highest_iteration:
@@ -220,7 +220,7 @@ def _interval(state: RunState, iteration: int) -> int:
     return usual if delta > 2 * usual else max(delta, 1)
 
 
-def _take_seconds(state: RunState, elapsed: float, delta: int, first: bool, at: float | None) -> None:
+def take_seconds(state: RunState, elapsed: float, delta: int, first: bool, at: float | None) -> None:
     """The last `delta` iterations took `elapsed` seconds each. DeepSpeed tells it on a line behind the step's own."""
     seconds = elapsed * delta
     if state.driver == "engine":
@@ -328,50 +328,3 @@ def _phase_after(state: RunState, iteration: int) -> Phase:
     if every and iteration % every == 0 and not state.evaluation_silent:
         return "evaluating"  # no line announces it: the loop evaluates before it goes on
     return "training"
-
-
-def fold_engine_step(state: RunState, event: EngineStepLogged, at: float, live: bool) -> bool:
-    """A DeepSpeed engine's step: adds to Megatron's line, or stands alone (DeepSpeed without Megatron)."""
-    if event.max_allocated_bytes is not None or event.allocated_bytes is not None:
-        state.memory.allocated = event.allocated_bytes or state.memory.allocated
-        state.memory.max_allocated = max(event.max_allocated_bytes or 0, state.memory.max_allocated or 0) or None
-    if event.step <= 0:
-        return False
-    if state.driver not in (None, "engine"):
-        if event.skipped_steps is not None:
-            state.overflows.take_counter(event.step, event.skipped_steps)
-        last = state.latest.iteration
-        return last is None or event.step > last
-    state.driver = "engine"
-    state.dialect = event.dialect or state.dialect or DEEPSPEED.name
-    if event.train_steps is not None:
-        state.train_iterations = event.train_steps
-    last = state.attempt.last_iteration
-    if last is not None and event.step < last:
-        begin_attempt(state, at)
-        last = None
-    latest = state.latest
-    if event.loss is not None:
-        latest.lm_loss = event.loss
-    if event.learning_rate is not None:
-        latest.learning_rate = event.learning_rate
-    if event.skipped_steps is not None:
-        state.skipped_iterations_total += state.overflows.take_counter(event.step, event.skipped_steps)
-    if event.samples_per_second is not None and not state.rates_of_loop:
-        latest.samples_per_second = event.samples_per_second
-        state.printed_rates.add(event.samples_per_second)
-    latest.global_batch_size = state.topology.global_batch_size
-    elapsed = event.seconds_per_step
-    if elapsed is None and event.samples_per_second and latest.global_batch_size:
-        elapsed = latest.global_batch_size / event.samples_per_second
-    if last is not None and event.step == last:  # another form of the same step
-        if elapsed is not None and latest.seconds_per_iteration is None:
-            latest.seconds_per_iteration = elapsed
-            first = state.attempt.first_iteration == event.step
-            _take_seconds(
-                state, elapsed, 1 if first else state.log_interval or 1, first, at - state.unheard if live else None
-            )
-        return False
-    latest.seconds_per_iteration = elapsed
-    count_step(state, event.step, elapsed, at, live)
-    return True

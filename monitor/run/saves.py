@@ -41,7 +41,7 @@ def on_evaluation(
     state: RunState, event: EvaluationProgressed, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """Evaluation moves."""
-    state.evaluation_due = state.evaluation_silent = False
+    state.evaluation_due = state.evaluation_silent = state.between.saving = False
     _overhead(state, at)
     if event.logged_at is not None:
         moment = log_clock(event.logged_at)
@@ -57,7 +57,7 @@ def on_validation(
     state: RunState, event: ValidationLogged, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """A validation set has its result; more sets may follow."""
-    state.evaluation_due = state.evaluation_silent = False
+    state.evaluation_due = state.evaluation_silent = state.between.saving = False
     known = state.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
     if known is not None and known.iteration == event.iteration and known.loss == loss:
@@ -97,9 +97,11 @@ def on_save_started(
 
 
 def on_save_file(
-    state: RunState, _event: CheckpointFileWritten, _source: str, at: float, _live: bool, _entry: LogEvent
+    state: RunState, event: CheckpointFileWritten, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """One file of a checkpoint moves."""
+    if not state.impure:
+        state.between.saving, state.checkpoints.files_iteration = True, event.iteration
     _overhead(state, at)
     if state.phase in PARTS:
         set_phase(state, "saving", at)
@@ -139,18 +141,21 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
     checkpoints.last_iteration, checkpoints.last_at = iteration, at
     checkpoints.pending_async = False
     checkpoints.started_at = None
+    state.between.saving = False
     _overhead(state, at)
     if state.phase == "saving":
         set_phase(state, "exiting" if training_done(state) else "training", at)
     return True
 
 
-def note_save(state: RunState, seconds: float) -> None:
-    """The save after the last iteration took so long; a timer's figure comes behind the line that tells of its end."""
+def note_save(state: RunState, seconds: float, iteration: int | None = None) -> None:
+    """The save after `iteration` (the last one) took so long; a timer's figure comes behind the line that tells of its
+    end.
+    """
     checkpoints = state.checkpoints
     checkpoints.save_seconds = seconds
     took = checkpoints.took
-    took[state.latest.iteration or 0] = seconds
+    took[(state.latest.iteration or 0) if iteration is None else iteration] = seconds
     while len(took) > KEPT:
         del took[next(iter(took))]
 

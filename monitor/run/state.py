@@ -17,6 +17,7 @@ from typing import Any
 from monitor.nodes.collectives import Missing, Report
 from monitor.nodes.record import Launch
 from monitor.run.arrivals import Arrivals
+from monitor.run.between import Between
 from monitor.run.breakdown.account import Account
 from monitor.run.copies import Copies
 from monitor.run.history import History
@@ -202,6 +203,8 @@ class Checkpoints:
     saves: int = 0
     took: dict[int, float] = field(default_factory=dict)
     """Iteration -> seconds of the save after it, of the last ones."""
+    files_iteration: int | None = None
+    """Of which the last file of a checkpoint was told."""
 
 
 @dataclass(slots=True)
@@ -444,6 +447,8 @@ class RunState:
     """Timers of the last iteration line."""
     parts: Parts = field(default_factory=Parts)
     """The parts of a step of reinforcement learning."""
+    between: Between = field(default_factory=Between)
+    """What DeepSpeed's engine does not time, where it alone counts the steps."""
     unheard: float = 0.0
     """Seconds since the last progress in which nobody listened to the log: they are no silence."""
     deaf_since: float | None = None

@@ -56,6 +56,8 @@ class Step(Struct, gc=False):
     """The iteration behind which the last evaluation of this launch came."""
     timed: Timed | None = None
     """The timers of the iteration line before this one, which are whole only now."""
+    outside: tuple[float, float] | None = None
+    """Of a step that DeepSpeed's engine counts: seconds that lie outside its clock, and of the whole step."""
 
 
 def step_of(state: RunState, event: Event, iterations: int, skipped: int, source: str | None) -> Step | None:
@@ -106,5 +108,5 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
         attempt.iterations, state.step_seconds, latest.seconds_per_iteration, reported, loss, norm, latest.loss_scale,
         rate, latest.global_batch_size, latest.sequence_length, latest.consumed_samples, on_line, nans,
         state.skipped_iterations_total - skipped, used, peak, state.evaluated_at,
-        state.account.last if counted else None,
+        state.account.last if counted else None, state.between.outside if driver == "engine" else None,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from monitor.run import flops
 from monitor.run.sizes import parameters
 from monitor.run.topology import Topology
 from monitor.simulate.scenario import Scenario
+from parsers.dialects import DEEPSPEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Step:
     skipped: int = 0
     generation: float = 0.0
     """Seconds by which its rollout was longer than usual, or less."""
+    loading: float = 0.0
+    """Of `elapsed`: seconds in the data loader, which DeepSpeed's own clock leaves out."""
 
 
 def topology_of(scenario: Scenario) -> Topology:
@@ -229,9 +232,13 @@ def _neox(scenario: Scenario, step: Step, _at: float) -> str:
     )
 
 
+def _engine_time(scenario: Scenario, at: float) -> str:
+    return stamp(scenario, at, "%Y-%m-%d %H:%M:%S") + f",{int(at * 1000) % 1000:03d}"
+
+
 def _engine(scenario: Scenario, step: Step, at: float) -> str:
-    rate = step.batch_size / step.elapsed
-    time = stamp(scenario, at, "%Y-%m-%d %H:%M:%S") + f",{int(at * 1000) % 1000:03d}"
+    rate = step.batch_size / (step.elapsed - step.loading)
+    time = _engine_time(scenario, at)
     return (
         f"[{time}] [INFO] [logging.py:96:log_dist] [Rank 0] step={step.iteration}, skipped=0, "
         f"lr=[{step.learning_rate!r}], mom=[(0.9, 0.95)]\n"
@@ -291,6 +298,12 @@ def memory_lines(scenario: Scenario, iteration: int, grown: float = 1.0) -> str:
 
 def save_started(scenario: Scenario, iteration: int, at: float) -> str:
     """A save begins."""
+    if scenario.program.dialect is DEEPSPEED:
+        head = f"[{_engine_time(scenario, at)}] [INFO] [logging.py:123:log_dist] [Rank 0] "
+        return (
+            f"{head}[Torch] Checkpoint global_step{iteration} is about to be saved!\n"
+            f"{head}Saving model checkpoint: /ckpt/global_step{iteration}/mp_rank_00_model_states.pt\n"
+        )
     if scenario.program.stamped:
         time = stamp(scenario, at, "%Y-%m-%d %H:%M:%S.%f")
         return f" [{time}] saving checkpoint at iteration {iteration:7d} to /ckpt in torch_dist format\n"
@@ -298,7 +311,9 @@ def save_started(scenario: Scenario, iteration: int, at: float) -> str:
 
 
 def save_ended(scenario: Scenario, iteration: int, at: float, seconds: float) -> str:
-    """A save has succeeded."""
+    """A save has succeeded; DeepSpeed's engine does not say so."""
+    if scenario.program.dialect is DEEPSPEED:
+        return ""
     if scenario.program.stamped:
         time = stamp(scenario, at, "%Y-%m-%d %H:%M:%S.%f")
         return f"  [{time}] successfully saved checkpoint from iteration {iteration:7d} to /ckpt [ t 1/4, p 1/12 ]\n"

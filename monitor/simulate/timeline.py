@@ -18,7 +18,7 @@ from monitor.simulate import lines, timers
 from monitor.simulate.lines import Step
 from monitor.simulate.scenario import Fault, Scenario
 from monitor.simulate.trainers import TRAINERS, lines_in_step
-from parsers.dialects import HF_TRAINER
+from parsers.dialects import DEEPSPEED, HF_TRAINER
 
 _AR = 0.5
 _OUTLIERS, _OUTLIER_MEAN = 0.01, 0.08
@@ -161,14 +161,18 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
         return
     elapsed = sum(run.window) / len(run.window)
     run.window.clear()
+    times = bool(scenario.timers) and run.iteration % (scenario.timers_every * scenario.log_interval) == 0
+    parts = timers.parts_of(scenario, pure, active, run.of_timers) if times else None
+    engine = scenario.program.dialect is DEEPSPEED
     step = Step(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
         run.loss_scale if scenario.fp16 else 1.0, skipped, generation,
+        timers.loading(scenario, parts, active, run.of_timers) if engine else 0.0,
     )  # fmt: skip
     truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
     text = _iteration_line(scenario, step, run.at)
-    if scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0:
-        told = timers.report(scenario, timers.parts_of(scenario, pure, active, run.of_timers))
+    if parts is not None:
+        told = timers.report(scenario, parts)
         text = told + text if scenario.timers == "engine" else text + told
     yield Emission(run.at, text, truth)
     if run.since_launch == scenario.log_interval and scenario.program.dialect.megatron:
@@ -269,7 +273,8 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             yield Emission(run.at, _validation(scenario, run, index, loss))
             if "hang_evaluation" in kinds:
                 return True
-    saves = scenario.save_interval and scenario.program.dialect.megatron
+    dialect = scenario.program.dialect
+    saves = scenario.save_interval and (dialect.megatron or dialect is DEEPSPEED)
     if saves and run.iteration % scenario.save_interval == 0:
         if "saves_stop" in kinds:
             return False
@@ -289,7 +294,8 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
         )  # fmt: skip
         run.at += took
         run.pending_overhead += took
-        yield Emission(run.at, lines.save_ended(scenario, run.iteration, run.at, took))
+        if ended := lines.save_ended(scenario, run.iteration, run.at, took):
+            yield Emission(run.at, ended)
         run.saved, run.saved_samples = run.iteration, run.samples
     return False
 

@@ -85,6 +85,13 @@ def _extra(scenario: Scenario, fault: Fault, rng: random.Random) -> float:
     return (fault.factor - 1) * scenario.seconds_per_iteration * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
 
 
+def loading(scenario: Scenario, parts: Parts | None, faults: list[Fault], rng: random.Random) -> float:
+    """Seconds of an iteration in the data loader; where no parts are made, those of the faults alone."""
+    if parts is not None:
+        return parts.data[1]
+    return sum(_extra(scenario, fault, rng) for fault in faults if fault.kind == "slow_data")
+
+
 def _slow_rank(scenario: Scenario) -> int:
     return scenario.seed % max(1, scenario.world_size)
 

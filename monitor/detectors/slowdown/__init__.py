@@ -17,7 +17,7 @@ from monitor.detectors.base import Detector, Verdict
 from monitor.detectors.slowdown.launches import begin_segment, other_launches, renew_segment
 from monitor.detectors.slowdown.memory import NAME, OVER_NORMAL, Memory, Segment, SlowdownSettings
 from monitor.detectors.slowdown.shifts import watch
-from monitor.detectors.slowdown.words import before_hang, faster, ratio, slower
+from monitor.detectors.slowdown.words import before_hang, between_steps, faster, ratio, slower, slower_saves
 from monitor.run.breakdown import saves
 from monitor.run.breakdown.account import Timed
 from monitor.run.state import RunState
@@ -41,6 +41,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
         memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
         memory.sizes, memory.faster, memory.reference = None, None, None
         memory.window.restart()
+        memory.outside.restart()
         if memory.shift is not None:
             memory.shift.unsure = True
     changed, begin = False, 0
@@ -50,6 +51,8 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
         memory.slow_saves = saves.watch(before, state.checkpoints.took, seconds, steps[0].at, settings.threshold)
         changed = memory.slow_saves is not before
     for place, step in enumerate(steps):
+        if step.outside is not None:
+            changed = memory.outside.add(step.iteration, step.outside, step.at, settings.threshold) or changed
         if step.timed is not None and place > begin:
             changed = _follow(state, memory, steps[begin:place], settings) or changed
             begin = place
@@ -175,11 +178,10 @@ def check(state: RunState, memory: Memory, _now: float, settings: SlowdownSettin
         if memory.shift.unsure:
             return Verdict(NAME, "unknown")
         return slower(state, memory, memory.shift, settings)
-    found = memory.slow_saves
-    if found is not None:
-        told = saves.sentence(found)
-        facts = {**saves.evidence(found), "last_line": state.last_line}
-        return Verdict(NAME, "firing", summary=told, onset_iteration=found.onset, since=found.at, evidence=facts)
+    if memory.outside.longer is not None:
+        return between_steps(state, memory.outside.longer, settings)
+    if memory.slow_saves is not None:
+        return slower_saves(state, memory.slow_saves)
     if memory.faster is not None and not memory.faster.over:
         return faster(state, memory.faster)
     return Verdict(NAME)

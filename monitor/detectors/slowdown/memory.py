@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from monitor.run.breakdown.outside import Outside
 from monitor.run.breakdown.profile import Profile
 from monitor.run.breakdown.saves import SlowSaves
 from monitor.run.breakdown.window import Window
@@ -108,3 +109,5 @@ class Memory(Struct):
     """Saves that were looked at,"""
     slow_saves: SlowSaves | None = None
     """... and whether they take longer than they did."""
+    outside: Outside = field(default_factory=Outside)
+    """What steps take outside the clock of DeepSpeed's engine."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from monitor.detectors.base import Verdict, duration, percent
 from monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
-from monitor.run.breakdown import saves, words
+from monitor.run.breakdown import outside, saves, words
 from monitor.run.derived import batch_size
 from monitor.run.state import RunState
 
@@ -91,6 +91,31 @@ def _nodes_of(memory: Memory) -> str:
     if gone:
         words.append("gone: " + ", ".join(gone[:_NODESNAMED]) + (" ..." if len(gone) > _NODESNAMED else ""))
     return ", ".join(words)
+
+
+def between_steps(state: RunState, found: outside.Longer, settings: SlowdownSettings) -> Verdict:
+    """DeepSpeed's engine takes as long as ever, what lies between its steps takes longer."""
+    return Verdict(
+        NAME,
+        "firing",
+        severity="critical" if outside.ratio(found) >= 1 + settings.critical else "warning",
+        summary=outside.sentence(found),
+        onset_iteration=found.onset,
+        since=found.at,
+        evidence={**outside.evidence(found), "last_line": state.last_line},
+    )
+
+
+def slower_saves(state: RunState, found: saves.SlowSaves) -> Verdict:
+    """Saves take longer."""
+    return Verdict(
+        NAME,
+        "firing",
+        summary=saves.sentence(found),
+        onset_iteration=found.onset,
+        since=found.at,
+        evidence={**saves.evidence(found), "last_line": state.last_line},
+    )
 
 
 def faster(state: RunState, shift: Shift) -> Verdict:

@@ -158,9 +158,11 @@ def test_timers_that_do_not_explain_it_name_nothing(slower: dict[str, tuple[floa
     assert found.cause == ("outside_timers" if slower is LEVEL_2 else "unknown")
 
 
-@pytest.mark.parametrize("dialect", ["megatron-lm", "bigscience"])
+@pytest.mark.parametrize("dialect", ["megatron-lm", "bigscience", "deepspeed"])
 def test_saves_that_take_longer_are_told(dialect: str) -> None:
-    """After the third, whether the loop's clock runs during a save or not; saves that only vary are none."""
+    """After the third, whether the loop's clock runs during a save or not, or no line tells of its end; saves that only
+    vary are none.
+    """
     sizes: dict[str, object] = {"seconds_per_iteration": 10.0, "save_interval": 50, "save_seconds": 20.0} | SMALL
     slow = fault("slow_save", 520, iterations=800, dialect=dialect, **sizes).firing("slowdown")
     assert (slow.evidence["cause"], slow.onset_iteration) == ("checkpoint", 550)

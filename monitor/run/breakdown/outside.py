@@ -1,0 +1,134 @@
+"""Time that DeepSpeed's engine does not count and that has become longer: the data loader, or whatever else the loop
+around the engine does between two steps. Where the engine alone prints steps, no figure of its lines shows it.
+
+Rules are stricter than those of a shift of the iteration's time: what lies between steps varies by more. The last lines
+must all be long, more of them than ever were in a row and than chance explains; after each time that it was over soon,
+twice as many.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from msgspec import Struct, field
+
+from monitor.statistics.median import deviation, median
+
+_KEPT = 96
+_BEFORE = 24  # lines that must have shown what is usual
+_LAST = 6
+_LONGEST = 48  # lines that must agree, at most
+_CHANCE = math.log(1e-12)  # of so many long lines in a row; they are not independent: 1e-6 told noisy loaders ten times
+_RUNS = 2  # times as many as ever were in a row
+_SURE = 4.0  # deviations of the lines before
+_FLAP = 64  # lines; what was over before was none of its own
+
+
+class Longer(Struct):
+    """Steps take `level` seconds outside the engine's clock since iteration `onset` instead of `base`, and took `step`
+    seconds in all.
+    """
+
+    onset: int
+    at: float
+    base: float
+    level: float
+    step: float
+
+
+class Outside(Struct):
+    """What is kept of a run."""
+
+    lines: list[tuple[int, float, float]] = field(default_factory=list)
+    """(iteration, seconds outside the engine's clock, seconds of the whole step) of the last lines of this launch."""
+    longer: Longer | None = None
+    stood: int = 0
+    """Lines since that was seen."""
+    flaps: int = 0
+
+    def restart(self) -> None:
+        """Another launch."""
+        self.lines, self.longer, self.stood = [], None, 0
+
+    def add(self, iteration: int, took: tuple[float, float], at: float, threshold: float) -> bool:
+        """A line; True if what stands has changed."""
+        lines, standing = self.lines, self.longer
+        lines.append((iteration, *took))
+        del lines[:-_KEPT]
+        count = min(_LONGEST, _LAST << self.flaps)
+        last = [seconds for _, seconds, _ in lines[-count:]]
+        if standing is not None:
+            self.stood += 1
+            if len(last) < count or self.stood < count or median(last) >= (standing.base + standing.level) / 2:
+                return False
+            if self.stood < _FLAP:
+                self.flaps += 1
+            self.longer, self.stood = None, 0
+            return True
+        if len(lines) < _BEFORE + count:
+            return False
+        base = median([seconds for _, seconds, _ in lines[:-count]])
+        if last[-1] <= base:  # every second line of a healthy run ends here
+            return False
+        level, step = median(last), median([whole for _, _, whole in lines[:-count]])
+        since = self._since((base + level) / 2)
+        before = [seconds for _, seconds, _ in lines[:since]]
+        if (
+            len(lines) - since < count
+            or len(before) < _BEFORE
+            or _is_usual(before, (base + level) / 2, len(lines) - since)
+        ):
+            return False
+        if level - base < max(threshold * step, _SURE * deviation(before, base)):
+            return False
+        self.longer, self.stood = Longer(lines[since][0], at, base, level, step), 0
+        return True
+
+    def _since(self, middle: float) -> int:
+        """The place of the first of the last lines that all lie above `middle`."""
+        place = len(self.lines)
+        while place and self.lines[place - 1][1] > middle:
+            place -= 1
+        return place
+
+
+def _is_usual(before: list[float], middle: float, lasting: int) -> bool:
+    """Whether `lasting` lines in a row above `middle` are nothing new: there have been as many, or so many single ones
+    that they may have come together by chance.
+    """
+    longest = here = above = 0
+    for seconds in before:
+        here = here + 1 if seconds > middle else 0
+        longest, above = max(longest, here), above + (seconds > middle)
+    return lasting < _RUNS * longest or lasting * math.log((above + 1) / len(before)) > _CHANCE
+
+
+def ratio(found: Longer) -> float:
+    """How much longer a step takes in all."""
+    return 1 + (found.level - found.base) / found.step
+
+
+def sentence(found: Longer) -> str:
+    """What it is and what it costs."""
+    slow = found.step + found.level - found.base
+    return (
+        f"steps take {100 * (ratio(found) - 1):.1f} % longer from line to line since iteration {found.onset}: "
+        f"{slow:.4g} s instead of {found.step:.4g} s; all of it lies outside DeepSpeed's own clock "
+        f"({max(0.0, found.base):.3g} s before, now {found.level:.3g} s); look at the data loader first, which it does "
+        "not time, then at garbage collection, logging and other programs on the hosts"
+    )
+
+
+def evidence(found: Longer) -> dict[str, Any]:
+    """Figures for programs."""
+    return {
+        "cause": "outside_timers",
+        "cause_scope": "unknown",
+        "reason": "more time between steps",
+        "seconds_per_iteration": round(found.step + found.level - found.base, 4),
+        "normal_seconds_per_iteration": round(found.step, 4),
+        "outside_seconds": round(found.level, 4),
+        "normal_outside_seconds": round(found.base, 4),
+        "ratio": round(ratio(found), 4),
+    }

@@ -1,0 +1,89 @@
+"""DeepSpeed's engine alone: its clock leaves out the data loader and the saves, the stamps of its lines hold both."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from monitor.run.breakdown.outside import Outside
+from tests.monitor.playing import Played, fault, play
+
+SIZES: dict[str, object] = {
+    "dialect": "deepspeed", "world_size": 16, "tp": 1, "pp": 1, "global_batch_size": 256, "seconds_per_iteration": 0.7,
+}  # fmt: skip
+LAST = 9
+
+
+@pytest.mark.parametrize(("interval", "timers"), [(1, ""), (1, "engine"), (10, "")])
+def test_a_slow_loader_that_no_figure_of_the_engine_shows(interval: int, timers: str) -> None:
+    """5 % more from line to line: told with its cause by the seventh line; the engine's own figures are as ever."""
+    at = 100 * interval
+    played = fault("slow_data", at, iterations=3 * at, log_interval=interval, timers=timers, **SIZES)
+    told = played.firing("slowdown")
+    assert (told.evidence["cause"], told.evidence["reason"]) == ("outside_timers", "more time between steps")
+    assert told.evidence["ratio"] == pytest.approx(1.05, abs=0.012)
+    assert (told.onset_iteration, told.iteration) == (at, at + 7 * interval)  # a save comes behind the first
+    assert "look at the data loader first" in told.summary
+    assert played.state.pure_seconds == pytest.approx(0.69, abs=0.03)
+
+
+def lines(gaps: list[float], *, saves: dict[int, str] | None = None) -> Played:
+    """Steps that take DeepSpeed's clock 1 s, with seconds between them; before some of them another line."""
+    config = "[2026-01-01 00:00:00,000] [INFO] [config.py:1007:print]   train_batch_size ............. 64\n"
+    out, at = [(0.0, config)], 0.0
+    for step, gap in enumerate(gaps, 1):
+        at += 1.0 + gap
+        stamp = f"[2026-01-01 {int(at) // 3600:02d}:{int(at) // 60 % 60:02d}:{at % 60:06.3f}] [INFO] ".replace(
+            ".", ",", 1
+        )
+        head = stamp + "[logging.py:123:log_dist] [Rank 0] "
+        if saves and step in saves:
+            out.append((at - gap - 0.9, head + saves[step] + "\n"))
+        out.append((at, f"{head}step={step}, skipped=0, lr=[1e-05], mom=[(0.9, 0.95)]\n"))
+        rate = f"RunningAvgSamplesPerSec=64.0, CurrSamplesPerSec={64.0!r}, MemAllocated=3.96GB, MaxMemAllocated=22.9GB"
+        out.append((at, f"{stamp}[timer.py:264:stop] epoch=0/micro_step={step}/global_step={step}, {rate}\n"))
+    return play(out)
+
+
+def test_what_lies_between_the_steps_varies() -> None:
+    """A loader that stumbles, in bursts of up to four lines, and an evaluation without a word every 50 steps: nothing
+    is told. The same with a level that stays is.
+    """
+    chance = random.Random(4)
+    gaps: list[float] = []
+    while len(gaps) < 1500:
+        burst = chance.choice((1, 1, 2, 4)) if chance.random() < 0.02 else 0
+        gaps += [0.02 + chance.expovariate(5.0) for _ in range(burst)] or [0.02 * chance.lognormvariate(0.0, 0.5)]
+    gaps[49::50] = [4.0] * len(gaps[49::50])
+    assert lines(gaps).kinds() == set()
+    told = lines(gaps + [gap + 0.1 for gap in gaps[:40]]).firing("slowdown")
+    assert told.iteration is not None
+    assert len(gaps) < told.iteration <= len(gaps) + 20
+
+
+def test_a_level_that_comes_and_goes_must_stay_longer_each_time() -> None:
+    """Shards of a data set that are slow for a dozen steps each: told twice at most."""
+    outside, told = Outside(), 0
+    for step in range(1, 3001):
+        slow = step > 100 and step % 100 < 12
+        outside.add(step, (0.15 if slow else 0.02 + 0.0001 * (step % 7), 1.02), float(step), 0.02)
+        told += outside.longer is not None and outside.stood == 0
+    assert 1 <= told <= 2
+
+
+def test_a_save_without_an_end_is_timed_by_the_step_behind_it() -> None:
+    """What is more than a step; the checkpoint counts. With an evaluation beside it nobody knows how long it took."""
+    begins = "[Torch] Checkpoint global_step{} is about to be saved!"
+    gaps = [0.02] * 60
+    gaps[LAST + 1], gaps[29], gaps[49] = 5.02, 7.02, 9.02
+    saves = {
+        LAST + 2: begins.format(LAST + 1),
+        30: begins.format(29),
+        50: begins.format(49) + "\nEvaluating iter 10/10",
+    }
+    state = lines(gaps, saves=saves).state
+    assert state.checkpoints.took == {LAST + 1: pytest.approx(5.0, abs=0.01), 29: pytest.approx(7.0, abs=0.01)}
+    assert state.checkpoints.last_iteration in (29, 49)
+    assert state.checkpoints.saves in (2, 3)
+    assert state.seconds_since_checkpoint < 32
