@@ -29,9 +29,17 @@ class Dialect:
     """Prints a line for each save that succeeded, so that a missing line means something."""
     pauses_timer_if_stamped: bool = False
     """Versions that print time stamps stop the iteration timer around evaluation and saving; all others count both."""
+    timers: str = "at the next restart --timing-log-level 2"
+    """How its log is made to tell where an iteration's time goes: shown with a slowdown of a log that does not."""
+    timers_of_ranks: str = ""
+    """The option that prints the least and the most over the ranks."""
     even_layers: bool = False
     """Refuses a number of layers that the pipeline stages do not divide; DeepSpeed's pipeline spreads any number."""
 
+
+_ENGINE = 'at the next restart "wall_clock_breakdown": true in DeepSpeed\'s configuration'
+_BOTH = f"{_ENGINE}, or --timing-log-level 2"
+_MINMAX = "--timing-log-option minmax"
 
 PRIMUS = Dialect(
     "primus",
@@ -43,6 +51,8 @@ PRIMUS = Dialect(
     ),
     formulas=("megatron_lm_2026", "megatron_lm_2024"),  # a fork of 2025
     reports_saves=True,
+    timers="at the next restart timing_log_level: 2 among its overrides",
+    timers_of_ranks="timing_log_option: minmax",
     even_layers=True,
 )
 GPT_NEOX = Dialect(
@@ -50,6 +60,7 @@ GPT_NEOX = Dialect(
     fields=("approx flops per GPU", "lm_loss"),
     argument="global_num_gpus",
     formulas=("gpt_neox", "gpt_neox_bracket", "gpt_neox_2021"),
+    timers='at the next restart "wall_clock_breakdown": true in its configuration',
 )
 BIGSCIENCE = Dialect(
     "bigscience",
@@ -57,6 +68,7 @@ BIGSCIENCE = Dialect(
     shared_fields=("consumed tokens",),
     formulas=("bigscience", "megatron_deepspeed_2021"),
     reports_saves=True,
+    timers=_ENGINE,  # a fork of before --timing-log-level
 )
 MICROSOFT = Dialect(
     "microsoft",
@@ -67,18 +79,26 @@ MICROSOFT = Dialect(
     ),
     formulas=("microsoft", "bigscience"),
     reports_saves=True,
+    timers=_BOTH,
 )  # fmt: skip
-ARGONNE = Dialect("argonne", formulas=("microsoft", "bigscience"), reports_saves=True)  # its line has a form of its own
+# its line has a form of its own
+ARGONNE = Dialect("argonne", formulas=("microsoft", "bigscience"), reports_saves=True, timers=_BOTH)
 MEGATRON_LM = Dialect(
     "megatron-lm",
     # the causal core is halved since 2025; a log does not name its version
     formulas=("megatron_lm_2026", "megatron_lm_2024", "megatron_lm_2023"),
     reports_saves=True,
     pauses_timer_if_stamped=True,
+    timers="at the next restart --timing-log-level 2 (Megatron-Bridge: logger.timing_log_level=2)",
+    timers_of_ranks=_MINMAX,
     even_layers=True,
 )
-DEEPSPEED = Dialect("deepspeed", megatron=False)  # the engine's steps without Megatron's loop around it
-HF_TRAINER = Dialect("hf-trainer", megatron=False)
+DEEPSPEED = Dialect("deepspeed", megatron=False, timers=_ENGINE)  # the engine's steps without Megatron's loop around it
+HF_TRAINER = Dialect(
+    "hf-trainer",
+    megatron=False,
+    timers='HF Trainer has none; DeepSpeed under it has ("wall_clock_breakdown": true in its configuration)',
+)
 
 DIALECTS = (PRIMUS, GPT_NEOX, BIGSCIENCE, MICROSOFT, ARGONNE, MEGATRON_LM, DEEPSPEED, HF_TRAINER)
 """In the order in which they are recognised. What is known of all others stands in their files (parsers/trainers)."""

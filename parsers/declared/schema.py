@@ -132,6 +132,9 @@ class Dialect(Struct, frozen=True, kw_only=True):
     """Which program prints them, and since when."""
     source: str = ""
     """Where its source is, or whom to ask."""
+    timers: str = ""
+    """How it is made to tell where a step's time goes, or where else it writes that: shown with a slowdown of a log
+    that does not tell."""
     prefixes: tuple[str, ...] = ()
     """What the program's logger puts before a line, with `{time}` where it prints one. Prefixes of launchers (torchrun,
     Ray, srun, pdsh, containers) are known already."""

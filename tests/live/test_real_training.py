@@ -25,6 +25,16 @@ TRAIN = Path(__file__).with_name("train.py")
 TRAINER = Path(__file__).with_name("train_hf.py")
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0  # seconds: importing torch and deepspeed twice takes half a minute on a busy machine
+EXTENSIONS = Path(sys.prefix) / "extensions"
+ENVIRONMENT = {
+    **os.environ, "DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
+    "TORCH_EXTENSIONS_DIR": str(EXTENSIONS), "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}",
+}  # fmt: skip
+TORCHRUN = [
+    sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0",
+    "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0",
+]  # fmt: skip
+BUSY = "import os\nos.sched_setaffinity(0, {1 % (os.cpu_count() or 1)})\nwhile os.getppid() != 1: pass"
 
 
 @dataclass
@@ -73,6 +83,18 @@ class Watched:
         self.until(f"iteration {least}", lambda: (self.run().get("iteration") or 0) >= least)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled() -> None:
+    """DeepSpeed compiles an extension on its first use, for a minute or several. One that was stopped in it leaves a
+    lock at which all later ones wait for ever.
+    """
+    for lock in EXTENSIONS.glob("*/lock"):
+        lock.unlink()
+    subprocess.run(
+        [*TORCHRUN, str(TRAIN), "--steps", "2"], env=ENVIRONMENT, check=True, timeout=900, capture_output=True
+    )
+
+
 @pytest.fixture
 def watch(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
     """Start a training with arguments of train.py, and a daemon on its log."""
@@ -80,15 +102,9 @@ def watch(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
 
     def start(*arguments: str, script: Path = TRAIN) -> Watched:
         log = (tmp_path / "train.log").open("wb")
-        environment = {
-            **os.environ, "DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
-            "TORCH_EXTENSIONS_DIR": f"{sys.prefix}/extensions",  # compiled once, not by each test
-            "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}",
-        }  # fmt: skip
         training = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0",
-             "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(script), *arguments],
-            stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+            [*TORCHRUN, str(script), *arguments],
+            stdout=log, stderr=subprocess.STDOUT, env=ENVIRONMENT, start_new_session=True,
         )  # fmt: skip
         daemon = subprocess.Popen(
             [sys.executable, "-m", "monitor", "run", "--listen", "127.0.0.1:0", "--set", f"state_dir={tmp_path}/state",
@@ -191,16 +207,50 @@ def test_hf_trainer_is_followed(watch: Callable[..., Watched], tmp_path: Path, e
     assert watched.run()["train_iterations"] == 400
 
 
-@pytest.mark.parametrize(("slow", "cause"), [("data", "outside_timers"), ("rank", "communication")])
-def test_the_timers_say_what_became_slow(watch: Callable[..., Watched], slow: str, cause: str) -> None:
-    """A loader that sleeps is in no timer of DeepSpeed; of a slow rank the first one knows that it waits."""
-    watched = watch("--steps", "300", "--timers", "--slow", slow, "--slow-from", "60", "--slow-by", "0.1")
-    watched.step(59)
+def slowdown(watched: Watched, what: str, patience: float = PATIENCE) -> dict[str, Any]:
+    """The slowdown, once its cause is told."""
 
     def told() -> dict[str, Any] | None:
         found = [item for item in watched.get("api/v1/incidents")["incidents"] if item["incident"] == "slowdown"]
         return next((item for item in found if item["evidence"].get("cause") != "unknown"), None)
 
-    incident, waited = watched.until("slowdown", told, 60)
-    print(f"slow {slow}: told {waited:.1f} s after the 59th iteration: {incident['summary']}")
-    assert incident["evidence"]["cause"] == cause
+    incident, waited = watched.until("slowdown", told, patience)
+    print(f"{what}: told after {waited:.1f} s: {incident['summary']}")
+    return dict(incident)
+
+
+@pytest.mark.parametrize("line", [("--timers",), ()], ids=["beside Megatron's line", "alone"])
+def test_a_data_loader_that_sleeps(watch: Callable[..., Watched], line: tuple[str, ...]) -> None:
+    """In no timer of DeepSpeed; where its engine alone prints steps, not in its samples per second either."""
+    watched = watch("--steps", "400", *line, "--slow", "data", "--slow-from", "60", "--slow-by", "0.2")
+    watched.step(59)
+    incident = slowdown(watched, "slow loader")
+    assert incident["evidence"]["cause"] == "outside_timers"
+    assert 59 <= incident["onset_iteration"] <= 62
+
+
+def test_a_busy_loop_beside_one_rank(watch: Callable[..., Watched]) -> None:
+    """Six processes that compute on the core of rank 1. The timers are those of rank 0, which waits for it."""
+    watched = watch("--steps", "600", "--timers", "--pin", "--seconds", "0.15")
+    watched.step(60)
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(6)]
+    try:
+        incident = slowdown(watched, "busy loops beside rank 1", 150)
+        assert incident["evidence"]["cause"] == "communication"
+        assert incident["onset_iteration"] >= 55
+        assert "bwd_allreduce" in incident["summary"]
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait(10)
+
+
+def test_a_slow_disk(watch: Callable[..., Watched], tmp_path: Path) -> None:
+    """DeepSpeed prints that a save begins and no end of it: the steps behind it tell."""
+    saves = ("--save", str(tmp_path / "saved"), "--save-every", "10")
+    watched = watch("--steps", "400", *saves, "--slow", "save", "--slow-from", "85")
+    watched.step(84)
+    incident = slowdown(watched, "slow disk")
+    assert incident["evidence"]["cause"] == "checkpoint"
+    assert incident["onset_iteration"] in (80, 90)
+    assert watched.run()["last_checkpoint_iteration"] >= 100

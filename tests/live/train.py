@@ -10,9 +10,58 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from typing import IO, Any
 
 import deepspeed
 import torch
+
+
+class SlowDisk:
+    """A file on a disk that takes so many bytes a second and no more."""
+
+    def __init__(self, file: IO[bytes], rate: float) -> None:
+        """`rate`: bytes a second."""
+        self.file, self.rate = file, rate
+
+    def write(self, data: Any) -> int:
+        """Write, at the disk's pace."""
+        time.sleep(len(data) / self.rate)
+        return self.file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the file's."""
+        return getattr(self.file, name)
+
+
+def save_slowly(rate: float) -> None:
+    """From here on whatever is saved goes to a slow disk."""
+    save = torch.save
+
+    def slow(state: Any, path: str, **options: Any) -> None:
+        with open(path, "wb") as file:
+            save(state, SlowDisk(file, rate), **options)
+
+    torch.save = slow
+
+
+class Work:
+    """Multiplications that take a rank some processor seconds while nothing else runs on its core."""
+
+    def __init__(self, seconds: float) -> None:
+        """Find out how many."""
+        self.matrix = torch.randn(192, 192) / 14
+        times = []
+        for _ in range(20):
+            began = time.thread_time()
+            self.multiply(20)
+            times.append(time.thread_time() - began)
+        self.rounds = max(1, round(seconds / (sorted(times)[10] / 20)))
+
+    def multiply(self, rounds: int) -> None:
+        """Work."""
+        x = self.matrix
+        for _ in range(rounds):
+            x = torch.tanh(x @ self.matrix)
 
 
 def main() -> None:
@@ -21,11 +70,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=0.2, help="sleep a step, so that steps are steady")
     parser.add_argument("--raise-at", type=int, default=0, help="raise an exception on rank 1 at this step")
-    parser.add_argument("--save", default="", help="directory for a checkpoint every 20 steps")
-    parser.add_argument("--slow", choices=("data", "rank"), help="what becomes slow: the loader, or rank 1's forward")
+    parser.add_argument("--save", default="", help="directory for checkpoints")
+    parser.add_argument("--save-every", type=int, default=20, help="steps")
+    parser.add_argument("--slow", choices=("data", "save"), help="what becomes slow: the loader, or the disk")
     parser.add_argument("--slow-from", type=int, default=40, help="step from which it is slow")
     parser.add_argument("--slow-by", type=float, default=0.1, help="seconds")
+    parser.add_argument("--disk", type=float, default=4e6, help="bytes a second of a slow disk")
     parser.add_argument("--timers", action="store_true", help="DeepSpeed's wall_clock_breakdown; the sleep is compute")
+    parser.add_argument("--pin", action="store_true", help="each rank computes, on a core of its own")
     parser.add_argument("--local_rank", type=int, default=0)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -47,16 +99,18 @@ def main() -> None:
     )
     rank = int(os.environ.get("RANK", "0"))
     print(f"***** Running training *****\n  Total optimization steps = {options.steps}", flush=True)
-    pause = [0.0]
-    if options.timers:
-        model.register_forward_pre_hook(lambda *_: time.sleep(pause[0]))
+    if options.pin:
+        os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
+        work = Work(options.seconds)
+        model.register_forward_pre_hook(lambda *_: work.multiply(work.rounds))
+    elif options.timers:
+        model.register_forward_pre_hook(lambda *_: time.sleep(options.seconds))
     for step in range(1, options.steps + 1):
         slow = options.slow if step >= options.slow_from else None
         began = time.monotonic()
         x = torch.randn(4, 256)
         if slow == "data":
             time.sleep(options.slow_by)
-        pause[0] = options.seconds + (options.slow_by if slow == "rank" and rank == 1 else 0.0)
         loss = torch.nn.functional.mse_loss(engine(x), x)
         engine.backward(loss)
         engine.step()
@@ -74,7 +128,9 @@ def main() -> None:
             print(f" {' | '.join(fields)} |", flush=True)
         if options.raise_at == step and rank == 1:
             raise ValueError("a label is out of range")
-        if options.save and step % 20 == 0:
+        if slow == "save" and step == options.slow_from:
+            save_slowly(options.disk)
+        if options.save and step % options.save_every == 0:
             engine.save_checkpoint(options.save, tag=f"global_step{step}")
 
 

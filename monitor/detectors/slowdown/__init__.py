@@ -24,6 +24,7 @@ from monitor.run.state import RunState
 from monitor.run.step import Step
 from monitor.statistics import levels
 from monitor.statistics.levels import Level
+from monitor.statistics.median import median
 
 __all__ = [
     "DETECTOR", "NAME", "OVER_NORMAL", "Memory", "Segment", "SlowdownSettings", "before_hang", "check", "over_normal",
@@ -48,6 +49,8 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
     if memory.saves_seen != state.checkpoints.saves:  # a save ends a batch: these are the steps after it
         memory.saves_seen, before = state.checkpoints.saves, memory.slow_saves
         seconds = None if memory.reference is None else math.exp(memory.reference)
+        if state.between.usual:  # DeepSpeed's own figures leave out what lies between its steps
+            seconds = median(state.between.usual)
         memory.slow_saves = saves.watch(before, state.checkpoints.took, seconds, steps[0].at, settings.threshold)
         changed = memory.slow_saves is not before
     for place, step in enumerate(steps):

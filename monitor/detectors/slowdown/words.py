@@ -7,7 +7,7 @@ from typing import Any
 
 from monitor.detectors.base import Verdict, duration, percent
 from monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
-from monitor.run.breakdown import outside, saves, words
+from monitor.run.breakdown import advice, outside, saves, words
 from monitor.run.derived import batch_size
 from monitor.run.state import RunState
 
@@ -45,7 +45,10 @@ def slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSett
         parts += [_nodes_of(memory), _clocks_of(memory, shift, evidence)]
     found = memory.window.found
     if found is not None or "cause" not in evidence:
-        parts += [words.sentence(found), words.look(found)]
+        dialect = state.dialect
+        parts.append(advice.no_timers(dialect) if found is None else words.sentence(found))
+        apart = found is not None and found.cause == "communication"
+        parts.append(words.look(found) + (advice.of_ranks(dialect) if apart else ""))
         evidence.update(words.evidence(found, memory.window.before))
     return Verdict(
         NAME,

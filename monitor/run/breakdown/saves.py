@@ -1,7 +1,8 @@
 """Saves that take longer than they did: time that no iteration line shows where the loop stops its clock around them.
 
 How long a save takes varies by far more than an iteration does. A level of saves has risen when the last three took
-longer than each one before, by a third at least, and the run as a whole loses what a slowdown would be told for.
+longer than each one before, by a third at least, and lie nearer to the new level than to the old one, and the run as a
+whole loses what a slowdown would be told for.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def watch(
     base, level = median(took[:-_LAST]), median(took[-_LAST:])
     every = median([later - earlier for earlier, later in pairwise(iterations)])
     lost = (level - base) / (every * seconds + base) if every > 0 else 0.0
-    if lost < threshold or min(took[-_LAST:]) < _LONGER * max(took[:-_LAST]):
+    if lost < threshold or min(took[-_LAST:]) < max(_LONGER * max(took[:-_LAST]), (base + level) / 2):
         return None
     return SlowSaves(iterations[-_LAST], at, base, level, lost)
 

@@ -7,10 +7,6 @@ from typing import Any
 from monitor.run.breakdown.attribution import Attribution, Cause
 from monitor.run.breakdown.profile import OUTSIDE, WHOLE, Profile
 
-NO_TIMERS = (
-    "the log prints no timers that would tell why: at the next restart --timing-log-level 2 (Megatron) or "
-    '"wall_clock_breakdown": true (DeepSpeed)'
-)
 _PART = {
     "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",
     "rollout": "generation (rollout)", "reward": "scoring (rewards, advantages)",
@@ -23,8 +19,7 @@ _LOOK: dict[Cause, str] = {
     "slow_rank": "look for one slow GPU or node (clocks, ECC, temperature); exclude it at the next restart",
     "data": "look at the file system of the training data, at its workers and the host's memory",
     "network": "look at the network: link errors, other jobs on the same switches",
-    "communication": "look at the network and for one slow GPU or node that the others wait for; --timing-log-option "
-    "minmax tells which",
+    "communication": "look at the network and for one slow GPU or node that the others wait for",
     "optimizer": "look at the host's memory, offloading and the file system under it",
     "rollout": "look at the length of the responses, the generation engines' batch and cache, and for one that is slow",
     "reward": "look at the reward model or the service that scores, and at its queue",
@@ -43,10 +38,8 @@ _SCOPE = {
 }
 
 
-def sentence(found: Attribution | None) -> str:
+def sentence(found: Attribution) -> str:
     """What took the added time: `92 % of it in the data loader on all ranks (batch-generator 0.02 s, now 0.23 s)`."""
-    if found is None:
-        return NO_TIMERS
     if not found.part:
         return _unexplained(found)
     words = f"{min(100.0, 100 * found.share):.0f} % of it in {_PART.get(found.part, found.part)}"
