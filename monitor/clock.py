@@ -54,11 +54,14 @@ class SteadyClock:
     the wall clock.
     """
 
-    def __init__(self, clock: Clock, offset: float = 0.0) -> None:
-        """`offset`: that of the process before."""
+    def __init__(self, clock: Clock, offset: float = 0.0, since: float = float("-inf")) -> None:
+        """`offset` and `since`: that of the process before, and the last instant that it saved. Where the wall clock is
+        behind both, it was set back meanwhile: how long no process ran is unknown then, and counts as no time.
+        """
         self._clock = clock
-        self._begin = clock.wall() - offset - clock.monotonic()
-        self.offset = offset
+        wall = clock.wall()
+        self.offset = min(offset, wall - since)
+        self._begin = wall - self.offset - clock.monotonic()
 
     def now(self) -> float:
         """The instant."""

@@ -46,7 +46,8 @@ class LiveCore:
         positions: dict[str, Position] = {}
         if saved is not None:
             positions = self.core.restore(saved)
-            self._steady = SteadyClock(self.clock, saved.wall_offset)
+            self._steady = SteadyClock(self.clock, saved.wall_offset, saved.at)
+            self.core.wall_offset = self._steady.offset
         self._follow(positions)
 
     def stop(self, seconds: float) -> None:

@@ -56,6 +56,11 @@ class Saved:
         """By source, for the follower to prove."""
         return {name: source.position for name, source in self.sources.items()}
 
+    @property
+    def at(self) -> float:
+        """The last instant in here."""
+        return max((source.saved_at for source in self.sources.values()), default=float("-inf"))
+
     def claim_source(self, name: str) -> SavedSource | None:
         """It goes on: it is no longer waiting here."""
         return self.sources.pop(name, None)
