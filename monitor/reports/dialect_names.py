@@ -29,7 +29,7 @@ _GUESSES: tuple[tuple[str, str], ...] = (
     (r"global.?batch|^gbs$|^bsz$", "global_batch_size"),
     (r"tflop", "tflops"),
     (r"^mfu|/mfu", "mfu"),
-    (r"elapsed", "elapsed_seconds"),
+    (r"elapsed|^(?:train|total|run|wall)(?:ing)?_?time$", "elapsed_seconds"),
     (r"data.*time|time.*data|fetch|^eta$|remaining|train_wall|^wall|cpu|host", ""),
     (r"(?:step|iter).*(?:time|sec|ms)|(?:time|sec|ms).*(?:step|iter)|^seconds?$|^sec$|^dt$|^time$",
      "seconds_per_iteration"),
@@ -53,7 +53,7 @@ def guess(name: str, value: str) -> str | None:
     if is_step(name):
         return None
     target = next((target for pattern, target in _GUESSES if re.search(pattern, small)), "")
-    if target == "seconds_per_iteration":
+    if target in ("seconds_per_iteration", "elapsed_seconds"):
         milliseconds = re.search(r"(?:^|[_( ])ms\b|_ms$|\(ms\)", small) or re.search(r"\d[ ]?ms\b", value)
         return f"{target} ms" if milliseconds else target
     if target in _MEMORY:

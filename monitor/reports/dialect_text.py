@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from monitor.reports.dialect_names import guess
 from parsers.declared.compiled import rules_of
@@ -36,7 +38,7 @@ class Proposal:
     step: str
     pairs: Sequence[tuple[str, str]]
     prefix: str
-    samples: Sequence[str]
+    texts: Sequence[str]
     why: str
     seen: int
     indent: str = " "
@@ -50,12 +52,20 @@ class Proposal:
         taken: set[str] = set()
         for name, value in self.pairs:
             target = "step" if name == self.step else guess(name, value)
-            if target is None or (target in taken and target != "losses"):
+            if target is None or (target in taken and target != "losses") or not self._grows(name, target):
                 unknown.append(name)
             else:
                 taken.add(target)
                 fields[name] = target
         return fields, unknown
+
+    def _grows(self, name: str, target: str) -> bool:
+        """Whether a time since the start grows, as it must; of any other value nothing is asked."""
+        if not target.startswith("elapsed_seconds"):
+            return True
+        pattern = re.compile(re.escape(name) + r"['\"]?[ ]*[:= ][ ]*['\"]?([\d.]+)")
+        found = [float(match[1]) for text in self.texts if (match := pattern.search(text))]
+        return all(before < after for before, after in pairwise(found))
 
     @property
     def score(self) -> int:
@@ -74,7 +84,7 @@ class Proposal:
     @property
     def sample(self) -> str:
         """The last such line, with those below it."""
-        return "\n".join((self.samples[-1], *self.below))
+        return "\n".join((self.texts[-1], *self.below))
 
 
 def tried(name: str, proposal: Proposal) -> dict[str, object]:
@@ -93,7 +103,7 @@ def tried(name: str, proposal: Proposal) -> dict[str, object]:
     except ValueError:
         return {}
     gives: dict[str, object] = {}
-    for text in (*(() if proposal.below else proposal.samples[:-1]), proposal.sample):
+    for text in (*(() if proposal.below else proposal.texts[-3:-1]), proposal.sample):
         events = [to_fields(entry.event) for entry in read(Sample(line=text), memo)]
         steps = [event for event in events if event["event"] == "iteration"]
         if len(steps) != 1:

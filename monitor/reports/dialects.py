@@ -20,7 +20,7 @@ from parsers.engine.prefixes import strip_prefixes
 from parsers.events import ANSI
 
 _NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?[KMBT]?")
-_DAY = r"\d{4}[-/]\d\d[-/]\d\d[ T]|\d\d/\d\d/\d{4} |\d\d[-/]\d\d "
+_DAY = r"\d{4}[-/]\d\d[-/]\d\d[ T,]|\d\d/\d\d/\d{4} |\d\d[-/]\d\d "
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?"
 _TIME = re.compile(rf"(?:{_DAY}){_CLOCK}(?:Z|[-+]\d\d:?\d\d)?")
 _NO_NUMBER = re.compile(rf"(?:{_DAY})?\b{_CLOCK}")
@@ -161,7 +161,7 @@ def _options(shape: Shape) -> Iterator[Proposal]:
     growing = _NUMBER.match(body, start) if start >= 0 else None
     if growing is None:
         return
-    common: dict[str, Any] = {"prefix": prefix, "samples": shape.texts[-3:], "why": shape.why, "seen": shape.seen}
+    common: dict[str, Any] = {"prefix": prefix, "texts": shape.texts, "why": shape.why, "seen": shape.seen}
     if shape.below:
         indent = shape.below[0][: len(shape.below[0]) - len(shape.below[0].lstrip())]
         mark, _, inside = _mark(body, growing)

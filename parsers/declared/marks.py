@@ -30,7 +30,7 @@ _MOST_PLACES = 64  # of a line in which a mark that may stand anywhere is looked
 _LEAST_ANCHOR = 3
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _TIME = (
-    rf"\d{{4}}-\d\d-\d\d[ T]{_CLOCK}(?:Z|[-+]\d\d:?\d\d)?|\d{{4}}/\d\d/\d\d {_CLOCK}"
+    rf"\d{{4}}-\d\d-\d\d[ T,]{_CLOCK}(?:Z|[-+]\d\d:?\d\d)?|\d{{4}}/\d\d/\d\d {_CLOCK}"
     rf"|\d\d/\d\d/\d{{4}} {_CLOCK}|\d\d[-/]\d\d {_CLOCK}"
 )
 _BAR = r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|"

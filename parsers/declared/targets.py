@@ -115,6 +115,8 @@ def _iso(text: str) -> str | None:
         return f"{text[6:10]}-{text[0:2]}-{text[3:5]}T{text[11:]}"
     if text[2:3] == "-":  # `05-31 10:00:00`
         return f"--{text.replace(' ', 'T', 1)}"
+    if text[10:11] == ",":  # `2025-05-31,10:00:00`
+        text = f"{text[:10]} {text[11:]}"
     return iso_time(text) if _MICRO.match(text) else None
 
 

@@ -211,6 +211,16 @@ def test_a_proposal_works_as_it_stands(form: str, gnorm: float | None) -> None:
     assert (last.lm_loss, last.grad_norm, last.seconds_per_iteration) == (3.86, gnorm, 0.7405)
 
 
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_time_since_the_start_grows(grows: bool) -> None:
+    """`train_time` may be that or a step's; which it is its values tell."""
+    form = "step:{}/500 train_loss:3.5 train_time:{}ms step_avg:90.5ms\n"
+    text = "".join(form.format(n, 90 * n if grows else 90) for n in range(1, 41))
+    proposal = proposed(text.encode().splitlines(keepends=True), "guessed")
+    assert proposal is not None
+    assert ("'train_time': elapsed_seconds ms" in proposal) == grows
+
+
 def test_steps_that_begin_anew_each_epoch() -> None:
     """... count on, where the line names the epoch."""
     form = "INFO Epoch [{}][{:>3}/100]  loss: 3.{}  time: 0.7405\n"
