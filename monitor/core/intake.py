@@ -11,6 +11,7 @@ from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.follow.messages import (
     CaughtUp,
+    Copied,
     Data,
     Gone,
     Message,
@@ -64,12 +65,14 @@ class Intake:
         if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
             self._watched.changed = True
 
-    def _of_source(self, source: Source, message: Data | Restarted | CaughtUp | Gone, now: float) -> None:
+    def _of_source(self, source: Source, message: Data | Restarted | Copied | CaughtUp | Gone, now: float) -> None:
         match message:
             case Data():
                 self._data(source, message, now)
             case Restarted():
                 self._restarted(source, message, now)
+            case Copied():
+                source.marker.feed(message)
             case CaughtUp():
                 self._caught_up(source, now)
             case Gone():

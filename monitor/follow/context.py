@@ -7,15 +7,19 @@ import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from monitor.follow.content import Verified, verify
+from monitor.follow.formers import Formers
 from monitor.follow.messages import Fingerprint, Position, SourceId
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.settings import FollowSettings
 
-_FORMER_FILES = 4096  # bounds the memory; a file rotated that long ago has long been compressed or deleted
+if TYPE_CHECKING:
+    from monitor.follow.source import Source
+
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, fill the interval evenly however many there are
 
 
@@ -28,15 +32,13 @@ class Changed(Exception):  # noqa: N818 - a finding
 
 
 class Registry:
-    """Claims on files (device and inode); files left behind and to be resumed (by inode). Any thread may ask."""
+    """Claims on files (device and inode); files to be resumed (by inode). Any thread may ask."""
 
-    def __init__(self, former: Iterable[Fingerprint] = ()) -> None:
+    def __init__(self, resume: Mapping[SourceId, Position]) -> None:
+        self.formers = Formers(resume)
         self._lock = threading.Lock()
         self._claims: dict[tuple[int, int], SourceId] = {}
-        self._former: OrderedDict[int, Fingerprint] = OrderedDict()
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
-        for one in former:
-            self.remember(one)
 
     def claim(self, identity: tuple[int, int], source: SourceId) -> bool:
         """True if the file is this source's to read."""
@@ -64,19 +66,6 @@ class Registry:
         """The source has begun, or has given up: what it did not resume is free."""
         with self._lock:
             self._reserved = {inode: one for inode, one in self._reserved.items() if one[0] != source}
-
-    def remember(self, former: Fingerprint) -> None:
-        """The file was read up to there and left."""
-        with self._lock:
-            self._former.pop(former.inode, None)
-            self._former[former.inode] = former
-            while len(self._former) > _FORMER_FILES:
-                self._former.popitem(last=False)
-
-    def former(self, inode: int) -> Fingerprint | None:
-        """What was read of a file with that inode, if it was left. To be verified: inodes are used again."""
-        with self._lock:
-            return self._former.get(inode)
 
 
 class Descriptors:
@@ -142,8 +131,12 @@ class Context:
     registry: Registry
     is_local: Callable[[int], bool]
     """By st_dev: may one look at the size be believed?"""
-    mount: str = ""
+    mount: str
     """Its mount point."""
+    followed: Callable[[str], Source | None]
+    """Who follows a path of this mount."""
+    hasten: Callable[[Source, float], None]
+    """Have it looked at in the next pass."""
     spread_seconds: float = 0.0
     """Time in which every file of the mount can be looked at once within the budget of looks."""
     stats: int = 0
@@ -201,23 +194,6 @@ class Context:
         except OSError:
             self.descriptors.discard(descriptor)
             raise
-
-    def find_renamed(self, path: str, mark: Fingerprint) -> tuple[int, os.stat_result, Verified] | None:
-        """The file of the mark under another name beside `path`: what a rename while nobody looked left unread."""
-        directory, _, name = self.os_layer.realpath(path).rpartition("/")
-        try:
-            entries = list(self.os_layer.scandir(directory or "/"))
-        except FileNotFoundError:
-            return None
-        for entry in entries:
-            if entry.inode != mark.inode or entry.name == name or entry.kind != "file":
-                continue
-            descriptor = self.descriptors.open(f"{directory}/{entry.name}")
-            verified = self.verify(descriptor, mark)
-            if not verified.problem:
-                return descriptor, self.os_layer.fstat(descriptor), verified
-            self.descriptors.discard(descriptor)
-        return None
 
     def count_error(self, error: OSError) -> None:
         """For the metrics, by name: ESTALE and its like; the number if it has no name here."""

@@ -7,14 +7,14 @@ an offset: the last 4 KiB, and the tails of the last line ends that lie before t
 from __future__ import annotations
 
 from monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
-from monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
+from monitor.follow.messages import Copied, Data, Fingerprint, Opened, Position, Restarted
 
 _WINDOW_BYTES = 4096  # covers every unfinished line but the very long ones, at 4 MiB for 1,000 sources
 # Small pieces are looked at together: when they are as many bytes, or when somebody asks.
 _LINE_ENDS = 4  # a line end stays the last one until the next: older ones serve callers that lag a few chunks behind
-FORMER_FILES = 512
+FORMER_FILES = 16_384
 """Files left behind that are remembered per source, by 152 bytes of state each: where a pattern finds them too, a
-restart would read again those that are forgotten."""
+restart would read again those that are forgotten. A log that is rotated every hour is there after 682 days."""
 
 
 class Marker:
@@ -27,7 +27,7 @@ class Marker:
         self._former: tuple[Fingerprint, ...] = ()
         self._begin(0, b"", b"")
 
-    def feed(self, message: Opened | Data | Restarted) -> None:
+    def feed(self, message: Opened | Data | Restarted | Copied) -> None:
         """Take one message of the source."""
         if isinstance(message, Data):
             offset, data = message.offset, message.data
@@ -39,13 +39,16 @@ class Marker:
                 self._feed_data(offset, data)
             self.fed_to = offset + len(data)
             return
+        if isinstance(message, Copied):
+            self._leave(message.former)
+            return
         self._device, self._inode = message.device, message.inode
         if isinstance(message, Opened):
             self._former = message.position.former if message.position else self._former
             self._begin(message.offset, message.head, message.tail)
         else:
             if message.former is not None:
-                self._former = (*self._former, message.former)[-FORMER_FILES:]
+                self._leave(message.former)
             self._begin(0, b"", b"")
 
     def position(self, offset: int) -> Position:
@@ -59,6 +62,9 @@ class Marker:
         return Position(
             self._device, self._inode, len(head), digest(head), offset, len(tail), digest(tail), self._former
         )
+
+    def _leave(self, former: Fingerprint) -> None:
+        self._former = (*self._former, former)[-FORMER_FILES:]
 
     def _begin(self, offset: int, head: bytes, tail: bytes) -> None:
         self._head = head

@@ -93,6 +93,14 @@ class Restarted(Struct, frozen=True):
     at: float = 0.0
 
 
+class Copied(Struct, frozen=True):
+    """A file beside holds only what this source delivered, and is not read: to be remembered with the source."""
+
+    source: SourceId
+    former: Fingerprint
+    at: float
+
+
 class CaughtUp(Struct, frozen=True):
     """The content was read to its end for the first time."""
 
@@ -166,7 +174,7 @@ class Scanned(Struct, frozen=True):
     """Why the mode is not the one that the file system allows; empty if it is."""
 
 
-Message: TypeAlias = Opened | Data | Restarted | CaughtUp | Unreadable | Readable | Gone | Unheard | Scanned
+Message: TypeAlias = Opened | Data | Restarted | Copied | CaughtUp | Unreadable | Readable | Gone | Unheard | Scanned
 
 
 def source_id(path: str) -> SourceId:

@@ -44,6 +44,7 @@ class MountReader:
         """The last pass left something to be done at once: a walk, or more to read."""
         self._shared = shared
         self._settings = settings = shared.settings
+        self._schedule = Schedule()
         self._context = Context(
             shared.os_layer,
             settings,
@@ -51,9 +52,10 @@ class MountReader:
             shared.registry,
             lambda device: shared.table.is_local(device, mount),
             mount.point,
+            lambda path: self.sources.get(source_id(path)),
+            self._schedule.hasten,
         )
         self._jobs: tuple[Job, ...] = ()
-        self._schedule = Schedule()
         self._listings: Listings | None = None
         self._walk: Walk | None = None
         self._steps: Iterator[Step] = iter(())
@@ -145,7 +147,7 @@ class MountReader:
         except Exception as error:  # noqa: BLE001 - the boundary of a file
             _log.exception("source=%r put aside: the monitor's own code failed at it", source.path)
             source.leave()
-            source.failed, source.more, source.due_at = True, False, float("inf")
+            source.failed, source.due_at = True, float("inf")
             reason = f"the monitor's own code failed at it ({type(error).__name__})"
             yield Unreadable(source.source, None, reason, clock.wall())
 
@@ -267,7 +269,7 @@ class Readers:
     def __init__(self, resume: Mapping[SourceId, Position], settings: FollowSettings, os_layer: OsLayer) -> None:
         self.settings = settings
         self.os_layer = os_layer
-        self.registry = Registry(former for position in resume.values() for former in position.former)
+        self.registry = Registry(resume)
         self.table = Mounts([])
         """The mounts now."""
         self.points: frozenset[str] = frozenset()

@@ -12,7 +12,7 @@ import pytest
 
 from monitor.clock import ManualClock
 from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Message, Opened, Position, Restarted, Scanned
+from monitor.follow.messages import Copied, Data, Message, Opened, Position, Restarted, Scanned
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Watch
@@ -160,6 +160,8 @@ class Rig:
                 hole = 0
             text.extend(bytes(hole))
             text.extend(message.data)
+            self.markers[message.source].feed(message)
+        elif isinstance(message, Copied):
             self.markers[message.source].feed(message)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from monitor.follow.content import HEAD_BYTES, TAIL_BYTES, Content, digest, first_unfilled, text_end
 from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Fingerprint, Opened, Restarted
+from monitor.follow.messages import Data, Fingerprint, Opened, Position, Restarted
 from monitor.follow.patterns import looks_binary
 
 
@@ -144,16 +144,18 @@ def test_marker_far_back_keeps_the_offset():
 
 
 def test_marker_over_a_resume_and_a_rotation():
-    """The head goes on growing after a resume, and files left behind are listed, the last 512."""
+    """The head goes on growing after a resume, and files left behind are listed, the last 16,384."""
     marker = Marker()
     marker.feed(Opened("s", "/s", None, 0, 0.0, True, offset=4, device=1, inode=2, head=b"abc\n", tail=b"abc\n"))
     marker.feed(Data("s", 4, b"def\n", 0.0, 0.0, 0))
     assert marker.position(8).head_hash == digest(b"abc\ndef\n")
     assert marker.position(8).tail_hash == digest(b"abc\ndef\n")
-    for inode in range(514):
-        marker.feed(Restarted("s", "rotated", "", 1, inode, former=Fingerprint(1, inode, 0, "", 0, 0, "")))
-    assert [former.inode for former in marker.position(0).former] == list(range(2, 514))
-    assert marker.position(0).inode == 513
+    former = [Fingerprint(1, inode, 0, "", 0, 0, "") for inode in range(16_386)]
+    marker.feed(Opened("s", "/s", Position(1, 2, 0, "", 0, 0, "", tuple(former[:16_384])), 0, 0.0, True))
+    for one in former[-2:]:
+        marker.feed(Restarted("s", "rotated", "", 1, one.inode, former=one))
+    assert [former.inode for former in marker.position(0).former] == list(range(2, 16_386))
+    assert marker.position(0).inode == 16_385
 
 
 def test_marker_over_a_hole():

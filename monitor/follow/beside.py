@@ -1,0 +1,187 @@
+"""What lies beside a log and is, or was, its own: under the name that a rotation gave it, or as a copy that was made
+before it was cut (copytruncate).
+
+Names only say where to look; contents prove. The one exception are the files of rotations that came and went between
+two looks (`passed_by`): nobody has read a byte of them, so their names, inodes and times must do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from monitor.follow.content import ENOUGH_BYTES, TAIL_BYTES, Content, Verified, digest, is_strong
+from monitor.follow.context import Changed, Context
+from monitor.follow.messages import Fingerprint
+from monitor.follow.os_layer import Entry
+from monitor.follow.patterns import may_be_log
+
+_SEPARATORS = re.compile(r"[-._~ ]+")
+_PIECES = 12  # of a name, from its end: to drop any of them gives 90 names to look for
+_LOOKED_AT = 64  # files beside a log that are opened in search of its copy
+
+
+def renamed(context: Context, path: str, mark: Fingerprint) -> tuple[int, os.stat_result, Verified] | None:
+    """The file of the mark under another name beside `path`: what a rename while nobody looked left unread."""
+    for name, entry in _files(context, path):
+        if entry.inode != mark.inode:
+            continue
+        descriptor = context.descriptors.open(name)
+        verified = context.verify(descriptor, mark)
+        if not verified.problem:
+            return descriptor, context.os_layer.fstat(descriptor), verified
+        context.descriptors.discard(descriptor)
+    return None
+
+
+class Copy(NamedTuple):
+    """A file that holds what was read of a log before it was cut: `mark` says how much of it."""
+
+    mark: Fingerprint
+    opened: tuple[int, os.stat_result, Verified] | None
+    """Where it may hold more than was read. None: it holds less, so that all of it was read."""
+
+
+def copy_of(context: Context, path: str, mark: Fingerprint, head: bytes = b"", recent: bytes = b"") -> Copy | None:
+    """The copy of what `path` held before it was cut. `head` and `recent`: the first and the last bytes read of it."""
+    shorter: list[Fingerprint] = []
+    longest: tuple[int, os.stat_result, Verified] | None = None
+    for name, _ in made_of(context, path) if is_strong(mark) else ():
+        descriptor = context.descriptors.open(name)
+        status = context.os_layer.fstat(descriptor)
+        verified = context.verify(descriptor, mark)
+        if not verified.problem and (longest is None or longest[1].st_size < status.st_size):
+            if longest is not None:
+                context.descriptors.discard(longest[0])
+            longest = descriptor, status, verified
+            continue
+        less = _shorter(context, descriptor, status, mark.offset, head, recent)
+        context.descriptors.discard(descriptor)
+        if less is not None:
+            shorter.append(less)
+    if longest is not None:
+        return Copy(_at(mark, longest[1]), longest)
+    return Copy(max(shorter, key=lambda one: one.offset), None) if shorter else None
+
+
+def is_part_of_file(context: Context, descriptor: int, size: int, path: str, seen: os.stat_result) -> bool:
+    """As `is_part_of`, of a file that need not have been read."""
+    return is_part_of(context, descriptor, size, path, Content(seen.st_dev, seen.st_ino, seen.st_size))
+
+
+def is_part_of(context: Context, descriptor: int, size: int, path: str, content: Content) -> bool:
+    """Is all that the open file holds what was read at `path`?"""
+    if not ENOUGH_BYTES <= size <= content.offset:
+        return False
+    if not context.pread(descriptor, TAIL_BYTES, 0).startswith(content.head[: min(TAIL_BYTES, size)]):
+        return False
+    try:
+        known = context.open_as(path, content.identity)
+    except (Changed, OSError):  # it cannot be told
+        return False
+    same = begins_as(context, descriptor, size, known)
+    context.descriptors.discard(known)
+    return same
+
+
+def begins_as(context: Context, descriptor: int, size: int, known: int) -> bool:
+    """Do the two open files agree that far? Looked at: the begin, the middle and the end."""
+    count = min(TAIL_BYTES, size)
+    places = [0, (size - count) // 2, size - count]
+    read = context.os_layer.pread
+    with contextlib.suppress(OSError):
+        return size >= ENOUGH_BYTES and all(
+            read(known, count, place) == read(descriptor, count, place) for place in places
+        )
+    return False
+
+
+def made_of(context: Context, path: str) -> list[tuple[str, int]]:
+    """The files beside `path` whose names are made from its own, with their inodes."""
+    own = os.path.basename(path)
+    return [(name, entry.inode) for name, entry in _files(context, path) if own in made_from(entry.name)][:_LOOKED_AT]
+
+
+def rotations(context: Context, path: str) -> dict[int, str]:
+    """The paths of files beside `path` that are named as rotations name them, by inode."""
+    named = _rotated(os.path.basename(path))
+    return {entry.inode: name for name, entry in _files(context, path) if named.fullmatch(entry.name)}
+
+
+def passed_by(
+    context: Context, path: str, known: frozenset[int] | None, written: float, read: set[int]
+) -> list[tuple[str, os.stat_result]]:
+    """Files that may have stood at `path` after the one written last at `written`, rotated away unread; oldest first.
+
+    `known`: the inodes that lay beside it before; None if nobody looked, then it must have been renamed since it was
+    written. `read`: inodes of what was read. Risk left: without `known` a file that is written under such a name of its
+    own, and whose mode was changed since, is taken for one.
+    """
+    found: list[tuple[str, os.stat_result]] = []
+    for inode, name in rotations(context, path).items():
+        if inode in read or (known is not None and inode in known):
+            continue
+        try:
+            status = context.stat(name)
+        except FileNotFoundError:
+            continue
+        renamed_since = status.st_ctime > status.st_mtime
+        if status.st_mtime >= written and status.st_size and (known is not None or renamed_since):
+            found.append((name, status))
+    return sorted(found, key=lambda one: (one[1].st_mtime, one[1].st_ctime, one[1].st_ino))
+
+
+@functools.lru_cache(maxsize=4096)
+def made_from(name: str) -> frozenset[str]:
+    """The names of which this one may have been made: with a piece put before, into or behind them."""
+    cuts = [(one.start(), one.end()) for one in _SEPARATORS.finditer(name)][-_PIECES:]
+    behind = {name[:start] for start, _ in cuts}
+    before = {name[end:] for _, end in cuts}
+    within = {name[:start] + name[later:] for start, _ in cuts for later, _ in cuts if start < later}
+    return frozenset((behind | before | within) - {"", name})
+
+
+@functools.lru_cache(maxsize=4096)
+def _rotated(base: str) -> re.Pattern[str]:
+    """main.log.1  main.log-20261121  main-20261121.log  main.log.old"""
+    number = r"[-._](?:\d[-._:T\d]{0,40}|(?:old|bak|prev|copy)[-. \d]{0,9})"
+    stem, dot, extension = base.rpartition(".")
+    if not stem:
+        return re.compile(re.escape(base) + number)
+    return re.compile(f"{re.escape(base)}{number}|{re.escape(stem)}{number}{re.escape(dot + extension)}")
+
+
+def _files(context: Context, path: str) -> Iterator[tuple[str, Entry]]:
+    """The files beside a log that may be logs, with their paths."""
+    directory, _, own = context.os_layer.realpath(path).rpartition("/")
+    try:
+        entries = list(context.os_layer.scandir(directory or "/"))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.name != own and entry.kind == "file" and may_be_log(entry.name, in_tree=False):
+            yield f"{directory}/{entry.name}", entry
+
+
+def _shorter(
+    context: Context, descriptor: int, status: os.stat_result, offset: int, head: bytes, recent: bytes
+) -> Fingerprint | None:
+    """A copy that was made before the last lines came: it ends within what was read last."""
+    size, head = status.st_size, head[: status.st_size]
+    end = len(recent) - (offset - size)
+    if not ENOUGH_BYTES <= end < len(recent) or context.pread(descriptor, len(head), 0) != head:
+        return None
+    tail = recent[max(0, end - TAIL_BYTES) : end]
+    if context.pread(descriptor, len(tail), size - len(tail)) != tail:
+        return None
+    return Fingerprint(status.st_dev, status.st_ino, len(head), digest(head), size, len(tail), digest(tail))
+
+
+def _at(mark: Fingerprint, status: os.stat_result) -> Fingerprint:
+    return Fingerprint(
+        status.st_dev, status.st_ino, mark.head_bytes, mark.head_hash, mark.offset, mark.tail_bytes, mark.tail_hash
+    )

@@ -1,0 +1,145 @@
+"""A file that a path is met with for the first time: what of it is still to be read.
+
+At the position of the state file; else with that position's file, renamed beside the path; else what no other name has
+delivered.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from monitor.follow.beside import begins_as, copy_of, is_part_of, made_from, made_of, renamed
+from monitor.follow.content import ENOUGH_BYTES, HEAD_BYTES, TAIL_BYTES, Content, is_strong, tail_of
+from monitor.follow.context import Context, Duplicate
+from monitor.follow.messages import Fingerprint, Position, SourceId, source_id
+
+_NO_ACCIDENT = 1 << 14  # bytes that two launches do not print alike: the times of a few iterations are among them
+
+
+class Met(NamedTuple):
+    """A file that was claimed and opened, and from where it is to be read."""
+
+    content: Content
+    descriptor: int
+    status: os.stat_result
+    position: Position | None = None
+    """What was proved of it."""
+
+
+def resumed(
+    context: Context, source: SourceId, path: str, seen: os.stat_result, position: Position
+) -> tuple[Met | None, str]:
+    """The file that the path names, if the position is true of it; else what speaks against it."""
+    identity = seen.st_dev, seen.st_ino
+    try:
+        descriptor = context.open_claimed(path, identity, source)
+    except Duplicate:
+        return None, "another source reads this file"
+    problem, head, tail = context.verify(descriptor, position)
+    if not problem and seen.st_ino != position.inode and not is_strong(position):
+        problem = f"inode {seen.st_ino} instead of {position.inode}"
+    if problem:
+        context.descriptors.discard(descriptor)
+        return None, problem
+    return Met(Content(*identity, position.offset, head, tail), descriptor, seen, position), ""
+
+
+def resumed_beside(context: Context, source: SourceId, path: str, position: Position) -> Met | None:
+    """The position's file, if it was renamed beside the path, or copied and cut, while nobody looked."""
+    found = renamed(context, path, position)
+    if found is None:
+        copy = copy_of(context, path, position)
+        found = copy.opened if copy is not None else None
+    if found is None:
+        return None
+    descriptor, status, (_, head, tail) = found
+    identity = status.st_dev, status.st_ino
+    if not context.registry.claim(identity, source):
+        context.descriptors.discard(descriptor)
+        return None
+    return Met(Content(*identity, position.offset, head, tail), descriptor, status, position)
+
+
+def unread(context: Context, source: SourceId, path: str, descriptor: int, seen: os.stat_result) -> Content:
+    """What there is to read in a file just claimed: all of it, or what another name has not delivered before.
+
+    Raises Duplicate, and gives the file back, if another source is about to resume it.
+    """
+    registry = context.registry
+    reserved = registry.reserved(seen.st_ino, source)
+    if reserved is not None and not context.verify(descriptor, reserved).problem:
+        context.descriptors.discard(descriptor)
+        registry.release((seen.st_dev, seen.st_ino), source)
+        raise Duplicate
+    formers = registry.formers
+    for former in (*formers.renamed(seen.st_ino, seen.st_size), *formers.copied(_originals(path), seen.st_size)):
+        problem, head, tail = context.verify(descriptor, former)
+        if not problem:
+            return Content(seen.st_dev, seen.st_ino, former.offset, head, tail)
+    return Content(seen.st_dev, seen.st_ino)
+
+
+class Held(NamedTuple):
+    """Why a file that nobody has read is not to be begun yet."""
+
+    original: SourceId
+    """The log that its name is made from."""
+    copied: bool
+    """It holds nothing but what that log has delivered. Else that log is being rotated, or was not looked at since, and
+    takes what is its own first."""
+    sure: bool = False
+    """No launch that says the same by accident."""
+
+
+def held_back(
+    context: Context, path: str, descriptor: int, seen: os.stat_result, now: float, since: float
+) -> Held | None:
+    """Of a file that was met `since`. A copy is held back while its log may be cut any moment, or where it is sure."""
+    wait = context.settings.copy_seconds
+    for name in _originals(path) if wait else ():
+        original = context.followed(name)
+        if original is None or not original.started:
+            continue
+        if (original.settling or original.looked_at < since) and now - since < wait:
+            context.hasten(original, now)
+            return Held(name, copied=False)
+        live, content = original.changed_since(now - wait), original.content
+        if seen.st_size < ENOUGH_BYTES and live and now - since < wait:  # a copy that has only begun
+            return Held(name, copied=False)
+        if content is not None and is_part_of(context, descriptor, seen.st_size, name, content):
+            older = seen.st_size < content.offset and seen.st_mtime <= original.written
+            sure = older or seen.st_size >= _NO_ACCIDENT
+            if sure or live:
+                return Held(name, copied=True, sure=sure)
+        if seen.st_size >= _NO_ACCIDENT and _is_part_of_left(context, name, descriptor, seen):
+            return Held(name, copied=True, sure=True)
+    return None
+
+
+def _is_part_of_left(context: Context, original: str, descriptor: int, seen: os.stat_result) -> bool:
+    """Is all that the open file holds in one that the original has read to its end and left beside it?"""
+    for name, inode in made_of(context, original):
+        if inode == seen.st_ino or not context.registry.formers.renamed(inode, seen.st_size):
+            continue
+        known = context.descriptors.open(name)
+        same = begins_as(context, descriptor, seen.st_size, known)
+        context.descriptors.discard(known)
+        if same:
+            return True
+    return False
+
+
+def whole(context: Context, descriptor: int, seen: os.stat_result) -> Fingerprint:
+    """The proof of all that an open file holds."""
+    head = context.pread(descriptor, min(HEAD_BYTES, seen.st_size), 0).partition(b"\0")[0]
+    start = max(0, seen.st_size - TAIL_BYTES)
+    tail = tail_of(context.pread(descriptor, seen.st_size - start, start))
+    return Content(seen.st_dev, seen.st_ino, seen.st_size, head, tail).fingerprint()
+
+
+def _originals(path: str) -> list[SourceId]:
+    """The logs that this file may be a copy of, by its name: beside it, or above (logrotate's olddir)."""
+    directory, _, name = path.rpartition("/")
+    above = directory.rpartition("/")[0]
+    return [source_id(f"{where}/{one}") for one in sorted(made_from(name)) for where in (directory, above)]

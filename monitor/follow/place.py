@@ -1,0 +1,52 @@
+"""Where a log lies: whether its directory is there, was removed, or belongs to a mount that is away."""
+
+from __future__ import annotations
+
+import os
+
+from monitor.follow.context import Context
+
+
+class Place:
+    """The directory of one path. A name is only believed absent in the directory that once held it."""
+
+    def __init__(self, path: str, context: Context) -> None:
+        self.directory = os.path.dirname(path)
+        self.missing = False
+        """It is not there, and no descriptor is held, so that the file is left to other names."""
+        self._path = path
+        self._context = context
+        self._device: int | None = None
+
+    def remember(self) -> None:
+        """The file is there: so is its directory."""
+        if self._device is None:
+            self._device = self._look().st_dev
+
+    def forget(self) -> None:
+        """Another file stands there, be it through a link to another directory."""
+        self._device = None
+
+    def shows_another_mount(self) -> bool:
+        """Is the directory there, but not the one that held the file? Raises FileNotFoundError if it is not there."""
+        device = self._look().st_dev
+        return self._device is not None and device != self._device
+
+    def removed(self, device: int) -> bool:
+        """The directory is not there. On a local disk it was removed, or renamed, where the nearest one above that is
+        there lies on the log's device; a mount that is away shows another. A server may forget a name for a while.
+        """
+        if not self._context.is_local(device):
+            return False
+        above = os.path.dirname(self.directory)
+        while True:
+            try:
+                return self._context.stat(above).st_dev == device
+            except FileNotFoundError:
+                if above == os.path.dirname(above):
+                    return False
+                above = os.path.dirname(above)
+
+    def _look(self) -> os.stat_result:
+        """The directory that holds the file itself, links followed."""
+        return self._context.stat(os.path.dirname(self._context.os_layer.realpath(self._path)))

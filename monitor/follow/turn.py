@@ -1,0 +1,215 @@
+"""From one file of a path to the next: the old one is read to its end first, then what came and went between two looks,
+then what the path names now.
+
+A file that was cut is, where its copy lies beside it, a file that was renamed: the rest of it stands in the copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Generator
+
+import msgspec
+
+from monitor.follow.beside import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
+from monitor.follow.content import Content, is_strong
+from monitor.follow.context import Changed, Context, Duplicate
+from monitor.follow.messages import Fingerprint, Gone, Message, Restarted, RestartReason, SourceId
+from monitor.follow.met import unread
+from monitor.follow.place import Place
+from monitor.follow.tail import Cut, Tail
+
+_TRIES_AT_OLD = 5  # failed reads of a rotated file before its rest is given up: the new one must not wait for ever
+
+
+class Left(Duplicate):
+    """The path names a file that is read under another name. `links`: names of the old file, None if it is lost."""
+
+    def __init__(self, links: int | None) -> None:
+        super().__init__()
+        self.links = links
+
+
+class Turn:
+    """Of one source. Times: `now` is monotonic, `at` Unix seconds."""
+
+    def __init__(self, source: SourceId, path: str, context: Context, tail: Tail, place: Place) -> None:
+        self.source, self.path = source, path
+        self.failures = 0
+        """To look at the path, in a row."""
+        self._context, self._settings = context, context.settings
+        self._tail, self._place = tail, place
+        self._moved_at: float | None = None
+        self._cut_by: tuple[RestartReason, str] | None = None  # its copy is read to the end first
+        self._rewritten = False  # the old file was cut and holds other text, which nobody has read
+        self._beside: frozenset[int] | None = None  # inodes under the names of rotations, when that was last looked up
+
+    @property
+    def under_way(self) -> bool:
+        """Is the source between two files?"""
+        return self._moved_at is not None or self._cut_by is not None or self._tail.suspected_at is not None
+
+    def over(self) -> None:
+        """The path names the file that is read."""
+        self._moved_at = None
+
+    def note_beside(self) -> None:
+        """While the log grows: which names of rotations are there already."""
+        if self._beside is None:
+            self._beside = frozenset(rotations(self._context, self.path))
+
+    def cut(self, cut: Cut, seen: os.stat_result, now: float, at: float) -> Generator[Message, None, None]:
+        """What was read of the file is no longer in it: its first bytes now are new."""
+        tail = self._tail
+        content = tail.content
+        assert content is not None
+        reason: RestartReason = "truncated" if cut.held or seen.st_size < content.offset else "replaced"
+        left = self._take_copy()
+        if left is None:  # what was not read before the cut stands there: as if the file had been renamed
+            tail.more, self._cut_by = True, (reason, cut.proof)
+            return
+        yield from self.switch(reason, cut.proof, Content(*content.identity), at, left=left)
+        if (yield from tail.read_on(seen, now, at)) is not None:
+            tail.soon = True
+
+    def moved(self, seen: os.stat_result, now: float, at: float) -> Generator[Message, None, None]:
+        """The path names another file: first the rest of the old one, then the new one."""
+        tail = self._tail
+        content = tail.content
+        assert content is not None
+        if self._moved_at is None:
+            self._moved_at = now
+        links = yield from self.drain(now, at)
+        if tail.more:
+            return
+        drained = links is not None
+        if seen.st_size == 0 and links and self._cut_by is None:
+            self._moved_at = None  # while the new file is empty the writer may not have moved over yet
+            return
+        if drained and now - self._moved_at < self._settings.rotation_grace:
+            tail.soon = True
+            return
+        if (yield from self._passed_by(seen, now, at, links)):
+            return
+        identity = seen.st_dev, seen.st_ino
+        try:
+            descriptor = self._context.open_claimed(self.path, identity, self.source)
+            mark = content.fingerprint()
+            same_inode = seen.st_ino == content.inode
+            if (same_inode or (not links and is_strong(mark))) and not self._context.verify(descriptor, mark).problem:
+                # A remount, or a copy with more in it moved over the old one (rsync): the same text, another number.
+                self._context.registry.release(content.identity, self.source)
+                content.device, content.inode = identity
+                tail.put(descriptor)
+                return
+            begun = unread(self._context, self.source, self.path, descriptor, seen)
+        except Duplicate:
+            raise Left(links) from None
+        tail.put(descriptor)
+        proof = f"device and inode {identity} instead of {content.identity}"
+        reason, proof = self._cut_by or ("rotated" if drained else "replaced", proof)
+        yield from self.switch(reason, proof, begun, at, left=content.fingerprint() if links else None)
+
+    def _passed_by(
+        self, seen: os.stat_result, now: float, at: float, links: int | None
+    ) -> Generator[Message, None, bool]:
+        """Files that came and went between two looks are read in their turn, before what the path names now."""
+        content, context = self._tail.content, self._context
+        assert content is not None
+        read = {seen.st_ino} if self._rewritten else {content.inode, seen.st_ino}
+        files = passed_by(context, self.path, self._beside, self._tail.written, read)
+        for path, status in files:
+            identity = status.st_dev, status.st_ino
+            try:
+                descriptor = context.open_claimed(path, identity, self.source)
+                begun = unread(context, self.source, path, descriptor, status)
+            except (Duplicate, Changed):  # it is read under its own name
+                continue
+            others = [(self.path, seen), *((name, other) for name, other in files if name != path)]
+            if begun.offset or self._is_copy(descriptor, status.st_size, others):
+                context.descriptors.discard(descriptor)
+                context.registry.release(identity, self.source)
+                continue
+            self._tail.put(descriptor)
+            proof = f"{os.path.basename(path)} stood there since"
+            left = content.fingerprint() if links else None
+            yield from self.switch("rotated" if links is not None else "replaced", proof, begun, at, left=left)
+            self._moved_at = now
+            return True
+        return False
+
+    def _is_copy(self, descriptor: int, size: int, others: list[tuple[str, os.stat_result]]) -> bool:
+        """Is all that the open file holds in what was read last, or in one of the others?"""
+        content, known = self._tail.content, self._tail.descriptor
+        assert content is not None
+        if known is not None and size <= content.offset and begins_as(self._context, descriptor, size, known):
+            return True
+        return any(is_part_of_file(self._context, descriptor, size, name, other) for name, other in others)
+
+    def drain(self, now: float, at: float) -> Generator[Message, None, int | None]:
+        """Read the old file on. Gives the names it still has, or None if it cannot be had (any more)."""
+        tail = self._tail
+        if tail.content is None:
+            return None
+        descriptor = tail.descriptor
+        try:
+            if descriptor is None:
+                found = renamed(self._context, self.path, tail.content.fingerprint())
+                if found is None:
+                    return None
+                descriptor = found[0]
+                tail.put(descriptor)
+            status = self._context.os_layer.fstat(descriptor)
+            block = yield from tail.read(descriptor, status, now, at)
+        except OSError as error:
+            if error.errno != errno.ESTALE and self.failures < _TRIES_AT_OLD:
+                raise
+            self._context.count_error(error)
+            tail.close()
+            return None
+        if not block.changed:
+            return status.st_nlink
+        if self._take_copy() is None:  # cut before it was renamed
+            return (yield from self.drain(now, at))
+        tail.close()
+        self._rewritten = True
+        return None
+
+    def _take_copy(self) -> Fingerprint | None:
+        """Go on with a copy of what was cut, if it may hold more than was read. Else give what is left behind."""
+        tail, registry = self._tail, self._context.registry
+        content = tail.content
+        assert content is not None
+        copy = copy_of(self._context, self.path, content.fingerprint(), content.head, tail.recent)
+        if copy is not None and copy.opened is not None:
+            identity = copy.mark.device, copy.mark.inode
+            if registry.claim(identity, self.source):
+                registry.release(content.identity, self.source)
+                content.device, content.inode = identity
+                tail.put(copy.opened[0])
+                return None
+            self._context.descriptors.discard(copy.opened[0])
+        # without a copy here there may be one elsewhere: no file has the inode 0
+        return copy.mark if copy is not None else msgspec.structs.replace(content.fingerprint(), device=0, inode=0)
+
+    def switch(
+        self, reason: RestartReason, proof: str, content: Content, at: float, *, left: Fingerprint | None
+    ) -> Generator[Message, None, None]:
+        """The source goes on with other content. `left`: the old file, which was read to its end."""
+        tail, registry = self._tail, self._context.registry
+        old = tail.content
+        assert old is not None
+        if content.identity != old.identity:
+            registry.release(old.identity, self.source)
+        if left is not None:
+            registry.formers.remember(left, self.source)
+        tail.turn_to(content)
+        self._place.forget()
+        self._moved_at = self._cut_by = None
+        self._rewritten = False
+        if tail.announced and not content.offset:
+            yield Restarted(self.source, reason, proof, *content.identity, former=left, at=at)
+        elif tail.announced:  # another name delivered what stands here now: nothing of this source's own
+            tail.announced = False
+            yield Gone(self.source, at)

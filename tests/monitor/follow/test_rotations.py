@@ -1,0 +1,147 @@
+"""Rotation by rename and by copytruncate, once or several times between two looks, with copies that the pattern may
+match: every line is delivered once, in the order in which it was written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.follow.messages import Data
+from tests.monitor.follow.test_model import History
+
+ACTIONS = [
+    "append",
+    "append",
+    "poll",
+    "poll",
+    "wait",
+    "resume",
+    "rename",
+    "rename twice",
+    "cut",
+    "cut twice",
+    "cut late",
+]
+ACTIONS += ["backup", "cut while down"]
+
+
+class Rotated(History):
+    """Whatever is rotated away stays beside the log. Its first lines are the same each time, as a training's are."""
+
+    began, ticks = 1_700_000_000.0, 0
+    banner = b"".join(b"%05d a line of the banner that every launch prints" % number + b"\n" for number in range(320))
+
+    def begin(self) -> None:
+        """As a new launch does."""
+        self.write(self.log, self.banner)
+        self.do_append(2)
+
+    def write(self, path: Path, data: bytes) -> None:
+        """And the stamps tick, as they do where days lie between two rotations."""
+        super().write(path, data)
+        self.tick(path)
+
+    def tick(self, path: Path) -> None:
+        """It was written last."""
+        self.ticks += 1
+        os.utime(path, (self.began + self.ticks, self.began + self.ticks))
+
+    def copy(self, name: Path) -> None:
+        """As `cp` does."""
+        shutil.copyfile(self.log, name)
+        self.tick(name)
+
+    def new_name(self) -> Path:
+        """Under which the next rotated file lies."""
+        self.rotations += 1
+        suffix = [f".{self.rotations}", f"-2026112{self.rotations}", f".copy {self.rotations}"][self.rotations % 3]
+        return self.log.with_name(self.log.name + suffix)
+
+    def do_rename(self, amount):
+        """One rotation."""
+        self.log.rename(self.log.with_name(f"{self.log.name}.{self.rotations}-{amount}"))
+        self.rotations += 1
+        self.begin()
+
+    def do_rename_twice(self, amount):
+        """Faster than anybody looks."""
+        self.do_rename(amount)
+        self.do_rename(amount)
+
+    def do_cut(self, amount):
+        """Copytruncate with lines that nobody had read."""
+        self.do_append(amount)
+        self.copy(self.new_name())
+        self.log.write_bytes(b"")
+        self.begin()
+
+    def do_cut_twice(self, amount):
+        """Faster than anybody looks: the second copy is of what never was read."""
+        self.do_cut(amount)
+        self.do_cut(amount)
+
+    def do_cut_late(self, amount):
+        """The writer goes on between the copy and the cut, and these lines are read before they are destroyed."""
+        self.settle()
+        self.copy(self.new_name())
+        self.do_append(amount)
+        self.poll()
+        self.log.write_bytes(b"")
+        self.begin()
+        self.settle()
+
+    def do_backup(self, amount):
+        """A copy and no cut."""
+        self.settle()
+        self.copy(self.new_name())
+        self.settle()
+        self.do_append(amount)
+
+    def do_cut_while_down(self, amount):
+        """Between the death of one daemon and the start of the next."""
+        self.do_append(amount)
+        self.copy(self.new_name())
+        self.log.write_bytes(b"")
+        self.begin()
+        self.do_resume(0)
+
+    def check(self) -> None:
+        """Every line once, and in order."""
+        for _ in range(4):
+            self.settle()
+            self.poll(10.0)
+        wanted = {line for line in self.written if line}
+        got = [line for line in self.lines() if line in wanted]
+        assert len(got) == len(set(got)), "delivered twice"
+        assert wanted == set(got), "lost"
+        live = [line for one in self.rig.messages if isinstance(one, Data) for line in one.data.split(b"\n")]
+        live = [line for line in live if line in wanted]
+        assert live == sorted(live), "out of order"
+        self.rig.reader.close()
+
+
+def run(rig_class, actions, file_system, pattern):
+    """One history in a directory of its own."""
+    with tempfile.TemporaryDirectory() as directory:
+        history = Rotated(rig_class, Path(directory), file_system, pattern, 64)
+        history.begin()
+        history.settle()
+        for action, amount in actions:
+            history.act(action, amount)
+        history.check()
+
+
+@pytest.mark.parametrize("pattern", ["log", "log*"])
+@pytest.mark.parametrize("file_system", ["ext4", "nfs"])
+@given(actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(1, 5)), max_size=8))
+@settings(max_examples=12, deadline=None)
+def test_every_line_once_and_in_order(rig_class, file_system, pattern, actions):
+    """Random histories."""
+    run(rig_class, actions, file_system, pattern)
