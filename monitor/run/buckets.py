@@ -15,6 +15,7 @@ Row = tuple[int | float | None, ...]
 AXIS = struct.Struct("=iiIIdd")  # first and last iteration, attempt, values not finite, first and last time
 AXIS_VALUES = 3  # of a row stand before its values
 QUAD = 16  # bytes of (low, high, sum, count)
+_CROWDED = 4  # buckets a launch, on the average, below which launches are merged
 _LAST_ITERATION = 2**31 - 1
 _LARGEST = 3.0e38  # float32 holds no more
 _pack = struct.Struct("=4f").pack
@@ -71,21 +72,52 @@ def _bounded(number: float | None) -> int:
     return min(max(int(number or 0), 0), _LAST_ITERATION)
 
 
-def halved(column: bytearray) -> bytearray:
+def without_partner(axis: bytearray) -> list[int]:
+    """Buckets that merge with nothing: the last of each launch that has an odd number of them, for figures of two
+    launches have no mean. None of them where launches are so many that hardly anything would merge.
+    """
+    attempts = [record[2] for record in AXIS.iter_unpack(axis)]
+    alone, begun = [], 0
+    for place in range(1, len(attempts) + 1):
+        if place == len(attempts) or attempts[place] != attempts[place - 1]:
+            if (place - begun) % 2:
+                alone.append(place - 1)
+            begun = place
+    return alone if len(alone) <= len(attempts) // _CROWDED else [len(attempts) - 1] * (len(attempts) % 2)
+
+
+def _even(column: bytearray, size: int, alone: Sequence[int], partner: Callable[[bytes], bytes]) -> bytes:
+    """Each of the `alone` records with its `partner` behind it."""
+    parts: list[bytes] = []
+    begun = 0
+    for place in alone:
+        end = (place + 1) * size
+        parts += [bytes(column[begun:end]), partner(bytes(column[end - size : end]))]
+        begun = end
+    return b"".join([*parts, column[begun:]])
+
+
+def _finite(record: bytes) -> bytes:
+    """The same record, its values that are not finite counted already."""
+    first, last, attempt, _, start, end = AXIS.unpack(record)
+    return AXIS.pack(first, last, attempt, 0, start, end)
+
+
+def halved(column: bytearray, alone: Sequence[int] = ()) -> bytearray:
     """Neighbours as one. An absent quad is the neutral element of all four operations."""
     quads = array("f")
-    quads.frombytes(bytes(column))
-    out = array("f", bytes(len(column) // 2))
+    quads.frombytes(_even(column, QUAD, alone, lambda _: ABSENT))
+    out = array("f", bytes(len(quads) * 2))
     joins: tuple[Callable[[float, float], float], ...] = (min, max, add, add)
     for place, join in enumerate(joins):
         out[place::4] = array("f", map(join, quads[place::8], quads[place + 4 :: 8]))
     return bytearray(out.tobytes())
 
 
-def halved_axis(axis: bytearray) -> bytearray:
+def halved_axis(axis: bytearray, alone: Sequence[int] = ()) -> bytearray:
     """Neighbours as one: the first's beginning, the second's end."""
     out = bytearray()
-    records = list(AXIS.iter_unpack(axis))
+    records = list(AXIS.iter_unpack(_even(axis, AXIS.size, alone, _finite)))
     for one, two in zip(records[::2], records[1::2], strict=True):
         start = one[4] if one[4] == one[4] else two[4]
         end = two[5] if two[5] == two[5] else one[5]

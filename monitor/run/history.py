@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from monitor.run.breakdown.profile import UNTIMED
-from monitor.run.buckets import ABSENT, AXIS, AXIS_VALUES, QUAD, Row, halved, halved_axis, packed
+from monitor.run.buckets import ABSENT, AXIS, AXIS_VALUES, Row, halved, halved_axis, packed, without_partner
 from monitor.run.consumed import Consumed
 from monitor.run.settings import Changes
 from parsers.timers import CATEGORIES
@@ -103,10 +103,9 @@ class Track:
 
     def _halve(self) -> None:
         self.width *= 2
-        even = len(self) // 2 * 2
-        axis, quads = even * AXIS.size, even * QUAD
-        self.axis = halved_axis(self.axis[:axis]) + self.axis[axis:]
-        self.series = {name: halved(column[:quads]) + column[quads:] for name, column in self.series.items()}
+        alone = without_partner(self.axis)
+        self.axis = halved_axis(self.axis, alone)
+        self.series = {name: halved(column, alone) for name, column in self.series.items()}
 
     def thin(self, buckets: int, names: tuple[str, ...]) -> None:
         """So many at most, nothing left open: no more rows will come."""

@@ -204,12 +204,18 @@ def fleet_run(page: dict[str, Any], now: float) -> dict[str, Any]:
 def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
     return {
         **incident, "path": run_path(incident["run"]), "age": _age(incident, now),
-        "place": _place(incident, now), "facts": _evidence(incident),
+        "said": _said(incident), "place": _place(incident, now), "facts": _evidence(incident),
     }  # fmt: skip
 
 
 def _known(page: dict[str, Any]) -> list[tuple[str, str]]:
     return facts(page, [name for name in _FACTS if page.get(name)])
+
+
+def _said(incident: dict[str, Any]) -> str:
+    """The summary without the advice at its end, which stands on a line of its own."""
+    summary, advice = str(incident["summary"]), incident.get("advice")
+    return summary.removesuffix(advice).rstrip("; ") if advice else summary
 
 
 def _place(incident: dict[str, Any], now: float) -> str:
@@ -291,8 +297,8 @@ def _incident(incident: dict[str, Any], now: float, root: str) -> str:
         f"<article class='incident {escape(severity)}'><h3><a href='{escape(root)}runs/{escape(run_path(name))}'>"
         f"{escape(name)}</a> {SYMBOLS.get(severity, '')} {escape(incident['incident'])} "
         f"<small>{escape(_age(incident, now))}</small></h3>"
-        f"<p>{escape(incident['summary'])}</p>{_advised(incident, now)}"
-        f"<details{' open' if root else ''}><summary>Evidence</summary><dl class=facts>{_list(_evidence(incident))}</dl></details>{line}</article>"
+        f"<p>{escape(_said(incident))}</p>{_advised(incident, now)}"
+        f"<details><summary>Evidence</summary><dl class=facts>{_list(_evidence(incident))}</dl></details>{line}</article>"
     )
 
 

@@ -11,6 +11,7 @@ import { bandsOf, seriesOf } from "./styles.js";
 const HEIGHT = 190;
 const WHOLE = ["iteration", "samples", "tokens"]; // axes on which there is nothing between two whole numbers
 const STEPS = Array.from({ length: 16 }, (_, digits) => [1, 2, 5].map((first) => first * 10 ** digits)).flat();
+const BESIDE = ["normal", "batch", "limit"]; // lines that stand beside a chart's own
 const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all.";
 
 export class Charts {
@@ -233,7 +234,7 @@ export class Charts {
     const { chart, names } = entry, values = data[1].filter(known);
     const last = values.length ? number(values[values.length - 1]) : "no value";
     const limit = names.includes("limit") ? ` of ${number(data[1 + names.indexOf("limit")][0])}` : "";
-    entry.last = chart.lines ? names.flatMap((name, at) => [...(at ? [", "] : []), keyOf(entry, name)]) : [`${last}${limit}`];
+    entry.last = chart.lines ? names.flatMap((name, at) => [...(at ? [", "] : []), keyOf(entry, name)]) : [`${last}${limit}`, ...BESIDE.filter((name) => names.includes(name)).flatMap((name) => [" ", keyOf(entry, name)])];
     if (entry.plot.cursor.idx === null || entry.plot.cursor.idx === undefined) this.read(entry.plot, entry);
     const lowest = values.reduce((a, b) => Math.min(a, b), Infinity), highest = values.reduce((a, b) => Math.max(a, b), -Infinity);
     const label = `Chart of ${chart.title}: last ${last}${limit}, lowest ${number(lowest)}, highest ${number(highest)}. ${KEYS}`;
@@ -252,7 +253,7 @@ function keyOf({ plot, names, chart }, name) {
   const series = plot.series[1 + (chart.stack ? names.length - 1 - names.indexOf(name) : names.indexOf(name))];
   const piece = h("i", {});
   piece.style.borderTop = `3px ${series.dash?.length ? "dashed" : "solid"} ${series.stroke()}`;
-  return h("span", { class: "key" }, piece, name);
+  return h("span", { class: "key" }, piece, { batch: "batch size, right", limit: "capacity" }[name] || name);
 }
 
 // UTC, as all other times of the page; the date where a day begins and at the left.

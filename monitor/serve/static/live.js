@@ -54,8 +54,8 @@ function article(incident) {
   return h("article", { class: `incident ${incident.severity}` },
     h("h3", {}, h("a", { href: `${ROOT}runs/${incident.path}` }, incident.run),
       ` ${SYMBOLS[incident.severity] || ""} ${incident.incident} `, h("small", {}, incident.age)),
-    h("p", {}, incident.summary), incident.place ? h("p", { class: "place" }, incident.place) : null, advised(incident),
-    h("details", { open: ROOT ? "" : null }, h("summary", {}, "Evidence"), h("dl", { class: "facts" }, ...definitions(incident.facts))),
+    h("p", {}, incident.said), incident.place ? h("p", { class: "place" }, incident.place) : null, advised(incident),
+    h("details", {}, h("summary", {}, "Evidence"), h("dl", { class: "facts" }, ...definitions(incident.facts))),
     line ? h("pre", {}, String(line)) : null);
 }
 

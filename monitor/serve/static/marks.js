@@ -4,6 +4,7 @@ import { SYMBOLS } from "./live.js";
 
 const TONES = { critical: "--bad", warning: "--warn", info: "--soft" };
 const FAINT = { critical: 0.12, warning: 0.08, info: 0 }; // how much of its colour an incident lays over a chart
+const LASTING = ["configuration", "launch_blocking"]; // true of a whole launch: these would tint all of it
 const PHASES = { starting: "--soft", loading: "--soft", evaluating: "--line-3", saving: "--line-1" };
 const STRIP = 4; // pixels of the phases' strip
 
@@ -24,7 +25,7 @@ export function marksOf(answer, axis) {
     } else {
       const symbol = SYMBOLS[item.severity] || "";
       const from = mark ? mark.x : axis.at(item.onset_iteration ?? item.iteration, time);
-      const grown = { x: from, to: end, symbol, text: `${symbol} ${item.incident}`, colour: TONES[item.severity] || "--soft", faint: FAINT[item.severity] || 0, dash: [] };
+      const grown = { x: from, to: end, symbol, text: `${symbol} ${item.incident}`, colour: TONES[item.severity] || "--soft", faint: LASTING.includes(item.incident) ? 0 : FAINT[item.severity] || 0, dash: [] };
       if (mark) Object.assign(mark, grown);
       else over.push(grown);
       incidents.set(item.incident, mark || grown);

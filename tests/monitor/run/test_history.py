@@ -130,6 +130,24 @@ def test_an_attempt_ends_its_bucket() -> None:
     assert got["attempt"][-3:] == [0, 1, 1]
 
 
+def test_two_launches_are_never_one_bucket() -> None:
+    """However often buckets are merged: a batch size between that of one launch and the next was never trained with."""
+    track, rows = Track(), 0
+    for attempt, many in enumerate((701, 33, 1501, 7, 1200)):
+        for number in range(many):
+            track.add((number, float(rows), attempt, float(2**attempt)), ("x",))
+            rows += 1
+    got = columns(track, ("x",))
+    assert track.width == 4
+    assert len(track) < BUCKETS
+    assert [got["attempt"].count(attempt) for attempt in range(5)] == [176, 9, 376, 2, 300]
+    assert got["series"]["x"]["low"] == got["series"]["x"]["high"] == [2.0**attempt for attempt in got["attempt"]]
+    crowded = track_of([])
+    for number in range(3 * BUCKETS):  # a crash loop: memory is bounded all the same
+        crowded.add((number, None, number, 1.0), ("x",))
+    assert len(crowded) <= BUCKETS
+
+
 def test_a_client_gets_only_what_is_new() -> None:
     """With the width and the closed buckets it has; everything again once the width has changed."""
     history = History()
