@@ -13,7 +13,7 @@ from monitor.reports.rows import Row
 from monitor.reports.tables import Table, aligned
 from monitor.run.breakdown import words
 from monitor.run.breakdown.attribution import attribute
-from monitor.run.settings import is_place
+from monitor.run.settings import is_place, is_set
 from parsers.formats.gpu import CLOCK
 
 _CONFIGURATION = tuple(column for column in COLUMNS if column.compare == "configuration")
@@ -52,8 +52,13 @@ def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]
     """Name -> the two values, where they differ. What is in one log alone is a difference too, but not a whole dump."""
     if not a or not b:
         return {}
-    names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
-    return {name: [a.get(name), b.get(name)] for name in names if name in _CONFIGURED or not is_place(name)}
+    pairs = {name: [a.get(name), b.get(name)] for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)}
+    return {name: pair for name, pair in pairs.items() if name in _CONFIGURED or _tells(name, pair)}
+
+
+def _tells(name: str, pair: list[Any]) -> bool:
+    """A switch that is off is no other setting than one that a version of the program does not have."""
+    return any(map(is_set, pair)) and not is_place(name)
 
 
 def _figures(a: Row, b: Row) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ _PLACES = (
     "project", "comment", "iteration", "job", "id",
 )  # fmt: skip
 """Words in the names of arguments that say where, not what: those differ between any two runs."""
-_UNSET = frozenset({"None", "False", "", "[]", "{}"})
+_UNSET = frozenset({"None", "none", "False", "", "[]", "{}"})
 _MOST = 400  # arguments of a launch that are kept; dumps have 100 to 400 that are set
 _LONGEST = 100  # characters of a value
 
@@ -22,9 +22,14 @@ def is_place(name: str) -> bool:
     return any(part in _PLACES for part in name.lower().replace("-", "_").split("_"))
 
 
+def is_set(value: object) -> bool:
+    """Whether it is more than a switch that is off, or an option that another version of the program does not have."""
+    return value is not None and str(value) not in _UNSET
+
+
 def kept(values: Mapping[str, str]) -> dict[str, str]:
     """What of a dump is remembered: arguments that are set and are no places, bounded."""
-    found = {name: value for name, value in values.items() if value not in _UNSET and not is_place(name)}
+    found = {name: value for name, value in values.items() if is_set(value) and not is_place(name)}
     return {name: value[:_LONGEST] for name, value in list(found.items())[:_MOST]}
 
 

@@ -162,6 +162,10 @@ def test_where_an_iteration_goes_is_drawn(browser: Browser, hung: RunningDaemon)
     )
     assert sum(float(seconds) for _, seconds in parts) == pytest.approx(2.0, abs=0.15)
     assert {"compute", "communication", "data", "optimizer", "untimed"} <= {name for name, _ in parts}
+    spread = "[...document.querySelectorAll('.chart')].find((c) => c.textContent.startsWith('Slowest rank'))"
+    page.wait(f"{spread}.querySelector('.readout').textContent.startsWith('iteration ')")  # one cursor for all charts
+    apart = dict(re.findall(r"(\w+) ([\d.]+)", page.evaluate(f"{spread}.querySelector('.readout').textContent")))
+    assert 0 < float(apart["compute"]) < 0.5
     assert page.problems == []
 
 

@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
+from monitor.reports import comparison
 from monitor.reports.confidence import difference, student
+from monitor.reports.rows import Curve, Row
 from monitor.simulate import Fault, Scenario, write
 
 
@@ -49,6 +51,17 @@ def test_three_percent_are_seen_and_measured(tmp_path: Path) -> None:
     assert found["pace"]["high"] - found["pace"]["low"] < 0.02
     assert "b is" in found["verdict"]
     assert "slower per iteration" in found["verdict"]
+
+
+def test_another_version_of_the_program_is_no_list_of_switches() -> None:
+    """An option that one version lacks and the other has off is no difference; nor is where a checkpoint lies."""
+    curves = {"lm_loss": Curve(1, ())}
+    one = {"lr": "0.1", "seed": "1", "load": "/a", "fp8": "None", "mtp": "False", "sft": "False"}
+    other = {"lr": "0.2", "load": "/b", "sft": "True", "softmax": "none"}
+    rows = [Row(run="", outcome="ok", arguments=arguments, curves=curves) for arguments in (one, other)]
+    assert comparison.compare(*rows)["arguments"] == {
+        "lr": ["0.1", "0.2"], "seed": ["1", None], "sft": ["False", "True"]
+    }  # fmt: skip
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:
