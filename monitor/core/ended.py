@@ -15,8 +15,8 @@ from monitor.metrics import RunSnapshot
 from monitor.run.history import History
 
 MOST = 100
-"""Rows: with their charts some 4 MB, here and in the state file."""
-_BUCKETS = 128  # points of a chart
+"""Rows: with their charts some 2 MB, here and in the state file."""
+_FRESH, _BUCKETS, _COARSE = 20, 128, 32  # so many that left last have charts of 128 points, the others of 32
 _OPEN = 86400.0  # seconds since it began for which an incident of such a run is still shown as open
 _TOLD = 20  # incidents of its past
 
@@ -41,13 +41,14 @@ class EndedRuns:
 
     def keep(self, shown: RunSnapshot, at: float) -> None:
         """The run leaves; `shown` is all that HTTP shows of it. `at`: Unix seconds."""
-        history, page = shown.history.frozen(), {**shown.page, "history": []}
-        history.thin(_BUCKETS)
-        self.by_name.pop(shown.run, None)
-        self.by_name[shown.run] = Ended(page, history, list(shown.transitions[-_TOLD:]), at)
-        self._shown.pop(shown.run, None)
-        while len(self.by_name) > MOST:
-            self.forget(next(iter(self.by_name)))
+        self.forget(shown.run)
+        page, told = {**shown.page, "history": []}, list(shown.transitions[-_TOLD:])
+        self.by_name[shown.run] = Ended(page, _thinned(shown.history, _BUCKETS), told, at)
+        for name in list(self.by_name)[:-MOST]:
+            self.forget(name)
+        for name in list(self.by_name)[-_FRESH - 1 : -_FRESH]:
+            self.by_name[name].history = _thinned(self.by_name[name].history, _COARSE)
+            self._shown.pop(name, None)
 
     def forget(self, name: str) -> None:
         """It moves again, or there is nothing of it any more."""
@@ -73,3 +74,10 @@ class EndedRuns:
             shown = replace(shown, page={**shown.page, "incidents": still})
         self._shown[name] = shown
         return shown
+
+
+def _thinned(history: History, buckets: int) -> History:
+    """A copy: what was shown of it other threads may still read."""
+    history = history.frozen()
+    history.thin(buckets)
+    return history

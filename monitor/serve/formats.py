@@ -178,7 +178,7 @@ def _progress(run: dict[str, Any]) -> Figure:
 
 def _eta(run: dict[str, Any], now: float) -> Figure:
     eta: Any = run.get("eta")
-    if not _known(eta) or run.get("state") == "hung":
+    if not _known(eta) or run.get("state") == "hung" or run.get("phase") == "exiting":
         return Figure(DASH)
     return Figure(duration(eta - now) if eta > now else "overdue", instant(eta))
 

@@ -2,6 +2,7 @@
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 const PARTS = {
   compute: "--line-4", communication: "--line-1", data: "--line-2", optimizer: "--line-3", untimed: "--soft",
+  rollout: "--line-5", reward: "--line-6", sync: "--line-1", checkpoint: "--line-7", evaluation: "--line-3",
 };
 const NONE = { show: false };
 

@@ -71,14 +71,17 @@ def test_they_are_few_and_their_incidents_end() -> None:
     """The last MOST that left; after a day nothing of them is open any more."""
     ended = EndedRuns()
     incident = {"run": "0", "incident": "crash", "severity": "critical", "since": NOW}
+    history = History()
+    for iteration in range(1, 301):
+        history.add_step((iteration, None, 0, *([1.0] * len(SERIES))))
     for number in range(MOST + 5):
-        history = History()
-        history.add_step((1, None, 0, *([1.0] * len(SERIES))))
         page = {"run": str(number), "sources": ["/l"], "incidents": [incident], "state": "crashed"}
         ended.keep(RunSnapshot(str(number), {}, page, history), NOW)
     shown = ended.show((), lambda _: True, NOW + HOUR)
     assert {int(run.run) for run in shown} == set(range(5, MOST + 5))
     assert all(run.page["incidents"] for run in shown)
+    assert sum(len(run.history.steps) for run in shown) < 20 * 128 + (MOST - 20) * 32
+    assert len(encode(ended.by_name)) < 3e6
     assert not any(run.page["incidents"] for run in ended.show((), lambda _: True, NOW + 25 * HOUR))
 
 
