@@ -181,6 +181,27 @@ def test_a_line_breaks_where_nothing_was_computed_for_long(browser: Browser, hun
     assert rows == [[0, 1, 2, 3, 4, 5, -1, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7]]
 
 
+def test_incidents_are_tinted_from_onset_to_end(browser: Browser, hung: RunningDaemon) -> None:
+    """On every axis; one that grew worse is one, of the last severity; one that is open lasts to the end of the axis."""
+    page = opened(browser, f"http://{hung.address}/runs/train")
+    got = page.evaluate("""Promise.all(['axis', 'marks'].map((name) => import(`../static/${name}.js`))).then(([{ Axis }, { marksOf }]) => {
+      const iteration = [1, 2, 3, 4, 5, 6, 7, 8], time = iteration.map((at) => 1000 + 10 * at);
+      const axes = { samples: iteration.map((at) => (at < 4 ? 8 * at : 32 * at - 72)) };
+      const past = { columns: { time, iteration, first_iteration: iteration, attempt: iteration.map(() => 0) }, axes };
+      const item = (incident, status, severity, at, onset) => ({ incident, status, severity, iteration: at, onset_iteration: onset,
+        since: 1000 + 10 * onset, time: new Date(1000 * (1000 + 10 * at)).toISOString() });
+      const incidents = [item('slowdown', 'firing', 'warning', 4, 3), item('slowdown', 'firing', 'critical', 5, 3),
+        item('hang', 'firing', 'critical', 6, 6), item('slowdown', 'resolved', 'critical', 7, 3)];
+      return ['iteration', 'time', 'samples'].map((name) =>
+        marksOf({ incidents, restarts: [], phases: [] }, new Axis(past, name, false)).lines.map(({ x, to, text }) => [x, to, text]));
+    })""")
+    assert got == [
+        [[3, 7, "■ slowdown"], [6, 8, "■ hang"]],
+        [[1030, 1070, "■ slowdown"], [1060, 1080, "■ hang"]],
+        [[24, 152, "■ slowdown"], [120, 184, "■ hang"]],
+    ]
+
+
 def test_the_past_survives_a_restart_and_a_lost_state(start: Start, tmp_path: Path) -> None:
     """Stopped, killed, or without its state file: the charts' rows are those of the log, each once."""
     log = tmp_path / "train.log"

@@ -32,11 +32,12 @@ export class Choices {
     if (this.axis !== "iteration") told.set("axis", this.axis);
     for (const name of ["log", "logAxis", "perplexity"]) if (this[name]) told.set(name, "1");
     if (this.smooth > 1) told.set("smooth", this.smooth);
-    try {
-      localStorage.setItem(KEPT, String(told)); // the part of a run that is looked at is no habit
-    } catch { /* as above */ }
+    const habits = String(told); // the part of a run that is looked at is none
     if (this.view) told.set("view", this.view.map((at) => Number(at.toPrecision(12))).join("_"));
-    window.history.replaceState(null, "", String(told) ? `#${told}` : location.pathname + location.search);
+    try {
+      localStorage.setItem(KEPT, habits);
+      window.history.replaceState(null, "", String(told) ? `#${told}` : location.pathname + location.search);
+    } catch { /* as above; and some browsers refuse a hundred changes of the address in half a minute */ }
   }
 
   // The controls of these choices. `offered(axis)` is called to ask which axes the run has; `changed()` after each change.
