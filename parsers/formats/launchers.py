@@ -75,7 +75,7 @@ _PALS = re.compile(
 # runs no script writes the word alone
 _SHELL = re.compile(
     r"(?:line \d{1,6}:[ ]{1,4}(\d{1,10}) |^)(Killed|Terminated|Segmentation fault|Bus error|Aborted)\b"
-    r"(?:[ ]{0,20}\(core dumped\))?(.{0,1000})$"
+    r"(?:[ ]{0,20}\(core dumped\))?(.*)$"  # behind it the whole command, with all its arguments
 )
 _SHELL_FAILURES: dict[str, tuple[Failure, bool]] = {
     "Killed": ("killed", False),
