@@ -186,16 +186,21 @@ def retire(state: RunState, at: float) -> None:
 def first_of_attempt(state: RunState, iteration: int) -> None:
     """The first iteration of an attempt tells how much work the end of the last one cost."""
     freeze_node_list(state)
-    highest = state.highest_iteration
-    if state.attempt.number == 0 or state.after_finish or highest is None or iteration > highest + 1:
+    before = next((end for end in reversed(state.ends) if end.last_iteration is not None), None)
+    if state.attempt.number == 0 or before is None or before.last_iteration is None or _finished(before):
         return
-    lost = highest + 1 - iteration
+    lost = before.last_iteration + 1 - iteration  # what lies above was lost by an earlier restart already
     if lost > 0:
         seconds = lost * (state.last_baseline or state.latest.seconds_per_iteration or 0.0)
         cause = state.lost_to
         state.lost_iterations_total += lost
         state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
         state.productive_seconds = max(0.0, state.productive_seconds - seconds)
+
+
+def _finished(end: AttemptEnd) -> bool:
+    """Nothing of a launch that came to its end is lost."""
+    return end.planned and end.failure not in PLANNED
 
 
 def cursor_of(state: RunState, source: str) -> SourceCursor:
