@@ -238,13 +238,13 @@ class SourceReader:
         found: list[tuple[str, Event]] = []
         if self._open:
             taken, still_open = False, []
-            for name, gatherer in self._open:
+            for name, gatherer in reversed(self._open):  # the one that was opened last is nearest
                 events, took, done = ([], False, False) if taken else gatherer.offer(line)
                 found.extend((name, event) for event in events)
                 taken = taken or took
                 if not done:
                     still_open.append((name, gatherer))
-            self._open = still_open
+            self._open = still_open[::-1]
             if taken:
                 return found
         for name, item in self._read_by_rules(line, rules):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 
 from monitor.run.log_clock import in_zone, log_clock, yearless
-from monitor.run.source_clock.steps import Steps, seconds_of
+from monitor.run.source_clock.steps import ENDS, Steps, seconds_of
 from parsers.events import Event, FailureSeen
 
 SKEW = 60.0
@@ -72,6 +72,8 @@ class Scale:
         if offsets is None:
             offsets = self._offsets[key] = [self._first_offset(key, event, raw, told)]
         best = min((offset for offset in offsets if raw + offset >= now - SKEW), default=None)
+        if best is None and type(event) in ENDS:
+            return now  # torchrun prints when the first process failed, at the end of a teardown of minutes
         if best is None:
             best = self._gone_back(event, raw + offsets[0]) + offsets[0]
             self._steady = 0
