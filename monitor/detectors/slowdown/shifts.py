@@ -12,6 +12,7 @@ from monitor.statistics.median import median_high
 
 _ALIKE_THREE = 5.0  # spread of three residuals, in scales: steps keep within it, hiccups of 10 and 20 % do not
 _ALIKE = 0.15  # the same for four and more, the farthest left out
+_STILL = 3  # last iterations that must be slow for that; any of them may be the first of the way back
 _BACK = 6  # iterations near the old level that resolve an incident
 _LASTING = 12  # iterations, all but two of them slow, that are reported however uneven they are
 _SAME_SHIFT = 100  # steps after a shift in which a further one is the same trouble: clocks fall step by step
@@ -34,16 +35,18 @@ _NORMAL = 200  # lines after which a faster level is the normal one: before, the
 def watch(memory: Memory, track: Level, step: Step, new: int, grows: bool, settings: SlowdownSettings) -> bool:
     """Compare the last step of `new` ones with the level: shifted up, down, back, or drifted."""
     shift, faster, iteration, at = memory.shift, memory.faster, step.iteration, step.at
+    stood = shift is None or shift.stood
     if shift is None and faster is None and not _suspect(track, settings):
         return False if grows else _watch_drift(memory, track, iteration, at, settings)  # nearly all looks end here
     if shift is not None and not shift.unsure:
         shift.lines += new
+        shift.stood = shift.stood or _stands(track, shift, step, settings)
         if shift.lines // levels.DRIFT > (shift.lines - new) // levels.DRIFT:
             _renew_level(track, shift, settings)
         if shift.lines >= _BACK and _is_back(memory, track, shift, settings):
             _return(memory, track, shift)
             return True
-    changed = False
+    changed = shift is not None and shift.stood is not stood
     if faster is not None:
         faster.lines += new
         if faster.lines > _NORMAL:
@@ -61,7 +64,16 @@ def watch(memory: Memory, track: Level, step: Step, new: int, grows: bool, setti
     if shift is None and 0 < size < math.log1p(settings.settled) and _recovers(track, step, size):
         return changed
     _take_shift(memory, track, iteration, at, size, settings)
+    if shift is None and memory.shift is not None:
+        memory.shift.stood = _stands(track, memory.shift, step, settings)
     return True
+
+
+def _stands(track: Level, shift: Shift, step: Step, settings: SlowdownSettings) -> bool:
+    """Whether iterations have been slow for long enough to wake somebody, and still are."""
+    if shift.lines * step.interval * math.exp(shift.level) < settings.standing:
+        return False
+    return min(track.values[-_STILL:]) - shift.base > (shift.level - shift.base) / 2
 
 
 def _watch_drift(memory: Memory, track: Level, iteration: int, at: float, settings: SlowdownSettings) -> bool:
@@ -205,7 +217,9 @@ def _take_shift(
         elif track.seen <= _SAME_SHIFT or level - shift.base < 2 * (shift.level - shift.base):
             shift.level = level  # the same trouble, still growing
         else:
-            memory.shift = Shift(onset, at, shift.base, level, "shift", iteration, before=shift.before, lines=since)
+            memory.shift = Shift(
+                onset, at, shift.base, level, "shift", iteration, before=shift.before, lines=since, stood=shift.stood
+            )
     elif shift is None:
         memory.faster = Shift(onset, at, track.value, level, "shift", iteration, before=track.before(since))
     elif level - shift.base > math.log1p(settings.threshold):  # not yet back: it goes on with a smaller figure

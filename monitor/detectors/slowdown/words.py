@@ -50,14 +50,16 @@ def slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSett
         apart = found is not None and found.cause == "communication"
         parts.append(words.look(found) + (advice.of_ranks(dialect) if apart else ""))
         evidence.update(words.evidence(found, memory.window.before))
+    heavy = ratio >= 1 + settings.critical
     return Verdict(
         NAME,
         "firing",
-        severity="critical" if ratio >= 1 + settings.critical else "warning",
+        severity="critical" if heavy else "warning",
         summary="; ".join(part for part in parts if part),
         onset_iteration=shift.onset,
         since=shift.at,
         evidence=evidence,
+        quiet=heavy and not shift.stood,
     )
 
 
