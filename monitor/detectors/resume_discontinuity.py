@@ -164,7 +164,8 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
         found += _rate(past, step, max(every, jump), settings)
     before = past.batches_at(iteration)
     grows = state.topology.rampup is not None and before is not None and (batch or 0) > before[1]
-    if batch and before and not before[0] <= batch <= before[1] and not grows:
+    anew = iteration <= every  # from the beginning, at whatever size
+    if batch and before and not before[0] <= batch <= before[1] and not grows and not anew:
         text = f"batch size {batch} where it was {before[1]}"
         found.append(("batch size", "warning", text, {"global_batch_size": batch, "expected_batch_size": before[1]}))
     expected = past.samples_at(iteration)

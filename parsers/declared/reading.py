@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from parsers.declared.marks import Mark
 from parsers.declared.schema import Dialect, LineSpec
-from parsers.declared.targets import LOSSES, MEMORY, PARTS, Convert, converter
+from parsers.declared.targets import LOSSES, MEMORY, PARTS, SIZES, Convert, converter
 from parsers.engine.fields import LEADING_NUMBER, number
 from parsers.engine.scan import Line
 from parsers.events import (
@@ -47,7 +47,7 @@ _MILESTONES: Final[dict[str, Milestone]] = {
 _STEP_PARTS: Final[frozenset[str]] = frozenset(get_args(Part))
 _REPEATED: Final = "x across cluster]"
 """Ray tells of other processes' equal lines up to five seconds later (`[repeated 3x across cluster]`): no news."""
-_SETTINGS: Final = ("global_batch_size", "sequence_length", "total", "world_size", "nodes")
+_SETTINGS: Final = ("global_batch_size", "sequence_length", "total", *SIZES)
 _BESIDE: Final = ("evaluate", "save")
 """Parts of a printed step time that are no part of an iteration."""
 _SIZES: Final = {"total": "train_iterations"}

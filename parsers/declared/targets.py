@@ -42,11 +42,16 @@ MEMORY: Final = {
 }
 PARTS: Final = ("rollout", "reward", "train", "sync", "reference", "value", "data", "evaluate", "save")
 """Parts of one step that take seconds each: reinforcement learning generates, scores, trains and hands weights over."""
+SIZES: Final = (
+    "world_size", "nodes", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
+    "context_parallel_size", "expert_parallel_size", "micro_batch_size", "gradient_accumulation_steps", "parameters",
+)  # fmt: skip
+"""Of a launch or its model, in a line of settings: names of `Topology`."""
 
 _EXACT: Final = {
     "consumed_samples", "step_in_samples", "step_in_tokens", "consumed_tokens", "global_batch_size", "sequence_length",
     "skipped_iterations", "nan_iterations", "step", "total", "epoch", "epoch_step", "epoch_steps", "done",
-    "world_size", "nodes",
+    *SIZES,
 }  # fmt: skip
 _NUMBERS: Final = {"learning_rate", "lm_loss", "loss_scale", "grad_norm", "params_norm", "num_zeros", LOSSES}
 _RATES: Final = {"samples_per_second", "tokens_per_second", "tokens_per_second_per_gpu"}

@@ -48,7 +48,7 @@ def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, set
         else:
             shift.level, shift.reported_at = track.value, iteration
         return True
-    if not earlier:
+    if not earlier or (key.strip("?/") == "" and _begins_anew(state, step)):
         return False
     known = [segment.level for segment in earlier]
     usual = median_high(known)
@@ -58,6 +58,12 @@ def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, set
         memory.shift = Shift(segment.first_iteration, at, usual, track.value, "launch", iteration)
         return True
     return False
+
+
+def _begins_anew(state: RunState, step: Step) -> bool:
+    """Whether the launch resumes nothing: a chain of trainings in one log of which no line tells how they differ."""
+    first = state.attempt.first_iteration
+    return state.after_finish or (first is not None and first <= step.interval)
 
 
 def renew_segment(memory: Memory, track: Level) -> None:

@@ -1,0 +1,167 @@
+"""Trainings that a script starts one after the other into one log, in torchtitan's format: how each ended, when, and
+what may be compared. After the orchestrators' logs of a public repository.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from monitor.config import Config
+from monitor.incidents import Transition
+from monitor.judgement import Judge
+from monitor.reading import dated_events
+from monitor.replay import Replay, replay
+from tests.monitor.playing import play
+
+BEGAN = datetime(2026, 5, 3, 18, 0, 0, tzinfo=UTC)
+
+
+def stamp(at: float) -> str:
+    """Seconds since the beginning as torchtitan prints them."""
+    return f"{BEGAN + timedelta(seconds=at):%Y-%m-%d %H:%M:%S,%f}"[:-3]
+
+
+def says(at: float, text: str) -> tuple[float, str]:
+    """A line of torchtitan."""
+    return at, f"[rank0]:[titan] {stamp(at)} - root - INFO - {text}\n"
+
+
+def script(at: float, words: str) -> tuple[float, str]:
+    """A line that the job's script prints with `date`."""
+    return at, f"[{BEGAN + timedelta(seconds=at):%a %b %e %H:%M:%S} UTC 2026] {words}\n"
+
+
+def step(at: float, number: int, loss: float = 3.0) -> tuple[float, str]:
+    """A step line."""
+    figures = f"loss: {loss:8.5f}  grad_norm:  0.1250  memory: 23.75GiB(75.73%)  tps: 1,774  tflops: 13.24  mfu: 4.24%"
+    return says(at, f"step: {number:2d}  {figures}")
+
+
+def launch(
+    begin: float, first: int, count: int, seconds: float, *, batch: int | None = 128, tensor: int = 1, every: int = 1
+) -> Iterator[tuple[float, str]]:
+    """A launch from its set-up to its last step. Without `batch` it tells nothing of its sizes."""
+    yield script(begin, "pretrain START")
+    if batch is not None:
+        mesh = f"pp=1, dp_replicate=1, dp_shard=8, cp=1, tp={tensor}, ep=1, etp=1"
+        yield says(begin + 5, f"Building device mesh with parallelism: {mesh}")
+        yield says(begin + 6, "Model kimi_linear 447m size: 1,409,320,896 total parameters")
+        sizes = f"local batch size 16, global batch size {batch}, gradient accumulation steps 1, sequence length 260"
+        yield says(begin + 7, f"Trainer is initialized with {sizes}, total steps 7500 (warmup 200)")
+    yield says(begin + 10, f"Training starts at step {first}")
+    rng, now = random.Random(first), begin + 20.0
+    for number in range(count):
+        now += seconds * every * (1 + rng.gauss(0, 0.003))
+        yield step(now, first + number * every + every - 1)
+
+
+def replayed(timed: list[tuple[float, str]]) -> tuple[list[Transition], Replay]:
+    """What `replay` says of the log, and its player."""
+    data = "".join(text for _, text in timed).encode()
+    config = Config()
+    told = []
+    for player, item in replay(Judge(config, repeats=False), "run", {"log": dated_events(io.BytesIO(data), config)}):  # noqa: B007
+        if item is not None and not item.quiet:
+            told.append(item)
+    return told, player
+
+
+def firing(told: list[Transition]) -> list[str]:
+    """Kinds, in their order."""
+    return [item.incident for item in told if item.status == "firing"]
+
+
+def slowdowns(timed: list[tuple[float, str]]) -> list[Transition]:
+    """What people are told of slowdowns while the log is followed."""
+    return [item for item in play(timed).of("slowdown") if item.status == "firing"]
+
+
+def test_a_shell_names_a_killed_command_with_all_its_arguments() -> None:
+    """The launcher was killed: no hang of two hours. Near miss: the same words within a sentence are none."""
+    before = list(launch(0, 1, 60, 2.0))
+    at = before[-1][0] + 1
+    arguments = " ".join(f'--training.option_{number} "$VALUE_{number}"' for number in range(60))
+    killed = (at, f"/work/launch.sh: line 233: 1621687 Killed                  torchrun {arguments} 2>&1\n")
+    end = script(at, "[ERROR] pretrain failed; user can re-run with same dump_folder")
+    told, player = replayed([*before, killed, end, *launch(at + 8000, 1, 20, 2.0)])
+    assert firing(told) == ["crash"]
+    assert player.run.state.ends[0].failure == "killed"
+    prose = (at, "a note of the user: Killed the last one because it was slow\n")
+    told, _ = replayed([*before, prose, *launch(at + 8000, 1, 20, 2.0)])
+    assert firing(told) == ["hang"]
+
+
+def test_work_is_lost_once() -> None:
+    """To 60, from 41 to 50, and from 41 again: 20 and 10 iterations, not 20 twice."""
+    log = [*launch(0, 1, 60, 2.0), *launch(200, 41, 10, 2.0), *launch(300, 41, 30, 2.0)]
+    state = play(log).state
+    assert (state.restarts, state.lost_iterations_total, state.iterations_total) == (2, 30, 100)
+
+
+def test_a_report_of_the_first_failure_moves_no_clock() -> None:
+    """It prints at the end of a teardown of seven minutes when the first rank failed, and its block lies inside
+    that of another rank's traceback. What comes behind it stands at its own time.
+    """
+    before = list(launch(0, 1, 60, 2.0))
+    failed = before[-1][0] + 1
+    end = failed + 420
+    block = [
+        (end, "[rank4]:[rank4]: Traceback (most recent call last):\n"),
+        (end, '[rank4]:[rank4]:   File "/work/train.py", line 68, in <module>\n'),
+        (end, "  traceback : Traceback (most recent call last):\n"),
+        (end, '    File "/venv/errors/__init__.py", line 362, in wrapper\n'),
+        (end, "Root Cause (first observed failure):\n"),
+        (end, "[0]:\n"),
+        (end, f"  time      : {BEGAN + timedelta(seconds=failed):%Y-%m-%d_%H:%M:%S}\n"),
+        (end, "  host      : node7\n"),
+        (end, "  rank      : 2 (local_rank: 2)\n"),
+        (end, "  exitcode  : 1 (pid: 3957125)\n"),
+        (end, "  error_file: /tmp/error.json\n"),
+        (end, "  traceback : Traceback (most recent call last):\n"),
+        (end, '    File "/venv/errors/__init__.py", line 362, in wrapper\n'),
+        (end, "  RuntimeError: Eq(u0 + u1, 20640)\n"),
+    ]
+    then = list(launch(end + 30, 41, 30, 2.0))
+    _, player = replayed([*before, script(end - 1, "waiting"), *block, *then])
+    state = player.run.state
+    assert [player.time_of(item) for item in (state.last_iteration_at or 0,)] == [
+        f"{BEGAN + timedelta(seconds=int(then[-1][0])):%Y-%m-%dT%H:%M:%S}"
+    ]
+    assert (state.ends[0].failure, state.ends[0].nodes) == ("python_exception", ["node7"])
+
+
+@pytest.mark.parametrize("slow", [6, 45])
+def test_what_is_critical_has_stood_for_half_a_minute(slow: int) -> None:
+    """Iterations of 2.3 s take 3 s for 18 s on a shared node: nobody is woken. Near miss: for 130 s."""
+    calm = list(launch(0, 1, 200, 2.3))
+    now, number, rest = calm[-1][0], 200, []
+    for seconds in [3.0] * slow + [2.3] * 100:
+        now, number = now + seconds, number + 1
+        rest.append(step(now, number))
+    told = slowdowns([*calm, *rest])
+    assert [item.severity for item in told] == (["critical"] if slow > 6 else [])
+    if told:
+        assert told[0].iteration in range(208, 215)
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [({"batch": 120}, []), ({"tensor": 2}, []), ({}, ["slowdown"])],
+    ids=["another batch size", "another layout", "the same"],
+)
+def test_launches_of_other_sizes_are_not_compared(then: dict[str, int], said: list[str]) -> None:
+    """In the second one each step takes half as long again. It goes back to the beginning at whatever batch size."""
+    log = [*launch(0, 1, 60, 4.0), says(265, "Training completed"), *launch(400, 1, 40, 6.0, **then)]
+    assert firing(play(log).told) == said  # nor is another batch size one that does not go on
+
+
+@pytest.mark.parametrize(("first", "said"), [(1, []), (301, ["slowdown"])])
+def test_a_chain_of_which_nothing_is_told(first: int, said: list[str]) -> None:
+    """A log that keeps step lines alone: what begins anew is another training. Near miss: what goes on is the same."""
+    log = [*launch(0, 1, 30, 2.5, batch=None, every=10), *launch(900, first, 30, 3.8, batch=None, every=10)]
+    assert [item.incident for item in slowdowns(log)] == said
