@@ -10,7 +10,7 @@ from monitor.config import Config
 from monitor.run.fold import UNREAD, used
 from parsers.engine.memo import Memo
 from parsers.engine.scan import Rule, Scanner
-from parsers.events import Event, LogEvent, TimeShown
+from parsers.events import Event, LogEvent, TimeShown, TrainerProgressed
 from parsers.reader import SourceReader
 from parsers.registry import CLOCK_RULES, RULES, rules_with
 
@@ -66,7 +66,11 @@ def dated_events(stream: IO[bytes], config: Config) -> Iterator[LogEvent]:
 
 @lru_cache(maxsize=2)
 def _dated_memo(rules: tuple[Rule, ...]) -> Memo:
-    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, UNREAD)
+    return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, _UNDATED)
+
+
+_UNDATED = {**UNREAD, TrainerProgressed: UNREAD[TrainerProgressed] - {"elapsed_seconds"}}
+"""What the log's own clock has no use for either: a bar tells how long it has run."""
 
 
 def _used_or_dated(event: Event) -> bool:

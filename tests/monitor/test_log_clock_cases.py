@@ -146,6 +146,30 @@ def test_an_undated_evaluation_does_not_hide_a_hang_of_hours(told: Tell) -> None
     assert found == ["hang firing", "hang resolved"]
 
 
+def bars(first: int, last: int, took: float, begin: float) -> str:
+    """A launch of HF's Trainer that dates its begin alone: its bar tells how long it has run, in whole seconds."""
+    began = f"{BEGIN + timedelta(seconds=begin):%Y-%m-%d %H:%M:%S},065"
+    drawn = [f"[INFO|trainer.py:1786] {began} >> ***** Running training *****\n"]
+    drawn.append(f"[INFO|trainer.py:1792] {began} >>   Total optimization steps = 2,000\n")
+    for number in range(first, last + 1):
+        ran = round(number * took)
+        pace = f"{ran // 60:02}:{ran % 60:02}<18:08:42, {took:5.2f}s/it"
+        drawn.append(f"\r {number // 20:2d}%|#         | {number}/2000 [{pace}]")
+        if number % 100 == 0:
+            drawn.append(f"\r{' ' * 40}\n{{'loss': 1.9, 'learning_rate': 1e-05, 'epoch': {number / 1000}}}\n")
+    return "".join(drawn)
+
+
+def test_bars_tell_the_time_between_two_stamps(told: Tell, tmp_path: Path) -> None:
+    """Of each launch by itself: the second one's bar, of the same length, begins anew. A silence behind it is a hang."""
+    saved = "07/15/2023 06:08:24 - INFO - trainer - Saving model checkpoint to out/checkpoint-1000\n"
+    text = bars(0, 900, 2.5, 0) + bars(0, 1000, 2.5, 2290)
+    shown = f"{BEGIN + timedelta(seconds=4790):%m/%d/%Y %H:%M:%S}"
+    assert told(text + saved.replace("07/15/2023 06:08:24", shown) + bars(0, 1, 2.5, 4830)) == []
+    late = f"{BEGIN + timedelta(seconds=8900):%m/%d/%Y %H:%M:%S}"
+    assert told(text + saved.replace("07/15/2023 06:08:24", late)) == ["hang firing"]
+
+
 def test_a_dated_gap_is_a_hang(told: Tell) -> None:
     """Near miss: nothing stands between."""
     assert told(setup() + training(1, 60, 0) + training(61, 120, 820)) == ["hang firing", "hang resolved"]

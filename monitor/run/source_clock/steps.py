@@ -55,7 +55,9 @@ class Steps:
     _started: int = 0
     """The iteration of the checkpoint that was loaded."""
     bars: dict[int | None, float] = field(default_factory=dict)
-    """By a bar's total: when it began."""
+    """By a bar's total: when it began,"""
+    _drawn: dict[int | None, float] = field(default_factory=dict)
+    """and how long it had run when it was drawn last."""
     _elapsed: float = 0.0
     """Since the start of the training, as its last line said."""
     _waited: bool = False
@@ -139,7 +141,9 @@ class Steps:
         elapsed = event.elapsed_seconds
         if elapsed is None:
             return 0.0
-        if event.total not in self.bars:
+        begun, last = self.bars.get(event.total), self._drawn.get(event.total, 0.0)
+        self._drawn[event.total] = elapsed
+        if begun is None or elapsed < last:  # another launch's bar of the same length begins anew
             first = not self.bars and not dated
             self.bars[event.total] = position if first else position - elapsed
         return max(0.0, self.bars[event.total] + elapsed - position)
@@ -172,6 +176,7 @@ class Steps:
         self._untimed = self.counted = None
         self._last.clear()
         self.bars.clear()
+        self._drawn.clear()
 
     def wants_seconds(self, event: Event) -> bool:
         """Whether a launch's first step has come without the time it took, which another form of it may tell."""
