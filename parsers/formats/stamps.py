@@ -28,6 +28,9 @@ _DATE_2 = re.compile(
     r"(\d\d):(\d\d:\d\d)(?:[ ]([AP])M)?(?:[ ]([A-Z]{2,5}|[-+]\d\d))?\b"
 )
 
+# `07/15/2023 06:08:24 - INFO - trainer - Saving model checkpoint ...`: the form that HF's scripts give to logging
+_HF = re.compile(r"[ ]{0,4}(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d) - [A-Z]{4,8} - ")
+
 
 def read_time(line: Line) -> Iterator[Event]:
     """A stamp that begins the line."""
@@ -35,7 +38,7 @@ def read_time(line: Line) -> Iterator[Event]:
         yield TimeShown(**line.origin)
         return
     match = _FIRST.match(line.text)
-    stamp = iso_time(match[1]) if match else _of_date(line.text)
+    stamp = iso_time(match[1]) if match else _of_date(line.text) or _of_hf(line.text)
     if stamp is not None:
         yield TimeShown(**{**line.origin, "logged_at": stamp})
 
@@ -53,6 +56,11 @@ def _of_date(text: str) -> str | None:
         hour = f"{int(hour) % 12 + 12 * (half == 'P'):02d}"
     utc = "+00:00" if zone in ("UTC", "GMT") else ""  # what other letters mean depends on the place
     return f"{year}-{_MONTHS.index(month) + 1:02d}-{int(day):02d}T{hour}:{rest}{utc}"
+
+
+def _of_hf(text: str) -> str | None:
+    match = _HF.match(text)
+    return iso_time(f"{match[3]}-{match[1]}-{match[2]} {match[4]}") if match else None
 
 
 # Anchors are looked for in the line's shape, in which every digit is 0.

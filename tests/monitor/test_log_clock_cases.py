@@ -161,7 +161,7 @@ def bars(first: int, last: int, took: float, begin: float) -> str:
 
 
 def test_bars_tell_the_time_between_two_stamps(told: Tell, tmp_path: Path) -> None:
-    """Of each launch by itself: the second one's bar, of the same length, begins anew. A silence behind it is a hang."""
+    """Of each launch by itself: the second one's bar, of the same length, begins anew. Silence behind it is a hang."""
     saved = "07/15/2023 06:08:24 - INFO - trainer - Saving model checkpoint to out/checkpoint-1000\n"
     text = bars(0, 900, 2.5, 0) + bars(0, 1000, 2.5, 2290)
     shown = f"{BEGIN + timedelta(seconds=4790):%m/%d/%Y %H:%M:%S}"
