@@ -69,7 +69,10 @@ def _dated_memo(rules: tuple[Rule, ...]) -> Memo:
     return Memo(Scanner((*rules, *CLOCK_RULES[len(RULES) :])), _used_or_dated, _UNDATED)
 
 
-_UNDATED = {**UNREAD, TrainerProgressed: UNREAD[TrainerProgressed] - {"elapsed_seconds"}}
+_UNDATED: dict[type[Event], frozenset[str]] = {
+    **UNREAD,
+    TrainerProgressed: UNREAD[TrainerProgressed] - {"elapsed_seconds"},
+}
 """What the log's own clock has no use for either: a bar tells how long it has run."""
 
 

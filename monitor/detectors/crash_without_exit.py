@@ -33,7 +33,7 @@ def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
     """When the silence after the fatal line is over; None if an end was seen or there was no fatal line."""
     failure, attempt = state.failure, state.attempt
     seen = attempt.processes_ended or attempt.processes_terminated or attempt.alone
-    if state.phase != "crashed" or failure is None or seen:
+    if state.phase != "crashed" or failure is None or seen or attempt.doubtful:  # nobody knows yet that it was fatal
         return None
     last = max(failure.at, attempt.first_failure_at or failure.at)
     wait = settings.iterations * (state.pace.baseline or 0.0) * (state.log_interval or 1)

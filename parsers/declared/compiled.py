@@ -19,6 +19,7 @@ from parsers.events import Event
 
 _MAX_BLOCK = 300  # lines of a block
 _MAX_TEXT = 1000  # characters of one
+_FOREIGN = 2  # lines of other ranks that may stand within a block or behind it before it is told
 
 
 @dataclass
@@ -36,6 +37,8 @@ class Block:
     logged_at: str | None = None
     ended: bool = False
     """The line that begins its last part was there."""
+    foreign: int = 0
+    """Lines of others within it."""
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """Takes what belongs to it; else says what it has gathered."""
@@ -47,9 +50,15 @@ class Block:
                 self.lines.append(text[:_MAX_TEXT])
                 self.ended = self.ended or (spec.ends != "" and text.startswith(spec.ends))
             return [], True, False
-        if not spec.ends or self.ended:
+        begins = first.head(line) is not None
+        if not spec.ends:
+            self.foreign += bool(line.text.strip())
+            whole = begins or self.foreign > _FOREIGN
+        else:
+            whole = self.ended
+        if whole:
             return self.close(), False, True
-        return [], False, first.head(line) is not None  # where it begins anew it was cut off
+        return [], False, begins  # where it begins anew it was cut off
 
     def close(self) -> list[Event]:
         """Its event."""
