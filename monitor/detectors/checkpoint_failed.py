@@ -25,12 +25,14 @@ from parsers.events import (
     CheckpointSaveStarted,
     Event,
     FailureSeen,
+    MilestoneReached,
     TracebackSeen,
 )
 
 _NAME = "checkpoint_failed"
 _LISTENS = (
     CheckpointSaveStarted, CheckpointSaveScheduled, CheckpointSaved, CheckpointFileWritten, FailureSeen, TracebackSeen,
+    MilestoneReached,
 )  # fmt: skip
 _OF_THE_SAVE = frozenset({"disk_full", "python_exception", "unknown"})
 """Failures that a save itself can meet; others come from outside."""
@@ -92,6 +94,8 @@ def on_event(state: RunState, memory: Memory, event: Event, _settings: Checkpoin
         return False
     if isinstance(event, CheckpointSaved):
         return _completed(state, memory, event.iteration)
+    if isinstance(event, MilestoneReached):
+        return event.milestone == "training_done" and _loop_done(state, memory)
     if isinstance(event, FailureSeen):
         if event.consequence or not event.fatal or event.failure not in _OF_THE_SAVE:
             return False  # the run ends, the save with it: `check` sees that
@@ -124,6 +128,15 @@ def _completed(state: RunState, memory: Memory, iteration: int | None) -> bool:
         memory.failed, memory.failed_at, memory.reason, memory.in_a_row, memory.exception = None, None, "", 0, False
         memory.pending = [other for other in memory.pending if (other.iteration or 0) > (done or 0)]
     return mended
+
+
+def _loop_done(state: RunState, memory: Memory) -> bool:
+    """The save that held the loop up has ended with it."""
+    others = [save for save in memory.pending if save.scheduled or save.attempt != state.attempt.number]
+    if len(others) == len(memory.pending):
+        return False
+    memory.pending = others
+    return _completed(state, memory, state.checkpoints.last_iteration)
 
 
 def _broken(state: RunState, memory: Memory, message: str, disk: bool) -> bool:

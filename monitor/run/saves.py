@@ -24,6 +24,7 @@ from parsers.events import (
     CheckpointSaveStarted,
     EvaluationProgressed,
     LogEvent,
+    MilestoneReached,
     ValidationLogged,
 )
 
@@ -146,6 +147,19 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
     if state.phase == "saving":
         set_phase(state, "exiting" if training_done(state) else "training", at)
     return True
+
+
+def on_loop_done(state: RunState, event: MilestoneReached, at: float) -> None:
+    """A loop that is done has ended the save that held it up: torchtitan prints no end of its last one."""
+    checkpoints = state.checkpoints
+    if checkpoints.started_at is None or checkpoints.pending_async:
+        return
+    if (seconds := _between(checkpoints.started_stamp, event.logged_at)) is not None:
+        note_save(state, seconds)
+    checkpoints.last_iteration = checkpoints.started_iteration or state.latest.iteration
+    checkpoints.last_at, checkpoints.started_at, state.between.saving = at, None, False
+    checkpoints.saves += 1
+    state.seconds_since_checkpoint = 0.0
 
 
 def note_save(state: RunState, seconds: float, iteration: int | None = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+from monitor.run import saves
 from monitor.run import topology as topologies
 from monitor.run.attempts import LAUNCHER, boundary, set_phase
 from monitor.run.experiments import plan_of
@@ -43,6 +44,7 @@ def on_milestone(
         set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
         if event.milestone == "training_done":
             state.attempt.done_at = at
+            saves.on_loop_done(state, event, at)
         return True
     return False
 

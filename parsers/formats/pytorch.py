@@ -42,6 +42,7 @@ _WORKER = re.compile(
 _WORKER_ENDS: tuple[tuple[str, Failure], ...] = (("bus", "bus_error"), ("seg", "segfault"), ("kill", "killed"))
 _BUS = "Unexpected bus error encountered in worker"
 
+_IGNORED = ("Exception ignored in", "Exception ignored while")
 _HEADER = "Traceback (most recent call last):"
 # `  File "/x/pretrain_gpt.py", line 215, in <module>`
 _FILE = re.compile(r'^[ ]{0,8}File "([^"]{1,400})", line \d{1,7}')
@@ -134,7 +135,9 @@ class TracebackGatherer:
 
 @dataclass(slots=True)
 class IgnoredGatherer:
-    """`Exception ignored in: <function ...>` and what follows it: Python's clean-up complained, nothing ended."""
+    """`Exception ignored in: <function ...>`, from Python 3.14 on `Exception ignored while calling deallocator ...`,
+    and what follows it: Python's clean-up complained, nothing ended.
+    """
 
     lines: int = 0
 
@@ -160,7 +163,7 @@ def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
 
 def open_ignored(line: Line) -> Iterator[Event | Gatherer]:
     """Python's word for an exception in a finalizer."""
-    if line.text.strip().startswith("Exception ignored in"):
+    if line.text.strip().startswith(_IGNORED):
         yield IgnoredGatherer()
 
 
@@ -188,7 +191,7 @@ RULES: tuple[Rule, ...] = (
         ),
         read_cuda,
     ),
-    Rule("pytorch.ignored", (b"Exception ignored in",), open_ignored),
+    Rule("pytorch.ignored", (b"Exception ignored ",), open_ignored),
     Rule("pytorch.traceback", (b"Traceback (most recent call last):",), open_traceback),
     Rule("pytorch.signal", (b"Signal 15 (SIGTERM)",), read_signal),
 )

@@ -165,3 +165,29 @@ def test_a_chain_of_which_nothing_is_told(first: int, said: list[str]) -> None:
     """A log that keeps step lines alone: what begins anew is another training. Near miss: what goes on is the same."""
     log = [*launch(0, 1, 30, 2.5, batch=None, every=10), *launch(900, first, 30, 3.8, batch=None, every=10)]
     assert [item.incident for item in slowdowns(log)] == said
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_save_after_the_last_step(whole: bool) -> None:
+    """Of its end no line tells but that the training is completed; what a thread says at the interpreter's end is
+    ignored by Python itself. Near miss: the process is killed in it.
+    """
+    before = list(launch(0, 1, 40, 4.0))
+    at = before[-1][0]
+    save = [
+        says(at, "Saving the checkpoint (or staging if async is enabled)."),
+        says(at, "Saving a full checkpoint at last step, step 40."),
+        says(at + 30, "[GC] GC collection invoked by checkpointer. took 0.05 seconds"),
+    ]
+    killed = (at + 31, "/work/launch.sh: line 9: 4242 Killed                  torchrun train.py\n")
+    complaint = """[rank0]:Exception ignored while calling deallocator <function CheckpointManager.__del__ at 0x7fe1>:
+[rank0]:Traceback (most recent call last):
+[rank0]:  File "/work/torchtitan/components/checkpoint.py", line 405, in __del__
+[rank0]:    self.close()
+[rank0]:PythonFinalizationError: cannot join thread at interpreter shutdown
+"""
+    end = [says(at + 33, "Training completed"), (at + 34, complaint)] if whole else [killed]
+    played = play([*before, *save, *end, *launch(at + 60, 1, 10, 4.0)])
+    checkpoints = played.state.checkpoints
+    assert played.kinds() == (set() if whole else {"crash", "checkpoint_failed"})
+    assert (checkpoints.last_iteration, checkpoints.save_seconds) == ((40, 33.0) if whole else (None, None))

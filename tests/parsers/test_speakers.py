@@ -328,9 +328,10 @@ RuntimeError: giving up"""
     assert [event.get("top_level") for event in events(text)] == [None, True]
 
 
-def test_a_finalizers_traceback_is_no_failure() -> None:
+@pytest.mark.parametrize("how", ["in:", "while calling deallocator"])
+def test_a_finalizers_traceback_is_no_failure(how: str) -> None:
     """Python reports what it ignored in the same form; the next real traceback is told."""
-    text = """Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>
+    text = f"""Exception ignored {how} <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>
 Traceback (most recent call last):
   File "loader.py", line 1510, in __del__
     self._shutdown_workers()
