@@ -19,7 +19,7 @@ from monitor.run.breakdown.profile import critical, spreads
 from monitor.run.history import History
 from monitor.run.job import OVER
 from monitor.run.pace import HISTOGRAM_BUCKETS
-from monitor.run.phases import RUN_STATES
+from monitor.run.phases import PARTS, RUN_STATES
 from monitor.run.state import RunState
 
 Kind = Literal["gauge", "counter", "histogram"]
@@ -183,6 +183,11 @@ def _failure_info(view: View) -> Iterator[Sample]:
 _TIMERS = 30  # single timers of a run
 
 
+def _part(view: View) -> Iterable[Sample]:
+    state = view.state
+    return [Sample((name,), float(name == state.phase)) for name in PARTS] if state.parts.told else ()
+
+
 def _parts(view: View) -> Iterable[Sample]:
     timed = view.state.account.shown
     return _named(_rounded(critical(timed))) if timed is not None else ()
@@ -246,6 +251,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_world_size", "gauge", "GPUs (ranks) of the run, as a number to weigh and to sum with", (), lambda v: _one(v.state.topology.world_size)),
     Metric("megatron_run_state", "gauge", "1 for the state that the run is in, 0 for the others", ("state",),
            lambda v: [Sample((name,), float(name == v.run_state)) for name in RUN_STATES]),
+    Metric("megatron_run_part", "gauge", "1 for the part of a step of reinforcement learning that the run is in, 0 for the others; absent where its log tells of none", ("part",), _part),
     Metric("megatron_iteration", "gauge", "Last iteration finished (log: `iteration N/M`)", (), lambda v: _one(v.state.latest.iteration)),
     Metric("megatron_train_iterations", "gauge", "Planned iterations (log: the M of `iteration N/M`, `train_iters`)", (),
            lambda v: _one(v.state.train_iterations)),

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from grafana.source import queries as q
 from grafana.source.layout import Line
-from grafana.source.panels import Query, bars, chart, coloured
+from grafana.source.panels import Query, bars, chart, coloured, numbers, timeline
 
 EMPTY = "No timers in the log: --timing-log-level 2, or wall_clock_breakdown"
 COLOURS = {
     "compute": "green", "communication": "blue", "data": "orange", "optimizer": "purple", "checkpoint": "light-blue",
-    "evaluation": "dark-purple", "other": "yellow", "untimed": "#8e8e8e",
+    "evaluation": "dark-purple", "rollout": "super-light-blue", "reward": "light-yellow", "logprobs": "light-purple",
+    "sync": "dark-orange", "other": "yellow", "untimed": "#8e8e8e",
 }  # fmt: skip
 """Category -> colour, the same on every panel."""
+PARTS = {name: COLOURS[category] for name, category in (
+    ("rollout", "rollout"), ("reward", "reward"), ("logprobs", "logprobs"), ("training", "compute"), ("sync", "sync"),
+)}  # fmt: skip
+"""Part of a step of reinforcement learning -> its colour: training is the compute of the other panels."""
 
 
 def of_run(select: str) -> list[Line]:
@@ -19,7 +24,17 @@ def of_run(select: str) -> list[Line]:
     parts = q.value("megatron_iteration_part_seconds", select, "category")
     spread = q.value("megatron_iteration_part_spread_seconds", select, "category")
     longest = q.value("megatron_timer_seconds", select + ', bound="max"', "timer")
+    part = " or ".join(
+        f"{code} * ({q.value('megatron_run_part', select, part=name)} == 1)" for code, name in enumerate(PARTS, 1)
+    )
     return [
+        Line(4, [
+            (24, timeline("Part of a step", "Reinforcement learning: which part of a step goes on, where the log tells. A "
+                          "part that does not end is where it hangs; the Parts below have their seconds.",
+                          Query(part, "part"),
+                          mappings=numbers({float(code): item for code, item in enumerate(PARTS.items(), 1)}),
+                          empty="No parts: no reinforcement learning, or its log tells none")),
+        ]),
         Line(8, [
             (14, coloured(chart("Parts of an iteration", "Seconds of the last iteration on the rank that the others wait "
                                 "for, by the log's timers. The part that grows is why it is slower; grey is in no timer: "

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.metrics import clean_label
-from monitor.serve.formats import DASH, SYMBOLS, duration, figures, instant, number, percent
+from monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, instant, number, percent
 
 _STYLES = {
     "hung": "bold red", "crashed": "bold red", "lost": "yellow", "training": "green", "finished": "green",
@@ -79,6 +79,12 @@ def _table(runs: list[dict[str, Any]], now: float, wide: bool, wider: bool) -> T
     return table
 
 
+def _state(run: dict[str, Any], shown: Figure, wide: bool) -> Text:
+    """The state, and where there is room what it says beside it: the phase, or why it crashed."""
+    text = Text(shown.text, style=_STYLES.get(run["state"], ""))
+    return text.append(f" {clean_label(shown.note)}", style="dim") if wide and shown.note else text
+
+
 def _cells(run: dict[str, Any], now: float, wide: bool, wider: bool) -> list[Text]:
     shown = figures(run, now)
     iteration, total = run.get("iteration"), run.get("train_iterations")
@@ -86,7 +92,7 @@ def _cells(run: dict[str, Any], now: float, wide: bool, wider: bool) -> list[Tex
     silence = shown["progress_at"]
     cells = [
         Text(clean_label(run["run"])),
-        Text(shown["state"].text, style=_STYLES.get(run["state"], "")),
+        _state(run, shown["state"], wide),
         Text(number(iteration)),
         Text(percent(iteration / total) if iteration is not None and total else DASH),
         Text(number(seconds)),

@@ -120,11 +120,13 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     if stepped or entered or kind in AMENDING or (progressed and kind is ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
-        _note_progress(state, before, silent, kind, at, live)
+        _note_progress(state, before, silent, event, at, live)
         if clock is not None or kind in STEP:
             state.progress_clock = clock
-    if phase != before and before in PARTS and state.parts.told:
-        _leave(state, before)
+    if state.parts.told:
+        silence = state.parts.follow(before, phase, event)
+        if silence > 0:
+            gap_of(state, before).add(silence)
 
 
 def _of_training(state: RunState) -> bool:
@@ -163,11 +165,15 @@ UNREAD: dict[type[Event], frozenset[str]] = {
 """Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them."""
 
 
-def _gap_phase(before: Phase, kind: type[Event]) -> Phase | None:
+def _gap_phase(before: Phase, event: Event) -> Phase | None:
     """Of which phase the gap that ends with this event is an example; None if of none.
 
-    The way from the last validation or a save to the next iteration belongs to neither phase.
+    The way from the last validation or a save to the next iteration belongs to neither phase. A line that announces an
+    evaluation ends what was before; one that is in it, or its result, may be the first that is heard of it.
     """
+    kind = type(event)
+    if isinstance(event, EvaluationProgressed) and not (event.done or event.finished):
+        return before
     if kind in EVALUATION:
         return "evaluating"
     if kind in STEP:
@@ -175,15 +181,13 @@ def _gap_phase(before: Phase, kind: type[Event]) -> Phase | None:
     return before
 
 
-def _note_progress(
-    state: RunState, before: Phase, silent: str | None, kind: type[Event], at: float, live: bool
-) -> None:
+def _note_progress(state: RunState, before: Phase, silent: str | None, event: Event, at: float, live: bool) -> None:
     """The run has moved. Live, the gap that ends now is an example of a good one, unless it was judged a hang: of its
     phase, or of the work that may have gone on in it without a word.
     """
     last = state.progress_at
     if live and last is not None and state.live and not state.hung and at > last:
-        phase, gap = _gap_phase(before, kind), max(0.0, at - last - state.unheard)
+        phase, gap = _gap_phase(before, event), max(0.0, at - last - state.unheard)
         if before in PARTS and state.parts.told:
             state.parts.silence = max(state.parts.silence, gap)
         elif phase is not None and phase not in ENDED:
@@ -196,13 +200,6 @@ def _note_progress(
         state.progress_at, state.unheard = at, 0.0
     state.live = state.live or live
     state.hung = False
-
-
-def _leave(state: RunState, part: Phase) -> None:
-    """A part of a step is over: how long it was silent at most is an example of a good one."""
-    if state.parts.silence > 0:
-        gap_of(state, part).add(state.parts.silence)
-    state.parts.silence = 0.0
 
 
 def _read_log_clock(state: RunState, text: str) -> float | None:
@@ -251,8 +248,9 @@ def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float,
     if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
             if name in BESIDE and state.attempt.iterations:
-                state.impure = True
-                state.timed_overhead += longest
+                if not event.of_next:
+                    state.impure = True
+                    state.timed_overhead += longest
                 if timer(name).category == "checkpoint":
                     saves.note_save(state, longest)
                     if not live:
@@ -312,14 +310,15 @@ def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> b
     return False
 
 
-def _on_part(state: RunState, event: PartBegan, _source: str, at: float, _live: bool, _entry: LogEvent) -> bool:
-    """A part that no line tells of is a phase only where lines tell of others."""
+def _on_part(state: RunState, event: PartBegan, _source: str, at: float, live: bool, _entry: LogEvent) -> bool:
+    """A part that no line tells of is a phase only where lines tell of others. A line that comes late is progress."""
     if state.phase in ENDED or state.phase == "exiting":
         return False
     if event.implied and not state.parts.told:
         return False
     state.parts.tell(event.part)
-    set_phase(state, event.part, at)
+    if not (live and state.parts.is_late(event.part, state.phase, state.phase_since, at)):
+        set_phase(state, event.part, at)
     return True
 
 

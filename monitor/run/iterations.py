@@ -16,6 +16,7 @@ from monitor.run.phases import Phase
 from monitor.run.state import RunState
 from parsers.dialects import BY_NAME, dialect_of
 from parsers.events import IterationLogged
+from parsers.timers import BESIDE
 
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
 _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
@@ -65,6 +66,8 @@ def fold_iteration(
     if event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped:
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
     whole = counted and last is None and attempt.number == 0 and iteration <= _LONGEST_INTERVAL
+    if not BESIDE.isdisjoint(state.account.own):
+        state.impure = False  # the line prints what evaluation and saving took, and they are out of its time
     elapsed, steps = event.seconds_per_iteration, None
     batch = state.latest.global_batch_size
     if elapsed is None and event.samples_per_second and batch and event.dialect not in BY_NAME:
@@ -185,6 +188,8 @@ def count_step(
     if elapsed is not None:
         state.latest.seconds_per_iteration = elapsed
         take_seconds(state, elapsed, steps or delta, first, at - state.unheard if live else None)
+    if state.account.own:
+        state.account.settle(iteration, state.step_seconds)
     if live:
         watch_bursts(state, elapsed, delta, at)
     if state.highest_iteration is None or iteration > state.highest_iteration:

@@ -1,7 +1,9 @@
 """The parts of a step of reinforcement learning as phases: which of them lines tell, how long each was silent. Pure.
 
 A part lasts until a line tells of the next one. What no line tells belongs to the part before it: a verl log tells of
-the training only, so that its rollout is followed, in silence, by scoring and log probabilities.
+the training only, so that its rollout is followed, in silence, by scoring and log probabilities. Ray gathers the lines
+of many processes, and one may come a little late: it changes no phase. Residual risk: one that is later still misnames
+the phase until the next, which is why no part hangs before a whole step would be over (detectors/hang/budget.py).
 """
 
 from __future__ import annotations
@@ -9,9 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from monitor.run.pace import Intervals
-from monitor.run.phases import PARTS
-from parsers.events import TimersReported
+from monitor.run.phases import PARTS, Phase
+from parsers.events import Event, GenerationMoved, PartBegan, TimersReported
 from parsers.timers import PART_OF
+
+_LATE = 5.0  # seconds: for so long Ray holds back lines that several processes print alike
+_AFTER = ("training", "sync")
+"""Parts behind which the next rollout may begin at once."""
 
 
 @dataclass(slots=True)
@@ -22,6 +28,10 @@ class Parts:
     """The parts of which some line has told; none: the whole step is the phase `training`."""
     silence: float = 0.0
     """The longest good silence of the part that goes on, while the log is followed."""
+    lines: int = 0
+    """Lines of the part that goes on, since it began: more than one prove that it is this part."""
+    implied: bool = False
+    """No line told that it began."""
     printed: dict[str, Intervals] = field(default_factory=dict)
     """Part -> its seconds in the last steps, where the log prints them."""
 
@@ -29,6 +39,27 @@ class Parts:
         """A line has told of this part."""
         if part not in self.told:
             self.told.append(part)
+
+    def is_late(self, part: str, phase: Phase, since: float, at: float) -> bool:
+        """Whether a line of `part`, at `at`, is of a part that is over: the present phase began at `since`."""
+        if part == phase or phase not in PARTS or at - since >= _LATE or (part == "rollout" and phase in _AFTER):
+            return False
+        return self.implied or PARTS.index(part) < PARTS.index(phase)
+
+    def follow(self, before: Phase, phase: Phase, event: Event) -> float:
+        """Take the event that led from one phase to the other, or is of the present one; the longest good silence of a
+        part that is over, else 0.
+        """
+        over = 0.0
+        if phase != before:
+            over, self.silence = self.silence if before in PARTS else 0.0, 0.0
+            self.lines, self.implied = 0, type(event) is PartBegan and bool(event.implied)
+        if type(event) is PartBegan:
+            if event.part == phase and not event.implied:
+                self.lines, self.implied = self.lines + 1, False
+        elif type(event) is GenerationMoved and phase == "rollout":
+            self.lines += 1
+        return over
 
     def note_printed(self, event: TimersReported) -> None:
         """The parts of one step, as its line prints them."""

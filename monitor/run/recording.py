@@ -40,8 +40,8 @@ def record(
         if state.attempt.number != history.attempt:
             _note_restart(state, iteration, time)
         timed = state.account.last
-        if timed is not None:  # of the iteration line before
-            when = latest_known if latest_known is not None else time
+        if timed is not None:  # mostly of the iteration line before
+            when = latest_known if latest_known is not None and timed.iteration != iteration else time
             history.add_parts(timed.iteration, when, critical(timed), spreads(timed))
         if time is not None:
             _date_training(history, time - (state.step_seconds or 0.0))

@@ -55,7 +55,7 @@ class Step(Struct, gc=False):
     evaluated_at: int | None = None
     """The iteration behind which the last evaluation of this launch came."""
     timed: Timed | None = None
-    """The timers of the iteration line before this one, which are whole only now."""
+    """The timers of the iteration line before this one, which are whole only now; this one's, if it prints its own."""
     outside: tuple[float, float] | None = None
     """Of a step that DeepSpeed's engine counts: seconds that lie outside its clock, and of the whole step."""
 

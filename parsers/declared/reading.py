@@ -186,6 +186,7 @@ class Reading:
             each, rate = values.get("tokens_per_iteration", 0.0), values.get("tokens_per_second", 0.0)
             if rate > 0 and 0 < each / rate < _MAX_SECONDS:
                 values["seconds_per_iteration"] = each / rate
+        yield from _parts(values, origin, of_next=True)
         known = {name: value for name, value in values.items() if name in _STEP_VALUES}
         yield IterationLogged(
             iteration=step,
@@ -198,7 +199,6 @@ class Reading:
             **known,
             **origin,
         )
-        yield from _parts(values, origin)
 
     def _other(
         self, values: dict[str, Any], losses: dict[str, float], line: Line, origin: dict[str, Any]
@@ -276,10 +276,10 @@ def _memory(values: Mapping[str, Any], step: int | None, origin: dict[str, Any])
         yield MemoryReported(iteration=step, occasion="step", **reported, **origin)
 
 
-def _parts(values: Mapping[str, Any], origin: dict[str, Any]) -> Iterator[Event]:
+def _parts(values: Mapping[str, Any], origin: dict[str, Any], *, of_next: bool | None = None) -> Iterator[Event]:
     parts: dict[str, tuple[float, float]] = {name: (values[name],) * 2 for name in PARTS if name in values}
     if parts:
-        yield TimersReported(speaker="megatron", timers=parts, **origin)
+        yield TimersReported(speaker="megatron", timers=parts, of_next=of_next, **origin)
 
 
 def _positive(text: str | None) -> bool:

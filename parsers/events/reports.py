@@ -40,6 +40,9 @@ class TimersReported(Event, frozen=True, kw_only=True, gc=False):
     """Whose time it is: one rank's, the least and the most of all ranks', or the most alone."""
     ranks: dict[int, float] = field(default_factory=dict)
     """Rank -> seconds, where the log prints each rank's: of the one timer that such an event names."""
+    of_next: bool | None = None
+    """True: all parts of the iteration that the next event reports, from its own line; what is none is out of its time.
+    """
 
 
 class StragglerReported(Event, frozen=True, kw_only=True, gc=False):

@@ -2,7 +2,8 @@
 
 Healthy (two daemons follow it: no query may count it twice); hung in evaluation; slowed by 10 %; crashed twice, once
 for good reasons of each kind, and launched again; diverging; finished; watched by a daemon that died; crashed before
-anybody looked; crashed without an end; and one whose memory grows. Times are seconds before the end of the day.
+anybody looked; crashed without an end; one whose memory grows; and one of reinforcement learning. Times are seconds
+before the end of the day.
 """
 
 from __future__ import annotations
@@ -109,4 +110,5 @@ def runs() -> list[Run]:
             says={-2100.0: LAST_LINE}),
         Run("t5-11b-memory", ((began, _scenario(growing, Fault("memory_growth", 700))),), nodes=exporters.AMD,
             hardware=True),
+        Run("qwen-7b-grpo", ((-HOUR, _scenario(small, dialect="verl", iterations=100, seconds_per_iteration=180.0)),)),
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from parsers.events import Event
 
 _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
 _LEAST_TFLOPS = 4.0  # small models on a few GPUs, and slow networks: 1.7 was seen (97 s an iteration, a line each 100)
+_CERTAIN = 2  # lines of one part after another: a late one comes alone
 _FEW = 5  # parts of a step that were followed: fewer do not show how long they may take
 
 
@@ -65,6 +66,10 @@ class HangSettings(Struct, frozen=True):
     """The first weights handed over: groups of processes are made, a large model is gathered and loaded."""
     part_factor: float = 3.0
     """Budget of a part of a step (reinforcement learning) over the longest of the last 50: rollouts have long tails."""
+    step_factor: float = 1.5
+    """... but no less than this over the longest step of the last 64: where a line came late, or none did, the phase is
+    another part, and the next line is a step away. Of a part of which several lines have come, over that part's longest
+    time: one answer may be as long as a whole rollout was."""
 
 
 class Budget(Struct, frozen=True):
@@ -130,29 +135,48 @@ def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
 
 
 def _part(state: RunState, settings: HangSettings) -> Budget:
-    """Of a part of a step, by the run's own past: its longest silences while it was followed, and while those are few,
-    the seconds that the steps print of it and of what no line tells apart from it.
-    """
-    phase = state.phase
-    gaps, factor = state.gaps.get(phase), settings.part_factor
-    longest = gaps.longest if gaps else None
-    seen = longest is not None
-    if gaps is None or len(gaps.values) < _FEW:
-        printed = state.parts.printed_with(phase)
-        if printed is not None and (longest is None or printed > longest):
-            longest, seen = printed, False
+    """Of a part of a step, by the run's own past."""
+    phase, first = state.phase, not state.attempt.iterations
+    expected, what = _part_before(state)
     default = settings.first_iteration if phase == "training" else float(getattr(settings, phase))
-    if longest is None:
-        return Budget(max(settings.minimum, default), None, f"first default for {phase}", settings.first_late)
-    if not state.attempt.iterations and state.attempt.number:  # engines start and kernels compile anew
-        factor, least = settings.startup_factor, settings.startup_minimum
+    if expected is None or (first and not state.attempt.number and settings.part_factor * expected < default):
+        return Budget(max(settings.minimum, default), expected, f"first default for {phase}", settings.first_late)
+    if first:  # of a further launch: engines start and kernels compile anew
+        allowed, reason = settings.startup_factor * expected, f"{settings.startup_factor:g} x {what}"
+        least = max(settings.minimum, settings.startup_minimum)
     else:
+        allowed, reason = settings.part_factor * expected, f"{settings.part_factor:g} x {what}"
         least = settings.minimum
-    if state.attempt.number == 0 and not state.attempt.iterations and factor * longest < default:
-        return Budget(max(settings.minimum, default), longest, f"first default for {phase}", settings.first_late)
-    what = f"the longest silence of the last {len(gaps.values)} in {phase}" if seen and gaps else f"what {phase} took"
-    allowed = max(least, factor * longest)
-    return Budget(allowed, longest, f"{factor:g} x {what}" if allowed > least else "the minimum")
+        longest, which = _longest_stretch(state)
+        if settings.step_factor * longest > max(allowed, least):
+            return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
+    return Budget(allowed, expected, reason) if allowed >= least else Budget(least, expected, "the minimum")
+
+
+def _part_before(state: RunState) -> tuple[float | None, str]:
+    """How long this part was silent at most, and how that is known: while it was followed, and while that was seldom,
+    by the seconds that the steps print of it and of what no line tells apart from it.
+    """
+    gaps = state.gaps.get(state.phase)
+    longest = gaps.longest if gaps is not None else None
+    if gaps is None or len(gaps.values) < _FEW:
+        printed = state.parts.printed_with(state.phase)
+        if printed is not None and printed > (longest or 0.0):
+            return printed, f"what {state.phase} took at most"
+    return longest, f"the longest silence of the last {len(gaps.values) if gaps else 0} in {state.phase}"
+
+
+def _longest_stretch(state: RunState) -> tuple[float, str]:
+    """What may go on without a line although nothing is wrong: the step, or this part where it is certain that it is
+    this one. As measured or printed, else as the parts that were followed add up; 0 while nothing is known.
+    """
+    printed = state.parts.printed.get(state.phase)
+    if printed is not None and state.parts.lines >= _CERTAIN:
+        return printed.longest or 0.0, state.phase
+    window = state.pace.window
+    return max(window) if window else sum(
+        state.gaps[part].longest or 0.0 for part in state.parts.told if part in state.gaps
+    ), "step"
 
 
 def _started(state: RunState, settings: HangSettings, longest: float | None) -> Budget:
@@ -272,4 +296,8 @@ def _evaluating(state: RunState, settings: HangSettings, longest: float | None) 
         expected = predicted * iters
         seconds = max(settings.minimum, settings.factor * expected)
         return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
-    return Budget(max(settings.minimum, settings.evaluating), None, "first default for evaluating")
+    default, late = settings.evaluating, None
+    if state.parts.told or state.parts.printed or not state.attempt.iterations:
+        # of reinforcement learning it is a rollout; before the first step of a launch its engines start
+        default, late = max(default, settings.rollout), settings.first_late
+    return Budget(max(settings.minimum, default), None, "first default for evaluating", late)

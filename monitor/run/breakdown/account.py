@@ -50,6 +50,8 @@ class Account:
     """and how often each was reported; of those of the last line, where any was summed,"""
     summed: dict[str, int] = field(default_factory=dict)
     """how often."""
+    own: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """All parts of the iteration whose line comes next, where that line prints them itself."""
     across: Across = "one"
     ranks: dict[int, float] = field(default_factory=dict)
     last: Timed | None = None
@@ -60,6 +62,9 @@ class Account:
     def take(self, event: TimersReported, loop_counts: bool) -> None:
         """A report of timers. `loop_counts`: the training loop's own line counts the iterations."""
         self.active = True
+        if event.of_next:
+            self.own = event.timers
+            return
         if event.speaker == "deepspeed":
             into, reports = (self.ahead, self.reports) if loop_counts else (self.behind, self.summed)
             for name, took in event.timers.items():
@@ -103,6 +108,11 @@ class Account:
         self.ahead, self.reports, self.ranks = {}, {}, {}
         if self.summed:
             self.across = "one"
+
+    def settle(self, iteration: int, seconds: float | None) -> None:
+        """The line that was closed last has printed its own parts: they are whole at once."""
+        self.last = self.shown = Timed(iteration, seconds, self.own)
+        self.own = {}
 
 
 def _of_one(
