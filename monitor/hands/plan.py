@@ -28,6 +28,7 @@ from monitor.hands.settings import (
 from monitor.incidents import Incident
 from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
 from monitor.run.job import OVER
+from monitor.run.phases import PARTS
 from monitor.run.state import Job, RunState
 from monitor.slurm.settings import SlurmSettings
 
@@ -52,12 +53,12 @@ class Plan:
 
 def matches(policy: Policy, run: str, incident: Incident) -> bool:
     """Is the policy for this incident?"""
-    failure = incident.evidence.get("failure")
+    failure, in_step = incident.evidence.get("failure"), incident.phase in PARTS
     return (
         incident.incident in policy.incidents
         and RANK[incident.severity] >= RANK[policy.minimum_severity]
         and (incident.kept_back or not incident.quiet)
-        and (not policy.phases or incident.phase in policy.phases)
+        and (not policy.phases or incident.phase in policy.phases or (in_step and "training" in policy.phases))
         and (not policy.failures or incident.incident != "crash" or failure in policy.failures)
         and (not policy.runs or any(fnmatchcase(run, pattern) for pattern in policy.runs))
     )

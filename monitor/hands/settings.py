@@ -79,7 +79,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     runs: tuple[str, ...] = ()
     """Globs over run names; none: every run."""
     phases: tuple[Phase, ...] = ()
-    """In which the trouble began; none: in any."""
+    """In which the trouble began; none: in any. `training` is all parts of a step of reinforcement learning, too."""
     failures: tuple[Failure, ...] = ()
     """Of a crash; none: any."""
     minimum_severity: Severity = "critical"

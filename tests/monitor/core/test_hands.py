@@ -13,7 +13,10 @@ from monitor.core import Core
 from monitor.core.hands import Message
 from monitor.follow.messages import Unreadable
 from monitor.hands.messages import Order, StepDone
+from monitor.hands.plan import matches
 from monitor.hands.record import Course
+from monitor.hands.settings import Policy
+from monitor.incidents import Incident
 from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show
@@ -363,3 +366,14 @@ def test_actions_that_make_no_sense_are_refused(actions: str, message: str) -> N
     """In the configuration, not at three in the morning."""
     with pytest.raises(ConfigError, match=message):
         load("", [f"policies=[{{name: p, incidents: [hang], actions: {actions}}}]"])
+
+
+def test_training_is_all_parts_of_a_step() -> None:
+    """A policy for training holds for a hang in a rollout, one for rollouts for no other part; neither for a save."""
+    for phase, matched in (("rollout", [True, True]), ("training", [True, False]), ("saving", [False, False])):
+        hang = Incident("hang", "critical", 0.0, "", None, phase, 0.0)
+        of = [
+            Policy(name="p", incidents=("hang",), actions=("requeue",), phases=(name,))
+            for name in ("training", "rollout")
+        ]
+        assert [matches(policy, "run", hang) for policy in of] == matched
