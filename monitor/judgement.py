@@ -18,6 +18,7 @@ from monitor.incidents import IncidentBook, Transition, judge
 from monitor.run.attempts import retire
 from monitor.run.ends import believe, may_be_optional, settle
 from monitor.run.fold import fold, fold_timers
+from monitor.run.setup import is_known
 from monitor.run.state import RunState
 from monitor.run.step import STEP_EVENTS, Step, step_of
 from parsers.events import (
@@ -46,7 +47,8 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
         LineDiscarded, PartBegan, GenerationMoved,
     }
 )  # fmt: skip
-"""Events that change nothing of what `Detector.update` may take as constant, but for a restart (`_may_restart`)."""
+"""Events that change nothing of what `Detector.update` may take as constant, but for a restart (`_may_restart`): as a
+setting does that is known already."""
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ class Judge:
             kind = type(event)
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
-            if steps and (kind not in _KEEP_BUFFER or _may_restart(state, event)):
+            if steps and (_may_restart(state, event) if kind in _KEEP_BUFFER else not is_known(state, event)):
                 self._update(state, steps)
                 steps = []
             iterations, skipped, step_source = state.iterations_total, state.skipped_iterations_total, state.driver

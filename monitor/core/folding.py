@@ -14,9 +14,10 @@ from monitor.core.runs import Run, being_copied, found_again
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.judgement import Judged
-from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING
+from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
 from monitor.run.log_clock import log_clock
 from parsers.events import (
+    ArgumentsDumped,
     CollectiveStatus,
     FailureSeen,
     IterationLogged,
@@ -52,20 +53,29 @@ class Folding:
             self._fold_into(self._watched.run_of(source, now), source, entries, at, now)
 
     def _take_by_experiment(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
-        """The same where set-up lines are among them: each after what stands before it, for that tells whose it is."""
+        """The same where set-up lines are among them: each after what stands before it, for that tells whose it is. It
+        tells so no more of what is said again among the iterations of a launch, which is folded with them.
+        """
         experiments, ready = source.experiments, list[LogEvent]()
         for entry in entries:
             if not experiments.held and entry.event.kind not in BOUNDS:
                 ready.append(entry)
                 continue
             run = self._watched.run_of(source, now)
-            self._fold_into(run, source, ready, at, now)
-            ready.clear()
+            is_told = run is not None and begun(run.state) and not isinstance(entry.event, ArgumentsDumped)
+            if not is_told:
+                self._fold_into(run, source, ready, at, now)
+                ready.clear()
             number = experiments.number
             due = experiments.take(entry, at, run.state if run is not None else None)
             self._watched.sources.note_experiment(source)
             if experiments.number != number:
                 self._begin_experiment(source, run, due[0][1], now)
+            if is_told and all(written == at for _, written in due):
+                ready += [event for event, _ in due]
+                continue
+            self._fold_into(run, source, ready, at, now)
+            ready.clear()
             for event, written in due:
                 self._fold_into(self._watched.run_of(source, now), source, (event,), written, now)
         self._fold_into(self._watched.run_of(source, now), source, ready, at, now)

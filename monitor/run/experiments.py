@@ -67,7 +67,7 @@ def plan_of(event: ArgumentsDumped) -> dict[str, str]:
 def _is_another(state: RunState, plan: dict[str, str]) -> bool:
     """Whether arguments that say `plan` are another experiment's than the run's last launch."""
     known = state.plan
-    if not known or not _begun(state):
+    if not known or not begun(state):
         return False
     if _ID in known and _ID in plan:
         return known[_ID] != plan[_ID]
@@ -82,7 +82,7 @@ def _differ(known: dict[str, str], plan: dict[str, str], names: tuple[str, ...])
     return any(known[name] != plan[name] for name in names if name in known and name in plan)
 
 
-def _begun(state: RunState) -> bool:
+def begun(state: RunState) -> bool:
     """Whether the present launch is past its set-up: its own arguments may be printed more than once before."""
     attempt = state.attempt
     if attempt.iterations > 0 or attempt.failures > 0 or state.phase in ENDED:
@@ -126,7 +126,7 @@ class Experiments(Known):
         the experiment that `number` and `label` say afterwards; `state` is that of the run they say before.
         """
         event = entry.event
-        if state is not None and _opens(event) and (self.held or _begun(state)):
+        if state is not None and _opens(event) and (self.held or begun(state)):
             self.held.append((entry, tag))
             return [] if len(self.held) < _MOST_HELD else self.release()
         if isinstance(event, ArgumentsDumped):

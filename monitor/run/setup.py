@@ -23,6 +23,7 @@ from parsers.events import (
     Event,
     LogEvent,
     MilestoneReached,
+    ModelSettingLogged,
     ParametersCounted,
     SoftwareSeen,
     TopologyLogged,
@@ -77,6 +78,11 @@ def on_topology(state: RunState, event: Event, _source: str, _at: float, _live: 
         if state.train_iterations is None:
             state.train_iterations = changed.train_iterations
     return state.attempt.iterations == 0
+
+
+def is_known(state: RunState, event: Event) -> bool:
+    """Whether it is a setting that says nothing new: some programs print one again behind each iteration."""
+    return type(event) is ModelSettingLogged and topologies.apply(state.topology, event) is None
 
 
 def on_sizes(state: RunState, event: TopologyLogged, source: str, at: float, live: bool, entry: LogEvent) -> bool:
