@@ -29,6 +29,9 @@ def packed(rows: Sequence[Row], width: int) -> tuple[bytes, list[bytes]]:
     strange = [0] * len(starts)
     series: list[bytes] = []
     for column in list(zip(*rows, strict=True))[AXIS_VALUES:]:
+        if column.count(None) == len(column):  # most series of most runs
+            series.append(ABSENT * len(starts))
+            continue
         quads: list[bytes] = []
         for place, start in enumerate(starts):
             quad, odd = _quad_of(column[start : start + width])

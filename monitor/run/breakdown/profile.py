@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from msgspec import Struct, field
 
@@ -52,22 +53,31 @@ def split(timers: dict[str, tuple[float, float]]) -> dict[str, tuple[float, floa
     """Category (or WHOLE) -> least and most seconds: each timer without the timers inside it. What lies between two
     iterations is left out.
     """
-    inside: dict[str, tuple[float, float]] = {}
-    for name, (low, high) in timers.items():
-        around = next((parent for parent in timer(name).parent if parent in timers), None)
-        if around is not None:
-            known = inside.get(around, (0.0, 0.0))
-            inside[around] = known[0] + low, known[1] + high
     parts: dict[str, tuple[float, float]] = {}
-    for name, (low, high) in timers.items():
-        if name in BESIDE:
-            continue
-        row = timer(name)
-        least, most = inside.get(name, (0.0, 0.0))
-        key = WHOLE if row.mixed else row.category
+    for name, key, inside in _nested(tuple(timers)):
+        low, high = timers[name]
+        least = most = 0.0
+        for part in inside:
+            part_low, part_high = timers[part]
+            least, most = least + part_low, most + part_high
         known = parts.get(key, (0.0, 0.0))
         parts[key] = known[0] + max(0.0, low - least), known[1] + max(0.0, high - most)
     return parts
+
+
+@lru_cache(maxsize=256)
+def _nested(names: tuple[str, ...]) -> list[tuple[str, str, list[str]]]:
+    """(timer, its category or WHOLE, the timers inside it) of those that a line prints: lines print the same ones."""
+    inside: dict[str, list[str]] = {name: [] for name in names}
+    for name in names:
+        around = next((parent for parent in timer(name).parent if parent in inside), None)
+        if around is not None:
+            inside[around].append(name)
+    return [
+        (name, WHOLE if timer(name).mixed else timer(name).category, parts)
+        for name, parts in inside.items()
+        if name not in BESIDE
+    ]
 
 
 def critical(timed: Timed) -> dict[str, float]:
