@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from monitor.core.sources import Source
 from monitor.metrics import MonitorCounts
@@ -26,8 +26,8 @@ class Counters:
         self._bytes += size
         self._read_at = read_at
 
-    def add_events(self, kinds: Counter[str], entries: Iterable[LogEvent]) -> None:
-        """`kinds`: those of `entries`, counted."""
+    def add_events(self, kinds: Sequence[str], entries: Iterable[LogEvent]) -> None:
+        """`kinds`: those of `entries`."""
         self._events.update(kinds)
         if _FAULTS.isdisjoint(kinds):
             return

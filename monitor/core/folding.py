@@ -7,7 +7,6 @@ the training loop (ends and failures in a file of its own) waits until the loop'
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Sequence
 
 from monitor.core.runs import Run, being_copied, found_again
@@ -16,6 +15,7 @@ from monitor.core.watched import Watched
 from monitor.judgement import Judged
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
 from monitor.run.log_clock import log_clock
+from monitor.run.step import STEP_EVENTS
 from parsers.events import (
     ArgumentsDumped,
     CollectiveStatus,
@@ -24,12 +24,15 @@ from parsers.events import (
     LogEvent,
     ProcessExited,
     ProcessTerminated,
+    ThroughputReported,
+    TimersReported,
     TracebackSeen,
     WatchdogTimedOut,
 )
 
 _STANDS = 5.0  # seconds: a block is written at once, but for the end of a buffer
 _PROMPT = 1.0  # seconds within which the loop must have a line, that its arrival may be its time
+_OF_TRAINING = STEP_EVENTS | {TimersReported, ThroughputReported}
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
 
 
@@ -45,7 +48,7 @@ class Folding:
         """Take the events of one delivery, which were written (read, while they come live) at `at`."""
         if not entries:
             return
-        kinds = Counter(entry.event.kind for entry in entries)
+        kinds = [entry.event.kind for entry in entries]
         self._watched.counters.add_events(kinds, entries)
         if source.experiments.held or not BOUNDS.isdisjoint(kinds):
             self._take_by_experiment(source, entries, at, now)
@@ -129,9 +132,9 @@ class Folding:
             run.archived = being_copied(state, stamped, now - read_at, now)  # else it moves
         state.read_at = now
         run.dirty = True
-        trains = source.caught_up and all(type(entry.event) is IterationLogged for entry in entries)
+        trains = source.caught_up and all(type(entry.event) in _OF_TRAINING for entry in entries)
         if run.book.open or run.book.pending or not run.judged_at or not trains:
-            self._watched.schedule.request(run)  # else a detector that an iteration changes has judged at once
+            self._watched.schedule.request(run)  # else a detector that a step changes has judged at once
 
     def take_deferred(self, run: Run, now: float) -> None:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""

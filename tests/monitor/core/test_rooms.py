@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 import pytest
 
@@ -239,7 +237,7 @@ def test_counts_are_brought_up_to_date_when_somebody_looks() -> None:
         LogEvent(1, "r", IterationLogged(iteration=1), ""),
         LogEvent(2, "r", Malformed(rule="iteration", text="no number"), ""),
     ]
-    counters.add_events(Counter(entry.event.kind for entry in entries), entries)
+    counters.add_events([entry.event.kind for entry in entries], entries)
     counters.add_bytes(4, NOW)
     for _ in range(2):
         values = counters.up_to_date([source]).values
