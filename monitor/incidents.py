@@ -228,6 +228,18 @@ def amend(book: IncidentBook, transition: Transition, facts: Mapping[str, Any]) 
     return amended
 
 
+def give_up(book: IncidentBook, state: RunState, why: str, now: float) -> list[Transition]:
+    """The run is watched no more: whatever is open of it is closed, as what it is, no end of the trouble."""
+    out = []
+    for kind, incident in list(book.open.items()):
+        lasted = duration(max(0.0, now - incident.since))
+        shown = replace(incident, summary=f"not watched any more ({why}), {lasted} after it began: {incident.summary}")
+        del book.open[kind]
+        out.append(_transition(state, "resolved", shown, now))
+    book.history.extend(out)
+    return out
+
+
 def _superseded(kind: str, firing: Mapping[str, Verdict], book: IncidentBook) -> str | None:
     """What makes an incident of this kind needless; None if nothing does."""
     return next((other for other in _INHIBITED_BY.get(kind, ()) if other in firing or other in book.open), None)

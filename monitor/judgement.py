@@ -14,7 +14,7 @@ from typing import Any
 from monitor.config import Config
 from monitor.detectors import DETECTORS, crash, hang
 from monitor.detectors.base import Detector, Verdict, recall
-from monitor.incidents import IncidentBook, Transition, judge
+from monitor.incidents import IncidentBook, Transition, give_up, judge
 from monitor.run.attempts import retire
 from monitor.run.ends import believe, may_be_optional, settle
 from monitor.run.fold import fold, fold_timers
@@ -164,6 +164,10 @@ class Judge:
         lost = Verdict("source_lost", "firing", severity="critical", summary=why, evidence={"reason": why})
         others = [Verdict(d.name, "unknown") for d, _ in self._detectors if d.name != lost.incident]
         return judge(run.book, run.state, [lost, *others], now, self._repeat_interval, limit=self._limit)
+
+    def give_up(self, run: Judged, why: str, now: float) -> list[Transition]:
+        """The run is watched no more, because others need its place: who was told of its trouble is told that, too."""
+        return give_up(run.book, run.state, why, now)
 
     def retire(self, run: Judged, at: float) -> list[Transition]:
         """Another experiment has begun in the run's log: what it died of is told, what is open of it is closed."""

@@ -348,7 +348,7 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_stopped_timestamp_seconds", "gauge", "When the monitor was asked to stop; exported while it waits for its last scrape. Its runs: over with it, or live", ("runs",)),
     MonitorMetric("megatron_monitor_page_info", "gauge", "Address of the monitor's page, where others can reach it; always 1", ("url",)),
     MonitorMetric("megatron_monitor_runs", "gauge", "Runs that are shown", ()),
-    MonitorMetric("megatron_monitor_runs_dropped_total", "counter", "Runs beyond max_runs: dead ones dropped, live ones refused", ("reason",)),
+    MonitorMetric("megatron_monitor_runs_dropped_total", "counter", "Runs beyond max_runs: dead ones dropped, then those hung for longest, live ones refused", ("reason",)),
     MonitorMetric("megatron_monitor_sources", "gauge", "Files followed, by state", ("state",)),
     MonitorMetric("megatron_monitor_lines_total", "counter", "Lines read: those that gave an event, the rest, over-long ones", ("outcome",)),
     MonitorMetric("megatron_monitor_events_total", "counter", "Events read, by kind", ("event",)),

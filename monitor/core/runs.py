@@ -122,6 +122,15 @@ class Runs:
         del self.by_name[name]
         return name
 
+    def longest_silent(self, busy: Callable[[str], bool]) -> Run | None:
+        """Of those that live and are hung, or lost from sight, that which has been so for longest: people were told."""
+        silent = [
+            (run.state.progress_at or 0.0, name)
+            for name, run in self.by_name.items()
+            if not busy(run.log) and (run.state.hung or run.state.lost)
+        ]
+        return self.by_name[min(silent)[1]] if silent else None
+
     @property
     def full(self) -> bool:
         """Are there as many as may be?"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from monitor.config import Config
@@ -18,6 +19,9 @@ from monitor.judgement import Judge
 from monitor.metrics import MonitorCounts
 from monitor.reading import own_rules
 from monitor.run.state import Experiment
+
+_NAMED = 100  # runs that are refused and named in the log
+_log = logging.getLogger(__name__)
 
 
 class Watched:
@@ -46,16 +50,42 @@ class Watched:
         self.sources, self.runs = Sources(), Runs(config, charts=self._charts)
         self.runs.wall_offset = self.wall_offset
         self.schedule = Schedule(judge)
+        self._refused: set[str] = set()
 
     @property
     def counts(self) -> MonitorCounts:
         """What the monitor counts of itself."""
         return self.counters.counts
 
+    def _make_room(self, name: str, now: float) -> bool:
+        """For the run of that name: of the dead first, then of the hung. False: all that are there go on."""
+        busy, most = self.sources.catching_up, self.config.max_runs
+        if self.runs.make_room(busy) is not None:
+            self.counts.add("runs_dropped_total", "dead")
+            return True
+        silent = self.runs.longest_silent(busy)
+        if silent is None:
+            self.counts.add("runs_dropped_total", "refused")
+            if name not in self._refused and len(self._refused) < _NAMED:
+                self._refused.add(name)
+                _log.warning("run=%r is not watched: max_runs=%d others live", name, most)
+            return False
+        self.counts.add("runs_dropped_total", "hung")
+        why = f"max_runs: {most} runs are watched, and this one has been silent for longest"
+        _log.warning("run=%r %s", silent.state.name, why)
+        self._keep_page(silent, now)
+        self.of_run(silent, lambda: self.judge.give_up(silent, why, now))
+        del self.runs.by_name[silent.state.name]
+        return True
+
     def let_go(self, run: Run, now: float) -> bool:
         """Drop the run if it has expired; the page keeps what it showed. True if it was dropped."""
         if not self.runs.expired(run, now):
             return False
+        self._keep_page(run, now)
+        return self.runs.drop_expired(run, now)
+
+    def _keep_page(self, run: Run, now: float) -> None:
         shown = run.shown
         if run.state.proven and not run.failed:
             try:
@@ -64,7 +94,6 @@ class Watched:
                 self.aside.note("page", run.state.name, error)
         if shown is not None:
             self.ended.keep(shown, now + self.wall_offset)
-        return self.runs.drop_expired(run, now)
 
     def set_wall_offset(self, seconds: float) -> None:
         """Unix time less an instant."""
@@ -109,11 +138,8 @@ class Watched:
         run = self.runs.get(name)
         if run is not None:
             return run
-        if self.runs.full:
-            dropped = self.runs.make_room(self.sources.catching_up)
-            self.counts.add("runs_dropped_total", "refused" if dropped is None else "dead")
-            if dropped is None:
-                return None
+        if self.runs.full and not self._make_room(name, now):
+            return None
         experiment = None
         if name == source.run:
             self.runs.claim(self.saved, name, name)  # saved, and a file of it came first that was not there then

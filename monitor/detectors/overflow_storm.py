@@ -15,6 +15,7 @@ from monitor.detectors.base import Detector, Verdict, renew
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.step import Step
+from monitor.run.totals import plus
 from monitor.run.units import Ratio
 from monitor.statistics.scale_search import ScaleSearch
 from parsers.events import OverflowSkipped
@@ -71,7 +72,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Ove
     _begin(memory, state.attempt.number)
     lines, first, changed = state.driver == "iteration", state.attempt.first_iteration, False
     for step in steps:
-        memory.skipped += step.new_skipped
+        memory.skipped = plus(memory.skipped, step.new_skipped)
         if not step.counted:
             continue
         scale, skipped = step.loss_scale, memory.skipped

@@ -13,6 +13,7 @@ from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
 from monitor.run.overflows import Overflows
 from monitor.run.phases import ENDED, Phase, drawn_as
 from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
+from monitor.run.totals import plus
 
 PLANNED = frozenset({"time_limit", "preempted", "stopped"})
 """Ends that are no failures: the scheduler's ordinary business, and what a person ended."""
@@ -193,7 +194,7 @@ def first_of_attempt(state: RunState, iteration: int) -> None:
     if lost > 0:
         seconds = lost * (state.last_baseline or state.latest.seconds_per_iteration or 0.0)
         cause = state.lost_to
-        state.lost_iterations_total += lost
+        state.lost_iterations_total = plus(state.lost_iterations_total, lost)
         state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
         state.productive_seconds = max(0.0, state.productive_seconds - seconds)
 

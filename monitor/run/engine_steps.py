@@ -8,6 +8,7 @@ from monitor.run.attempts import begin_attempt
 from monitor.run.iterations import count_step, take_seconds
 from monitor.run.saves import note_save
 from monitor.run.state import RunState
+from monitor.run.totals import plus
 from parsers.dialects import DEEPSPEED
 from parsers.events import EngineStepLogged
 
@@ -50,7 +51,8 @@ def _fold_step(state: RunState, event: EngineStepLogged, at: float, live: bool) 
     if event.learning_rate is not None:
         latest.learning_rate = event.learning_rate
     if event.skipped_steps is not None:
-        state.skipped_iterations_total += state.overflows.take_counter(event.step, event.skipped_steps)
+        skipped = state.overflows.take_counter(event.step, event.skipped_steps)
+        state.skipped_iterations_total = plus(state.skipped_iterations_total, skipped)
     if event.samples_per_second is not None and not state.rates_of_loop:
         latest.samples_per_second = event.samples_per_second
         state.printed_rates.add(event.samples_per_second)

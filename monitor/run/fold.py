@@ -30,6 +30,7 @@ from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Phase, 
 from monitor.run.recording import AMENDING, record
 from monitor.run.state import Memory, RunState
 from monitor.run.steady import Sample
+from monitor.run.totals import plus
 from monitor.run.trainer_steps import fold_trainer_log, fold_trainer_progress
 from parsers.engine.fields import whole
 from parsers.events import (
@@ -277,7 +278,7 @@ def fold_timers(state: RunState, event: TimersReported, at: float) -> bool:
 
 def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
     news = state.overflows.take_line(event, state.latest.iteration or 0, state.log_interval or 1)
-    state.overflows_total += news
+    state.overflows_total = plus(state.overflows_total, news)
     scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
     if scale is not None:
         state.latest.loss_scale = scale

@@ -14,10 +14,12 @@ from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
 from monitor.run.state import RunState
+from monitor.run.totals import plus
 from parsers.dialects import BY_NAME, dialect_of
 from parsers.events import IterationLogged
 from parsers.timers import BESIDE
 
+_LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say
 _LONGEST_INTERVAL = 1000  # iterations between two lines that are believed before an interval is known
 _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost
@@ -60,9 +62,9 @@ def fold_iteration(
         state.train_iterations = None  # it was the length of an epoch
     take_values(state, event)
     if event.skipped_iterations:
-        state.skipped_iterations_total += event.skipped_iterations
+        state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
     if event.nan_iterations:
-        state.nan_iterations_total += event.nan_iterations
+        state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
     if event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped:
         state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
     whole = counted and last is None and attempt.number == 0 and iteration <= _LONGEST_INTERVAL
@@ -181,7 +183,7 @@ def count_step(
             take_interval(state, iteration, delta)
     attempt.last_iteration = state.latest.iteration = iteration
     attempt.iterations += delta
-    state.iterations_total += delta
+    state.iterations_total = plus(state.iterations_total, delta)
     attempt.first_failure_at = None
     state.failure = None  # whatever was seen before, the loop goes on
     state.step_seconds = None
@@ -210,16 +212,22 @@ def count_step(
     state.silent_work = _silent_work(state, iteration) if phase == "training" else None
 
 
+def _told_interval(state: RunState) -> int | None:
+    """What the arguments say, unless no training prints so rarely."""
+    told = state.topology.log_interval
+    return told if told is not None and told <= _LONGEST_TOLD else None
+
+
 def _interval(state: RunState, iteration: int) -> int:
     """Iterations that this line stands for. A jump (lost lines, a skipped range) counts as one usual interval."""
     last = state.attempt.last_iteration
     if last is None:
-        every = state.topology.log_interval or 1
+        every = _told_interval(state) or 1
         return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
     delta = iteration - last
     if delta == state.log_interval or (0 < delta <= _LONGEST_INTERVAL and state.dialect not in BY_NAME):
         return delta
-    usual = state.log_interval or state.topology.log_interval
+    usual = state.log_interval or _told_interval(state)
     if usual is None:
         return delta if delta <= _LONGEST_INTERVAL else 1
     return usual if delta > 2 * usual else max(delta, 1)

@@ -16,6 +16,7 @@ from monitor.run.log_clock import log_clock
 from monitor.run.phases import PHASE_AFTER_MILESTONE
 from monitor.run.settings import changes, kept
 from monitor.run.state import RunState
+from monitor.run.totals import summed
 from parsers.engine.fields import whole
 from parsers.events import (
     ArgumentsDumped,
@@ -99,7 +100,7 @@ def on_sizes(state: RunState, event: TopologyLogged, source: str, at: float, liv
 def on_parameters(state: RunState, event: ParametersCounted, *_rest: Any) -> bool:
     """One rank counted its parameters: the sum over ranks is the model."""
     state.parameters_by_rank[f"{event.tensor_rank},{event.pipeline_rank}"] = event.parameters
-    state.topology.parameters = sum(state.parameters_by_rank.values())
+    state.topology.parameters = summed(state.parameters_by_rank.values())
     return state.attempt.iterations == 0
 
 

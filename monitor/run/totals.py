@@ -1,0 +1,22 @@
+"""Sums over what a log prints. Pure.
+
+Each number of a log is bounded (parsers/engine/fields.py), a sum of many is not: beyond 64 bits the state could not be
+saved. No training counts as far as the bound, so a total that stands there is known to be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+MOST: Final = 10**18
+
+
+def plus(total: int, more: int) -> int:
+    """The total with more, at most MOST and at least -MOST."""
+    return max(-MOST, min(MOST, total + more))
+
+
+def summed(numbers: Iterable[int]) -> int:
+    """All of them, at most MOST."""
+    return plus(sum(numbers), 0)

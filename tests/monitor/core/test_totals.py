@@ -1,0 +1,42 @@
+"""Numbers as large as a line may hold, over and over: every sum stays one that the state can hold."""
+
+from __future__ import annotations
+
+from monitor.config import load
+from monitor.core import Core
+from monitor.core.saved import Saved
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.run.totals import MOST
+from monitor.store import decode, encode
+from tests.lines import line
+
+HUGE = 10**18 - 1
+OTHERS = (
+    f"[2026-01-01 00:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0] step={HUGE}, skipped={HUGE}, lr=[0.1]\n",
+    f"  log_interval ......................... {HUGE}\n",
+    line(HUGE),
+)
+
+
+def test_no_sum_exceeds_what_is_saved() -> None:
+    """Twelve times over, which is beyond 64 bits for each."""
+    core, now, offset = Core(load("runs: [{paths: ['/logs/*.log']}]")), 1.7e9, 0
+    core.handle(Opened("/logs/a.log", "/logs/a.log", None, 0, now, False), now)
+    core.handle(CaughtUp("/logs/a.log", now), now)
+    for number in range(1, 13):
+        counted = line(number).replace("skipped iterations:   0", f"skipped iterations: {HUGE}")
+        rank = f" > number of parameters on (tensor, pipeline) model parallel rank ({number}, 0): {HUGE}\n"
+        for text in (
+            counted.replace("nan iterations:   0", f"nan iterations: {HUGE}"),
+            rank,
+            *OTHERS[: 2 + number // 11],
+        ):
+            now += 1.0
+            core.handle(Data("/logs/a.log", offset, text.encode(), now, now, 0), now)
+            offset += len(text)
+            core.tick(now)
+    saved = decode(core.aside.saved(core.save(now), encode), Saved)
+    assert list(saved.runs) == ["a"]
+    assert "megatron_monitor_put_aside_total" not in core.counted().values
+    totals = saved.runs["a"].state
+    assert totals.skipped_iterations_total == totals.nan_iterations_total == MOST
