@@ -14,9 +14,22 @@ from typing import Final
 
 MASK: Final = "***"
 
-_BETWEEN = r"""["']?\s{0,9}+(?:=|:(?!//)|\.{3,200}+)\s{0,99}+["']?"""  # possessive: what is masked stays as it is
-_VALUE = r"""[^\s"',;&)\]}]{1,500}"""
+_BETWEEN = (
+    r"""["']?\s{0,9}+(?:=|:(?!//)|\.{3,200}+)\s{0,99}+\\{0,3}["']?"""  # possessive: what is masked stays as it is
+)
+_LIKELY = r"(?=[\w.+/=~-]{0,40}[0-9])(?=[\w.+/=~-]{0,40}[A-Za-z])"  # of a value: letters and digits
+_VALUE = r"""[^\s"',;&)\]}\\]{1,500}"""
 
+_TOKEN: Final = (
+    "token ",
+    "token=",
+    "token:",
+    "token'",
+    'token"',
+    "token.",
+    "token\\",
+    "token,",
+)  # no tokens per second
 # (words of which a line in lower case holds one, else the pattern is not tried; what stays is the group `head`)
 _PATTERNS: Final = (
     # WANDB_API_KEY=0123   'api_key': "a b"   aws_secret_access_key ...... 0123
@@ -25,24 +38,59 @@ _PATTERNS: Final = (
         re.compile(
             r"(?P<head>(?:(?:api|access|secret|private|account|encryption|signing)[_-]?key(?:[_-]?id)?"
             r"|secret|passw(?:or)?d|passphrase|credentials?)"
-            rf"{_BETWEEN})(?:(?<=[\"'])[^\"'\n]{{1,500}}(?=[\"'])|(?!(?:None|null|True|False)\b){_VALUE})",
+            rf"{_BETWEEN})(?:(?<=[\"'])[^\"'\n\\]{{1,500}}(?=\\{{0,3}}[\"'])|(?!(?:None|null|True|False)\b){_VALUE})",
             re.IGNORECASE,
         ),
     ),
     # MASTER_KEY=..., DB_PASS=..., MYSQL_PWD=...: variables, which are written so
-    (("_key=", "_pass=", "_pwd="), re.compile(rf"(?P<head>[A-Z0-9]_(?:KEY|PASS|PWD)=[\"']?){_VALUE}")),
+    (("_key=", "_pass=", "_pwd="), re.compile(rf"(?P<head>[A-Z0-9]_(?:KEY|PASS|PWD)=\\{{0,3}}[\"']?){_VALUE}")),
     # --wandb-api-key 0123   --password hunter2: an option's value stands behind a blank
     (
         ("-key ", "_key ", "apikey ", "secret ", "passw", "passphrase ", "token "),
         re.compile(
-            r"(?P<head>(?<!\S)--?[\w-]{0,60}(?:api[_-]?key|access[_-]?key|secret|passw(?:or)?d|passphrase|token)\s{1,9})"
+            r"(?P<head>(?<!\S)--?[\w-]{0,60}(?:api[_-]?key|access[_-]?key|secret|passw(?:or)?d|passphrase|token)\s{1,9}[\"']?)"
             r"(?![-*])[^\s\"',;]{6,500}",
             re.IGNORECASE,
         ),
     ),
+    # '--wandb-api-key', '0123'   setenv WANDB_API_KEY 0123   \"api_key\": \"0123\"   API Key is 0123: whatever lies
+    # between, if the value looks like a secret
+    (
+        ("api", "access", "secret", "auth"),
+        re.compile(
+            r"(?P<head>(?:api|access|secret|auth)[ _-]{0,2}(?:key|token)(?:[_-]?id)?(?:[^\w*\n]{1,60}(?:is )?))"
+            rf"(?!\*){_LIKELY}[\w.+/=~-]{{16,500}}",
+            re.IGNORECASE,
+        ),
+    ),
+    # wandb: Appending key 0123   wandb.login(key='0123')   --wandb-key=0123
+    (
+        ("wandb", "comet"),
+        re.compile(
+            rf"(?P<head>(?:wandb|comet)[^\n]{{0,60}}?key[^\w*\n]{{1,9}}){_LIKELY}[0-9A-Za-z]{{20,100}}", re.IGNORECASE
+        ),
+    ),
+    # "--hf-token", "0123"   token 0123
+    (
+        _TOKEN,
+        re.compile(
+            r"(?P<head>token[^\w*\n]{1,9})(?=[A-Za-z]{0,99}[0-9])(?=[0-9]{0,99}[A-Za-z])[0-9A-Za-z]{20,500}(?![\w./-])",
+            re.IGNORECASE,
+        ),
+    ),
+    # DSN: ...;pwd=0123   not the directory: PWD=/home
+    (("pwd=",), re.compile(r"(?P<head>\bpwd=[\"']?)(?![/~.*$])[^\s\"',;&)]{6,500}", re.IGNORECASE)),
+    (
+        ("curl", "sshpass"),
+        re.compile(
+            r"(?P<head>curl [^\n]{0,100}?(?:-u|--user)[ =][\"']?[^\s:\"']{1,100}:|sshpass -p ?[\"']?)"
+            r"(?!\*)[^\s\"']{1,500}"
+        ),
+    ),
+    (("private key",), re.compile(r"(?P<head>BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?!\*)[^\n]{1,5000}")),
     # hf_token=0123abc...   'token': '...'
     (
-        ("token",),
+        _TOKEN,
         re.compile(
             rf"(?P<head>token{_BETWEEN})(?=[^\s\"',;&]{{0,200}}[0-9])(?=[^\s\"',;&]{{0,200}}[A-Za-z])"
             r"[\w.+/=~-]{12,500}",
@@ -52,20 +100,27 @@ _PATTERNS: Final = (
     (
         ("authorization", "bearer"),
         re.compile(
-            r"(?P<head>\b(?:Authorization[\"']?\s{0,9}[:=]\s{0,9}[\"']?(?:Bearer|Basic|Token)|Bearer)\s{1,9})"
+            r"(?P<head>\b(?:Authorization[\"']?\s{0,9}[:=]\s{0,9}[\"']?(?:Bearer|Basic|Token)|Bearer)(?:\s{1,9}|=))"
             r"(?=[^\s\"',]{0,2000}[0-9=])[\w.~+/=-]{8,2000}",
             re.IGNORECASE,
         ),
     ),
     (("wandb login",), re.compile(r"(?P<head>wandb login (?:--[\w-]{1,30} ){0,3})[0-9A-Za-z]{20,100}", re.IGNORECASE)),
     (("://",), re.compile(r"(?P<head>://[^\s/:@\"']{0,200}:)[^\s/@\"']{1,500}(?=@)")),
+    (("://",), re.compile(r"(?P<head>://)(?=[A-Za-z_-]{0,200}[0-9])[\w-]{20,500}(?=@)")),
+    (("sig",), re.compile(r"(?P<head>[?&](?:sig|[\w-]{0,40}signature)=)(?!\*)[^\s\"'&]{8,1000}", re.IGNORECASE)),
+    (
+        ("hooks.slack", "/webhooks/"),
+        re.compile(r"(?P<head>hooks\.slack\.com/\w{1,20}/|discord(?:app)?\.com/api/webhooks/)(?!\*)[\w/-]{8,300}"),
+    ),
     (
         ("hf_", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "sk-", "aiza",
-         "eyj"),
+         "eyj", "nvapi-"),
         re.compile(
             r"(?P<head>(?<![A-Za-z0-9_]))(?:"
             r"hf_[A-Za-z0-9]{16,100}|(?:AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_\w{20,255}"
             r"|glpat-[\w-]{16,100}|xox[abposr]-[\w-]{10,250}|sk-[A-Za-z0-9_-]{20,250}|AIza[\w-]{30,60}"
+            r"|nvapi-[\w-]{30,200}"
             r"|eyJ[\w-]{8,2000}\.eyJ[\w-]{8,4000}\.[\w-]{4,2000}"
             r")(?![A-Za-z0-9])"
         ),
@@ -77,10 +132,12 @@ def masked(text: str) -> str:
     """The text with its secrets masked; the very same object where there is none."""
     lower = text.lower()
     if not (  # unrolled, for every line that is read goes through here
-        "key" in lower or "token" in lower or "secret" in lower or "pass" in lower or "_pwd=" in lower
+        "key" in lower or "secret" in lower or "pass" in lower
+        or ("token" in lower and any(form in lower for form in _TOKEN))
         or "credential" in lower or "bearer" in lower or "authorization" in lower or "wandb login" in lower
         or "://" in lower or "hf_" in lower or "akia" in lower or "asia" in lower or "gh" in lower
         or "glpat-" in lower or "xox" in lower or "sk-" in lower or "aiza" in lower or "eyj" in lower
+        or "pwd=" in lower or "curl" in lower or "nvapi-" in lower
     ):  # fmt: skip
         return text
     found = text

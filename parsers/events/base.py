@@ -9,8 +9,8 @@ import msgspec
 
 from parsers.redaction import masked
 
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-"""Colours and other escapes of a terminal."""
+ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[A-Za-z]|[()][0-9A-Z]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\))")
+"""Colours, character sets, links and titles of a terminal."""
 MAX_TEXT = 2000
 """Characters of a line that are kept as evidence."""
 
