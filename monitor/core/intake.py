@@ -25,6 +25,7 @@ from monitor.follow.messages import (
 from monitor.naming import run_name
 from monitor.run.phases import ENDED
 
+_AHEAD = 86400.0  # seconds by which no file server's clock is ahead
 _log = logging.getLogger(__name__)
 
 
@@ -133,7 +134,8 @@ class Intake:
         if source.caught_up:
             at = source.read_at = max(at, source.read_at, self._heard_again.get(source.mount, at))
         else:
-            at = min(at, message.mtime - self._watched.wall_offset)
+            ahead = message.mtime - message.at > _AHEAD  # no clock: it is taken for old until it grows
+            at = min(at, (message.at - _AHEAD if ahead else message.mtime) - self._watched.wall_offset)
         self._folding.take(source, entries, at, now)
         self._folding.note_held_back(source)
 

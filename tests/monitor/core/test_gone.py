@@ -222,3 +222,18 @@ def test_hung_runs_make_room(site: Callable[..., Site]) -> None:
     jobs.restart(lambda: None, 1.0)
     jobs.run(5.0, going, 122)
     assert {"going/main", "new/main"} <= set(jobs.shown())
+
+
+def test_a_time_stamp_from_the_far_future_begins_no_hang(site: Callable[..., Site]) -> None:
+    """Of nobody knows when: shown as archived; once it grows it is watched. A clock that is an hour ahead is no clock
+    that is broken: that log may be live.
+    """
+    jobs = site()
+    broken, skewed = jobs.job("broken", 100, age=-9e8), jobs.job("skewed", 100, age=-3600.0)
+    jobs.run(200.0)
+    assert jobs.messages() == [("skewed/main", "hang", "firing")]
+    jobs.run(60.0, broken)
+    assert jobs.core.runs["broken/main"].state.latest.iteration > 100
+    jobs.write(skewed, line(101))
+    jobs.run(200.0)
+    assert ("broken/main", "hang", "firing") in jobs.messages()
