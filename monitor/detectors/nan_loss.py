@@ -87,7 +87,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Nan
         elif loss is not None:
             if source == "trainer":
                 zero = loss == 0.0 and norm is not None and not finite(norm)
-                form = "grad_norm" if zero else _form(loss) or _norm(memory, norm, settings)
+                form = "grad_norm" if zero else _form(loss) or _norm(memory, step, settings)
                 memory.last_loss = loss if not form else memory.last_loss
             else:
                 form = memory.engine = _form(loss)
@@ -99,11 +99,13 @@ def _form(loss: float) -> str:
     return "nan" if math.isnan(loss) else "inf" if math.isinf(loss) else ""
 
 
-def _norm(memory: Memory, norm: float | None, settings: NanLossSettings) -> str:
-    if norm is None or math.isfinite(norm):
+def _norm(memory: Memory, step: Step, settings: NanLossSettings) -> str:
+    if step.grad_norm is None or math.isfinite(step.grad_norm):
         memory.norm_lines = 0
         return ""
     memory.norm_lines += 1
+    if memory.norm_lines == 1 and not memory.form:
+        memory.onset, memory.since = step.iteration, step.at
     return "grad_norm" if memory.norm_lines >= settings.grad_norm_lines else ""
 
 
@@ -116,7 +118,7 @@ def _form_of_line(memory: Memory, step: Step, checkpoint: int | None, settings: 
             memory.printed += 1
             memory.last_loss, memory.last_iteration = step.loss, step.iteration
             memory.samples, memory.checkpoint = step.samples, checkpoint
-            return "counted" if counted else _norm(memory, norm, settings)
+            return "counted" if counted else _norm(memory, step, settings)
         return form
     if skipped is not None and skipped >= step.interval and not counted:
         return ""
@@ -139,7 +141,9 @@ def _enter(memory: Memory, step: Step, form: str) -> bool:
     if not form:
         memory.form, memory.lines = "", 0
         return bool(before)
-    if not before:
+    if not before and form == "grad_norm" and memory.norm_lines > 1:
+        memory.lines = memory.norm_lines - 1  # it is believed after a few lines, and began with the first
+    elif not before:
         memory.onset, memory.since = step.iteration, step.at
     memory.form = form
     memory.lines += 1
@@ -165,7 +169,8 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
         evidence["loss_scale"] = scale
     if memory.engine:
         evidence["engine_loss"] = memory.engine
-    last = f"; last {memory.last_loss:.4g} at iteration {memory.last_iteration}" if memory.last_iteration else ""
+    known = memory.last_iteration and memory.last_iteration < memory.onset  # the loss itself may be printed on
+    last = f"; last {memory.last_loss:.4g} at iteration {memory.last_iteration}" if known else ""
     then = "the loss scale may skip it: look at the next lines" if mild else f"stop the run and {advice(facts)}"
     return Verdict(
         _NAME,

@@ -191,3 +191,11 @@ def test_the_save_after_the_last_step(whole: bool) -> None:
     checkpoints = played.state.checkpoints
     assert played.kinds() == (set() if whole else {"crash", "checkpoint_failed"})
     assert (checkpoints.last_iteration, checkpoints.save_seconds) == ((40, 33.0) if whole else (None, None))
+
+
+def test_a_grad_norm_that_is_no_number_from_the_first_step_on() -> None:
+    """Believed at the fifth line, and told with the first; the loss itself is still printed."""
+    log = [(at, text.replace("grad_norm:  0.1250", "grad_norm:     inf")) for at, text in launch(0, 1, 20, 4.0)]
+    told = play(log).firing("nan_loss")
+    assert (told.iteration, told.onset_iteration) == (5, 1)
+    assert "since iteration 1 (5 lines); stop" in told.summary
