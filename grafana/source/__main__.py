@@ -24,7 +24,9 @@ def generate(name: str) -> dict[str, Any]:
     """One dashboard as plain data, as Grafana imports it by hand and reads it from a file."""
     made: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(DASHBOARDS[name]().build()))
     # The SDK puts links and annotation switches into a menu that only the newest Grafana has.
-    for item in [*made.get("links", []), *made.get("annotations", {}).get("list", [])]:
+    every = [panel for row in made["panels"] for panel in (row, *row.get("panels", []))]
+    links = [link for panel in every for link in panel.get("fieldConfig", {}).get("defaults", {}).get("links", [])]
+    for item in [*made.get("links", []), *made.get("annotations", {}).get("list", []), *links]:
         item.pop("placement", None)
     for variable in made["templating"]["list"]:
         if variable["type"] == "datasource":  # by hand the one that was asked for; from a file Grafana takes the first

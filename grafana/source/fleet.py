@@ -164,17 +164,17 @@ def _lost() -> list[Line]:
         Line(8, [
             (8, bars("GPU-hours lost to restarts, by cause", "Training time that had to be computed again in the shown "
                      "range, times the run's GPUs. The longest bar is the cause to remove first.", "none",
-                     Query(f"sum by (cause) ({q.grown('megatron_lost_seconds_total', RUN, 'cause')} * on (cluster, run) "
-                           f"group_left () {q.value('megatron_world_size', RUN)}) / 3600 > 0", "{{cause}}", instant=True),
+                     Query(f"sort_desc(sum by (cause) ({q.grown('megatron_lost_seconds_total', RUN, 'cause')} * on (cluster, run) "
+                           f"group_left () {q.value('megatron_world_size', RUN)}) / 3600 > 0)", "{{cause}}", instant=True),
                      steps=((None, "orange"),), empty="Nothing was lost to restarts in this range")),
             (8, bars("Failures, by cause", "Attempts that ended in a failure in the shown range. Hardware causes (ecc, "
                      "nccl, node_failure) that repeat on a run call for another node.", "none",
-                     Query(f"sum by (failure) ({q.grown('megatron_failures_total', RUN, 'failure')}) > 0",
+                     Query(f"sort_desc(sum by (failure) ({q.grown('megatron_failures_total', RUN, 'failure')}) > 0)",
                            "{{failure}}", instant=True),
                      steps=((None, "red"),), empty="No attempt failed in this range", decimals=0)),
             (8, bars("Restarts, the 12 worst runs", "Launches after the first in the shown range. Many in a row are a "
                      "crash loop: stop it and read the cause.", "none",
-                     Query(f"topk(12, {q.increase('megatron_restarts_total', RUN)} > 0)", "{{run}}", instant=True),
+                     Query(f"sort_desc(topk(12, {q.increase('megatron_restarts_total', RUN)} > 0))", "{{run}}", instant=True),
                      steps=((None, "dark-yellow"), (3.0, "orange")), empty="No run was restarted in this range",
                      decimals=0)),
         ]),
@@ -186,7 +186,7 @@ def _lost() -> list[Line]:
                        stacked=True, minimum=0, empty="No run is monitored", decimals=0))),
             (12, bars("Incidents, by kind", "Incidents that have fired in the shown range, over all runs. A kind that "
                       "leads here is the fleet's habit: treat the cause once.", "none",
-                      Query(f"sum by (incident) ({q.grown('megatron_incidents_total', RUN, 'incident')}) > 0",
+                      Query(f"sort_desc(sum by (incident) ({q.grown('megatron_incidents_total', RUN, 'incident')}) > 0)",
                             "{{incident}}", instant=True),
                       steps=((None, "dark-yellow"),), empty="No incident has fired in this range", decimals=0)),
         ]),

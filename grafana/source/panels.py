@@ -15,6 +15,7 @@ from grafana_foundation_sdk.models import prometheus as query_shape
 from grafana.source.layout import DATASOURCE
 from grafana.source.queries import SEVERITIES, STATES, UNWATCHED
 
+_SOME = 1e-9
 NOT_PRINTED = "Not printed by this log"
 UNKNOWN = "unknown"
 """The text of a figure without a value; longer words do not fit."""
@@ -273,7 +274,8 @@ def bars(
 ) -> Any:
     """Horizontal bars, one a series, value and name in text beside them."""
     panel = _common(bargauge.Panel(), title, description, unit, queries, empty)
-    panel.thresholds(limits(steps)).color_scheme(by_limits())
+    # Where there is nothing, or 0, a bar still draws its end: it must not have the colour of trouble.
+    panel.thresholds(limits(((None, "transparent"), (_SOME, steps[0][1]), *steps[1:]))).color_scheme(by_limits())
     panel.orientation(shape.VizOrientation.HORIZONTAL).display_mode(shape.BarGaugeDisplayMode.BASIC)
     panel.value_mode(shape.BarGaugeValueMode.TEXT).show_unfilled(True).min(0)
     panel.name_placement(shape.BarGaugeNamePlacement.LEFT)

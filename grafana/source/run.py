@@ -222,7 +222,7 @@ def _time() -> list[Line]:
             (6, _figure_bars()),
             (6, bars("Lost to restarts, by cause", "Training time that had to be computed again in the shown range. "
                      "Shorten it by saving more often; remove the longest cause.", "s",
-                     Query(f"{q.grown('megatron_lost_seconds_total', RUN, 'cause')} > 0", "{{cause}}", instant=True),
+                     Query(f"sort_desc({q.grown('megatron_lost_seconds_total', RUN, 'cause')} > 0)", "{{cause}}", instant=True),
                      steps=((None, "orange"),), empty="Nothing was lost in this range")),
         ]),
     ]  # fmt: skip
@@ -272,7 +272,7 @@ def _reliability() -> list[Line]:
                       legend="hidden")),
             (8, bars("Failures, by cause", "Attempts that ended in a failure since the run began. Hardware causes that "
                      "repeat call for another node.", "none",
-                     Query(of("megatron_failures_total", "failure"), "{{failure}}", instant=True),
+                     Query(f"sort_desc({of('megatron_failures_total', 'failure')})", "{{failure}}", instant=True),
                      steps=((None, "red"),), empty="No attempt failed", decimals=0)),
         ]),
     ]  # fmt: skip
