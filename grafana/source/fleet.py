@@ -162,7 +162,7 @@ def _throughput() -> list[Line]:
 def _lost() -> list[Line]:
     return [
         Line(8, [
-            (8, bars("GPU-hours lost to restarts, by cause", "Training time that had to be computed again in the shown "
+            (8, bars("GPU-hours lost, by cause", "Training time that had to be computed again in the shown "
                      "range, times the run's GPUs. The longest bar is the cause to remove first.", "none",
                      Query(f"sort_desc(sum by (cause) ({q.grown('megatron_lost_seconds_total', RUN, 'cause')} * on (cluster, run) "
                            f"group_left () {q.value('megatron_world_size', RUN)}) / 3600 > 0)", "{{cause}}", instant=True),

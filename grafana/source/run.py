@@ -214,16 +214,16 @@ def _time() -> list[Line]:
     share = f"avg_over_time(megatron_run_state{{{RUN}}}[$__interval])"
     return [
         Line(8, [
-            (12, state_colours(chart("Where the time goes", "Share of each interval that the run spent in each state. "
+            (10, state_colours(chart("Where the time goes", "Share of each interval that the run spent in each state. "
                        "Green should fill it; much purple is evaluation too often, much blue is slow saving, orange "
                        "and red are lost.", "percentunit",
                        Query(f"max by (state) ({share}) > 0", "{{state}}"), stacked=True, percent=True,
                        steps_line=True, before=True, interval="5m", empty=NO_RUN))),
             (6, _figure_bars()),
-            (6, bars("Lost to restarts, by cause", "Training time that had to be computed again in the shown range. "
+            (8, bars("Lost to restarts", "Training time that had to be computed again in the shown range. "
                      "Shorten it by saving more often; remove the longest cause.", "s",
                      Query(f"sort_desc({q.grown('megatron_lost_seconds_total', RUN, 'cause')} > 0)", "{{cause}}", instant=True),
-                     steps=((None, "orange"),), empty="Nothing was lost in this range")),
+                     steps=((None, "orange"),), empty="Nothing was lost")),
         ]),
     ]  # fmt: skip
 
@@ -243,20 +243,22 @@ def _figure_bars() -> Any:
 
 def _reliability() -> list[Line]:
     return [
-        Line(4, [
-            (4, _figure("Effective training time", "Productive time over wall time since the run's first line. Below "
+        Line(3, [
+            (8, _figure("Effective training time", "Productive time over wall time since the run's first line. Below "
                         "95 % restarts, hangs, evaluation and saving eat the budget: see Where the time goes.",
                         "percentunit", of("megatron_effective_training_time_ratio"), steps=EFFECTIVE_STEPS, decimals=1)),
-            (4, _figure("Restarts", "Launches after the first, since the run began. Watch it together with the failures "
+            (8, _figure("Restarts", "Launches after the first, since the run began. Watch it together with the failures "
                         "beside it.", "none", of("megatron_restarts_total"), decimals=0)),
-            (4, _figure("Iterations lost", "Iterations lost to restarts since the run began. Many with few "
+            (8, _figure("Iterations lost", "Iterations lost to restarts since the run began. Many with few "
                         "restarts: save more often.", "none", of("megatron_lost_iterations_total"), decimals=0)),
-            (4, _figure("Last checkpoint", "Iteration of the last checkpoint saved whole: where a restart would begin. "
+        ]),
+        Line(3, [
+            (8, _figure("Last checkpoint", "Iteration of the last checkpoint saved whole: where a restart would begin. "
                         "It should follow the iteration closely.", "locale", of("megatron_last_checkpoint_iteration"),
                         decimals=0, empty="none seen")),
-            (4, _figure("Last save took", "Seconds of the last save. Twice the usual is a file system in trouble.", "s",
+            (8, _figure("Last save took", "Seconds of the last save. Twice the usual is a file system in trouble.", "s",
                         of("megatron_checkpoint_save_seconds"), decimals=1, empty="none seen")),
-            (4, _figure("Incidents in this range", "Incidents that began in the shown range, warnings included. A "
+            (8, _figure("Incidents in this range", "Incidents that began in the shown range, warnings included. A "
                         "healthy run has none.", "none",
                         f"sum({q.grown('megatron_incidents_total', RUN, 'incident')})",
                         steps=((None, "green"), (1.0, "dark-yellow")), decimals=0, empty="none")),

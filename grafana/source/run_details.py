@@ -53,21 +53,21 @@ def _configuration() -> Section:
     titles = ("GPUs", "TP", "PP", "DP", "MBS", "Layers", "Hidden", "Heads", "Sequence", "Type", "ZeRO", "Program")
     return Section("Configuration", [
         Line(5, [
-            (17, rows("Topology and model", "From the arguments that the log prints at the start; empty cells were not "
+            (24, rows("Topology and model", "From the arguments that the log prints at the start; empty cells were not "
                       "printed. Two rows: the run was restarted with other arguments. Compare with what you meant to "
                       "launch.", [Query(q.value("megatron_run_info", RUN, *labels))],
                       [Column(label, title) for label, title in zip(labels, titles, strict=True)],
-                      hidden=("run", "cluster", "Value"), empty="Choose a run above")),
+                      hidden=("run", "cluster", "Value"), empty="Choose a run above", pages=False)),
+        ]),
+        Line(4, [
             (7, number("Launch blocking", "CUDA_LAUNCH_BLOCKING. On makes every kernel wait: right for debugging, slow in production.",
                        "none", Query(q.value("megatron_cuda_launch_blocking", RUN), instant=True),
                        mappings=numbers(BLOCKING))),
-        ]),
-        Line(4, [
-            (24, rows("Slurm job", "What Slurm says of the run's job, asked once a minute. Not the state you expect? Ask "
+            (17, rows("Slurm job", "What Slurm says of the run's job, asked once a minute. Not the state you expect? Ask "
                       "`scontrol show job` and whoever runs the cluster.",
                       [Query(q.value("megatron_job_info", RUN, *(name for name, _ in _JOB)))],
                       [Column(label, title) for label, title in _JOB],
-                      hidden=("run", "cluster", "Value"), empty="No Slurm job is known of this run")),
+                      hidden=("run", "cluster", "Value"), empty="No Slurm job is known of this run", pages=False)),
         ]),
     ], collapsed=True)  # fmt: skip
 
