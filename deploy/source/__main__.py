@@ -11,6 +11,7 @@ from deploy.source import daemon, goodput, runs
 from deploy.source.chart import chart, marked
 from deploy.source.manifests import dashboards, manifests
 from deploy.source.rule import yaml_text
+from deploy.source.selection import problem
 from deploy.source.settings import Settings
 
 FOLDER = Path(__file__).parents[1]
@@ -62,7 +63,10 @@ def main() -> None:
     made = files if own else site
     for name, other in (("kubernetes", kubernetes), ("helm", helm)):
         made = other if arguments.pop(name) else made
-    for path, text in made(Settings(**arguments)).items():
+    settings = Settings(**arguments)
+    if wrong := problem(settings):
+        parser.error(wrong)
+    for path, text in made(settings).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
 

@@ -19,7 +19,20 @@ _SCRAPED = r"(?:megatron_\w+|up|process_\w+|scrape_\w+)"
 _RECORDED = r"(?:\w+:megatron_\w+(?::\w+)?|megatron:\w+|ALERTS)"
 _SERIES = re.compile(rf"(?<![:\w$])(?:(?P<recorded>{_RECORDED})|(?P<scraped>{_SCRAPED}))\b(?![:(])(?P<brace>\{{)?")
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")')
+_MATCHER = r'\w+\s*(?:=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"'
+_MATCHERS = re.compile(rf"\s*(?:{_MATCHER}(?:\s*,\s*{_MATCHER})*)?\s*,?\s*")
 _QUERY = re.compile(r"`([^`]*)`")
+
+
+def problem(settings: Settings) -> str:
+    """What is wrong with the settings; nothing if they can be used."""
+    if not _MATCHERS.fullmatch(settings.selector):
+        return f'--selector {settings.selector!r} is no list of label matchers such as env="prod", team=~"a|b"'
+    try:
+        re.compile(settings.job)
+    except re.error as error:
+        return f"--job {settings.job!r} is no regular expression: {error}"
+    return '--job has a " in it' if '"' in settings.job else ""
 
 
 @dataclass(frozen=True)

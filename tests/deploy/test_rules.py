@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,15 @@ def per_scope(expression: str, at: str, **values: float) -> dict[str, Any]:
     """A promql_expr_test: the value by scope."""
     samples = [{"labels": f'{{scope="{scope}"}}', "value": value} for scope, value in values.items()]
     return {"expr": f"sum by (scope) ({expression})", "eval_time": at, "exp_samples": samples}
+
+
+@pytest.mark.parametrize("wrong", [("--selector", 'env="prod'), ("--selector", "env=prod"), ("--job", "(watch")])
+def test_settings_that_would_break_every_rule_are_refused(wrong: tuple[str, str], tmp_path: Path) -> None:
+    """Before anything is written, with a sentence that names the option."""
+    done = tool(sys.executable, "-m", "deploy.source", tmp_path / "site", *wrong)
+    assert done.returncode == 2
+    assert f"{wrong[0]} '{wrong[1]}' is no" in done.stderr
+    assert not (tmp_path / "site").exists()
 
 
 @pytest.mark.prometheus
