@@ -140,6 +140,8 @@ class Scenario:
     save_interval: int = 100
     """0: no saving."""
     save_seconds: float = 40.0
+    save_noise: float = 0.0
+    """How much saves vary: standard deviation of the logarithm of their time."""
     eval_interval: int = 0
     """0: no evaluation."""
     eval_sets: int = 1

@@ -288,7 +288,8 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             end = lines.launcher_end(lines.stamp(scenario, run.at), 1)
             yield Emission(run.at, lines.CRASHES["checkpoint_failed"] + end, {"fault": "checkpoint_failed"})
             return True
-        took = scenario.save_seconds + sum(
+        varies = math.exp(run.of_timers.gauss(0.0, scenario.save_noise)) if scenario.save_noise else 1.0
+        took = scenario.save_seconds * varies + sum(
             (fault.factor - 1) * scenario.save_interval * scenario.seconds_per_iteration
             for fault in active if fault.kind == "slow_save"
         )  # fmt: skip
