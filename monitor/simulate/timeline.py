@@ -60,6 +60,8 @@ class _Run:
     schedule_from: int = 0
     since_launch: int = 0
     window: list[float] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
+    """Seconds by which the data loader is slow, of the same iterations."""
     crashes: int = 0
 
 
@@ -116,7 +118,7 @@ def _launch(scenario: Scenario, run: _Run, cut: bool = False) -> Iterator[Emissi
     run.pending_overhead = 0.0
 
 
-def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
+def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault], extra: dict[str, float]) -> float:
     rng = run.random
     run.noise = _AR * run.noise + rng.gauss(0.0, scenario.noise * math.sqrt(1 - _AR**2))
     factor = 1 + run.noise
@@ -129,7 +131,7 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
         since = run.iteration + 1 - fault.at
         if fault.kind == "slowdown" or (fault.kind == "slowdown_recovered" and since < fault.length):
             factor *= fault.factor
-        elif fault.kind in timers.SLOW or fault.kind == "slow_rollout":
+        elif fault.kind == "slow_rollout":
             factor += fault.factor - 1
         elif fault.kind == "drift":
             factor *= 1 + 0.0001 * since
@@ -137,11 +139,12 @@ def _pure_seconds(scenario: Scenario, run: _Run, active: list[Fault]) -> float:
             factor *= max(fault.factor, 1.3)
     if run.since_launch == 0:
         factor *= _FIRST_FACTOR
-    return max(0.1, factor) * scenario.seconds_per_iteration * run.slow
+    return max(0.1, factor) * scenario.seconds_per_iteration * run.slow + sum(extra.values())
 
 
 def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emission]:
-    pure = _pure_seconds(scenario, run, active)
+    extra = timers.extras(scenario, active, run.of_timers)
+    pure = _pure_seconds(scenario, run, active, extra)
     batch = scenario.batch_size_at(run.samples)
     slower = sum(fault.factor - 1 for fault in active if fault.kind == "slow_rollout")
     generation = (run.noise + slower) * scenario.seconds_per_iteration  # responses vary in length, the rest does not
@@ -154,6 +157,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     overhead = run.pending_overhead if scenario.program.counts_overhead else 0.0
     run.pending_overhead = 0.0
     run.window.append(pure + overhead)
+    run.loads.append(extra.get("slow_data", 0.0))
     loss, norm, skipped, text = _learning(scenario, run, active)
     if text:
         yield Emission(run.at, text)
@@ -161,13 +165,14 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
         return
     elapsed = sum(run.window) / len(run.window)
     run.window.clear()
+    run.loads, loads = [], run.loads
     times = bool(scenario.timers) and run.iteration % (scenario.timers_every * scenario.log_interval) == 0
-    parts = timers.parts_of(scenario, pure, active, run.of_timers) if times else None
-    engine = scenario.program.dialect is DEEPSPEED
+    parts = timers.parts_of(scenario, pure, extra, active, run.of_timers) if times else None
+    loading = sum(loads) / len(loads) + (parts.data[1] - loads[-1] if parts is not None else 0.0)
     step = Step(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
         run.loss_scale if scenario.fp16 else 1.0, skipped, generation,
-        timers.loading(scenario, parts, active, run.of_timers) if engine else 0.0,
+        loading if scenario.program.dialect is DEEPSPEED else 0.0,
     )  # fmt: skip
     truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
     text = _iteration_line(scenario, step, run.at)

@@ -41,9 +41,15 @@ class Parts:
     """Rank -> seconds that it alone computes longer."""
 
 
-def parts_of(scenario: Scenario, elapsed: float, faults: list[Fault], rng: random.Random) -> Parts:
-    """Where the time of an iteration went that took `elapsed` seconds, those of the faults included."""
-    extra = {fault.kind: _extra(scenario, fault, rng) for fault in faults if fault.kind in SLOW}
+def extras(scenario: Scenario, faults: list[Fault], rng: random.Random) -> dict[str, float]:
+    """Seconds by which faults lengthen an iteration, by kind: in the mean their `factor`, more or less each time."""
+    return {fault.kind: _extra(scenario, fault, rng) for fault in faults if fault.kind in SLOW}
+
+
+def parts_of(
+    scenario: Scenario, elapsed: float, extra: dict[str, float], faults: list[Fault], rng: random.Random
+) -> Parts:
+    """Where the time of an iteration went that took `elapsed` seconds, those of the faults (`extra`) included."""
     plain = max(0.1 * elapsed, elapsed - sum(extra.values()))
     took = {}
     for name, share in _shares(scenario.seed).items():
@@ -83,13 +89,6 @@ def _extra(scenario: Scenario, fault: Fault, rng: random.Random) -> float:
     """Seconds that the fault adds to this iteration: in the mean `factor`, more or less by its kind."""
     noise = {"slow_data": 0.35, "slow_network": 0.25}.get(fault.kind, 0.06)
     return (fault.factor - 1) * scenario.seconds_per_iteration * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
-
-
-def loading(scenario: Scenario, parts: Parts | None, faults: list[Fault], rng: random.Random) -> float:
-    """Seconds of an iteration in the data loader; where no parts are made, those of the faults alone."""
-    if parts is not None:
-        return parts.data[1]
-    return sum(_extra(scenario, fault, rng) for fault in faults if fault.kind == "slow_data")
 
 
 def _slow_rank(scenario: Scenario) -> int:

@@ -8,6 +8,7 @@ DeepSpeed prints its own step and throughput lines; nothing of the monitor is im
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import time
 from typing import IO, Any
@@ -101,6 +102,8 @@ def main() -> None:
     print(f"***** Running training *****\n  Total optimization steps = {options.steps}", flush=True)
     if options.pin:
         os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
+        with contextlib.suppress(PermissionError):
+            os.nice(-10)  # other work on the machine would hide what the busy loops do
         work = Work(options.seconds)
         model.register_forward_pre_hook(lambda *_: work.multiply(work.rounds))
     elif options.timers:

@@ -7,11 +7,13 @@ from msgspec import Struct, field
 from monitor.run.breakdown.account import Timed
 from monitor.run.breakdown.attribution import Attribution, attribute
 from monitor.run.breakdown.profile import OUTSIDE, Profile, profile
+from monitor.statistics.median import median
 
 _LINES = 48  # lines kept: 32 from before a shift, and the 16 at most in which it is found
 _BEFORE = 32
 _DURING = 32  # lines after which the cause is settled
 _LOOKS = frozenset({3, 4, 5, 7, 10, 16, _DURING})  # lines of a slowdown at which its cause is looked for anew
+_SLOW = 3  # lines of a slowdown that are surely some of it: the last ones when it is found
 _LEARN = 16  # lines that make the first profile of a launch
 
 
@@ -68,6 +70,8 @@ class Window(Struct):
         last = self.during[-1].iteration if self.during else self.onset - 1
         known = len(self.during)
         self.during += [line for line in source if line.iteration > last][: _DURING - known]
+        if not known:
+            _leave_out(self.during, self.before.seconds)
         if len(self.during) == known or (known and len(self.during) not in _LOOKS):
             return False
         during = profile(self.during)
@@ -76,3 +80,13 @@ class Window(Struct):
         told = self.found
         self.found = attribute(self.before, during, stages)
         return told is None or (told.cause, told.scope) != (self.found.cause, self.found.scope)
+
+
+def _leave_out(lines: list[Timed], before: float) -> None:
+    """The onset is an estimate, a few lines early in noise: those that still took as long as `before` are not slow."""
+    last = [line.seconds for line in lines[-_SLOW:] if line.seconds is not None]
+    if not last:
+        return
+    middle = (before + median(last)) / 2
+    while len(lines) > _SLOW and (lines[0].seconds or 0.0) < middle:
+        del lines[0]
