@@ -24,10 +24,11 @@ _OOM_KILLER = re.compile(
     r"[Oo]ut of memory: Kill(?:ed)? process (\d{1,10})|invoked oom-killer|oom_reaper: reaped process"
 )
 # `OSError: [Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`
-# `[enforce fail at inline_container.cc:672] . unexpected pos 2816 vs 2710`: torch.save could not write what it wanted,
-# and does not say why; a full disk or quota it is in nearly all reports
+# `[enforce fail at inline_container.cc:672] . unexpected pos 2816 vs 2710`, and before it in torch 2.13
+# `RuntimeError: basic_ios::clear: iostream error`: torch.save could not write, and does not say why; a full
+# disk or quota it is in nearly all reports
 _DISK = re.compile(
-    r"No space left on device|Disk quota exceeded"
+    r"No space left on device|Disk quota exceeded|^RuntimeError: basic_ios::clear: iostream error$"
     r"|inline_container\.cc:\d{1,5}\] ?\.? ?(?:unexpected pos|PytorchStreamWriter failed writing file)"
 )
 # `Segmentation fault (core dumped)`, `Fatal Python error: Segmentation fault`, `*** Process received signal ***` of MPI
@@ -59,7 +60,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "system",
         (b"NVRM: Xid", b"ut of memory: Kill", b"oom-killer", b"oom_reaper", b"No space left on device",
-         b"inline_container.cc", b"Disk quota exceeded", b"Segmentation fault", b"Bus error"),
+         b"inline_container.cc", b"Disk quota exceeded", b"iostream error", b"Segmentation fault", b"Bus error"),
         read_system,
     ),
 )  # fmt: skip

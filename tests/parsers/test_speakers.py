@@ -117,6 +117,8 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [
      [{"event": "failure", "failure": "killed", "consequence": True}, {"event": "process_terminated"}]),
     ("[rank0]: RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 2816 vs 2710",
      [{"event": "failure", "failure": "disk_full", "rank": 0}]),
+    ("[rank0]: RuntimeError: basic_ios::clear: iostream error", [{"event": "failure", "failure": "disk_full", "rank": 0}]),
+    ("reader 3: basic_ios::clear: iostream error, trying again", []),
     # --- GPU names ---
     ("GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5c1e2f3a-0000)", [{"name": "gpu_name", "value": "NVIDIA A100-SXM4-80GB"}]),
     ("|   0  NVIDIA H100 80GB HBM3          On  | 00000000:07:00.0 Off |                    0 |", [{"value": "NVIDIA H100 80GB HBM3"}]),
