@@ -71,7 +71,7 @@ class Proposal:
     def score(self) -> int:
         """How much is understood."""
         fields, unknown = self.guessed
-        return 4 * len(fields) + len(unknown) + ("{total}" in self.mark) - self.inside
+        return 4 * len(fields) + len(set(unknown)) + ("{total}" in self.mark) - self.inside - self.whole
 
     @property
     def line(self) -> LineSpec:

@@ -26,7 +26,7 @@ _TIME = re.compile(rf"(?:{_DAY}){_CLOCK}(?:Z|[-+]\d\d:?\d\d)?")
 _NO_NUMBER = re.compile(rf"(?:{_DAY})?\b{_CLOCK}")
 _PAIR = re.compile(r"([A-Za-z][\w/.()\[\]%-]*(?: (?:in|per) \w+)?)['\"]?[ ]*(?:[:=]|(?<=\w) )[ ]*['\"]?"
                    r"([-+]?(?:\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf)[A-Za-z%]*)")  # fmt: skip
-_ASSIGNED = re.compile(r"[A-Za-z][\w/.()-]{0,79}['\"]?[ ]*[:=][ ]*['\"]?[-+]?\d")
+_ASSIGNED = re.compile(r"(?!\w+\.py:)(?<![\w.])[A-Za-z][\w/.()-]{0,79}['\"]?[ ]*[:=][ ]*['\"]?[-+]?\d")
 _BAR = re.compile(r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|")
 _GLUE = re.compile(r"[\]\s|:-]*(?:[\w.]{1,40} - (?=[A-Z]+\b))?(?:\[?\s*\b(?:INFO|DEBUG|WARNING)\b\]?[\s|:-]*)?")
 _EPOCH = re.compile(r"epoch[^{}]{0,12}(\{number\})", re.IGNORECASE)
@@ -176,12 +176,6 @@ def _options(shape: Shape) -> Iterator[Proposal]:
             yield Proposal(mark, "json", ", ", ":", False, step, list(names.items()), **common)
             return
     marks = [(*_mark(body, growing), "")]
-    opening = body.rfind("{", 0, start)
-    if opening >= 0 and (step := _name_before(body, start)):  # a dict, in which a step is one name of many
-        mark = body[body.rfind(step, 0, start) : start] + "{step}"
-        pieces = body[opening:].split(", ")
-        yield Proposal(mark, "pairs", ", ", ":", True, "", [pair for pair in _named(pieces, ":") if pair[0] != step],
-                       whole=True, **common)  # fmt: skip
     first = _ASSIGNED.search(body)
     if first is not None and first.start() < start and (step := _name_before(body, start)):
         lead = body[: first.start()]
@@ -190,14 +184,23 @@ def _options(shape: Shape) -> Iterator[Proposal]:
         mark = _by_epochs(re.sub(r"([\[(]) +\{", r"\1{", found), shape.texts[0])
         if len(re.sub(r"\{\w+\}", "", mark).strip()) < _LEAST:
             continue
-        for separator, assign in product(_SEPARATORS, (":", "=", " ")):
-            if separator.strip():
-                pieces = rest.split(separator)
-            elif assign == " ":
-                continue
-            else:
-                pieces = re.sub(f"{assign}[ \t]+", assign, rest).split(separator)
-            yield Proposal(mark, "pairs", separator, assign, inside, step, _named(pieces, assign), **common)
+        for separator, assign, pairs in _cut(rest):
+            yield Proposal(mark, "pairs", separator, assign, inside, step, pairs, **common)
+    if first is not None and first.start() < start and (step := _name_before(body, start)):
+        # one name of many, as in a dict: names stand before it and behind it
+        mark = body[body.rfind(step, 0, start) : start] + "{step}"
+        for separator, assign, pairs in _cut(body[max(0, body.rfind("{", 0, start)) :]):
+            others = [pair for pair in pairs if pair[0] != step]
+            yield Proposal(mark, "pairs", separator, assign, True, "", others, whole=True, **common)
+
+
+def _cut(rest: str) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Ways to cut it into names and values, as they will be read: (separator, assign, names with values)."""
+    for separator, assign in product(_SEPARATORS, (":", "=", " ")):
+        if separator.strip():
+            yield separator, assign, _named(rest.split(separator), assign)
+        elif assign != " ":
+            yield separator, assign, _named(re.sub(f"{assign}[ \t]+", assign, rest).split(separator), assign)
 
 
 def _named(pieces: Sequence[str], assign: str) -> list[tuple[str, str]]:
@@ -206,7 +209,7 @@ def _named(pieces: Sequence[str], assign: str) -> list[tuple[str, str]]:
     for piece in pieces:
         name, cut, value = piece.strip().rpartition(" ") if assign == " " else piece.partition(assign)
         name, value = name.strip(" \t'\"{[|"), value.strip(" \t'\"}]|")
-        if cut and name and re.match(r"[-+]?\d|nan|inf", value):
+        if cut and name and name[-1] not in ":=" and re.match(r"[-+]?\d|nan|inf", value):
             found.append((name, value))
     return found
 
