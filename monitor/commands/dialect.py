@@ -12,6 +12,7 @@ from monitor.reports.dialects import proposed
 from parsers.declared.builtin import built_in
 
 _LINES = 20_000  # a training shows its step lines long before
+_MOST = 64 * 1024  # bytes of a line that are read at once
 
 
 @click.command()
@@ -37,7 +38,7 @@ def dialect(log: str | None, name: str, show: str | None) -> None:
     if log is None:
         raise click.UsageError("LOG is missing")
     with click.open_file(log, "rb") as stream:
-        found = proposed(islice(stream, _LINES), name)
+        found = proposed(islice(iter(lambda: stream.readline(_MOST), b""), _LINES), name)
     if found is None:
         click.echo(
             f"{log}: no line has a number that grows, or is called a step, beside names and values that are known; "

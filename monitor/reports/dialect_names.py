@@ -29,7 +29,7 @@ _GUESSES: tuple[tuple[str, str], ...] = (
     (r"global.?batch|^gbs$|^bsz$", "global_batch_size"),
     (r"tflop", "tflops"),
     (r"^mfu|/mfu", "mfu"),
-    (r"elapsed|^(?:train|total|run|wall)(?:ing)?_?time$", "elapsed_seconds"),
+    (r"elapsed(?!.*(?:iter|step))|^(?:train|total|run|wall)(?:ing)?_?time$", "elapsed_seconds"),
     (r"data.*time|time.*data|fetch|^eta$|remaining|train_wall|^wall|cpu|host", ""),
     (r"(?:step|iter|batch).*(?:time|sec|ms)|(?:time|sec|ms).*(?:step|iter|batch)|^seconds?$|^sec$|^dt$|^time$",
      "seconds_per_iteration"),

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from monitor.reports.dialect_names import guess
+from parsers.declared.builtin import built_in
 from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect, Form, LineSpec, Sample
 from parsers.engine.memo import Memo
@@ -128,8 +129,10 @@ def _lines(name: str, proposal: Proposal, gives: dict[str, object], known: str) 
     yield "# Proposed from a log: correct it, then check it (`dialects:` in the configuration, check-config)."
     yield "# Targets, units and how steps are counted: docs/dialects.md. The sample gives what this file reads in it."
     yield f"# The step is {proposal.why}."
-    if known:
+    if known in {dialect.name for dialect in built_in()}:
         yield f"# {known} reads these lines already: a dialect of that name takes its place."
+    elif known:
+        yield "# The monitor reads these lines already: a dialect is needed only for what it does not take from them."
     yield f"name: {name}"
     yield 'about: "what prints these lines"'
     if proposal.prefix:

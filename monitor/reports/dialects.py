@@ -24,8 +24,10 @@ _DAY = r"\d{4}[-/]\d\d[-/]\d\d[ T,]|\d\d/\d\d/\d{4} |\d\d[-/]\d\d "
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?"
 _TIME = re.compile(rf"(?:{_DAY}){_CLOCK}(?:Z|[-+]\d\d:?\d\d)?")
 _NO_NUMBER = re.compile(rf"(?:{_DAY})?\b{_CLOCK}")
-_PAIR = re.compile(r"([A-Za-z][\w/.()\[\]%-]*(?: (?:in|per) \w+)?)['\"]?[ ]*(?:[:=]|(?<=\w) )[ ]*['\"]?"
-                   r"([-+]?(?:\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf)[A-Za-z%]*)")  # fmt: skip
+_PAIR = re.compile(
+    r"(?<![\w/.])([A-Za-z][\w/.()\[\]%-]{0,79}(?: (?:in|per) \w{1,40})?)['\"]?[ ]*(?:[:=]|(?<=\w) )[ ]*['\"]?"
+    r"([-+]?(?:\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf)[A-Za-z%]*)"
+)
 _ASSIGNED = re.compile(r"(?!\w+\.py:)(?<![\w.])[A-Za-z][\w/.()-]{0,79}['\"]?[ ]*[:=][ ]*['\"]?[-+]?\d")
 _BAR = re.compile(r"[ ]{0,3}\d{1,3}%\|[^|]{0,400}\|")
 _GLUE = re.compile(r"[\]\s|:-]*(?:[\w.]{1,40} - (?=[A-Z]+\b))?(?:\[?\s*\b(?:INFO|DEBUG|WARNING)\b\]?[\s|:-]*)?")

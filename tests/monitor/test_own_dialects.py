@@ -257,6 +257,12 @@ def test_the_dialect_command(tmp_path: Path) -> None:
     assert code == 0, out
     log.write_text("".join(f"iter {n}: loss 3.5, time 561.94ms, mfu 35.10%\n" for n in range(9)))
     assert "# nanogpt reads these lines already" in run("dialect", str(log))[1]
+    log.write_text(
+        "".join(f" iteration {n:8}/  50 | elapsed time per iteration (ms): 740.5 | lm loss: 3.5 |\n" for n in range(9))
+    )
+    out = run("dialect", str(log))[1]
+    assert "# The monitor reads these lines already" in out
+    assert "'elapsed time per iteration (ms)': seconds_per_iteration ms" in out
     log.write_text("nothing\n" * 5)
     code, out = run("dialect", str(log))
     assert (code, "--show" in out) == (1, True)
