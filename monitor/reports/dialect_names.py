@@ -31,9 +31,9 @@ _GUESSES: tuple[tuple[str, str], ...] = (
     (r"^mfu|/mfu", "mfu"),
     (r"elapsed(?!.*(?:iter|step))|^(?:train|total|run|wall)(?:ing)?_?time$", "elapsed_seconds"),
     (r"data.*time|time.*data|fetch|^eta$|remaining|train_wall|^wall|cpu|host", ""),
+    (r"(?:it|step|batch)(?:e?s)?/s|(?:steps?|batch(?:es)?|iter(?:ation)?s?).?per.?sec", "seconds_per_iteration it/s"),
     (r"(?:step|iter|batch).*(?:time|sec|ms)|(?:time|sec|ms).*(?:step|iter)|^seconds?$|^sec$|^dt$|^time$",
      "seconds_per_iteration"),
-    (r"(?:it|step|batch)(?:e?s)?/s|steps?.?per.?sec", "seconds_per_iteration it/s"),
     (r"(?:max|peak).*reserved", "max_reserved"), (r"max.*alloc|peak.*mem", "max_allocated"),
     (r"reserved", "reserved"), (r"mem|alloc|vram", "allocated"),
 )  # fmt: skip
