@@ -205,7 +205,8 @@ def test_a_proposal_works_as_it_stands(form: str, gnorm: float | None) -> None:
     assert "the number that grows, 1 to 40" in proposal
     dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
     reader = SourceReader(memo=Memo(Scanner(rules_with((dialect,)))))
-    steps = [entry.event for entry in reader.feed(text.encode()) if isinstance(entry.event, IterationLogged)]
+    entries = [*reader.feed(text.encode()), *reader.flush()]
+    steps = [entry.event for entry in entries if isinstance(entry.event, IterationLogged)]
     assert [step.iteration for step in steps] == list(range(1, 41))
     last = steps[-1]
     assert (last.lm_loss, last.grad_norm, last.seconds_per_iteration) == (3.86, gnorm, 0.7405)
