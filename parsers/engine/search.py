@@ -15,8 +15,8 @@ Hits: TypeAlias = list[tuple[int, int]]
 """(offset, index of the literal), by offset: every place where a literal begins."""
 Search: TypeAlias = Callable[[bytes], Hits]
 _WORTH = 1 << 18
-"""Bytes after which Hyperscan is started: `plain` has taken 0.025 s then, and a log whose shapes still change, as those of
-HF Trainer do, has more of them."""
+"""Bytes after which Hyperscan is started: `plain` has taken 0.025 s then, and a log that still has new shapes, as those
+of HF Trainer do, will have more."""
 
 
 def plain(literals: Sequence[bytes]) -> Search:
