@@ -178,7 +178,7 @@ def count_step(
         if first:
             attempt.first_iteration = iteration
             attempt.first_iteration_seconds = elapsed
-            first_of_attempt(state, iteration)
+            first_of_attempt(state, iteration - delta + 1)
         else:
             take_interval(state, iteration, delta)
     attempt.last_iteration = state.latest.iteration = iteration

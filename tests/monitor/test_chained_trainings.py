@@ -101,6 +101,8 @@ def test_work_is_lost_once() -> None:
     log = [*launch(0, 1, 60, 2.0), *launch(200, 41, 10, 2.0), *launch(300, 41, 30, 2.0)]
     state = play(log).state
     assert (state.restarts, state.lost_iterations_total, state.iterations_total) == (2, 30, 100)
+    tenth = [*launch(0, 1, 6, 2.0, every=10), *launch(200, 41, 4, 2.0, every=10)]  # the first line stands for 41 to 50
+    assert play(tenth).state.lost_iterations_total == 20
 
 
 def test_a_report_of_the_first_failure_moves_no_clock() -> None:
