@@ -222,7 +222,7 @@ def _interval(state: RunState, iteration: int) -> int:
     """Iterations that this line stands for. A jump (lost lines, a skipped range) counts as one usual interval."""
     last = state.attempt.last_iteration
     if last is None:
-        every = _told_interval(state) or 1
+        every = _told_interval(state) or state.log_interval_before or 1
         return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
     delta = iteration - last
     if delta == state.log_interval or (0 < delta <= _LONGEST_INTERVAL and state.dialect not in BY_NAME):

@@ -19,7 +19,7 @@ from parsers.events import Event
 
 _MAX_BLOCK = 300  # lines of a block
 _MAX_TEXT = 1000  # characters of one
-_FOREIGN = 2  # lines of other ranks that may stand within a block or behind it before it is told
+_FOREIGN = 2  # lines of other ranks that may stand in a block before it names what it must
 
 
 @dataclass
@@ -53,12 +53,17 @@ class Block:
         begins = first.head(line) is not None
         if not spec.ends:
             self.foreign += bool(line.text.strip())
-            whole = begins or self.foreign > _FOREIGN
+            whole = begins or self.foreign > (0 if self._enough() else _FOREIGN)
         else:
             whole = self.ended
         if whole:
             return self.close(), False, True
         return [], False, begins  # where it begins anew it was cut off
+
+    def _enough(self) -> bool:
+        """Whether its lines name what they must."""
+        below = self.readings[0].spec.separator.join(self.lines)
+        return bool(below) and any(reading.wanted(reading.pairs(below)) for reading in self.readings)
 
     def close(self) -> list[Event]:
         """Its event."""
