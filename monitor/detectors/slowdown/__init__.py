@@ -55,7 +55,8 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
         changed = memory.slow_saves is not before
     for place, step in enumerate(steps):
         if step.outside is not None:
-            changed = memory.outside.add(step.iteration, step.outside, step.at, settings.threshold) or changed
+            took, outside = step.outside, memory.outside
+            changed = outside.add(step.iteration, took, step.at, settings.threshold, settings.standing) or changed
         if step.timed is not None and place > begin:
             changed = _follow(state, memory, steps[begin:place], settings) or changed
             begin = place

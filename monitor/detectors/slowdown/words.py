@@ -100,14 +100,16 @@ def _nodes_of(memory: Memory) -> str:
 
 def between_steps(state: RunState, found: outside.Longer, settings: SlowdownSettings) -> Verdict:
     """DeepSpeed's engine takes as long as ever, what lies between its steps takes longer."""
+    heavy = outside.ratio(found) >= 1 + settings.critical
     return Verdict(
         NAME,
         "firing",
-        severity="critical" if outside.ratio(found) >= 1 + settings.critical else "warning",
+        severity="critical" if heavy else "warning",
         summary=outside.sentence(found),
         onset_iteration=found.onset,
         since=found.at,
         evidence={**outside.evidence(found), "last_line": state.last_line},
+        quiet=heavy and not found.lasts,
     )
 
 

@@ -35,6 +35,8 @@ class Longer(Struct):
     base: float
     level: float
     step: float
+    lasts: bool = False
+    """Steps have been longer for long enough to wake somebody, were it critical."""
 
 
 class Outside(Struct):
@@ -51,8 +53,10 @@ class Outside(Struct):
         """Another launch."""
         self.lines, self.longer, self.stood = [], None, 0
 
-    def add(self, iteration: int, took: tuple[float, float], at: float, threshold: float) -> bool:
-        """A line; True if what stands has changed."""
+    def add(
+        self, iteration: int, took: tuple[float, float], at: float, threshold: float, standing_for: float = 0.0
+    ) -> bool:
+        """A line; True if what stands has changed. `standing_for`: seconds after which it lasts."""
         lines, standing = self.lines, self.longer
         lines.append((iteration, *took))
         del lines[:-_KEPT]
@@ -61,7 +65,8 @@ class Outside(Struct):
         if standing is not None:
             self.stood += 1
             if len(last) < count or self.stood < count or median(last) >= (standing.base + standing.level) / 2:
-                return False
+                lasted, standing.lasts = standing.lasts, standing.lasts or _lasts(standing, iteration, standing_for)
+                return standing.lasts and not lasted
             if self.stood < _FLAP:
                 self.flaps += 1
             self.longer, self.stood = None, 0
@@ -83,6 +88,7 @@ class Outside(Struct):
         if level - base < max(threshold * step, _SURE * deviation(before, base)):
             return False
         self.longer, self.stood = Longer(lines[since][0], at, base, level, step), 0
+        self.longer.lasts = _lasts(self.longer, iteration, standing_for)
         return True
 
     def _since(self, middle: float) -> int:
@@ -91,6 +97,10 @@ class Outside(Struct):
         while place and self.lines[place - 1][1] > middle:
             place -= 1
         return place
+
+
+def _lasts(found: Longer, iteration: int, seconds: float) -> bool:
+    return (iteration - found.onset + 1) * (found.step + found.level - found.base) >= seconds
 
 
 def _is_usual(before: list[float], middle: float, lasting: int) -> bool:

@@ -63,6 +63,16 @@ def test_what_lies_between_the_steps_varies() -> None:
     assert len(gaps) < told.iteration <= len(gaps) + 20
 
 
+def test_a_critical_one_is_told_once_it_has_stood() -> None:
+    """Twice as long for 20 s: shown, nobody is woken. For a minute: somebody is, after half a minute."""
+    before = [0.02, 0.025, 0.03] * 30
+    assert lines([*before, *[1.0] * 10, *before]).kinds() == set()
+    told = lines([*before, *[1.0] * 30]).firing("slowdown")
+    assert told.severity == "critical"
+    assert told.iteration is not None
+    assert 105 <= told.iteration <= 114
+
+
 def test_a_level_that_comes_and_goes_must_stay_longer_each_time() -> None:
     """Shards of a data set that are slow for a dozen steps each: told twice at most."""
     outside, told = Outside(), 0
