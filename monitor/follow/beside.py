@@ -22,7 +22,7 @@ from monitor.follow.patterns import may_be_log
 
 _SEPARATORS = re.compile(r"[-._~ ]+")
 _PIECES = 12  # of a name, from its end: to drop any of them gives 90 names to look for
-_LOOKED_AT = 64  # files beside a log that are opened in search of its copy
+LOOKED_AT = 64  # files beside a log that are opened in search of its copy
 
 
 def renamed(context: Context, path: str, mark: Fingerprint) -> tuple[int, os.stat_result, Verified] | None:
@@ -50,7 +50,7 @@ def copy_of(context: Context, path: str, mark: Fingerprint, head: bytes = b"", r
     """The copy of what `path` held before it was cut. `head` and `recent`: the first and the last bytes read of it."""
     shorter: list[Fingerprint] = []
     longest: tuple[int, os.stat_result, Verified] | None = None
-    for name, _ in made_of(context, path) if is_strong(mark) else ():
+    for name in _may_be_copies(context, path) if is_strong(mark) else ():
         descriptor = context.descriptors.open(name)
         status = context.os_layer.fstat(descriptor)
         verified = context.verify(descriptor, mark)
@@ -66,6 +66,16 @@ def copy_of(context: Context, path: str, mark: Fingerprint, head: bytes = b"", r
     if longest is not None:
         return Copy(_at(mark, longest[1]), longest)
     return Copy(max(shorter, key=lambda one: one.offset), None) if shorter else None
+
+
+def _may_be_copies(context: Context, path: str) -> list[str]:
+    """Beside `path`: first those that nobody has read, then those that may have been written over since."""
+    formers = context.registry.formers
+    new: list[str] = []
+    known: list[str] = []
+    for name, inode in made_of(context, path):
+        (known if formers.renamed(inode, 0) else new).append(name)
+    return new[:LOOKED_AT] + known[:LOOKED_AT]
 
 
 def is_part_of_file(context: Context, descriptor: int, size: int, path: str, seen: os.stat_result) -> bool:
@@ -103,7 +113,7 @@ def begins_as(context: Context, descriptor: int, size: int, known: int) -> bool:
 def made_of(context: Context, path: str) -> list[tuple[str, int]]:
     """The files beside `path` whose names are made from its own, with their inodes."""
     own = os.path.basename(path)
-    return [(name, entry.inode) for name, entry in _files(context, path) if own in made_from(entry.name)][:_LOOKED_AT]
+    return [(name, entry.inode) for name, entry in _files(context, path) if own in made_from(entry.name)]
 
 
 def rotations(context: Context, path: str) -> dict[int, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from monitor.follow.beside import begins_as, copy_of, is_part_of, made_from, made_of, renamed
+from monitor.follow.beside import LOOKED_AT, begins_as, copy_of, is_part_of, made_from, made_of, renamed
 from monitor.follow.content import ENOUGH_BYTES, HEAD_BYTES, TAIL_BYTES, Content, is_strong, tail_of
 from monitor.follow.context import Context, Duplicate
 from monitor.follow.messages import Fingerprint, Position, SourceId, source_id
@@ -119,9 +119,9 @@ def held_back(
 
 def _is_part_of_left(context: Context, original: str, descriptor: int, seen: os.stat_result) -> bool:
     """Is all that the open file holds in one that the original has read to its end and left beside it?"""
-    for name, inode in made_of(context, original):
-        if inode == seen.st_ino or not context.registry.formers.renamed(inode, seen.st_size):
-            continue
+    formers = context.registry.formers
+    left = [name for name, inode in made_of(context, original) if inode != seen.st_ino and formers.renamed(inode, 0)]
+    for name in left[:LOOKED_AT]:
         known = context.descriptors.open(name)
         same = begins_as(context, descriptor, seen.st_size, known)
         context.descriptors.discard(known)

@@ -145,3 +145,24 @@ def run(rig_class, actions, file_system, pattern):
 def test_every_line_once_and_in_order(rig_class, file_system, pattern, actions):
     """Random histories."""
     run(rig_class, actions, file_system, pattern)
+
+
+def test_a_copy_is_found_among_hundreds(make_rig, tmp_path):
+    """Copytruncate, 150 times over, with lines that nobody had read."""
+    log, written = tmp_path / "main.log", []
+    rig = make_rig(tmp_path / "main.log*")
+    for rotation in range(150):
+        written += [
+            b"%04d the line of a log that is rotated often, with text enough to prove it" % rotation,
+            b"%d" % rotation,
+        ]
+        log.write_bytes(b"\n".join(written[-2:]) + b"\n")
+        if rotation % 2:
+            rig.poll()
+        shutil.copyfile(log, tmp_path / f"main.log.{rotation}")
+        log.write_bytes(b"")
+        rig.poll()
+        rig.poll(1.0)
+    rig.settle(12)
+    got = [line for source in rig.contents for text in rig.texts(source) for line in text.split(b"\n") if line]
+    assert sorted(got) == sorted(written)
