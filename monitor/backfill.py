@@ -15,9 +15,10 @@ from operator import itemgetter
 from monitor.config import Config
 from monitor.core.view import view_of
 from monitor.judgement import Judge
-from monitor.metrics import Histogram, Sample, samples_of
+from monitor.metrics import samples_of
 from monitor.replay import Players, Replay
 from monitor.run.source_clock import Placed, SourceClock, clocked
+from monitor.snapshot import Histogram, Sample
 from parsers.events import LogEvent
 
 Samples = Mapping[str, tuple[Sample, ...] | Histogram]

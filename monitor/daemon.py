@@ -23,12 +23,12 @@ from monitor.dumps import DumpReader
 from monitor.hands.executor import Executor
 from monitor.incidents import Transition
 from monitor.live import LiveCore
-from monitor.metrics import Snapshot
 from monitor.saving import Saving
 from monitor.serve.latest import Latest
 from monitor.serve.tls import TlsError
 from monitor.services import Services, StartError
 from monitor.slurm.client import SlurmClient
+from monitor.snapshot import Snapshot
 from monitor.store import StateInUseError
 from monitor.systemd import ServiceManager
 

@@ -17,7 +17,7 @@ from monitor.follow.follower import Follower, MountStatus
 from monitor.follow.inbox import Inbox
 from monitor.follow.messages import Position
 from monitor.follow.settings import FollowSettings
-from monitor.metrics import Snapshot
+from monitor.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The catalogue: one row a metric, and the immutable Snapshot that HTTP reads.
+"""The catalogue: one row a metric.
 
 Law: every metric is named here once; README's table is generated from these rows. A row reads a `View` and gives
 samples; no sample where the log printed nothing. Event times are timestamps, never ages; ratios, never percent.
@@ -7,38 +7,22 @@ samples; no sample where the log printed nothing. Event times are timestamps, ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from monitor.causes import Cause, causes, failure_of
 from monitor.detectors import memory_pressure, slowdown
-from monitor.incidents import IncidentBook, Transition
+from monitor.incidents import IncidentBook
 from monitor.run import derived, goodput
 from monitor.run.breakdown.profile import critical, spreads
-from monitor.run.history import History
 from monitor.run.job import OVER
 from monitor.run.pace import HISTOGRAM_BUCKETS
 from monitor.run.phases import PARTS, RUN_STATES
 from monitor.run.state import RunState
+from monitor.snapshot import Histogram, Sample, clean_label
 
 Kind = Literal["gauge", "counter", "histogram"]
 _NO_LABELS: tuple[str, ...] = ()
-_MAX_LABEL = 300
-
-
-class Sample(NamedTuple):
-    """`labels` are the values of the metric's own labels, in the row's order (`run` is not among them)."""
-
-    labels: tuple[str, ...]
-    value: float
-
-
-class Histogram(NamedTuple):
-    """Cumulative counts by upper bound (the last is +Inf) and the sum of all values."""
-
-    buckets: tuple[tuple[str, float], ...]
-    sum: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +62,6 @@ def _named(values: dict[str, Any]) -> Iterator[Sample]:
     for name, value in sorted(values.items()):
         if value is not None:
             yield Sample((clean_label(name),), float(value))
-
-
-@lru_cache(maxsize=4096)
-def clean_label(text: str) -> str:
-    """A label value that cannot break the exposition: valid UTF-8, no control characters, bounded."""
-    text = text.encode("utf-8", "replace").decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "�" for char in text[:_MAX_LABEL])
 
 
 _INFO_LABELS = (
@@ -380,71 +357,6 @@ MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
     MonitorMetric("megatron_monitor_config_last_reload_success_timestamp_seconds", "gauge", "When the configuration in use was read", ()),
     MonitorMetric("megatron_monitor_config_last_reload_successful", "gauge", "1 if the configuration in use is the one in the file", ()),
 )  # fmt: skip
-
-
-@dataclass(slots=True)
-class MonitorCounts:
-    """The daemon's own figures, by metric name and label values. Written by the loop thread alone."""
-
-    values: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
-
-    def add(self, name: str, *labels: str, by: float = 1.0) -> None:
-        """Count something."""
-        series = self.values.setdefault(f"megatron_monitor_{name}", {})
-        series[labels] = series.get(labels, 0.0) + by
-
-    def set(self, name: str, value: float, *labels: str) -> None:
-        """Set a gauge, or a counter that someone else counts."""
-        self.values.setdefault(f"megatron_monitor_{name}", {})[labels] = value
-
-    def clear(self, name: str) -> None:
-        """Remove the series of a gauge before they are set again."""
-        self.values.pop(f"megatron_monitor_{name}", None)
-
-    def frozen(self) -> dict[str, tuple[Sample, ...]]:
-        """A copy that other threads may read."""
-        return {
-            name: tuple(
-                Sample(tuple(clean_label(label) for label in labels), value) for labels, value in series.items()
-            )
-            for name, series in self.values.items()
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class RunSnapshot:
-    """One run as HTTP shows it: samples by metric, and plain data for the page and the API."""
-
-    run: str
-    samples: dict[str, tuple[Sample, ...] | Histogram]
-    page: dict[str, Any]
-    history: History = field(default_factory=History)
-    """A copy that the loop no longer touches: the charts."""
-    transitions: tuple[Transition, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Everything that HTTP shows, at one instant. Never changed once made."""
-
-    at: float
-    runs: tuple[RunSnapshot, ...] = ()
-    monitor: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
-    incidents: tuple[dict[str, Any], ...] = ()
-    ready: bool = False
-    loop_turned_at: float = 0.0
-    nodes: tuple[dict[str, Any], ...] = ()
-    """The record of nodes to which something happened, those that stand out first."""
-    nodes_in_all: int = 0
-    launches: int = 0
-    """In the record of the nodes."""
-    ended: tuple[RunSnapshot, ...] = ()
-    """Runs whose series have left, as they were shown last: for the page alone."""
-
-    @property
-    def all_runs(self) -> tuple[RunSnapshot, ...]:
-        """What the page shows."""
-        return self.runs + self.ended
 
 
 def samples_of(view: View) -> dict[str, tuple[Sample, ...] | Histogram]:

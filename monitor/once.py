@@ -13,9 +13,9 @@ from monitor.follow.messages import Unreadable
 from monitor.follow.readers import read_once
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
-from monitor.metrics import Snapshot
 from monitor.prometheus_text import TextFormat
 from monitor.run.state import RunState
+from monitor.snapshot import Snapshot
 from parsers.events import LogEvent
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.

@@ -15,17 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from monitor.metrics import (
-    CATALOGUE,
-    MONITOR_CATALOGUE,
-    Histogram,
-    Metric,
-    MonitorMetric,
-    RunSnapshot,
-    Sample,
-    Snapshot,
-    clean_label,
-)
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Metric, MonitorMetric
+from monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
 
 _log = logging.getLogger(__name__)
 

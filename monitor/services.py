@@ -17,7 +17,6 @@ from monitor.config import Config, host_and_port
 from monitor.core.outbox import Outbox
 from monitor.deliveries import Deliveries
 from monitor.incidents import Transition
-from monitor.metrics import MonitorCounts
 from monitor.outputs import Outputs
 from monitor.serve.auth import BasicAuth
 from monitor.serve.hosts import Hosts, is_loopback
@@ -25,6 +24,7 @@ from monitor.serve.http import App
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer, may_listen
 from monitor.serve.tls import Tls, TlsError
+from monitor.snapshot import MonitorCounts
 
 _log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from monitor.commands.reading import read_runs
 from monitor.commands.top_screen import plain, screen
 from monitor.config import Config
 from monitor.live import LiveCore
-from monitor.metrics import Snapshot
 from monitor.reports.rows import Options, Row
+from monitor.snapshot import Snapshot
 
 _DEFAULT = "http://127.0.0.1:9843"
 _TIMEOUT = 5.0

@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from monitor.metrics import clean_label
 from monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, instant, number, percent
+from monitor.snapshot import clean_label
 
 _STYLES = {
     "hung": "bold red", "crashed": "bold red", "lost": "yellow", "training": "green", "finished": "green",

@@ -53,12 +53,12 @@ from monitor.core.watched import Watched
 from monitor.follow.messages import Message, Position
 from monitor.incidents import Transition
 from monitor.judgement import Judge
-from monitor.metrics import MonitorCounts, Snapshot
 from monitor.nodes.record import Ledger
 from monitor.run import dumps
 from monitor.run.dumps import DumpsAsked, DumpsRead
 from monitor.run.units import LONGEST_SECONDS
 from monitor.slurm.messages import JobAnswered, JobQuestion
+from monitor.snapshot import MonitorCounts, Snapshot
 
 
 class Core:

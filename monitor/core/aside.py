@@ -17,7 +17,7 @@ from typing import Literal
 from monitor.core.runs import Run
 from monitor.core.saved import Saved
 from monitor.core.sources import Source
-from monitor.metrics import MonitorCounts
+from monitor.snapshot import MonitorCounts
 
 Room = Literal["source", "run", "page", "state"]
 

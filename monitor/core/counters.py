@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from monitor.core.sources import Source
-from monitor.metrics import MonitorCounts
+from monitor.snapshot import MonitorCounts
 from parsers.events import LineDiscarded, LogEvent, Malformed
 
 _FAULTS = frozenset({Malformed.kind, LineDiscarded.kind})

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from monitor.incidents import Transition
-from monitor.metrics import RunSnapshot
 from monitor.run.history import History
+from monitor.snapshot import RunSnapshot
 
 MOST = 100
 """Rows: with their charts some 2 MB, here and in the state file."""

@@ -9,12 +9,12 @@ from monitor.config import Config
 from monitor.core.saved import Saved
 from monitor.detectors import hang
 from monitor.judgement import Judged
-from monitor.metrics import RunSnapshot
 from monitor.naming import experiment_name
 from monitor.run.dumps import Looked
 from monitor.run.history import History
 from monitor.run.phases import ENDED
 from monitor.run.state import Experiment, RunState
+from monitor.snapshot import RunSnapshot
 from parsers.events import LogEvent
 
 _NEWS = 60.0  # seconds in which a directory is searched again, whatever it holds

@@ -11,10 +11,11 @@ from monitor.core.runs import Run
 from monitor.core.sources import Source
 from monitor.detectors import hang
 from monitor.judgement import Judged
-from monitor.metrics import MonitorCounts, RunSnapshot, View, samples_of
+from monitor.metrics import View, samples_of
 from monitor.pages import page_of
 from monitor.run import derived
 from monitor.run.nodes import countable_nodes
+from monitor.snapshot import MonitorCounts, RunSnapshot
 from parsers.engine.scan import Rule
 
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew

@@ -16,9 +16,9 @@ from monitor.core.sources import Source, Sources
 from monitor.core.view import show
 from monitor.incidents import Transition
 from monitor.judgement import Judge
-from monitor.metrics import MonitorCounts
 from monitor.reading import own_rules
 from monitor.run.state import Experiment
+from monitor.snapshot import MonitorCounts
 
 _NAMED = 100  # runs that are refused and named in the log
 _log = logging.getLogger(__name__)

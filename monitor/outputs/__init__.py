@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from monitor.metrics import Snapshot
 from monitor.outputs.output import OUTCOMES, Outcome, Output, OutputTimer
 from monitor.outputs.pushgateway import Pushgateway
 from monitor.outputs.textfile import Textfile
+from monitor.snapshot import Snapshot
 
 __all__ = ["OUTCOMES", "OUTPUTS", "Outcome", "Output", "OutputTimer", "Outputs"]
 

@@ -14,10 +14,10 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from monitor.metrics import Snapshot
 from monitor.prometheus_text import TextFormat
 from monitor.run.units import PositiveSeconds
 from monitor.scalars import Name
+from monitor.snapshot import Snapshot
 
 Outcome = Literal["written", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("written", "failed")

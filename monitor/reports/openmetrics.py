@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
-from monitor.metrics import CATALOGUE, Histogram, Sample, clean_label
+from monitor.metrics import CATALOGUE
 from monitor.prometheus_text import Family, escaped
+from monitor.snapshot import Histogram, Sample, clean_label
 
 _BUFFERED = 512  # points of one label set kept in memory
 

@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from monitor.metrics import Snapshot
 from monitor.prometheus_text import TextFormat
 from monitor.serve.server import Reply, Request
+from monitor.snapshot import Snapshot
 
 _GZIP_LEVEL = 1  # ten times as fast as 9, and the page still shrinks to a tenth
 

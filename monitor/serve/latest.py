@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from monitor.metrics import Snapshot
+from monitor.snapshot import Snapshot
 
 _WAIT = 0.25  # seconds: a batch of a backlog takes 0.2; a scrape has 10 s as a rule
 _PAGE_WAIT = 4  # times as long for a page: the last one is as old as the last look at a page

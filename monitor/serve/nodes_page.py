@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from monitor.metrics import Snapshot
 from monitor.serve.formats import instant
 from monitor.serve.page import document
+from monitor.snapshot import Snapshot
 
 _HEADS = ("Node", "Launches", "Named (due)", "Times its peers", "In failed (due)", "In slow (due)", "Hung", "Chance")
 _WORDS = (

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from monitor.causes import cost_gpu_hours
-from monitor.metrics import RunSnapshot, Snapshot
 from monitor.run.phases import ENDED
 from monitor.serve.formats import DASH, FLEET, LABELS, SYMBOLS, Figure, duration, facts, figures, instant, number
+from monitor.snapshot import RunSnapshot, Snapshot
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from monitor.metrics import RunSnapshot, Snapshot
 from monitor.serve.nodes_page import render_nodes
 from monitor.serve.page import (
     each_run,
@@ -27,6 +26,7 @@ from monitor.serve.page import (
 )
 from monitor.serve.past import history_json
 from monitor.serve.server import Reply, Request
+from monitor.snapshot import RunSnapshot, Snapshot
 
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"

@@ -8,11 +8,12 @@ from monitor.core.view import view_of
 from monitor.detectors import DETECTORS
 from monitor.detectors.crash import ADVICE
 from monitor.judgement import Judge
-from monitor.metrics import Sample, samples_of
+from monitor.metrics import samples_of
 from monitor.replay import Replay
 from monitor.run.recent import Recent
 from monitor.run.source_clock import Placed
 from monitor.simulate import Fault, Scenario
+from monitor.snapshot import Sample
 from parsers.reader import SourceReader
 from tests.monitor.playing import play, texts
 

@@ -19,12 +19,12 @@ from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.incidents import Transition
 from monitor.judgement import Judge
-from monitor.metrics import Sample
 from monitor.reading import dated_events
 from monitor.replay import Replay, replay
 from monitor.reports.rows import Options, Row
 from monitor.run import derived
 from monitor.run.experiments import HELD_SECONDS
+from monitor.snapshot import Sample
 from monitor.store import decode, encode
 from parsers.reader import SourceReader
 from tests.conftest import FIELD_LOGS

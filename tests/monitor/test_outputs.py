@@ -12,11 +12,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.config import ConfigError, load
-from monitor.metrics import RunSnapshot, Sample, Snapshot
 from monitor.outputs import Outputs, OutputTimer
 from monitor.outputs.pushgateway import Pushgateway
 from monitor.outputs.textfile import Textfile
 from monitor.prometheus_text import TextFormat
+from monitor.snapshot import RunSnapshot, Sample, Snapshot
 
 
 def snapshot(iteration: float) -> Snapshot:

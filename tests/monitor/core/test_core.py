@@ -11,8 +11,8 @@ from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
-from monitor.metrics import Histogram, Sample
 from monitor.run.units import LONGEST_SECONDS
+from monitor.snapshot import Histogram, Sample
 from monitor.store import decode, encode
 
 NOW = 1_700_000_000.0

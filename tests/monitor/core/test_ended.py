@@ -8,10 +8,10 @@ from monitor.core import Core
 from monitor.core.ended import MOST, EndedRuns
 from monitor.detectors.crash import ADVICE
 from monitor.follow.messages import CaughtUp, Opened, Scanned
-from monitor.metrics import RunSnapshot, Snapshot
 from monitor.run.history import SERIES, History
 from monitor.serve.page import render_run, worst_first
 from monitor.serve.past import history_json
+from monitor.snapshot import RunSnapshot, Snapshot
 from monitor.store import decode, encode
 from tests.monitor.core.test_core import NOW, core_for, data, line, opened
 

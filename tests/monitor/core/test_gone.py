@@ -19,7 +19,7 @@ from monitor.follow.patterns import Watch
 from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
-from monitor.metrics import Sample
+from monitor.snapshot import Sample
 from monitor.store import decode, encode
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs

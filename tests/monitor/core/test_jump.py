@@ -11,8 +11,8 @@ from monitor.clock import ManualClock, SteadyClock
 from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.metrics import Snapshot
 from monitor.serve.past import history_json
+from monitor.snapshot import Snapshot
 from monitor.store import decode, encode
 
 

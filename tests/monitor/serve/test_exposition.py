@@ -11,10 +11,11 @@ import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE, Histogram, RunSnapshot, Sample, Snapshot, clean_label
+from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.prometheus_text import TextFormat
 from monitor.serve.exposition import Exposition
 from monitor.serve.server import Request
+from monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
 
 ACCEPTS = (
     "",

@@ -13,10 +13,10 @@ from urllib.parse import unquote, urljoin
 import pytest
 
 from monitor.clock import ManualClock
-from monitor.metrics import RunSnapshot, Sample, Snapshot
 from monitor.serve.http import App
 from monitor.serve.page import run_path
 from monitor.serve.server import Request
+from monitor.snapshot import RunSnapshot, Sample, Snapshot
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\"'&\u2028"
 

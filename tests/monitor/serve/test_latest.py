@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from monitor.metrics import Snapshot
 from monitor.serve.latest import Latest
+from monitor.snapshot import Snapshot
 
 LONG = 10.0
 

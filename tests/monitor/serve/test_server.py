@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from monitor.clock import SystemClock
 from monitor.config import load
-from monitor.metrics import Snapshot
 from monitor.serve.hosts import Hosts
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer, Reply, Request
 from monitor.services import Services
+from monitor.snapshot import Snapshot
 from tests.monitor.serve.conftest import Serve
 from tests.programs import slack
 

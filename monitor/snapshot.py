@@ -1,0 +1,98 @@
+"""What HTTP reads: samples, what the monitor counts of itself, and the immutable Snapshot of all runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from monitor.incidents import Transition
+from monitor.run.history import History
+
+_MAX_LABEL = 300
+
+
+class Sample(NamedTuple):
+    """`labels` are the values of the metric's own labels, in the row's order (`run` is not among them)."""
+
+    labels: tuple[str, ...]
+    value: float
+
+
+class Histogram(NamedTuple):
+    """Cumulative counts by upper bound (the last is +Inf) and the sum of all values."""
+
+    buckets: tuple[tuple[str, float], ...]
+    sum: float
+
+
+@lru_cache(maxsize=4096)
+def clean_label(text: str) -> str:
+    """A label value that cannot break the exposition: valid UTF-8, no control characters, bounded."""
+    text = text.encode("utf-8", "replace").decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "�" for char in text[:_MAX_LABEL])
+
+
+@dataclass(slots=True)
+class MonitorCounts:
+    """The daemon's own figures, by metric name and label values. Written by the loop thread alone."""
+
+    values: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
+
+    def add(self, name: str, *labels: str, by: float = 1.0) -> None:
+        """Count something."""
+        series = self.values.setdefault(f"megatron_monitor_{name}", {})
+        series[labels] = series.get(labels, 0.0) + by
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Set a gauge, or a counter that someone else counts."""
+        self.values.setdefault(f"megatron_monitor_{name}", {})[labels] = value
+
+    def clear(self, name: str) -> None:
+        """Remove the series of a gauge before they are set again."""
+        self.values.pop(f"megatron_monitor_{name}", None)
+
+    def frozen(self) -> dict[str, tuple[Sample, ...]]:
+        """A copy that other threads may read."""
+        return {
+            name: tuple(
+                Sample(tuple(clean_label(label) for label in labels), value) for labels, value in series.items()
+            )
+            for name, series in self.values.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """One run as HTTP shows it: samples by metric, and plain data for the page and the API."""
+
+    run: str
+    samples: dict[str, tuple[Sample, ...] | Histogram]
+    page: dict[str, Any]
+    history: History = field(default_factory=History)
+    """A copy that the loop no longer touches: the charts."""
+    transitions: tuple[Transition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that HTTP shows, at one instant. Never changed once made."""
+
+    at: float
+    runs: tuple[RunSnapshot, ...] = ()
+    monitor: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
+    incidents: tuple[dict[str, Any], ...] = ()
+    ready: bool = False
+    loop_turned_at: float = 0.0
+    nodes: tuple[dict[str, Any], ...] = ()
+    """The record of nodes to which something happened, those that stand out first."""
+    nodes_in_all: int = 0
+    launches: int = 0
+    """In the record of the nodes."""
+    ended: tuple[RunSnapshot, ...] = ()
+    """Runs whose series have left, as they were shown last: for the page alone."""
+
+    @property
+    def all_runs(self) -> tuple[RunSnapshot, ...]:
+        """What the page shows."""
+        return self.runs + self.ended
