@@ -131,6 +131,9 @@ def watch(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
 
     yield start
     for watched in started:
+        for rank in watched.workers():  # torchrun gives each a session of its own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
         for process in (watched.training, watched.daemon):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL) if process is watched.training else process.kill()
@@ -215,11 +218,14 @@ def test_hf_trainer_is_followed(watch: Callable[..., Watched], tmp_path: Path, e
     assert watched.run()["train_iterations"] == 400
 
 
-def slowdown(watched: Watched, what: str, patience: float = PATIENCE) -> dict[str, Any]:
-    """The slowdown, once its cause is told."""
+def slowdown(watched: Watched, what: str, patience: float = PATIENCE, since: int = 0) -> dict[str, Any]:
+    """The slowdown that began at iteration `since` or later, once its cause is told: other programs on the machine may
+    have made a training slow before, and that is told, too.
+    """
 
     def told() -> dict[str, Any] | None:
         found = [item for item in watched.get("api/v1/incidents")["incidents"] if item["incident"] == "slowdown"]
+        found = [item for item in found if (item["onset_iteration"] or 0) >= since]
         return next((item for item in found if item["evidence"].get("cause") != "unknown"), None)
 
     incident, waited = watched.until("slowdown", told, patience)
@@ -243,9 +249,8 @@ def test_a_busy_loop_beside_one_rank(watch: Callable[..., Watched]) -> None:
     watched.step(60)
     busy = [subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True) for _ in range(6)]
     try:
-        incident = slowdown(watched, "busy loops beside rank 1", 150)
+        incident = slowdown(watched, "busy loops beside rank 1", 150, since=57)
         assert incident["evidence"]["cause"] == "communication"
-        assert incident["onset_iteration"] >= 55
         assert "bwd_allreduce" in incident["summary"]
     finally:
         for process in busy:
