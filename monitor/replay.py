@@ -25,8 +25,9 @@ from monitor.run.experiments import BOUNDS, Experiments
 from monitor.run.history import History
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
+from monitor.run.records import Experiment
 from monitor.run.source_clock import Placed, SourceClock, clocked
-from monitor.run.state import Experiment, RunState
+from monitor.run.state import RunState
 from monitor.run.steady import Sample
 from parsers.events import Event, GenerationMoved, LogEvent, PartBegan, TimeShown
 

@@ -16,7 +16,7 @@ from monitor.core.runs import Run
 from monitor.core.sources import Source
 from monitor.run.job import OVER, WAITING, Candidate, proofs, refusal
 from monitor.run.phases import ENDED
-from monitor.run.state import Job
+from monitor.run.records import Job
 from monitor.slurm.ids import candidate
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.settings import SlurmSettings

@@ -13,7 +13,8 @@ from monitor.naming import experiment_name
 from monitor.run.dumps import Looked
 from monitor.run.history import History
 from monitor.run.phases import ENDED
-from monitor.run.state import Experiment, RunState
+from monitor.run.records import Experiment
+from monitor.run.state import RunState
 from monitor.snapshot import RunSnapshot
 from parsers.events import LogEvent
 

@@ -17,7 +17,7 @@ from monitor.core.view import show
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.reading import own_rules
-from monitor.run.state import Experiment
+from monitor.run.records import Experiment
 from monitor.snapshot import MonitorCounts
 
 _NAMED = 100  # runs that are refused and named in the log

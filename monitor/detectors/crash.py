@@ -20,7 +20,8 @@ from monitor.run.derived import at_risk_seconds
 from monitor.run.ends import may_be_optional
 from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import blamed
-from monitor.run.state import AttemptEnd, FailureRecord, RunState
+from monitor.run.records import AttemptEnd, FailureRecord
+from monitor.run.state import RunState
 from monitor.run.units import Factor, Seconds
 
 _NAME = "crash"

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict
 from monitor.run.nodes import nodes_of, suspects
-from monitor.run.state import AttemptEnd, RunState
+from monitor.run.records import AttemptEnd
+from monitor.run.state import RunState
 from monitor.run.units import Seconds
 
 _NAME = "crash_loop"

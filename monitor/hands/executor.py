@@ -19,7 +19,7 @@ from typing import IO, Final
 from monitor.clock import Clock
 from monitor.hands.messages import Order, StepDone
 from monitor.run.job import OVER
-from monitor.run.state import Job
+from monitor.run.records import Job
 from monitor.slurm.client import look_up, program
 from monitor.slurm.messages import JobQuestion
 from monitor.slurm.process import Finished, run

@@ -29,7 +29,8 @@ from monitor.incidents import Incident
 from monitor.nodes.hostlist import HostlistError, compress, expand, is_node_name
 from monitor.run.job import OVER
 from monitor.run.phases import PARTS
-from monitor.run.state import Job, RunState
+from monitor.run.records import Job
+from monitor.run.state import RunState
 from monitor.slurm.settings import SlurmSettings
 
 _DAY: Final = 86400.0

@@ -12,7 +12,8 @@ from monitor.run.launches import launch_of
 from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
 from monitor.run.overflows import Overflows
 from monitor.run.phases import ENDED, Phase, drawn_as
-from monitor.run.state import Attempt, AttemptEnd, Memory, RunState
+from monitor.run.records import Attempt, AttemptEnd, Memory
+from monitor.run.state import RunState
 from monitor.run.totals import plus
 
 PLANNED = frozenset({"time_limit", "preempted", "stopped"})

@@ -10,7 +10,8 @@ import re
 from monitor.run.attempts import LAUNCHER, count_failure, set_phase
 from monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
 from monitor.run.phases import ENDED
-from monitor.run.state import FailureRecord, RunState
+from monitor.run.records import FailureRecord
+from monitor.run.state import RunState
 from parsers.events import (
     FailureSeen,
     ProcessExited,

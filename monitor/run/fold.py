@@ -28,7 +28,8 @@ from monitor.run.log_clock import log_clock
 from monitor.run.nodes import note_collective, note_node, note_rank
 from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Phase, drawn_as
 from monitor.run.recording import AMENDING, record
-from monitor.run.state import Memory, RunState
+from monitor.run.records import Memory
+from monitor.run.state import RunState
 from monitor.run.steady import Sample
 from monitor.run.totals import plus
 from monitor.run.trainer_steps import fold_trainer_log, fold_trainer_progress

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from monitor.run.state import Job, RunState
+from monitor.run.records import Job
+from monitor.run.state import RunState
 from parsers.events import Event, Failure, FailureSeen, LogEvent, ProcessExited, ProcessTerminated
 
 _BEGIN_SLACK: Final = 60.0

@@ -13,7 +13,8 @@ from monitor.run.breakdown.saves import KEPT
 from monitor.run.iterations import gap_of
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED, PARTS, PHASE_AFTER
-from monitor.run.state import RunState, Validation
+from monitor.run.records import Validation
+from monitor.run.state import RunState
 from parsers.events import (
     CheckpointFileWritten,
     CheckpointLoaded,

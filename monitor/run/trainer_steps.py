@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from monitor.run.attempts import set_phase
 from monitor.run.iterations import count_step
-from monitor.run.state import RunState, Validation
+from monitor.run.records import Validation
+from monitor.run.state import RunState
 from parsers.dialects import HF_TRAINER
 from parsers.events import TrainerLogged, TrainerProgressed
 

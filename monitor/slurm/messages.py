@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monitor.run.state import Job
+from monitor.run.records import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from monitor.run.job import OVER, RUNNING, WAITING
-from monitor.run.state import Job
+from monitor.run.records import Job
 
 SACCT_FIELDS: Final = "JobIDRaw,JobID,State,ExitCode,Submit,Start,End,UID,User,NodeList,TimelimitRaw,Partition,JobName"
 _STATES: Final = frozenset({*RUNNING, *WAITING, *OVER, "COMPLETING", "STAGE_OUT", "POWER_UP_NODE"})

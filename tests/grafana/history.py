@@ -21,7 +21,7 @@ from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.prometheus_text import TextFormat
-from monitor.run.state import Job
+from monitor.run.records import Job
 from monitor.snapshot import Histogram, Sample, Snapshot
 from tests.grafana import exporters
 from tests.grafana.runs import DEAD, DEAD_SINCE, FIRST, HOUR, PATTERN, SECOND, Run, runs
