@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -13,11 +10,9 @@ from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened, Scanned
 from monitor.incidents import Transition
 from monitor.judgement import Judge
-from monitor.replay import Replay, replay
+from monitor.replay import replay
 from monitor.simulate import Scenario
-from parsers.events import LogEvent
 from parsers.reader import SourceReader
-from tests.conftest import FIELD_LOGS, REAL_LOGS
 from tests.monitor.playing import Played, play, texts
 
 NOW = 1_700_000_000.0
@@ -542,98 +537,3 @@ def test_a_tee_prefix_with_the_role_of_a_host() -> None:
     (entry,) = reader.feed(b"[ip-26-0-147-189:1]:training ...\n")
     assert (entry.event.kind, entry.event.node) == ("milestone", "ip-26-0-147-189")
     assert list(reader.feed(b"[launch.py:335]: training ...\n")) == []
-
-
-# --- logs from the field --------------------------------------------------------------------------------------------
-
-
-def replayed(*paths: Path) -> tuple[list[Transition], Replay]:
-    """A finished log, three minutes watched after its end."""
-    player: Replay | None = None
-    told = list[Transition]()
-    sources = {str(path): entries(path) for path in paths}
-    for seen, transition in replay(Judge(default_config(), repeats=False), "run", sources, after=180.0):
-        player = seen
-        told += [transition] if transition is not None else []
-    assert player is not None
-    return told, player
-
-
-def entries(path: Path) -> Iterable[LogEvent]:
-    """A file's events."""
-    reader = SourceReader()
-    return [*reader.feed(path.read_bytes()), *reader.flush()]
-
-
-def ends_of(told: list[Transition]) -> list[tuple[str, str, str]]:
-    """(incident, severity, failure) of what fired at an end."""
-    kinds = ("crash", "crash_without_exit", "crash_loop")
-    return [
-        (item.incident, item.severity, str(item.evidence.get("failure")))
-        for item in told
-        if item.incident in kinds and item.status == "firing"
-    ]
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-@pytest.mark.parametrize(
-    ("files", "severity", "failure", "message", "phase"),
-    [
-        ("microsoft_hang_first_allreduce.log", "critical", "python_exception", "FileNotFoundError", "crashed"),
-        ("pbs_54745.log", "info", "stopped", "got signal: 15", "crashed"),
-        ("pbs_61519.log", "critical", "python_exception", "AssertionError: OptimizerParamScheduler", "crashed"),
-        ("primus_sigterm.log", "info", "stopped", "got signal: 15", "crashed"),
-        ("rocm_2700.out", "warning", "python_exception", "FileNotFoundError", "finished"),
-        ("neox_3982836.err neox_3982836.out", "critical", "host_oom", "oom-kill", "crashed"),
-        ("microsoft_moe_random_ltd.log", "info", "stopped", "KeyboardInterrupt", "crashed"),
-        ("bigcode_job_74m.log", "info", "stopped", "Slurm cancelled step 2610.0", "crashed"),
-    ],
-)
-def test_how_logs_from_the_field_end(files: str, severity: str, failure: str, message: str, phase: str) -> None:
-    """One end each, with its cause."""
-    told, player = replayed(*(FIELD_LOGS / name for name in files.split()))
-    assert ends_of(told) == [("crash", severity, failure)]
-    (crash,) = [item for item in told if item.incident == "crash"]
-    assert message in crash.evidence["message"]
-    assert player.run.state.phase == phase
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-def test_a_crash_loop_of_srun_steps() -> None:
-    """Steps .1 to .4 die one after the other: four crashes, and a loop from the third on."""
-    told, player = replayed(FIELD_LOGS / "nvidia_crash_loop_2624217.out")
-    crash, loop = ("crash", "critical", "python_exception"), ("crash_loop", "critical", "None")
-    assert sorted(ends_of(told)) == [crash] * 4 + [loop]
-    assert player.run.state.failures_total == {"python_exception": 4}
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-def test_attempts_of_a_script() -> None:
-    """Torchtitan under a script that tries again: many attempts die, the first out of memory; the last is done."""
-    told, player = replayed(FIELD_LOGS / "torchtitan_sft_447m.log")
-    crashes = [item for item in ends_of(told) if item[0] == "crash"]
-    assert crashes[:6] == [("crash", "critical", "cuda_oom")] * 6
-    assert player.run.state.restarts > 20
-    assert player.run.state.phase == "finished"
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-def test_a_hang_at_exit() -> None:
-    """MLPerf: finished by its own word, and still there when the step's time was over."""
-    told, player = replayed(FIELD_LOGS / "mlperf_hang_at_exit.log")
-    (hang,) = told
-    assert (hang.incident, hang.severity, hang.evidence["phase"]) == ("hang", "critical", "exiting")
-    assert player.run.state.phase == "finished"
-
-
-@pytest.mark.real_logs
-def test_real_causes() -> None:
-    """A rank without data before the watchdogs of 28 others; a killed rank under DeepSpeed."""
-    told, _ = replayed(*(REAL_LOGS / "nvidia" / f"2340723.{end}" for end in ("out", "err")))
-    assert ends_of(told) == [("crash", "critical", "python_exception")]
-    told, _ = replayed(REAL_LOGS / "cpu" / "mds_kill9.log")
-    assert ends_of(told) == [("crash", "critical", "killed")]

@@ -19,7 +19,6 @@ from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.incidents import Transition
 from monitor.judgement import Judge
-from monitor.reading import dated_events
 from monitor.replay import Replay, replay
 from monitor.reports.rows import Options, Row
 from monitor.run import derived
@@ -27,7 +26,6 @@ from monitor.run.experiments import HELD_SECONDS
 from monitor.snapshot import Sample
 from monitor.store import decode, encode
 from parsers.reader import SourceReader
-from tests.conftest import FIELD_LOGS
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 NOW = 1_700_000_000.0
@@ -529,74 +527,3 @@ def test_the_second_file_belongs_to_the_last_experiment(tmp_path: Path) -> None:
     out = Log().launch(experiment_run_id="a").end().launch(10, experiment_run_id="b")
     rows = reported(tmp_path, out.text, "srun: error: node04: task 12: Out Of Memory\n")
     assert {name: row.outcome for name, row in rows.items()} == {"run": "ok", "run:b": "host OOM"}
-
-
-# --- logs of others ---------------------------------------------------------------------------------------------------
-
-
-def _field(*names: str) -> tuple[dict[str, Replay], list[Transition]]:
-    sources = {}
-    for name in names:
-        with (FIELD_LOGS / name).open("rb") as stream:
-            sources[name] = list(dated_events(stream, default_config()))
-    runs, told = {}, []
-    for player, transition in replay(Judge(default_config(), repeats=False), "run", sources):
-        if transition is None:
-            runs[player.run.state.name] = player
-        elif not transition.quiet:
-            told.append(transition)
-    return runs, told
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-def test_field_several_experiments() -> None:
-    """Two experiments of 20 iterations at other clocks, and one that dies in NCCL before its first iteration."""
-    runs, told = _field("microsoft_several_experiments.log")
-    summaries = [player.summary() for player in runs.values()]
-    assert [(one["state"], one["iterations"], one["lost_iterations"], one["restarts"]) for one in summaries] == [
-        ("finished", 20, 0, 0), ("finished", 20, 0, 0), ("crashed", 0, 0, 0),
-    ]  # fmt: skip
-    assert list(runs)[2] == "run:dual32_tp4pp1dp8_static1200_20260324_131546_DGX2-1"
-    assert [(item.run, item.incident, item.status) for item in told] == [(list(runs)[2], "crash", "firing")]
-    assert "lost" not in told[0].summary
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-def test_field_locked_clocks() -> None:
-    """Four launches of 50 iterations at 967, 975, 982 and 1050 MHz: the medians that their authors report."""
-    runs, told = _field("microsoft_locked_clocks.log")
-    medians = [player.summary()["median_seconds_per_iteration"] for player in runs.values()]
-    assert medians == pytest.approx([18.20, 18.06, 17.92, 16.80], abs=0.005)
-    assert {player.summary()["state"] for player in runs.values()} == {"finished"}
-    assert {player.run.state.iterations_total for player in runs.values()} == {50}
-    assert told == []
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-def test_field_two_files_of_one_job() -> None:
-    """GPT-NeoX: one run of 4,500 iterations, ended by the cgroup's out-of-memory handler; replayed and as a backlog."""
-    runs, told = _field("neox_3982836.out", "neox_3982836.err")
-    (player,) = runs.values()
-    assert (player.run.state.iterations_total, player.run.state.restarts) == (4500, 0)
-    crash = [item for item in told if item.incident == "crash"]
-    assert [item.evidence["failure"] for item in crash] == ["host_oom"]
-    files = [str(FIELD_LOGS / f"neox_3982836.{end}") for end in ("err", "out")]
-    ((state, _),) = runs_of(configured(None, (), files), Options())[0]
-    assert (state.name, state.phase, state.iterations_total, state.restarts) == ("neox_3982836", "crashed", 4500, 0)
-    assert state.failure is not None
-    assert state.failure.failure == "host_oom"
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-def test_field_crash_loop() -> None:
-    """Four launches of one experiment: attempts of one run, each dead by an AssertionError, no work lost."""
-    runs, told = _field("nvidia_crash_loop_2624217.out")
-    (player,) = runs.values()
-    state = player.run.state
-    assert (state.restarts, state.iterations_total, state.failures_total) == (3, 0, {"python_exception": 4})
-    assert "crash_loop" in {item.incident for item in told}
-    assert player.summary()["lost_iterations"] == 0

@@ -8,21 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from monitor.config import load
 from monitor.detectors import DETECTORS
 from monitor.detectors.base import Verdict
 from monitor.incidents import IncidentBook, MessageLimit, Transition, judge
-from monitor.judgement import Judge
-from monitor.reading import dated_events
-from monitor.replay import Replay, replay
 from monitor.run.phases import Phase
 from monitor.run.state import RunState
-from tests.conftest import FIELD_LOGS, REAL_LOGS
 from tests.monitor.playing import play
 
 HOUR = 3600.0
@@ -545,66 +539,3 @@ def test_the_digest_comes_in_its_time_in_a_replay() -> None:
     assert len(played.of("hang", quiet=True)) > 2 * len(told)
     assert len(told) <= 2 * hours + 2
     assert len(play(log, config="message_limit: {messages: 0}").of("hang")) > len(played.of("hang"))
-
-
-# --- logs of others -------------------------------------------------------------------------------------------------
-
-
-def said(path: Path) -> tuple[list[Transition], Replay]:
-    """What people are told by a replay of the file, and the replay."""
-    told: list[Transition] = []
-    player: Replay | None = None
-    config = load("")
-    with path.open("rb") as stream:
-        for played, transition in replay(
-            Judge(config, repeats=False), path.stem, {str(path): dated_events(stream, config)}
-        ):
-            player = played
-            if transition is not None and not transition.quiet:
-                told.append(transition)
-    assert player is not None
-    return told, player
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-@pytest.mark.parametrize(
-    ("name", "iterations"),
-    [
-        ("all_ranks_interval_100.log", 1000),  # 97 s an iteration, a line each 9,750 s
-        ("microsoft_moe_random_ltd.log", 2130),  # 52 min of index building
-        ("microsoft_polaris_10143687.output", 2),  # 2,234 s, then 895 s
-        ("lumi_175b_32_nodes.out", 8),  # 181 s an iteration, the first 248 s
-        ("neox_3982836.out", 4500),
-        ("hf_swift_39.log", 2353),
-    ],
-)
-def test_field_logs_without_a_hang_or_a_storm(name: str, iterations: int) -> None:
-    """Healthy, however slow to begin."""
-    told, player = said(FIELD_LOGS / name)
-    assert player.run.state.iterations_total == iterations
-    assert {item.incident for item in told} & {"hang", "overflow_storm", "divergence"} == set()
-
-
-@pytest.mark.real_logs
-@pytest.mark.field_logs
-def test_neox_has_five_overflows_and_its_spikes() -> None:
-    """fp16: five skipped steps in 4,500, the loss spikes at 1760, 2240, 2320 and 2420; two messages an hour at most but
-    for what grows worse.
-    """
-    told, player = said(FIELD_LOGS / "neox_3982836.out")
-    assert player.run.state.overflows_total == 5
-    assert player.run.state.skipped_iterations_total == 5
-    spikes = {item.onset_iteration for item in told if item.incident == "loss_spike"}
-    assert spikes >= {1760, 2240, 2320, 2420}
-    assert {item.incident for item in told} == {"loss_spike", "loss_scale_collapse"}
-
-
-@pytest.mark.real_logs
-@pytest.mark.parametrize("name", ["deepspeed/opt-1.3b-globalBatchSize128.log", "hf/packing_stdout.log"])
-def test_real_logs_without_any_alarm(name: str) -> None:
-    """DeepSpeed's scaler tries a higher scale every hundred steps: two skipped steps each time, as its counter says."""
-    told, player = said(REAL_LOGS / name)
-    assert told == []
-    if name.startswith("deepspeed"):
-        assert player.run.state.skipped_iterations_total == player.run.state.overflows_total > 100
