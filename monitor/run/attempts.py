@@ -136,17 +136,18 @@ def _left_behind(state: RunState) -> bool:
 def _note_end(state: RunState, at: float, *, died: bool) -> None:
     """How the launch ended that the next one replaces: what it lost work to, and whether anybody had planned it."""
     failure, attempt = state.failure, state.attempt
-    state.after_finish = state.phase in ("finished", "exiting")
-    if state.after_finish:
+    finished = state.phase in ("finished", "exiting")
+    state.after_finish = finished or state.training_done or (state.after_finish and not attempt.iterations)
+    if finished:
         failure = None  # a warning of a process on its way out
     cause = "hang" if state.hung else failure.failure if failure else "unknown"
-    planned = state.after_finish or cause in PLANNED
+    planned = finished or cause in PLANNED
     state.lost_to = cause
     state.unplanned_ends += not planned
     moved = attempt.node_list is not None or NODE_LIST not in state.environment  # else the list is the next launch's
     launch = launch_of(state) if moved else None
     if launch is not None:
-        launch.outcome, launch.planned = "finished" if state.after_finish else cause, planned
+        launch.outcome, launch.planned = "finished" if finished else cause, planned
         state.launches.append(launch)
         del state.launches[:-_LAUNCHES_KEPT]
     named = suspects(state) if failure is not None else []
@@ -180,7 +181,7 @@ def retire(state: RunState, at: float) -> None:
         state.unplanned_ends -= not end.planned
         state.attempt = Attempt(attempt.number - 1, end.started_at, None, end.last_iteration, end.iterations)
         died: Phase = "training" if end.failure == "unknown" else "crashed"
-        set_phase(state, "finished" if state.after_finish else died, at)
+        set_phase(state, "finished" if _finished(end) else died, at)
     if state.phase == "exiting":
         set_phase(state, "finished", at)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from monitor.run.phases import ENDED
-from monitor.run.saves import training_done
 from monitor.run.state import RunState
 from monitor.run.topology import sizes_of
 from parsers.events import (
@@ -92,7 +91,7 @@ def begun(state: RunState) -> bool:
 
 def _over(state: RunState) -> bool:
     """Whether the last launch came to its end, or never to an iteration: then no work goes on in another layout."""
-    if state.iterations_total == 0 or state.phase in ("finished", "exiting") or training_done(state):
+    if state.iterations_total == 0 or state.phase in ("finished", "exiting") or state.training_done:
         return True
     return state.attempt.iterations == 0 and state.after_finish
 

@@ -73,14 +73,8 @@ def on_validation(
     state.validations_since += 1
     if state.phase not in ENDED:
         last_set = state.evaluation_sets is not None and state.validations_since >= state.evaluation_sets
-        set_phase(state, "exiting" if training_done(state) else "training" if last_set else "evaluating", at)
+        set_phase(state, "exiting" if state.training_done else "training" if last_set else "evaluating", at)
     return True
-
-
-def training_done(state: RunState) -> bool:
-    """Whether the last iteration that was asked for is done."""
-    last = state.latest.iteration
-    return state.train_iterations is not None and last is not None and last >= state.train_iterations
 
 
 def on_save_started(
@@ -146,7 +140,7 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
     state.between.saving = False
     _overhead(state, at)
     if state.phase == "saving":
-        set_phase(state, "exiting" if training_done(state) else "training", at)
+        set_phase(state, "exiting" if state.training_done else "training", at)
     return True
 
 

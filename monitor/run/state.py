@@ -113,7 +113,7 @@ class RunState:
     lost_to: str = "unknown"
     """What the last launch ended by: its lost work is counted under this name."""
     after_finish: bool = False
-    """The launch before the present one had finished: what it did is not lost."""
+    """The last launch that computed something had done what was asked, though it may have failed on its way out."""
     lost_iterations_total: int = 0
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
 
@@ -228,6 +228,12 @@ class RunState:
     def heard_until(self, now: float) -> float:
         """Until when the log is known to have been read."""
         return now if self.deaf_since is None else min(now, self.deaf_since)
+
+    @property
+    def training_done(self) -> bool:
+        """Whether the last iteration that was asked for is done."""
+        last = self.latest.iteration
+        return self.train_iterations is not None and last is not None and last >= self.train_iterations
 
     @property
     def last_baseline(self) -> float | None:

@@ -201,3 +201,29 @@ def test_a_grad_norm_that_is_no_number_from_the_first_step_on() -> None:
     told = play(log).firing("nan_loss")
     assert (told.iteration, told.onset_iteration) == (5, 1)
     assert "since iteration 1 (5 lines); stop" in told.summary
+
+
+@pytest.mark.parametrize(("count", "said"), [(60, []), (50, ["resume_discontinuity"])])
+def test_a_training_that_was_done_may_begin_anew_after_a_launch_that_died(count: int, said: list[str]) -> None:
+    """It did its 60 steps and failed on its way out; the next launch died before a step, the one behind it begins at 1.
+    Near miss: it died ten steps before its end, and its checkpoint is left behind.
+    """
+    elastic = "torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: 1) local_rank: 0 (pid: 7)"
+
+    def traceback(at: float) -> list[tuple[float, str]]:
+        return [
+            (at, "[rank0]:Traceback (most recent call last):\n"),
+            (at, "[rank0]:RuntimeError: Eq(u0 + u1, 30960)\n"),
+            (at + 1, f"E0503 18:09:00.100000 1 {elastic} of binary: /usr/bin/python\n"),
+        ]
+
+    first = [(at, text.replace("7500", "60")) for at, text in launch(0, 1, count, 2.0)]
+    saved = [
+        says(100.0, "Saving the checkpoint (or staging if async is enabled)."),
+        says(101.0, "Finished saving the checkpoint (or staging if async is enabled) in 1.00 seconds."),
+    ]
+    end = first[-1][0]
+    second = [*launch(end + 60, 1, 0, 2.0), *traceback(end + 75)]
+    third = [(at, text.replace("7500", "60")) for at, text in launch(end + 200, 1, 30, 2.0)]
+    told = play([*sorted([*first, *saved]), *traceback(end + 2), *second, *third]).of("resume_discontinuity")
+    assert [item.incident for item in told if item.status == "firing"] == said
