@@ -113,9 +113,11 @@ class Intake:
         self._drop(message.source)
         reader = saved.reader if saved is not None and message.resumed else None
         for run in self._watched.runs.by_name.values():
-            if saved is not None and run.log == name:
-                run.away_since = saved.saved_at
+            if saved is not None and run.log == name:  # what was saved while nobody listened had not been heard either
+                run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known)
+        if reader is not None and saved is not None:
+            opened.read_at = saved.saved_at
         opened.new = bool(self.scanned) and saved is None
 
     def _drop(self, name: str) -> None:

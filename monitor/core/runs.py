@@ -63,7 +63,7 @@ class Run(Judged):
     recorded: tuple[object, ...] = ()
     """What the record of the nodes was last told of its present launch."""
     away_since: float | None = None
-    """Since when no daemon listened, until its files are read to their ends again."""
+    """Since when nobody listened to it, until its files are read to their ends again."""
     lost_at: float | None = None
     """Since when it is lost from sight, as far as that is known."""
     shown_at: float = 0.0
@@ -103,7 +103,7 @@ class Runs:
             present = experiment_name(name, experiment.label)
             if present not in self.by_name:
                 state.name = present
-                self._add(Run(state, known.book, known.archived))
+                self._add(Run(state, known.book, known.archived, away_since=state.deaf_since))
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset, run.state.deaf_since = self.wall_offset, None

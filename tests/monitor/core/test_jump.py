@@ -10,6 +10,7 @@ import pytest
 from monitor.clock import ManualClock, SteadyClock
 from monitor.config import load
 from monitor.core import Core
+from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.serve.past import history_json
 from monitor.snapshot import Snapshot
@@ -36,7 +37,7 @@ class Lab:
         self.core.wall_offset = offset
         self.written = self.at = 0
         wall = self.clock.wall()
-        self.core.handle(Opened("/x.log", "/x.log", None, 0, wall, resumed=False), self.now)
+        self.core.handle(Opened("/x.log", "/x.log", None, 0, wall, resumed=False, mount="/"), self.now)
         self.core.handle(CaughtUp("/x.log", wall), self.now)
 
     @property
@@ -131,6 +132,27 @@ def test_a_jump_moves_what_is_shown_of_a_run_that_nothing_came_for() -> None:
     assert run.samples["megatron_last_progress_timestamp_seconds"][0].value == lab.clock.wall()  # type: ignore[index]
 
 
+def restarted(lab: Lab, offset: float, away: float = 0.0, unseen: float = 0.0) -> Lab:
+    """Saved now, killed, and back after so many seconds: the file is open, nothing of it is read yet. `unseen`: by how
+    much the clock was set meanwhile.
+    """
+    saved = decode(encode(lab.core.save(lab.now)), Saved)
+    assert saved.wall_offset == offset
+    lab.clock.advance(away)
+    lab.clock.set_wall(lab.clock.wall() + unseen)
+    again = Lab.__new__(Lab)
+    again.clock = lab.clock
+    again.core = Core(lab.core.config)
+    position = again.core.restore(saved)["/x.log"]
+    again.steady = SteadyClock(again.clock, saved.wall_offset, saved.at)
+    again.core.wall_offset = again.steady.offset
+    again.written, again.at = lab.written, lab.at
+    wall = again.clock.wall()
+    opened = Opened("/x.log", "/x.log", position, lab.at, wall, resumed=True, offset=position.offset, mount="/")
+    again.core.handle(opened, again.now)
+    return again
+
+
 @pytest.mark.parametrize("unseen", [0.0, -3000.0, 3000.0])
 def test_instants_go_on_over_a_restart(unseen: float) -> None:
     """What was saved with an offset is read with it. A clock that was set behind the last save (`unseen`) neither makes
@@ -141,22 +163,40 @@ def test_instants_go_on_over_a_restart(unseen: float) -> None:
     lab.clock.set_wall(lab.clock.wall() - 50_000.0)
     for _ in range(100):
         lab.second()
-    saved = decode(encode(lab.core.save(lab.now)), type(lab.core.save(lab.now)))
-    assert saved.wall_offset == -50_000.0
-    again = Lab.__new__(Lab)
-    again.clock = lab.clock
-    again.clock.set_wall(again.clock.wall() + unseen)
-    again.core = Core(lab.core.config)
-    positions = again.core.restore(saved)
-    again.steady = SteadyClock(again.clock, saved.wall_offset, saved.at)
-    again.core.wall_offset = again.steady.offset
-    again.written, again.at = lab.written, lab.at
-    position, wall = positions["/x.log"], again.clock.wall()
-    opened = Opened("/x.log", "/x.log", position, lab.at, wall, resumed=True, offset=position.offset)
-    again.core.handle(opened, again.now)
+    again = restarted(lab, -50_000.0, unseen=unseen)
+    wall = again.clock.wall()
     again.core.handle(CaughtUp("/x.log", wall), again.now)
     assert again.core.tick(again.now) == []
     assert again.core.snapshot(again.now).runs[0].page["progress_at"] == wall - max(0.0, unseen)
+    (waited,) = [waited for waited, one in again.silence(100) if one.severity == "critical"]
+    assert 59 <= waited <= 62
+
+
+def test_a_file_server_whose_clock_is_behind_ages_no_new_line() -> None:
+    """What was written while no daemon ran is stamped an hour ago: it is no older than the last look."""
+    lab = Lab()
+    for _ in range(100):
+        lab.second()
+    again = restarted(lab, 0.0, away=20.0)
+    again.written += 1
+    data, wall = line(again.written), again.clock.wall()
+    again.core.handle(Data("/x.log", again.at, data, wall - 3600.0, wall, 0), again.now)
+    again.core.handle(CaughtUp("/x.log", wall), again.now)
+    assert again.core.tick(again.now) == []
+    (waited,) = [waited for waited, one in again.silence(100) if one.severity == "critical"]
+    assert 59 <= waited <= 62
+
+
+def test_what_is_saved_while_nobody_listens_was_not_heard() -> None:
+    """The daemon was stopped for 50 s, saved before it had read, was killed, and comes back 20 s later."""
+    lab = Lab()
+    for _ in range(100):
+        lab.second()
+    lab.clock.advance(50.0)
+    lab.core.listen({"/": lab.now - 50.0})
+    again = restarted(lab, 0.0, away=20.0)
+    again.core.handle(CaughtUp("/x.log", again.clock.wall()), again.now)
+    assert again.core.tick(again.now) == []
     (waited,) = [waited for waited, one in again.silence(100) if one.severity == "critical"]
     assert 59 <= waited <= 62
 
