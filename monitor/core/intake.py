@@ -116,8 +116,6 @@ class Intake:
             if saved is not None and run.log == name:  # what was saved while nobody listened had not been heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known)
-        if reader is not None and saved is not None:
-            opened.read_at = saved.saved_at
         opened.new = bool(self.scanned) and saved is None
 
     def _drop(self, name: str) -> None:

@@ -172,21 +172,6 @@ def test_instants_go_on_over_a_restart(unseen: float) -> None:
     assert 59 <= waited <= 62
 
 
-def test_a_file_server_whose_clock_is_behind_ages_no_new_line() -> None:
-    """What was written while no daemon ran is stamped an hour ago: it is no older than the last look."""
-    lab = Lab()
-    for _ in range(100):
-        lab.second()
-    again = restarted(lab, 0.0, away=20.0)
-    again.written += 1
-    data, wall = line(again.written), again.clock.wall()
-    again.core.handle(Data("/x.log", again.at, data, wall - 3600.0, wall, 0), again.now)
-    again.core.handle(CaughtUp("/x.log", wall), again.now)
-    assert again.core.tick(again.now) == []
-    (waited,) = [waited for waited, one in again.silence(100) if one.severity == "critical"]
-    assert 59 <= waited <= 62
-
-
 def test_what_is_saved_while_nobody_listens_was_not_heard() -> None:
     """The daemon was stopped for 50 s, saved before it had read, was killed, and comes back 20 s later."""
     lab = Lab()
