@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from monitor.nodes.collectives import operation_name
 from monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
+from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from parsers.events import Event
@@ -86,6 +87,17 @@ def renew(memory: Struct, fresh: Struct) -> None:
     """Give the memory the values of another of its type: a new launch begins."""
     for name in memory.__struct_fields__:
         setattr(memory, name, getattr(fresh, name))
+
+
+def unless_standing(state: RunState, name: str, attempt: int, *, found: bool, outlives: bool = False) -> Verdict | None:
+    """The verdict on what was found in the lines of launch `attempt`, where it is over or nobody can see it now; None
+    where it stands. `outlives`: it stands although the launch has ended; else what stood then stays as it is.
+    """
+    if state.lost:
+        return Verdict(name, "unknown")
+    if not found or attempt != state.attempt.number:
+        return Verdict(name)
+    return Verdict(name, "unknown") if state.phase in ENDED and not outlives else None
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Verdict, advice, percent, rollback
-from monitor.run.phases import ENDED
+from monitor.detectors.base import Detector, Verdict, advice, percent, rollback, unless_standing
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from monitor.run.units import Factor, Ratio
@@ -152,13 +151,11 @@ def _differences(values: list[float]) -> list[float]:
 
 def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSettings) -> Verdict:
     """A warning while the loss is a little above its lowest and rose three times; critical when it is far above."""
-    if state.lost:
-        return Verdict(_NAME, "unknown")
     rise = memory.rise
-    if rise is None or memory.attempt != state.attempt.number:
-        return Verdict(_NAME)
-    if state.phase in ENDED:
-        return Verdict(_NAME, "unknown")
+    verdict = unless_standing(state, _NAME, memory.attempt, found=rise is not None)
+    if verdict is not None:
+        return verdict
+    assert rise is not None
     level = memory.blocks[-1][1]
     facts = rollback(state, rise.onset, rise.samples_before, rise.checkpoint)
     risen = level - rise.base

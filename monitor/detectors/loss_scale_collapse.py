@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Severity, Verdict, renew
-from monitor.run.phases import ENDED
+from monitor.detectors.base import Detector, Severity, Verdict, renew, unless_standing
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from monitor.statistics.median import median_high
@@ -217,12 +216,11 @@ def _calmed(memory: Memory, iteration: int, level: float, settings: LossScaleCol
 
 def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleCollapseSettings) -> Verdict:
     """A warning while the scale falls, critical where it can fall no further."""
-    if state.lost:
-        return Verdict(_NAME, "unknown")
-    if not memory.reason or memory.attempt != state.attempt.number:
-        return Verdict(_NAME)
-    if state.phase in ENDED and memory.reason != "exhausted":
-        return Verdict(_NAME, "unknown")
+    verdict = unless_standing(
+        state, _NAME, memory.attempt, found=bool(memory.reason), outlives=memory.reason == "exhausted"
+    )
+    if verdict is not None:
+        return verdict
     scale = state.latest.loss_scale or 0.0
     before = 2.0**memory.before if memory.before else None
     was = f" from {before:.0f}" if before is not None and before > scale else ""

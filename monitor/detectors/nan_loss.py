@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict, advice, renew, rollback
-from monitor.run.phases import ENDED
+from monitor.detectors.base import Detector, Verdict, advice, renew, rollback, unless_standing
 from monitor.run.state import RunState
 from monitor.run.step import Step
 
@@ -152,12 +151,9 @@ def _enter(memory: Memory, step: Step, form: str) -> bool:
 
 def check(state: RunState, memory: Memory, _now: float, settings: NanLossSettings) -> Verdict:
     """Critical at the first line; with a loss scale that skips such steps a warning first."""
-    if state.lost:
-        return Verdict(_NAME, "unknown")
-    if not memory.form or memory.attempt != state.attempt.number:
-        return Verdict(_NAME)
-    if state.phase in ENDED:
-        return Verdict(_NAME, "unknown")
+    verdict = unless_standing(state, _NAME, memory.attempt, found=bool(memory.form))
+    if verdict is not None:
+        return verdict
     scale = state.latest.loss_scale
     protected = memory.form == "counted" or (scale is not None and scale > 1.0)
     mild = protected and memory.lines < settings.protected_lines

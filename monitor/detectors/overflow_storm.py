@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Verdict, renew
-from monitor.run.phases import ENDED
+from monitor.detectors.base import Detector, Verdict, renew, unless_standing
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from monitor.run.totals import plus
@@ -193,12 +192,9 @@ def _weigh(
 
 def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormSettings) -> Verdict:
     """A warning from the third skipped step, critical when hardly any step succeeds."""
-    if state.lost:
-        return Verdict(_NAME, "unknown")
-    if not memory.firing or memory.attempt != state.attempt.number:
-        return Verdict(_NAME)
-    if state.phase in ENDED:
-        return Verdict(_NAME, "unknown")
+    verdict = unless_standing(state, _NAME, memory.attempt, found=memory.firing)
+    if verdict is not None:
+        return verdict
     reported, counted = memory.reported, sum(skipped for _, skipped in memory.skips)
     span = max(_SPAN, state.log_interval or 1)
     scale = state.latest.loss_scale

@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from monitor.detectors.base import Detector, Severity, Verdict, rollback
+from monitor.detectors.base import Detector, Severity, Verdict, rollback, unless_standing
 from monitor.detectors.loss_spike.life import begin, follow, is_bump, resume
 from monitor.detectors.loss_spike.memory import LossSpikeSettings, Memory
 from monitor.detectors.loss_spike.normal import BARS_EVERY, LEVEL_EVERY, is_abnormal, mark_level, set_bars
 from monitor.detectors.loss_spike.words import figures, summary_of
-from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from monitor.statistics.median import median_high as median
@@ -83,13 +82,11 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
 
 def check(state: RunState, memory: Memory, _now: float, settings: LossSpikeSettings) -> Verdict:
     """Information while a spike may still come back by itself, a warning when it rises on or has not come back."""
-    if state.lost:
-        return Verdict(_NAME, "unknown")
     spike = memory.spike
-    if spike is None or memory.attempt != state.attempt.number:
-        return Verdict(_NAME)
-    if state.phase in ENDED:
-        return Verdict(_NAME, "unknown")  # nobody trains: what stood stands
+    verdict = unless_standing(state, _NAME, memory.attempt, found=spike is not None)
+    if verdict is not None:
+        return verdict
+    assert spike is not None
     facts = rollback(state, spike.onset, spike.samples_before, spike.checkpoint)
     level = median(spike.recent) if spike.recent else 0.0
     severity: Severity = "info"
