@@ -17,7 +17,7 @@ from monitor.run.state import RunState
 from monitor.run.step import Step
 from monitor.run.units import Ratio, Seconds
 from monitor.statistics.past import Past
-from parsers.events import IterationsSkipped
+from parsers.events import IterationsSkipped, ProgramExited
 
 _NAME = "resume_discontinuity"
 _SLOPES = 3.0  # schedule steps that skipped (overflowed) iterations may shift the learning rate by
@@ -36,6 +36,10 @@ class ResumeSettings(Struct, frozen=True):
 
 _Found = tuple[str, Severity, str, dict[str, Any]]
 """What does not go on: (what, severity, text, evidence)."""
+
+
+_IN_TIME = ("duration", "signal", "kill_switch")
+"""Why a launch may end before its training does: its job's time is over, or somebody asked it to."""
 
 
 class Memory(Struct):
@@ -59,11 +63,18 @@ class Memory(Struct):
     """The last learning rate that was printed."""
     rate_awaited: bool = False
     """The launch has begun, its first learning rate has not been printed."""
+    left_early: bool = False
+    """The last launch ended as planned, before its last iteration: the next one is to go on."""
 
 
-def on_event(_state: RunState, memory: Memory, event: IterationsSkipped, _settings: ResumeSettings) -> bool:
-    """A range that is skipped on purpose makes a jump legal."""
-    memory.skipped_to = max(event.last, memory.skipped_to or 0)
+def on_event(
+    state: RunState, memory: Memory, event: IterationsSkipped | ProgramExited, _settings: ResumeSettings
+) -> bool:
+    """A range that is skipped on purpose makes a jump legal; a job of a chain that ends in time leaves work."""
+    if isinstance(event, ProgramExited):
+        memory.left_early = event.reason in _IN_TIME and not state.training_done
+    else:
+        memory.skipped_to = max(event.last, memory.skipped_to or 0)
     return False
 
 
@@ -132,7 +143,7 @@ def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettin
     else:
         memory.older, memory.past = None, past
     memory.schedule, memory.total = state.topology.schedule, state.train_iterations
-    memory.skipped_to = None
+    memory.skipped_to, memory.left_early = None, False
     return had or bool(found)
 
 
@@ -157,7 +168,8 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
         return [("iteration", "warning", text, {"iteration": iteration, "last_iteration": last})]
     found: list[_Found] = []
     saved = state.checkpoints.last_iteration
-    if saved is not None and not state.after_finish and iteration + every <= saved <= last and iteration <= every:
+    resumes = memory.left_early or not state.after_finish
+    if saved is not None and resumes and iteration + every <= saved <= last and iteration <= every:
         text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
         found.append(("iteration", "warning", text, {"iteration": iteration, "last_checkpoint": saved}))
     if state.driver == "iteration":
@@ -223,6 +235,6 @@ DETECTOR = Detector(
     Memory,
     update,
     on_event,
-    (IterationsSkipped,),
+    (IterationsSkipped, ProgramExited),
     advice="stop at once: the run does not go on where it was; check --load and the schedule's arguments",
 )

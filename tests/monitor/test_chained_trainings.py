@@ -86,7 +86,7 @@ def test_a_shell_names_a_killed_command_with_all_its_arguments() -> None:
     before = list(launch(0, 1, 60, 2.0))
     at = before[-1][0] + 1
     arguments = " ".join(f'--training.option_{number} "$VALUE_{number}"' for number in range(60))
-    killed = (at, f"/work/launch.sh: line 233: 1621687 Killed                  torchrun {arguments} 2>&1\n")
+    killed = (at, f"/home/me/launch.sh: line 233: 1621687 Killed                  torchrun {arguments} 2>&1\n")
     end = script(at, "[ERROR] pretrain failed; user can re-run with same dump_folder")
     told, player = replayed([*before, killed, end, *launch(at + 8000, 1, 20, 2.0)])
     assert firing(told) == ["crash"]
@@ -181,7 +181,7 @@ def test_the_save_after_the_last_step(whole: bool) -> None:
         says(at, "Saving a full checkpoint at last step, step 40."),
         says(at + 30, "[GC] GC collection invoked by checkpointer. took 0.05 seconds"),
     ]
-    killed = (at + 31, "/work/launch.sh: line 9: 4242 Killed                  torchrun train.py\n")
+    killed = (at + 31, "/home/me/launch.sh: line 9: 4242 Killed                  torchrun train.py\n")
     complaint = """[rank0]:Exception ignored while calling deallocator <function CheckpointManager.__del__ at 0x7fe1>:
 [rank0]:Traceback (most recent call last):
 [rank0]:  File "/work/torchtitan/components/checkpoint.py", line 405, in __del__

@@ -130,6 +130,24 @@ def test_from_scratch_beside_a_checkpoint_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "first", "told"),
+    [
+        ("after 1190.03 minutes", 1, True),
+        ("after receiving SIGTERM.", 1, True),
+        ("after 1190.03 minutes", 401, False),
+        ("at iteration 450", 1, False),  # as benchmarks do, again and again
+    ],
+)
+def test_a_job_of_a_chain_that_ended_in_time_is_gone_on_from(words: str, first: int, told: bool) -> None:
+    """The job's 20 hours are over, and the next one finds no checkpoint: nobody may find out days later."""
+    run = begun()
+    run.say(f"[exiting program {words}] datetime: 2026-03-01 10:00:00 \n")
+    run.say(arguments(train_iters=TOTAL), 600.0)
+    trained(run, first, first + 2)
+    assert (run.firing(KIND) is not None) is told
+
+
+@pytest.mark.parametrize(
     ("values", "severity", "word"),
     [
         ({"samples": 12345}, "critical", "consumed samples"),
