@@ -17,8 +17,8 @@ from monitor.core.view import view_of
 from monitor.judgement import Judge
 from monitor.metrics import samples_of
 from monitor.replay import Players, Replay
-from monitor.run.source_clock import Placed, SourceClock, clocked
 from monitor.snapshot import Histogram, Sample
+from monitor.source_clock import Placed, SourceClock, clocked
 from parsers.events import LogEvent
 
 Samples = Mapping[str, tuple[Sample, ...] | Histogram]

@@ -24,7 +24,7 @@ from monitor.detectors import DETECTORS
 from monitor.detectors.base import RANK, Severity, Verdict, duration
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.units import PositiveSeconds, Seconds
+from monitor.units import PositiveSeconds, Seconds
 
 _INHIBITED_BY: dict[str, tuple[str, ...]] = {name: row.inhibited_by for name, row in DETECTORS.items()}
 _UNLIMITED = frozenset(name for name, row in DETECTORS.items() if row.messages == "each")

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from monitor.breakdown.profile import critical, spreads
 from monitor.causes import Cause, causes, failure_of
 from monitor.detectors import memory_pressure, slowdown
 from monitor.incidents import IncidentBook
 from monitor.run import derived, goodput
-from monitor.run.breakdown.profile import critical, spreads
 from monitor.run.job import OVER
 from monitor.run.pace import HISTOGRAM_BUCKETS
 from monitor.run.phases import PARTS, RUN_STATES

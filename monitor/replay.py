@@ -1,6 +1,6 @@
 """A finished log on its own clock: what the daemon would have reported, and when. The same judgement, no waiting.
 
-Each source has a clock (run/source_clock.py): the times that its lines print where they print any, else the sum of the
+Each source has a clock (source_clock/): the times that its lines print where they print any, else the sum of the
 iterations' times, evaluation and saving included where the log prints them. The sources of a run are merged in the
 order of their clocks. Only a silence that the lines prove is judged.
 Law: pure but for the iterators that are handed in; memory does not grow with the log.
@@ -16,19 +16,19 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
 
+from monitor.charts.history import History
+from monitor.charts.steady import Sample
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.naming import experiment_name
 from monitor.run import derived, goodput
 from monitor.run.ends import settle
 from monitor.run.experiments import BOUNDS, Experiments
-from monitor.run.history import History
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 from monitor.run.records import Experiment
-from monitor.run.source_clock import Placed, SourceClock, clocked
 from monitor.run.state import RunState
-from monitor.run.steady import Sample
+from monitor.source_clock import Placed, SourceClock, clocked
 from parsers.events import Event, GenerationMoved, LogEvent, PartBegan, TimeShown
 
 _LEAST_GAP = 1.0  # seconds between two events below which no deadline is looked for

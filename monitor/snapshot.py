@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from monitor.charts.history import History
 from monitor.incidents import Transition
-from monitor.run.history import History
 
 _MAX_LABEL = 300
 

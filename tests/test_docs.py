@@ -8,11 +8,11 @@ from typing import get_args
 
 import pytest
 
+from monitor.audit import CHECKS, IGNORABLE
 from monitor.cli import COMMANDS, command
 from monitor.detectors import DETECTORS
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
-from monitor.run.audit import CHECKS, IGNORABLE
-from monitor.run.flops import FORMULAS
+from monitor.model.flops import FORMULAS
 from monitor.run.phases import RUN_STATES, Phase
 from monitor.simulate import FAULTS
 from parsers.declared.builtin import built_in
@@ -98,7 +98,7 @@ def test_generated_tables_are_up_to_date(name: str) -> None:
 
 def test_every_check_of_the_code_has_a_row() -> None:
     """A finding's code stands in `CHECKS`; a row that the incident shows is a finding somewhere."""
-    audit = "".join(path.read_text() for path in (ROOT / "monitor/run/audit").glob("*.py") if path.name != "checks.py")
+    audit = "".join(path.read_text() for path in (ROOT / "monitor/audit").glob("*.py") if path.name != "checks.py")
     found = set(re.findall(r'Finding\(\s*"(K\d\d)"', audit))
     reports = "".join(path.read_text() for path in (ROOT / "monitor/reports").glob("*.py"))
     assert found == set(IGNORABLE)

@@ -7,9 +7,9 @@ import pytest
 from monitor.clock import ManualClock, SystemClock
 from monitor.commands.arguments import configured
 from monitor.core import Core
+from monitor.model.flops import FORMULAS, prints_as
 from monitor.once import read_all
 from monitor.run import derived
-from monitor.run.flops import FORMULAS, prints_as
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import IterationLogged

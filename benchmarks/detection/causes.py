@@ -22,8 +22,8 @@ from monitor.config import Config
 from monitor.detectors import slowdown
 from monitor.judgement import Judge
 from monitor.replay import Replay
-from monitor.run.source_clock import Placed
 from monitor.simulate import FORMS, Fault, Scenario, timeline
+from monitor.source_clock import Placed
 from parsers.reader import SourceReader
 
 SEEDS = {"development": 10_000, "final": 3_900_000}

@@ -15,11 +15,11 @@ import json
 import random
 from pathlib import Path
 
+from monitor.breakdown.account import Timed
+from monitor.breakdown.attribution import attribute
+from monitor.breakdown.profile import profile
 from monitor.config import Config
 from monitor.judgement import Judge, Judged
-from monitor.run.breakdown.account import Timed
-from monitor.run.breakdown.attribution import attribute
-from monitor.run.breakdown.profile import profile
 from monitor.run.state import RunState
 from parsers.reader import SourceReader
 from parsers.timers import timer

@@ -20,9 +20,9 @@ from monitor.config import Config
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.replay import Replay
-from monitor.run.source_clock import Placed
 from monitor.run.state import RunState
 from monitor.simulate import Fault, Scenario, timeline
+from monitor.source_clock import Placed
 from monitor.statistics.median import median
 from parsers.reader import SourceReader
 

@@ -21,7 +21,7 @@ from benchmarks.detection.timing_series import Series, events
 from monitor.config import Config
 from monitor.judgement import Judge
 from monitor.replay import Replay
-from monitor.run.source_clock import Placed
+from monitor.source_clock import Placed
 from parsers.events import LogEvent
 
 SEEDS = {"development": 1_000, "final": 1_900_000}

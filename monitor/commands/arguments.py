@@ -18,8 +18,8 @@ from monitor.follow.mounts import read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch as Pattern
 from monitor.follow.patterns import has_magic
-from monitor.run.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
 from monitor.scalars import one_line
+from monitor.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
 
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from monitor.audit import described
 from monitor.commands.arguments import set_option
 from monitor.config import ConfigError, load
-from monitor.run.audit import described
 
 
 @click.command("check-config")

@@ -11,12 +11,12 @@ import click
 
 from monitor.commands.arguments import ABOVE_ZERO, COUNT, POSITIVE
 from monitor.commands.reading import only_run
+from monitor.model import gpus
+from monitor.model.topology import Topology
 from monitor.reports import calculator, planner
 from monitor.reports.calculator import Question
 from monitor.reports.ramp import Ramp
 from monitor.reports.rows import Row
-from monitor.run import gpus
-from monitor.run.topology import Topology
 
 
 @click.group(invoke_without_command=True)

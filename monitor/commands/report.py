@@ -10,10 +10,10 @@ import click
 
 from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, set_option
 from monitor.commands.reading import runs_of, spooled
+from monitor.model.flops import FORMULAS
 from monitor.reports import html
 from monitor.reports.benchmark import GROUPS, SORTS, as_csv, as_json, as_markdown, benchmark
 from monitor.reports.rows import Options
-from monitor.run.flops import FORMULAS
 
 
 @click.command()

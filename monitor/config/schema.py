@@ -16,9 +16,9 @@ from monitor import scalars
 from monitor.detectors import DETECTORS, IncidentKind
 from monitor.hands.settings import Policy
 from monitor.incidents import MessageLimit
-from monitor.run.units import PositiveSeconds, Seconds
 from monitor.scalars import FilePath, Name
 from monitor.slurm.settings import SlurmSettings
+from monitor.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
 

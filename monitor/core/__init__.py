@@ -56,9 +56,9 @@ from monitor.judgement import Judge
 from monitor.nodes.record import Ledger
 from monitor.run import dumps
 from monitor.run.dumps import DumpsAsked, DumpsRead
-from monitor.run.units import LONGEST_SECONDS
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.snapshot import MonitorCounts, Snapshot
+from monitor.units import LONGEST_SECONDS
 
 
 class Core:

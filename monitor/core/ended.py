@@ -10,8 +10,8 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Any
 
+from monitor.charts.history import History
 from monitor.incidents import Transition
-from monitor.run.history import History
 from monitor.snapshot import RunSnapshot
 
 MOST = 100

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from monitor.charts.history import History
 from monitor.config import Config
 from monitor.core.saved import Saved
 from monitor.detectors import hang
 from monitor.judgement import Judged
 from monitor.naming import experiment_name
 from monitor.run.dumps import Looked
-from monitor.run.history import History
 from monitor.run.phases import ENDED
 from monitor.run.records import Experiment
 from monitor.run.state import RunState

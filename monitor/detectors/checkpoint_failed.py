@@ -16,7 +16,7 @@ from monitor.detectors.base import Detector, Severity, Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.step import Step
-from monitor.run.units import Factor, Seconds
+from monitor.units import Factor, Seconds
 from parsers.dialects import dialect_of
 from parsers.events import (
     CheckpointFileWritten,

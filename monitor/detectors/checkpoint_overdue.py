@@ -14,8 +14,8 @@ from monitor.detectors.base import Detector, Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.step import Step
-from monitor.run.units import Factor
 from monitor.statistics.median import median_high
+from monitor.units import Factor
 from parsers.dialects import dialect_of
 from parsers.events import CheckpointSaved
 

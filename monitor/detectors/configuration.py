@@ -1,4 +1,4 @@
-"""Configuration: the run's arguments, lines and names contradict each other, or waste what it has (monitor/run/audit/).
+"""Configuration: the run's arguments, lines and names contradict each other, or waste what it has (monitor/audit/).
 
 One incident a run that lists every finding, the worst first; it opens anew when a new one appears. Findings that are
 only worth knowing are shown and never sent. Judged when the arguments are there, and again now and then as lines come:
@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
+from monitor.audit import IGNORABLE, RANK, Finding, audit, not_ignorable
 from monitor.detectors.base import Detector, Severity, Verdict
-from monitor.run.audit import IGNORABLE, RANK, Finding, audit, not_ignorable
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from parsers.events import (
@@ -37,7 +37,7 @@ _MOST = 4096  # steps between two audits when nothing new was reported
 
 
 class ConfigurationSettings(Struct, frozen=True):
-    """The checks' own thresholds stand with their reasons in monitor/run/audit/: the report uses the same."""
+    """The checks' own thresholds stand with their reasons in monitor/audit/: the report uses the same."""
 
     ignore: tuple[str, ...] = ()
     """Checks to leave out, by code (docs/checks.md), e.g. K27: a small pipeline may be meant to wait."""

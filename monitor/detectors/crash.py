@@ -22,7 +22,7 @@ from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import blamed
 from monitor.run.records import AttemptEnd, FailureRecord
 from monitor.run.state import RunState
-from monitor.run.units import Factor, Seconds
+from monitor.units import Factor, Seconds
 
 _NAME = "crash"
 _PROVED = 1.0  # seconds after a line that proves what was doubtful: those of the same moment may say more

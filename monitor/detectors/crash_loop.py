@@ -12,7 +12,7 @@ from monitor.detectors.base import Detector, Verdict
 from monitor.run.nodes import nodes_of, suspects
 from monitor.run.records import AttemptEnd
 from monitor.run.state import RunState
-from monitor.run.units import Seconds
+from monitor.units import Seconds
 
 _NAME = "crash_loop"
 

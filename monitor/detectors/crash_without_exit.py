@@ -13,7 +13,7 @@ from monitor.detectors.base import Detector, Verdict, missing_evidence
 from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import suspects
 from monitor.run.state import RunState
-from monitor.run.units import Factor, Seconds
+from monitor.units import Factor, Seconds
 
 _NAME = "crash_without_exit"
 

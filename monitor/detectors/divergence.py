@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from monitor.detectors.base import Detector, Verdict, advice, percent, rollback, unless_standing
 from monitor.run.state import RunState
 from monitor.run.step import Step
-from monitor.run.units import Factor, Ratio
 from monitor.statistics.median import median_high, spread
+from monitor.units import Factor, Ratio
 
 _NAME = "divergence"
 _RISES = 3  # blocks in a row: IDEFICS and the 104B runs rose for hours before anybody looked

@@ -14,14 +14,15 @@ from typing import Any
 
 from msgspec import Struct
 
+from monitor.breakdown import words
+from monitor.breakdown.attribution import Attribution, attribute
 from monitor.detectors import slowdown
 from monitor.detectors.base import Detector, Severity, Verdict, recall
-from monitor.run.breakdown import words
-from monitor.run.breakdown.attribution import Attribution, attribute
-from monitor.run.reference import expected_seconds
+from monitor.model.reference import expected_seconds
+from monitor.run import derived
 from monitor.run.state import RunState
 from monitor.run.step import Step
-from monitor.run.units import Ratio
+from monitor.units import Ratio
 
 _NAME = "launch_blocking"
 VARIABLE = "CUDA_LAUNCH_BLOCKING"
@@ -62,7 +63,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], _settings: La
     if not segments or segments[-1].attempt != state.attempt.number:
         return False
     memory.attempt, memory.at = state.attempt.number, steps[-1].at
-    row = expected_seconds(state)
+    row = expected_seconds(state.topology, derived.batch_size(state), derived.sequence_length(state))
     memory.reference, memory.gpu = (row.seconds, row.gpu) if row else (None, "")
     return True
 

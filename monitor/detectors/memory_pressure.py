@@ -13,11 +13,11 @@ from typing import Any
 from msgspec import Struct, field
 
 from monitor.detectors.base import RANK, Detector, Severity, Verdict, duration, renew
-from monitor.run import gpus
+from monitor.model import gpus
 from monitor.run.state import RunState
 from monitor.run.step import Step
-from monitor.run.units import Ratio, Seconds
 from monitor.statistics.series import Series
+from monitor.units import Ratio, Seconds
 from parsers.events import FailureSeen, MemoryReported
 
 _NAME = "memory_pressure"

@@ -15,8 +15,8 @@ from monitor.detectors.base import Detector, Verdict, renew, unless_standing
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from monitor.run.totals import plus
-from monitor.run.units import Ratio
 from monitor.statistics.scale_search import ScaleSearch
+from monitor.units import Ratio
 from parsers.events import OverflowSkipped
 
 _NAME = "overflow_storm"

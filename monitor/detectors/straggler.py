@@ -14,12 +14,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from monitor.breakdown.account import Timed
 from monitor.detectors.base import Detector, Severity, Verdict, renew
-from monitor.run.breakdown.account import Timed
 from monitor.run.state import RunState
 from monitor.run.step import Step
-from monitor.run.units import Ratio
 from monitor.statistics.median import deviation, median
+from monitor.units import Ratio
 from parsers.events import StragglerReported
 
 _NAME = "straggler"

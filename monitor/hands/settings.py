@@ -10,8 +10,8 @@ from monitor import scalars
 from monitor.detectors import IncidentKind
 from monitor.detectors.base import Severity
 from monitor.run.phases import Phase
-from monitor.run.units import PositiveSeconds, Seconds
 from monitor.scalars import FilePath, Name, absolute_if_slashed
+from monitor.units import PositiveSeconds, Seconds
 from parsers.events import Failure
 
 _Program = Annotated[str, Meta(extra={"resolve": absolute_if_slashed})]

@@ -13,7 +13,7 @@ from monitor.incidents import Transition
 from monitor.notifiers import words
 from monitor.notifiers.message import SEVERITIES, payload
 from monitor.notifiers.webhook import Webhook
-from monitor.run.units import PositiveSeconds
+from monitor.units import PositiveSeconds
 
 
 class Alertmanager(Webhook, frozen=True, kw_only=True, tag_field="type", tag="alertmanager"):

@@ -18,8 +18,8 @@ from msgspec import Meta
 
 from monitor.incidents import Transition
 from monitor.notifiers.message import DeliveryError, Notifier, message_id, payload
-from monitor.run.units import PositiveSeconds
 from monitor.scalars import absolute_if_slashed
+from monitor.units import PositiveSeconds
 
 _TRY_AGAIN: Final = 75
 _Program = Annotated[str, Meta(extra={"resolve": absolute_if_slashed})]

@@ -22,8 +22,8 @@ import msgspec
 from monitor import __version__, scalars
 from monitor.incidents import Transition
 from monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, message_id, payload
-from monitor.run.units import PositiveSeconds
 from monitor.scalars import FilePath, header_value_of, url_of
+from monitor.units import PositiveSeconds
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
 

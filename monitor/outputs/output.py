@@ -15,9 +15,9 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from monitor.prometheus_text import TextFormat
-from monitor.run.units import PositiveSeconds
 from monitor.scalars import Name
 from monitor.snapshot import Snapshot
+from monitor.units import PositiveSeconds
 
 Outcome = Literal["written", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("written", "failed")

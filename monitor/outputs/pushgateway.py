@@ -11,8 +11,8 @@ from prometheus_client.exposition import basic_auth_handler, default_handler, de
 
 from monitor import scalars
 from monitor.outputs.output import Output
-from monitor.run.units import PositiveSeconds
 from monitor.scalars import FilePath, Name
+from monitor.units import PositiveSeconds
 
 _EMPTY = CollectorRegistry()
 """prometheus_client makes the request; the page is ours."""

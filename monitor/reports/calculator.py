@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from monitor.model import flops, gpus
+from monitor.model import misprints as causes
+from monitor.model.sizes import parameters
+from monitor.model.topology import Topology
 from monitor.reports import formulas
 from monitor.reports.tables import Table, aligned
-from monitor.run import causes, flops, gpus
-from monitor.run.sizes import parameters
-from monitor.run.topology import Topology
 
 _INPUTS = (
     "layers", "hidden_size", "ffn_hidden_size", "attention_heads", "query_groups", "kv_channels", "padded_vocab_size",

@@ -1,6 +1,6 @@
 """Consistency checks of one run's own figures, as a report shows them. Pure.
 
-What the log's lines and arguments say of each other is audited in run/audit; a report adds what it alone has: the
+What the log's lines and arguments say of each other is audited in audit/; a report adds what it alone has: the
 medians that it prints, and which input would explain a figure that is no formula's. docs/checks.md lists the codes.
 """
 
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monitor.run import causes, flops
-from monitor.run.audit import RANK, Severity, audit
+from monitor.audit import RANK, Severity, audit
+from monitor.model import flops
+from monitor.model import misprints as causes
+from monitor.model.topology import Topology
+from monitor.model.traits import PACKED
 from monitor.run.state import RunState
-from monitor.run.topology import Topology
-from monitor.run.traits import PACKED
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from monitor.breakdown import words
+from monitor.breakdown.attribution import attribute
+from monitor.model.arguments import is_place, is_set
 from monitor.reports import formulas
 from monitor.reports.columns import COLUMNS, efficiency
 from monitor.reports.confidence import Difference, difference
 from monitor.reports.rows import Row
 from monitor.reports.tables import Table, aligned
-from monitor.run.breakdown import words
-from monitor.run.breakdown.attribution import attribute
-from monitor.run.settings import is_place, is_set
 from parsers.formats.gpu import CLOCK
 
 _CONFIGURATION = tuple(column for column in COLUMNS if column.compare == "configuration")

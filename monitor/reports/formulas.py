@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monitor.run import flops
-from monitor.run.sizes import sizes_of
-from monitor.run.topology import Topology
+from monitor.model import flops
+from monitor.model.sizes import sizes_of
+from monitor.model.topology import Topology
 from parsers.dialects import PRINTED_BY
 
 _SHAPE = ("layers", "hidden_size", "padded_vocab_size")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from monitor.run.source_clock import Silence
 from monitor.run.state import RunState
+from monitor.source_clock import Silence
 from parsers.events import ArgumentsDumped, LogEvent, TrainerSummary
 
 _WORDS = {

@@ -9,18 +9,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 
+from monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
+from monitor.charts.history import SERIES, Track
+from monitor.charts.steady import AtSize, Sample
 from monitor.detectors import slowdown
+from monitor.model import flops
+from monitor.model.sizes import parameters
+from monitor.model.topology import Topology
 from monitor.reports import formulas
 from monitor.reports.checks import Measured, explains, findings, noted
 from monitor.reports.outcome import Tally, outcome, remark
 from monitor.reports.vocabulary import with_vocabulary
-from monitor.run import derived, flops
-from monitor.run.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
-from monitor.run.history import SERIES, Track
-from monitor.run.sizes import parameters
+from monitor.run import derived
 from monitor.run.state import RunState
-from monitor.run.steady import AtSize, Sample
-from monitor.run.topology import Topology
 from monitor.serve.past import columns
 from monitor.statistics.median import median
 from parsers.timers import CATEGORIES

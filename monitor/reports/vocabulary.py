@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from monitor.run.flops import FORMULAS, formulas_of, prints_as
+from monitor.model.flops import FORMULAS, formulas_of, prints_as
+from monitor.model.topology import Topology
 from monitor.run.state import RunState
-from monitor.run.topology import Topology
 
 _TOKENIZERS = (
     32000, 32768, 49152, 50257, 50280, 50304, 64000, 65024, 92544, 100277, 102400, 128000, 128256, 129280, 131072,

@@ -5,7 +5,7 @@ Recompute, keep the printed value beside it: early BigScience lines print sample
 
 from __future__ import annotations
 
-from monitor.run import flops, gpus
+from monitor.model import flops, gpus
 from monitor.run.phases import ENDED, STATE_OF_PHASE
 from monitor.run.state import RunState
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from monitor.model.topology import sizes_of
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.topology import sizes_of
 from parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from monitor.breakdown.account import used as timers_used
+from monitor.charts.steady import Sample
+from monitor.model.flops import EFFECTIVE
 from monitor.run import saves, setup
 from monitor.run.attempts import set_phase
-from monitor.run.breakdown.account import used as timers_used
 from monitor.run.ends import (
     fold_exit,
     fold_failure,
@@ -22,7 +24,6 @@ from monitor.run.ends import (
     may_be_optional,
 )
 from monitor.run.engine_steps import fold_engine_step
-from monitor.run.flops import EFFECTIVE
 from monitor.run.iterations import fold_iteration, gap_of
 from monitor.run.log_clock import log_clock
 from monitor.run.nodes import note_collective, note_node, note_rank
@@ -30,7 +31,6 @@ from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Phase, 
 from monitor.run.recording import AMENDING, record
 from monitor.run.records import Memory
 from monitor.run.state import RunState
-from monitor.run.steady import Sample
 from monitor.run.totals import plus
 from monitor.run.trainer_steps import fold_trainer_log, fold_trainer_progress
 from parsers.engine.fields import whole

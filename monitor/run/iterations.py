@@ -6,7 +6,7 @@ step and never count it twice. Each function returns whether the event was progr
 
 from __future__ import annotations
 
-from monitor.run import flops
+from monitor.model import flops
 from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
 from monitor.run.bursts import watch_bursts
 from monitor.run.counting import in_iterations, is_beside, measured, take_interval

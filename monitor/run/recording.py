@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from monitor.breakdown.profile import critical, spreads
+from monitor.charts.buckets import Row
+from monitor.charts.history import History
 from monitor.run import derived
-from monitor.run.breakdown.profile import critical, spreads
-from monitor.run.buckets import Row
-from monitor.run.history import History
 from monitor.run.phases import ENDED, drawn_as
 from monitor.run.state import RunState
 from parsers.events import EngineStepLogged, Event, ThroughputReported, TrainerLogged, ValidationLogged

@@ -8,8 +8,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from monitor.breakdown.saves import KEPT
 from monitor.run.attempts import set_phase
-from monitor.run.breakdown.saves import KEPT
 from monitor.run.iterations import gap_of
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED, PARTS, PHASE_AFTER

@@ -8,13 +8,13 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+from monitor.model import topology as topologies
+from monitor.model.arguments import changes, kept
 from monitor.run import saves
-from monitor.run import topology as topologies
 from monitor.run.attempts import LAUNCHER, boundary, set_phase
 from monitor.run.experiments import plan_of
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import PHASE_AFTER_MILESTONE
-from monitor.run.settings import changes, kept
 from monitor.run.state import RunState
 from monitor.run.totals import summed
 from parsers.engine.fields import whole

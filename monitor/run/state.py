@@ -14,18 +14,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from monitor.breakdown.account import Account
+from monitor.charts.history import History
+from monitor.charts.recent import Recent
+from monitor.charts.steady import Sample, Steady
+from monitor.model.topology import Topology
 from monitor.nodes.record import Launch
 from monitor.run.arrivals import Arrivals
 from monitor.run.between import Between
-from monitor.run.breakdown.account import Account
 from monitor.run.copies import Copies
-from monitor.run.history import History
 from monitor.run.observed import Observed
 from monitor.run.overflows import Overflows
 from monitor.run.pace import Intervals, Pace
 from monitor.run.parts import Parts
 from monitor.run.phases import Phase
-from monitor.run.recent import Recent
 from monitor.run.records import (
     Attempt,
     AttemptEnd,
@@ -38,9 +40,7 @@ from monitor.run.records import (
     Memory,
     Validation,
 )
-from monitor.run.steady import Sample, Steady
 from monitor.run.stopwatch import Stopwatch
-from monitor.run.topology import Topology
 from parsers.events import text_of
 
 
@@ -195,7 +195,7 @@ class RunState:
     buffering: Buffering = field(default_factory=Buffering)
     copies: Copies = field(default_factory=Copies)
     observed: Observed = field(default_factory=Observed)
-    """What the consistency checks need (monitor/run/audit/)."""
+    """What the consistency checks need (monitor/audit/)."""
     last_raw: bytes = b""
     """The last iteration line as it stands in the file."""
     trainer_total: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.run.breakdown.account import Timed
+from monitor.breakdown.account import Timed
 from monitor.run.state import RunState
 from parsers.dialects import BY_NAME
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed

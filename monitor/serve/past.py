@@ -6,8 +6,8 @@ from array import array
 from typing import Any
 from zlib import crc32
 
-from monitor.run.buckets import ABSENT, AXIS, QUAD, packed
-from monitor.run.history import AXES, PARTS, SERIES, SPREADS, VALIDATION, History, Track
+from monitor.charts.buckets import ABSENT, AXIS, QUAD, packed
+from monitor.charts.history import AXES, PARTS, SERIES, SPREADS, VALIDATION, History, Track
 
 _PARTS_EVERY = 16  # lines with timers after which a page gets them anew
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from monitor.run import flops
-from monitor.run.sizes import parameters
-from monitor.run.topology import Topology
+from monitor.model import flops
+from monitor.model.sizes import parameters
+from monitor.model.topology import Topology
 from monitor.simulate.scenario import Scenario
 from parsers.dialects import DEEPSPEED
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from monitor import scalars
-from monitor.run.units import PositiveSeconds
 from monitor.scalars import FilePath
+from monitor.units import PositiveSeconds
 
 
 class SlurmSettings(Struct, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ from monitor.config import load
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.replay import Replay
-from monitor.run.source_clock import Placed
 from monitor.run.state import RunState
 from monitor.simulate import Fault, Scenario, timeline
+from monitor.source_clock import Placed
 from parsers.reader import SourceReader
 
 

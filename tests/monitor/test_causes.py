@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monitor.causes import causes, failure_of
+from monitor.charts.recent import Recent
 from monitor.config import default_config
 from monitor.core.view import view_of
 from monitor.detectors import DETECTORS
@@ -10,10 +11,9 @@ from monitor.detectors.crash import ADVICE
 from monitor.judgement import Judge
 from monitor.metrics import samples_of
 from monitor.replay import Replay
-from monitor.run.recent import Recent
-from monitor.run.source_clock import Placed
 from monitor.simulate import Fault, Scenario
 from monitor.snapshot import Sample
+from monitor.source_clock import Placed
 from parsers.reader import SourceReader
 from tests.monitor.playing import play, texts
 

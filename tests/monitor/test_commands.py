@@ -184,7 +184,7 @@ def test_help_keeps_its_examples_on_their_lines() -> None:
 def test_paths_by_hand_keep_their_runs() -> None:
     """Whoever names a log wants to see it however long ago it ended, unless configured otherwise."""
     from monitor.commands.arguments import load_config
-    from monitor.run.units import LONGEST_SECONDS
+    from monitor.units import LONGEST_SECONDS
 
     assert load_config(None, (), ["a.log"]).run_retention == LONGEST_SECONDS
     assert load_config(None, ("run_retention=5m",), ["a.log"]).run_retention == 300.0

@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from monitor.config import Config, ConfigError, default_config, host_and_port, load
 from monitor.detectors import DETECTORS
-from monitor.run.units import LONGEST_SECONDS, ratio_of, seconds_of
+from monitor.units import LONGEST_SECONDS, ratio_of, seconds_of
 
 ROOT = Path(__file__).parents[2]
 BAD = sorted((ROOT / "tests" / "config" / "bad").glob("*.yaml"))

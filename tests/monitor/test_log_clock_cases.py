@@ -20,7 +20,7 @@ from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.reading import dated_events
-from monitor.run.source_clock import SourceClock, clocked
+from monitor.source_clock import SourceClock, clocked
 from tests.conftest import FIELD_LOGS, REAL_LOGS
 
 BEGIN = datetime(2026, 3, 1, 8, 0, 20, tzinfo=UTC)

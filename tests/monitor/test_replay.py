@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
-from monitor.run.source_clock import clocked
 from monitor.simulate import Fault, Scenario, write
+from monitor.source_clock import clocked
 from parsers.events import IterationLogged, LogEvent, SoftwareSeen
 from tests.conftest import REAL_LOGS
 

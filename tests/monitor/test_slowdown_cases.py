@@ -20,7 +20,7 @@ from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.reading import dated_events
 from monitor.replay import Replay, replay
-from monitor.run.source_clock import Placed
+from monitor.source_clock import Placed
 from monitor.statistics.levels import printed_unit
 from parsers.reader import SourceReader
 from tests.conftest import FIELD_LOGS, ROOT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.run.flops import FORMULAS
+from monitor.model.flops import FORMULAS
 from parsers.dialects import DIALECTS, PRINTED_BY, recognised
 from parsers.formats.megatron import FIELDS
 

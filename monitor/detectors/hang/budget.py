@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.run.flops import computed_tflops
+from monitor.model.flops import computed_tflops
 from monitor.run.iterations import SILENT_SAVE
 from monitor.run.pace import likely_interval
 from monitor.run.phases import EVALUATION, PARTS, SAVE
 from monitor.run.state import RunState
-from monitor.run.units import Seconds
+from monitor.units import Seconds
 from parsers.events import Event
 
 _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more

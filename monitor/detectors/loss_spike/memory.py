@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct, field
 
-from monitor.run.units import Factor, Ratio
+from monitor.units import Factor, Ratio
 
 LOSS_SPREAD, NORM_SPREAD = 0.004, 0.05
 """Least spreads: bf16 losses take few distinct values (steps of 0.4 to 0.8 %), so a window's own may be 0."""

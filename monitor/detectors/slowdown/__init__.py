@@ -13,13 +13,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from monitor.breakdown import saves
+from monitor.breakdown.account import Timed
 from monitor.detectors.base import Detector, Verdict
 from monitor.detectors.slowdown.launches import begin_segment, other_launches, renew_segment
 from monitor.detectors.slowdown.memory import NAME, OVER_NORMAL, Memory, Segment, SlowdownSettings
 from monitor.detectors.slowdown.shifts import watch
 from monitor.detectors.slowdown.words import before_hang, between_steps, faster, ratio, slower, slower_saves
-from monitor.run.breakdown import saves
-from monitor.run.breakdown.account import Timed
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from monitor.statistics import levels

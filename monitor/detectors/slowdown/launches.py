@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from monitor.breakdown.profile import Profile
 from monitor.detectors.slowdown.memory import Memory, Segment, Shift, SlowdownSettings
 from monitor.detectors.slowdown.shifts import UNITS
-from monitor.run.breakdown.profile import Profile
 from monitor.run.nodes import nodes_of
 from monitor.run.state import RunState
 from monitor.run.step import Step

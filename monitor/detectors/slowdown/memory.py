@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from monitor.run.breakdown.outside import Outside
-from monitor.run.breakdown.profile import Profile
-from monitor.run.breakdown.saves import SlowSaves
-from monitor.run.breakdown.window import Window
-from monitor.run.units import Ratio, Seconds
+from monitor.breakdown.outside import Outside
+from monitor.breakdown.profile import Profile
+from monitor.breakdown.saves import SlowSaves
+from monitor.breakdown.window import Window
 from monitor.statistics.levels import Level
+from monitor.units import Ratio, Seconds
 
 NAME = "slowdown"
 OVER_NORMAL = (0.9, 0.95, 0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03, 1.05, 1.075, 1.1, 1.15, 1.25, 1.5, 2.0, 4.0)

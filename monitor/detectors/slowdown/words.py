@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from monitor.breakdown import advice, outside, saves, words
 from monitor.detectors.base import Verdict, duration, percent
 from monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
-from monitor.run.breakdown import advice, outside, saves, words
 from monitor.run.derived import batch_size
 from monitor.run.state import RunState
 

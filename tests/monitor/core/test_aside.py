@@ -21,8 +21,8 @@ from monitor.core.saved import Saved
 from monitor.detectors import DETECTORS
 from monitor.follow.messages import CaughtUp, Data, Opened, Restarted
 from monitor.incidents import Transition
+from monitor.model.topology import Topology
 from monitor.notifiers.message import payload
-from monitor.run.topology import Topology
 from monitor.serve.http import App
 from monitor.serve.server import Request
 from monitor.store import decode, encode

@@ -11,9 +11,9 @@ from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
-from monitor.run.units import LONGEST_SECONDS
 from monitor.snapshot import Histogram, Sample
 from monitor.store import decode, encode
+from monitor.units import LONGEST_SECONDS
 
 NOW = 1_700_000_000.0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from html import unescape
 
+from monitor.charts.history import SERIES, History
 from monitor.core import Core
 from monitor.core.ended import MOST, EndedRuns
 from monitor.detectors.crash import ADVICE
 from monitor.follow.messages import CaughtUp, Opened, Scanned
-from monitor.run.history import SERIES, History
 from monitor.serve.page import render_run, worst_first
 from monitor.serve.past import history_json
 from monitor.snapshot import RunSnapshot, Snapshot

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.run.audit import audit
+from monitor.audit import audit
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from monitor.audit import Finding, audit
 from monitor.detectors import configuration
 from monitor.detectors.base import recall
 from monitor.detectors.configuration import ConfigurationSettings, Memory
-from monitor.run.audit import Finding, audit
 from monitor.simulate import Fault, Scenario
 from tests.monitor.detectors.replaying import Replaying, arguments, line, lines
 

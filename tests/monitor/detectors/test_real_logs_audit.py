@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from monitor.audit import audit
 from monitor.config import default_config
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
-from monitor.run.audit import audit
 from monitor.run.state import RunState
 from parsers.events import IterationLogged
 from parsers.reader import SourceReader

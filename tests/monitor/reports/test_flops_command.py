@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
+from monitor.model import flops
+from monitor.model.misprints import wrong_input
+from monitor.model.topology import Topology
 from monitor.reports import formulas
-from monitor.run import flops
-from monitor.run.causes import wrong_input
-from monitor.run.topology import Topology
 from monitor.simulate import Scenario, write
 
 A181B = (

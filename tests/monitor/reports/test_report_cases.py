@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
-from monitor.run.flops import megatron_lm_2026
-from monitor.run.topology import Topology
+from monitor.model.flops import megatron_lm_2026
+from monitor.model.topology import Topology
 from tests.conftest import FIELD_LOGS, REAL_LOGS, SHARED
 
 Report = Callable[[str], dict[str, Any]]
@@ -144,7 +144,7 @@ def test_sizes_of_the_trainer_with_deepspeed(report: Report) -> None:
 
 def test_the_total_batch_tells_the_gpus() -> None:
     """Without DeepSpeed's configuration: total / (batch x accumulation)."""
-    from monitor.run.topology import apply
+    from monitor.model.topology import apply
     from parsers.events import TrainerSetting
 
     topology = Topology()

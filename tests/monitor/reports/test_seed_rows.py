@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
-from monitor.run.flops import FORMULAS, prints_as
+from monitor.model.flops import FORMULAS, prints_as
 from monitor.simulate import Fault, Scenario, write
 from monitor.simulate.lines import topology_of
 

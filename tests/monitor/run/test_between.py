@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from monitor.run.breakdown.outside import Outside
+from monitor.breakdown.outside import Outside
 from tests.monitor.playing import Played, fault, play
 
 SIZES: dict[str, object] = {

@@ -1,0 +1,155 @@
+"""Medians of the timers of several iteration lines, by category."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from msgspec import Struct, field
+
+from monitor.breakdown.account import Across, Timed
+from monitor.statistics.median import deviation, median
+from parsers.timers import BESIDE, timer
+
+WHOLE = "whole_pass"
+"""A whole pass without its printed parts: what is in it no timer tells."""
+OUTSIDE = "outside_timers"
+"""The iteration's time outside all timers."""
+UNTIMED = "untimed"
+"""The same, where categories are shown."""
+
+
+class Span(Struct, gc=False):
+    """Seconds of one iteration: the median of the least and of the most over the ranks, and how far lines spread."""
+
+    low: float
+    high: float
+    spread: float = 0.0
+
+
+class Profile(Struct):
+    """Where the time of some lines' iterations went."""
+
+    lines: int
+    seconds: float
+    """Median seconds per iteration of these lines."""
+    spread: float
+    parts: dict[str, Span] = field(default_factory=dict)
+    """Category (or WHOLE, OUTSIDE) -> seconds."""
+    timers: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Timer -> medians of least and most."""
+    across: Across = "one"
+    ranks: dict[int, float] = field(default_factory=dict)
+    """Rank -> median of its compute, where the log prints each rank's time."""
+
+    @property
+    def covered(self) -> float:
+        """The share of the iteration's time that timers measure, 0 to 1."""
+        outside = self.parts.get(OUTSIDE)
+        return 1 - outside.low / self.seconds if outside is not None and self.seconds > 0 else 0.0
+
+
+def split(timers: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Category (or WHOLE) -> least and most seconds: each timer without the timers inside it. What lies between two
+    iterations is left out.
+    """
+    parts: dict[str, tuple[float, float]] = {}
+    for name, key, inside in _nested(tuple(timers)):
+        low, high = timers[name]
+        least = most = 0.0
+        for part in inside:
+            part_low, part_high = timers[part]
+            least, most = least + part_low, most + part_high
+        known = parts.get(key, (0.0, 0.0))
+        parts[key] = known[0] + max(0.0, low - least), known[1] + max(0.0, high - most)
+    return parts
+
+
+@lru_cache(maxsize=256)
+def _nested(names: tuple[str, ...]) -> list[tuple[str, str, list[str]]]:
+    """(timer, its category or WHOLE, the timers inside it) of those that a line prints: lines print the same ones."""
+    inside: dict[str, list[str]] = {name: [] for name in names}
+    for name in names:
+        around = next((parent for parent in timer(name).parent if parent in inside), None)
+        if around is not None:
+            inside[around].append(name)
+    return [
+        (name, WHOLE if timer(name).mixed else timer(name).category, parts)
+        for name, parts in inside.items()
+        if name not in BESIDE
+    ]
+
+
+def critical(timed: Timed) -> dict[str, float]:
+    """Category (or UNTIMED) -> seconds of an iteration on the rank that the others wait for: work at its longest,
+    waiting at its shortest. A pass of which no part is printed is compute; the sum is the iteration's time.
+    """
+    parts: dict[str, float] = {}
+    for key, (low, high) in split(timed.timers).items():
+        category = "compute" if key == WHOLE else key
+        parts[category] = parts.get(category, 0.0) + (low if category == "communication" else high)
+    if timed.seconds is not None:
+        parts[UNTIMED] = max(0.0, timed.seconds - sum(parts.values()))
+    for name in BESIDE & timed.timers.keys():
+        category = timer(name).category
+        parts[category] = parts.get(category, 0.0) + timed.timers[name][1]
+    return parts
+
+
+def spreads(timed: Timed) -> dict[str, float]:
+    """Category -> seconds that the slowest rank took longer for it than the fastest; nothing where the log prints one
+    rank's timers, or the slowest's.
+    """
+    if timed.across != "range":
+        return {}
+    found: dict[str, float] = {}
+    for key, (low, high) in split(timed.timers).items():
+        category = "compute" if key == WHOLE else key
+        found[category] = found.get(category, 0.0) + max(0.0, high - low)
+    return found
+
+
+def outside(timed: Timed) -> tuple[float, float] | None:
+    """Seconds of the iteration that no timer measures: at least, and at most."""
+    if timed.seconds is None:
+        return None
+    tops = [took for name, took in timed.timers.items()
+            if name not in BESIDE and not any(parent in timed.timers for parent in timer(name).parent)]  # fmt: skip
+    return timed.seconds - sum(high for _, high in tops), timed.seconds - sum(low for low, _ in tops)
+
+
+def profile(lines: Sequence[Timed]) -> Profile | None:
+    """Medians over lines whose iterations' time is known; None without any. A timer that fewer than half of the lines
+    print is none of the iteration's usual parts.
+    """
+    known = [line for line in lines if line.seconds is not None]
+    if not known:
+        return None
+    seconds = [line.seconds for line in known if line.seconds is not None]
+    splits = [split(line.timers) for line in known]
+    for line, parts in zip(known, splits, strict=True):
+        rest = outside(line)
+        if rest is not None:
+            parts[OUTSIDE] = rest
+    half = len(known) / 2
+    middle = median(seconds)
+    found = Profile(len(known), middle, deviation(seconds, middle), across=known[-1].across)
+    for key in {key for parts in splits for key in parts}:
+        series = [parts[key] for parts in splits if key in parts]
+        if len(series) >= half:
+            found.parts[key] = _span(series)
+    for name in {name for line in known for name in line.timers}:
+        pairs = [line.timers[name] for line in known if name in line.timers]
+        if len(pairs) >= half:
+            found.timers[name] = median([low for low, _ in pairs]), median([high for _, high in pairs])
+    for rank in {rank for line in known for rank in line.ranks}:
+        times = [line.ranks[rank] for line in known if rank in line.ranks]
+        if len(times) >= half:
+            found.ranks[rank] = median(times)
+    return found
+
+
+def _span(series: list[tuple[float, float]]) -> Span:
+    lows, highs = [low for low, _ in series], [high for _, high in series]
+    low, high = median(lows), median(highs)
+    return Span(low, high, max(deviation(lows, low), deviation(highs, high)))

@@ -1,0 +1,1 @@
+"""What charts and reports keep of a run, in bounded memory. Knows no run; pure."""

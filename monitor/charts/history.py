@@ -1,0 +1,220 @@
+"""The past of a run in bounded memory: what the charts draw.
+
+Law: rows come in order and are put together in buckets. When the track is full, neighbours are merged, so that a
+bucket stands for twice as many rows: lows and highs survive any number of merges, sums and counts add up. A value that
+is absent, NaN or infinite is in no figure; those that were not finite are counted. Everything here can be saved as it
+stands: figures are packed as float32, a bucket of one series is (low, high, sum, count). Rows wait in `open` until
+some dozens are put together at once or somebody looks (`flush`); when that happens makes no difference to the buckets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from monitor.breakdown.profile import UNTIMED
+from monitor.charts.buckets import ABSENT, AXIS, AXIS_VALUES, Row, halved, halved_axis, packed, without_partner
+from monitor.charts.consumed import Consumed
+from monitor.model.arguments import Changes
+from parsers.timers import CATEGORIES
+
+BUCKETS = 1024
+"""Buckets of a full track: more than a chart has pixels; 196 kB a run with twelve series."""
+SERIES = (
+    "lm_loss",
+    "grad_norm",
+    "loss_scale",
+    "seconds_per_iteration",
+    "baseline_seconds",
+    "tflops",
+    "memory_bytes",
+    "learning_rate",
+    "global_batch_size",
+    "samples",
+    "tokens",
+    "gpu_hours",
+)
+"""What a row of an iteration holds, in its order."""
+AXES = SERIES[-3:]
+"""Of these what had been used up by the iteration: what charts are drawn against, beside iteration and time."""
+_PHASES_KEPT = 512
+_RESTARTS_KEPT = 256
+_RESTARTS_WITH_CHANGES = 32
+_CHANGES_KEPT = 40  # arguments of a launch
+_DATASETS_KEPT = 16
+VALIDATION = ("loss",)
+PARTS = (*CATEGORIES, UNTIMED)
+"""Where an iteration's time went, by the log's timers."""
+SPREADS = tuple(f"spread_{name}" for name in CATEGORIES)
+"""How much longer the slowest rank took for it than the fastest, where the log prints both."""
+_TIMED = PARTS + SPREADS
+_WAITING = 64  # rows beyond a bucket that may wait: put together at once they take half the time
+
+
+@dataclass(slots=True)
+class Track:
+    """Series over one axis, at most BUCKETS long and one bucket that still fills."""
+
+    width: int = 1
+    """Rows of a bucket; fewer where an attempt ended."""
+    axis: bytearray = field(default_factory=bytearray)
+    series: dict[str, bytearray] = field(default_factory=dict)
+    open: list[Row] = field(default_factory=list)
+    """Rows of one attempt that are in no bucket yet; after `flush` at most `width`, the last row among them."""
+
+    def fit(self, names: tuple[str, ...]) -> None:
+        """Rows that an earlier program saved may lack the newest series, which stand last."""
+        self.open = [row + (None,) * (AXIS_VALUES + len(names) - len(row)) for row in self.open]
+
+    def __len__(self) -> int:
+        """Closed buckets."""
+        return len(self.axis) // AXIS.size
+
+    def add(self, row: Row, names: tuple[str, ...]) -> None:
+        """One more row, its values in the order of `names`."""
+        rows = self.open
+        if rows and rows[-1][2] != row[2]:
+            self.flush(names)
+            self._close(len(rows), names)
+        elif len(rows) >= self.width + _WAITING:
+            self.flush(names)
+        rows.append(row)
+
+    def flush(self, names: tuple[str, ...]) -> None:
+        """Put the rows of full buckets together. The last row stays open, and with it those of its bucket."""
+        while len(self.open) > self.width:
+            buckets = min((len(self.open) - 1) // self.width, BUCKETS - len(self))
+            self._close(buckets * self.width, names)
+
+    def _close(self, count: int, names: tuple[str, ...]) -> None:
+        """Move the first `count` open rows into buckets of `width`; merge neighbours if the track is full then."""
+        before = len(self)
+        axis, series = packed(self.open[:count], self.width)
+        del self.open[:count]
+        self.axis += axis
+        absent = ABSENT * (len(self) - before)
+        for name, quads in zip(names, series, strict=True):
+            column = self.series.get(name)
+            if column is not None:
+                column += quads
+            elif quads != absent:
+                self.series[name] = bytearray(ABSENT * before + quads)
+        if len(self) >= BUCKETS:
+            self._halve()
+
+    def _halve(self) -> None:
+        self.width *= 2
+        alone = without_partner(self.axis)
+        self.axis = halved_axis(self.axis, alone)
+        self.series = {name: halved(column, alone) for name, column in self.series.items()}
+
+    def thin(self, buckets: int, names: tuple[str, ...]) -> None:
+        """So many at most, nothing left open: no more rows will come."""
+        self.flush(names)
+        if self.open:
+            self._close(len(self.open), names)
+        while len(self) > buckets:
+            self._halve()
+
+    def frozen(self) -> Track:
+        """A copy that other threads may read."""
+        series = {name: bytearray(column) for name, column in self.series.items()}
+        return Track(self.width, bytearray(self.axis), series, list(self.open))
+
+
+@dataclass(slots=True)
+class History:
+    """Everything about a run's past that is drawn. Times are of the log's clock; `clock_lag` leads to ours."""
+
+    steps: Track = field(default_factory=Track)
+    validations: dict[str, Track] = field(default_factory=dict)
+    phases: list[tuple[float | None, int | None, str]] = field(default_factory=list)
+    """(time, iteration, phase entered), oldest first."""
+    restarts: list[tuple[int, int | None, float | None]] = field(default_factory=list)
+    """(first iteration of the launch, last of the one before, time), oldest first."""
+    parts: Track = field(default_factory=Track)
+    """Seconds by category of the iterations whose timers the log prints, and their spreads."""
+    attempt: int = 0
+    kept: bool = True
+    """False where nobody will draw it, as in one reading to the end: then nothing is added."""
+    clock_lag: float | None = None
+    """Smallest difference seen between our clock and the log's: whole quarters of an hour of it are its time zone."""
+    consumed: Consumed = field(default_factory=Consumed)
+    changes: list[tuple[int, float | None, Changes]] = field(default_factory=list)
+    """(first iteration of the launch, time, arguments that differ from the launch before), oldest first."""
+
+    def __post_init__(self) -> None:
+        """As it was saved, perhaps by an earlier program."""
+        self.steps.fit(SERIES)
+        self.parts.fit(_TIMED)
+
+    def add_step(self, row: Row) -> None:
+        """One more iteration; a second report of the same one replaces the first."""
+        rows = self.steps.open
+        if rows and rows[-1][0] == row[0] and rows[-1][2] == row[2]:
+            rows[-1] = row
+            return
+        self.steps.add(row, SERIES)
+
+    def add_validation(self, dataset: str, row: Row) -> None:
+        """One more result of a validation set."""
+        track = self.validations.get(dataset)
+        if track is None:
+            if len(self.validations) >= _DATASETS_KEPT:
+                return
+            track = self.validations[dataset] = Track()
+        track.add(row, VALIDATION)
+
+    def add_parts(self, iteration: int, time: float | None, parts: dict[str, float], spreads: dict[str, float]) -> None:
+        """Where the time of one more iteration went, and how far the ranks lay apart, both by category."""
+        values = (*map(parts.get, PARTS), *map(spreads.get, CATEGORIES))
+        self.parts.add((iteration, time, self.attempt, *values), _TIMED)
+
+    def add_phase(self, time: float | None, iteration: int | None, phase: str) -> None:
+        """The run entered a phase."""
+        self.phases.append((time, iteration, phase))
+        del self.phases[:-_PHASES_KEPT]
+
+    def add_restart(self, iteration: int, before: int | None, time: float | None) -> None:
+        """A later launch counted its first iteration."""
+        self.restarts.append((iteration, before, time))
+        del self.restarts[:-_RESTARTS_KEPT]
+
+    def add_changes(self, iteration: int, time: float | None, changes: Changes) -> None:
+        """A later launch has other arguments."""
+        self.changes.append((iteration, time, changes[:_CHANGES_KEPT]))
+        del self.changes[:-_RESTARTS_WITH_CHANGES]
+
+    @property
+    def zone(self) -> float:
+        """Seconds to add to the log's times: its zone is not printed, whole quarters of an hour are one."""
+        return round((self.clock_lag or 0.0) / 900.0) * 900.0
+
+    def flush(self) -> None:
+        """Put waiting rows together: before a save or a look."""
+        self.steps.flush(SERIES)
+        self.parts.flush(_TIMED)
+        for track in self.validations.values():
+            track.flush(VALIDATION)
+
+    def thin(self, buckets: int) -> None:
+        """At most so many points a chart: the run is over."""
+        self.steps.thin(buckets, SERIES)
+        self.parts.thin(buckets, _TIMED)
+        for track in self.validations.values():
+            track.thin(buckets, VALIDATION)
+        del self.phases[:-buckets]
+
+    def frozen(self) -> History:
+        """A copy that other threads may read."""
+        self.flush()
+        return History(
+            self.steps.frozen(),
+            {name: track.frozen() for name, track in self.validations.items()},
+            list(self.phases),
+            list(self.restarts),
+            self.parts.frozen(),
+            self.attempt,
+            self.kept,
+            self.clock_lag,
+            changes=list(self.changes),
+        )

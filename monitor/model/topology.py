@@ -1,0 +1,384 @@
+"""The model and its layout over the GPUs, read from the arguments dump and the lines around it. Pure.
+
+Every field may be unknown (None). A value that the log tells is never replaced by one that was only worked out.
+Argument names are those of Megatron-LM, its forks, gpt-neox, and DeepSpeedExamples of 2021.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+from monitor.model import traits
+from parsers.dialects import GPT_NEOX
+from parsers.engine.fields import integer, whole
+from parsers.events import (
+    ArgumentsDumped,
+    BatchSizeRampupPlanned,
+    EnvironmentVariableSeen,
+    Event,
+    ModelSettingLogged,
+    SizesTold,
+    TopologyLogged,
+    TrainerSetting,
+)
+
+
+@dataclass(slots=True)
+class Topology:
+    """Sizes are counts; `rampup` is (start, increment, samples)."""
+
+    world_size: int | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    data_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    expert_parallel_size: int | None = None
+    nodes: int | None = None
+    processes_per_node: int | None = None
+    micro_batch_size: int | None = None
+    global_batch_size: int | None = None
+    gradient_accumulation_steps: int | None = None
+    layers: int | None = None
+    hidden_size: int | None = None
+    ffn_hidden_size: int | None = None
+    attention_heads: int | None = None
+    query_groups: int | None = None
+    kv_channels: int | None = None
+    sequence_length: int | None = None
+    sequence_grows: bool = False
+    """The arguments let the tokens that a layer works on grow (random-LTD), by what no line may tell."""
+    vocab_size: int | None = None
+    padded_vocab_size: int | None = None
+    train_iterations: int | None = None
+    train_samples: int | None = None
+    log_interval: int | None = None
+    save_interval: int | None = None
+    eval_interval: int | None = None
+    eval_iters: int | None = None
+    exit_interval: int | None = None
+    exit_duration_minutes: float | None = None
+    learning_rate: float | None = None
+    dtype: str | None = None
+    zero_stage: int | None = None
+    activation_checkpointing: str | None = None
+    """full, selective or none."""
+    glu: bool | None = None
+    experts: int | None = None
+    moe_top_k: int | None = None
+    moe_ffn_hidden_size: int | None = None
+    mtp_layers: int | None = None
+    parameters: int | None = None
+    nominal_parameters: int | None = None
+    """What a person calls the model's size: `MSIZE=18` in the trace of a job's script."""
+    output_gate: bool | None = None
+    """The attention's output is gated."""
+    engine_world_size: int | None = None
+    """DeepSpeed's own: the ranks that share the batch, whatever it is called."""
+    trainer: bool | None = None
+    """HF's Trainer: each GPU holds the whole model, or its ZeRO share of it."""
+    gpu_name: str | None = None
+    dialect: str | None = None
+    rampup: tuple[int, int, int] | None = None
+    micro_batches: int | None = None
+    """Per data-parallel rank and iteration, as the log tells it (constant batch size)."""
+    virtual_pipeline_size: int | None = None
+    uneven_pipeline: bool | None = None
+    """Layers are laid out by hand, or scheduled in another way (traits.py)."""
+    other_parallelism: list[str] = field(default_factory=list)
+    """Arguments of parallel dimensions that are not counted here."""
+    unusual: list[str] = field(default_factory=list)
+    """Arguments under which FLOPs and parameters are not a plain GPT's."""
+    untied: bool | None = None
+    flexible_batch: bool | None = None
+    low_precision: bool | None = None
+    fused_softmax: bool | None = None
+    flash: bool | None = None
+    saves: bool | None = None
+    """The arguments say where to save."""
+    names: list[str] = field(default_factory=list)
+    """What the arguments call the run: where it saves, its name on dashboards."""
+    schedule: str | None = None
+    """The arguments by which a person begins a new phase, as text: equal text, equal plan."""
+    told: set[str] = field(default_factory=set)
+    """Fields that the log told; the others were worked out from them."""
+
+    def labels(self) -> dict[str, str]:
+        """The values of `megatron_run_info`, empty where unknown."""
+        values = {
+            "world_size": self.world_size,
+            "tp": self.tensor_parallel_size,
+            "pp": self.pipeline_parallel_size,
+            "dp": self.data_parallel_size,
+            "mbs": self.micro_batch_size,
+            "layers": self.layers,
+            "hidden": self.hidden_size,
+            "heads": self.attention_heads,
+            "seq_len": self.sequence_length,
+            "dtype": self.dtype,
+            "zero_stage": self.zero_stage,
+            "dialect": self.dialect,
+        }
+        return {name: "" if value is None else str(value) for name, value in values.items()}
+
+
+# Field -> the argument names that may hold it, the most telling first.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "world_size": ("world_size", "global_num_gpus"),
+    "tensor_parallel_size": ("tensor_model_parallel_size", "model_parallel_size"),
+    "pipeline_parallel_size": (
+        "transformer_pipeline_model_parallel_size", "pipeline_model_parallel_size", "pipe_parallel_size",
+    ),
+    "data_parallel_size": ("data_parallel_size",),
+    "context_parallel_size": ("context_parallel_size", "ds_sequence_parallel_size"),
+    "expert_parallel_size": ("expert_model_parallel_size",),
+    "micro_batch_size": ("micro_batch_size", "train_micro_batch_size_per_gpu", "batch_size"),
+    "global_batch_size": ("global_batch_size", "train_batch_size"),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps", "gas"),
+    "layers": ("num_layers", "encoder_num_layers"),
+    "hidden_size": ("hidden_size",),
+    "ffn_hidden_size": ("ffn_hidden_size", "intermediate_size"),
+    "attention_heads": ("num_attention_heads",),
+    "query_groups": ("num_query_groups", "num_key_value_heads"),
+    "kv_channels": ("kv_channels",),
+    "sequence_length": ("seq_length", "encoder_seq_length", "max_position_embeddings"),
+    "vocab_size": ("vocab_size",),
+    "padded_vocab_size": ("padded_vocab_size",),
+    "train_iterations": ("train_iters",),
+    "train_samples": ("train_samples",),
+    "log_interval": ("log_interval", "steps_per_print"),
+    "save_interval": ("save_interval",),
+    "eval_interval": ("eval_interval",),
+    "eval_iters": ("eval_iters",),
+    "exit_interval": ("exit_interval",),
+    "zero_stage": ("zero_stage", "zero_optimization_stage"),
+    "experts": ("num_experts", "moe_num_experts", "num_moe_experts", "num_local_experts", "n_routed_experts"),
+    "moe_top_k": ("moe_router_topk", "topk"),
+    "moe_ffn_hidden_size": ("moe_ffn_hidden_size",),
+    "mtp_layers": ("mtp_num_layers",),
+}  # fmt: skip
+_PRECISIONS = (
+    ("bfloat16", "bf16"), ("bf16", "bf16"), ("fp16", "fp16"), ("float16", "fp16"), ("half", "fp16"),
+    ("float32", "fp32"), ("fp32", "fp32"),
+)  # fmt: skip
+_MAY_BE_ZERO = frozenset({"zero_stage", "eval_iters"})
+NOMINAL_SIZES = frozenset({"MSIZE", "MODEL_SIZE"})
+"""Variables by which job scripts name the model's size, in billions."""
+_LARGEST_NOMINAL = 1e5  # billions
+
+
+def apply(topology: Topology, event: Event) -> Topology | None:
+    """The topology with what the event tells; None if it tells nothing new."""
+    told: dict[str, Any] = {}
+    if isinstance(event, ArgumentsDumped):
+        told = sizes_of(event.values)
+    elif isinstance(event, TopologyLogged):
+        names = (
+            "world_size", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
+            "context_parallel_size", "nodes", "processes_per_node",
+        )  # fmt: skip
+        told = {name: value for name in names if (value := getattr(event, name)) is not None}
+    elif isinstance(event, ModelSettingLogged):
+        told = _from_setting(event.name, event.value)
+    elif isinstance(event, BatchSizeRampupPlanned):
+        told = {"rampup": (event.start, event.increment, event.samples), "global_batch_size": event.end}
+    elif isinstance(event, TrainerSetting) and isinstance(event.value, int | float):
+        told = _from_trainer(event.name, event.value)
+    elif isinstance(event, SizesTold):
+        told = _from_sizes(event.values)
+        if event.default:
+            told = {name: value for name, value in told.items() if name not in topology.told}
+    elif isinstance(event, EnvironmentVariableSeen):
+        billions = _decimal(event.value.rstrip("bB"))
+        if event.name in NOMINAL_SIZES and billions is not None and 0 < billions < _LARGEST_NOMINAL:
+            told = {"nominal_parameters": round(billions * 1e9)}
+    told = {name: value for name, value in told.items() if value is not None}
+    if not told or all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
+        return None
+    kept = {name: getattr(topology, name) for name in topology.told}
+    return _derive(replace(Topology(), **{**kept, **told}, told=topology.told | set(told)), topology)
+
+
+def sizes_of(values: dict[str, str]) -> dict[str, Any]:
+    """What an arguments dump tells, by field of Topology."""
+    told: dict[str, Any] = {}
+    for name, spellings in _NAMES.items():
+        found = next((number for spelling in spellings if (number := _whole(values.get(spelling))) is not None), None)
+        if found is not None and (found > 0 or name in _MAY_BE_ZERO):
+            told[name] = found
+    if _flag(values, "group_query_attention") is False:
+        told.pop("query_groups", None)
+    told["dtype"] = _dtype(values)
+    told["activation_checkpointing"] = _checkpointing(values)
+    told["glu"] = _glu(values)
+    told["output_gate"] = _flag(values, "attention_output_gate")
+    if any(value is not None for value in told.values()):
+        told.update(traits.from_arguments(values))
+    told["learning_rate"] = _decimal(values.get("lr"))
+    told["exit_duration_minutes"] = _decimal(values.get("exit_duration_in_mins"))
+    ramp = _list(values.get("rampup_batch_size"))
+    if ramp is not None and len(ramp) == 3:
+        told["rampup"] = tuple(ramp)
+    if "zero_stage" not in told:
+        stage = _parsed(values.get("zero_optimization"))
+        if isinstance(stage, dict) and isinstance(stage.get("stage"), int):
+            told["zero_stage"] = stage["stage"]
+    if GPT_NEOX.argument in values:
+        told["dialect"] = GPT_NEOX.name
+        # gpt-neox counts a model parallel size of 0 pipeline stages as one
+        if _whole(values.get("pipe_parallel_size")) == 0:
+            told["pipeline_parallel_size"] = 1
+    vocab, tensor = told.get("vocab_size"), told.get("tensor_parallel_size", 1)
+    divisible = _whole(values.get("make_vocab_size_divisible_by"))
+    if vocab and divisible and "padded_vocab_size" not in told:
+        multiple = divisible * tensor
+        told["padded_vocab_size"] = whole(-(-vocab // multiple) * multiple)
+    return told
+
+
+def _from_setting(name: str, value: float | str) -> dict[str, Any]:
+    if isinstance(value, str):
+        if name == "gpu_name":
+            return {"gpu_name": value}
+        return {"dtype": name} if name in ("fp16", "bf16") and value == "True" else {}
+    if name == "parameters_billions":
+        return {"parameters": whole(value * 1e9)}
+    if name == "unique_parameters":
+        return {"parameters": whole(value)}
+    sizes = ("padded_vocab_size", "micro_batches", "global_batch_size", "micro_batch_size", "world_size",
+             "gradient_accumulation_steps", "zero_stage", "engine_world_size")  # fmt: skip
+    return {name: whole(value)} if name in sizes else {}
+
+
+def _from_trainer(name: str, value: float) -> dict[str, Any]:
+    if name == "instantaneous batch size per device":
+        return {"micro_batch_size": whole(value), "trainer": True}
+    if name.startswith("total train batch size"):
+        return {"global_batch_size": whole(value), "trainer": True}
+    if name == "gradient accumulation steps":
+        return {"gradient_accumulation_steps": whole(value), "trainer": True}
+    return {"train_iterations": whole(value)} if name == "total optimization steps" else {}
+
+
+def _from_sizes(values: dict[str, int]) -> dict[str, Any]:
+    told: dict[str, Any] = dict(values)
+    if "recomputes" in told:
+        told["activation_checkpointing"] = "full" if told.pop("recomputes") else "none"
+    if "glu" in told:
+        told["glu"] = bool(told["glu"])
+    if "micro_batch_size" in told:
+        told["trainer"] = True
+    return told
+
+
+def _derive_trainer(new: Topology) -> None:
+    """DeepSpeed alone or HF's Trainer: no rank holds a part of another's layer."""
+    context = new.context_parallel_size or 1
+    if new.data_parallel_size is None:
+        if new.world_size and new.world_size % context == 0:
+            new.data_parallel_size = new.world_size // context
+        elif new.engine_world_size and context == 1:
+            new.data_parallel_size = new.engine_world_size
+        elif new.global_batch_size and new.micro_batch_size and new.gradient_accumulation_steps:
+            step = new.micro_batch_size * new.gradient_accumulation_steps
+            if new.global_batch_size % step == 0:
+                new.data_parallel_size = new.global_batch_size // step
+    if new.world_size is None and new.data_parallel_size:
+        new.world_size = whole(new.data_parallel_size * context)
+
+
+def _derive(new: Topology, _old: Topology) -> Topology:
+    """What follows surely from what was told."""
+    tensor, pipeline, context = new.tensor_parallel_size, new.pipeline_parallel_size, new.context_parallel_size or 1
+    if tensor is None and pipeline is None and (new.trainer or new.engine_world_size):
+        _derive_trainer(new)
+    elif new.data_parallel_size is None and new.engine_world_size and context == 1:
+        new.data_parallel_size = new.engine_world_size
+    if tensor and pipeline:
+        replica = tensor * pipeline * context
+        if new.world_size and new.data_parallel_size is None and new.world_size % replica == 0:
+            new.data_parallel_size = new.world_size // replica
+        elif new.data_parallel_size and new.world_size is None:
+            new.world_size = whole(new.data_parallel_size * replica)
+    if new.global_batch_size is None and new.micro_batch_size and new.gradient_accumulation_steps:
+        ranks = new.data_parallel_size or (new.world_size if tensor in (None, 1) and pipeline in (None, 1) else None)
+        if ranks:
+            new.global_batch_size = whole(new.micro_batch_size * new.gradient_accumulation_steps * ranks)
+    return new
+
+
+def _whole(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text[:1] in ("[", "("):
+        listed = _list(text)  # microsoft's fork prints num_experts as [1]
+        return listed[0] if listed else None
+    try:
+        float(text)
+    except ValueError:
+        return None  # `8 of them` is no number, where a line's field may go on behind one
+    return integer(text)
+
+
+def _decimal(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return value if value is not None and isfinite(value) else None
+
+
+def _parsed(text: str | None) -> Any:
+    if text is None or text[:1] not in "[{(" or len(text) > 2000:
+        return None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _list(text: str | None) -> list[int] | None:
+    value = _parsed(text)
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    found = [integer(str(item)) for item in value]
+    return None if None in found else [item for item in found if item is not None]
+
+
+def _flag(values: dict[str, str], name: str) -> bool | None:
+    return {"True": True, "False": False}.get(values.get(name, ""))
+
+
+def _dtype(values: dict[str, str]) -> str | None:
+    if _flag(values, "bf16"):
+        return "bf16"
+    fp16 = values.get("fp16", "")
+    if fp16 == "True" or fp16.startswith("{'fp16': True") or "'enabled': True" in fp16:
+        return "fp16"
+    precision = values.get("precision") or values.get("params_dtype", "")
+    for word, name in _PRECISIONS:
+        if word in precision:
+            return name
+    return "fp32" if _flag(values, "bf16") is False and fp16 == "False" else None
+
+
+def _checkpointing(values: dict[str, str]) -> str | None:
+    granularity = values.get("recompute_granularity")
+    if granularity in ("full", "selective"):
+        return granularity
+    if _flag(values, "checkpoint_activations"):
+        return "full"
+    if granularity == "None" or _flag(values, "checkpoint_activations") is False:
+        return "none"
+    return None
+
+
+def _glu(values: dict[str, str]) -> bool | None:
+    if _flag(values, "swiglu"):
+        return True
+    glu = values.get("glu_activation")
+    if glu is not None:
+        return glu not in ("None", "False", "")
+    return False if _flag(values, "swiglu") is False else None

@@ -1,0 +1,159 @@
+"""Each entry of one file at its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, tzinfo
+from typing import Literal, NamedTuple
+
+from monitor.source_clock.spans import Span, shares_of, spans_of
+from monitor.source_clock.stamps import Scale
+from monitor.source_clock.steps import ENDS, Steps, number_of, seconds_of
+from parsers.events import Event, LogEvent
+
+Proof = Literal["proved", "lawful", "unknown", "beside"]
+"""Of the silence right before a line: the lines prove it; they leave it open, within what its phase may need; it means
+nothing at all; or the file tells of no step (a job's `.err`), so that it proves nothing by itself."""
+
+
+class Placed(NamedTuple):
+    """A line's event at its time: seconds, Unix time where the source is dated."""
+
+    at: float
+    entry: LogEvent
+    source: str
+    proof: Proof = "proved"
+    dated: bool = True
+    """The line shows its time."""
+    took: float = 0.0
+    """Seconds that the first iteration of a launch says it took, with those before it for which it stands."""
+
+
+class SourceClock:
+    """Places the lines of one file: see the package's words. `zone`, `written`, `latest`: as of Scale."""
+
+    def __init__(self, zone: tzinfo = UTC, written: float | None = None, latest: float = float("inf")) -> None:
+        self._steps = Steps()
+        self._scale = Scale(zone, written, latest, self._steps)
+        self.first_seconds = 0.0
+        """Of a launch's first step, as a line behind it says."""
+        self._carried = 0
+        """Lines of unknown time that were given away before a stamp came."""
+
+    @property
+    def now(self) -> float | None:
+        """The last time that is known; never backwards. Unix time once a line has printed a time (`dated`)."""
+        return self._scale.now
+
+    @property
+    def dated(self) -> bool:
+        """Some line printed a time."""
+        return self._scale.dated
+
+    def moment(self, event: Event) -> float | None:
+        """The event's stamp as Unix time by its own clock; None if it has none that can be used."""
+        return self._scale.moment(event)
+
+    def wants_seconds(self, event: Event) -> bool:
+        """Whether a launch's first step has come without the time it took, which another form of it may tell."""
+        return self._steps.wants_seconds(event)
+
+    def place(
+        self, waiting: list[LogEvent], dated: LogEvent | None, source: str, raw: float | None = None
+    ) -> Iterator[Placed]:
+        """The undated entries, and the dated one that ends their silence, with its stamp (`moment`): None where the
+        source, or patience, has ended.
+        """
+        begin = self.now
+        if not waiting and dated is not None and raw is not None:
+            at = self._scale.place(dated.event, raw) if self.dated else self._scale.first(dated.event, raw)
+            yield self._dated(dated, at, source, "unknown" if self._scale.unsure else "proved")
+            return
+        spans = spans_of(self._steps, waiting, dated, self.now or 0.0, self.dated)
+        if dated is None or raw is None:
+            yield from self._forward(waiting, spans, source)
+            return
+        told = sum(span.seconds for span in spans)
+        at = self._scale.place(dated.event, raw, told) if self.dated else self._scale.first(dated.event, raw)
+        if begin is None:
+            yield from self._backward(waiting, spans, at, source)
+        else:
+            yield from self._between(waiting, spans, begin, at, dated, source)
+        carried, self._carried = self._carried, 0
+        loose = any(span.open for span in spans)
+        unknown = self._scale.unsure or (carried and not loose)
+        yield self._dated(dated, at, source, "unknown" if unknown else "lawful" if loose else "proved")
+
+    def _dated(self, entry: LogEvent, at: float, source: str, proof: Proof) -> Placed:
+        event = entry.event
+        if self._steps.note(event):
+            self._steps.begin()
+        first = not self._steps.stepped
+        steps = self._steps.count(event, None)
+        took = (seconds_of(event) or self.first_seconds) * steps if first and steps else 0.0
+        self._scale.now, self.first_seconds = at, 0.0
+        return Placed(at, entry, source, proof, True, took)
+
+    def _forward(self, waiting: list[LogEvent], spans: list[Span], source: str) -> Iterator[Placed]:
+        """No stamp follows: each at the earliest. What stands before the first one that tells a time gets that time."""
+        if self.now is None and not any(span.known for span in spans):
+            for entry in waiting:
+                yield Placed(float("inf"), entry, source, "proved", False)
+            return
+        at = self.now
+        if at is None:
+            first = next(span for span in spans if span.known)
+            at = first.seconds
+            index = spans.index(first)
+            spans[index] = first._replace(seconds=0.0)
+        for entry, span in zip(waiting, spans, strict=True):
+            at += span.seconds
+            self._carried += span.open
+            yield Placed(at, entry, source, "lawful" if span.open else "proved", False, span.took)
+        self._scale.now = at
+
+    def _backward(self, waiting: list[LogEvent], spans: list[Span], end: float, source: str) -> Iterator[Placed]:
+        """Before the first stamp: as long before it as they say they took."""
+        after = sum(span.seconds for span in spans)
+        after -= next((span.seconds for span in spans if span.known), 0.0)
+        timed = False
+        for entry, span in zip(waiting, spans, strict=True):
+            if timed:
+                after -= span.seconds
+            timed = timed or span.known
+            yield Placed(end - max(after, 0.0), entry, source, "proved", False, span.took)
+
+    def _between(
+        self, waiting: list[LogEvent], spans: list[Span], begin: float, end: float, dated: LogEvent, source: str
+    ) -> Iterator[Placed]:
+        """Between two stamps: by what they say, and what is left over where a line leaves it open."""
+        told = sum(span.seconds for span in spans)
+        number, last = number_of(dated.event), 0.0
+        if number is not None and number != self._steps.counted:  # no copy of one that has come
+            last = (seconds_of(dated.event) or 0.0) * self._steps.peek(dated.event)
+        slack = end - begin - told - last
+        if slack < 0:
+            slack = max(0.0, end - begin - told)
+            if told > 0 and last > 0 and slack < last:  # the times printed are longer than the clock allows
+                scale = (end - begin) / (told + last)
+                spans = [span._replace(seconds=span.seconds * scale) for span in spans]
+                slack = 0.0
+        at = begin
+        if self._carried:
+            share = slack * self._carried / (self._carried + sum(span.open for span in spans))
+            at, slack = begin + share, slack - share
+        shares = shares_of(spans, slack)
+        if slack > 0 and not any(shares) and not self._steps.counting:  # a job's `.err`: its ends are at its end
+            ending = next((index for index, entry in enumerate(waiting) if type(entry.event) in ENDS), None)
+            if ending is not None:
+                shares[ending] = slack
+        jumped, counting = at > begin, self._steps.counting
+        for entry, span, share in zip(waiting, spans, shares, strict=True):
+            at = min(at + span.seconds + share, end)
+            proof: Proof = "lawful" if span.open and not span.launch else "proved"
+            if jumped or span.after_end:
+                proof = "unknown"
+            elif not counting and type(entry.event) in ENDS:
+                proof = "beside"
+            jumped = False
+            yield Placed(at, entry, source, proof, False, span.took)

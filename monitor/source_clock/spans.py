@@ -1,0 +1,118 @@
+"""What undated lines say of their time, and how the time that no line explains is shared among them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from monitor.run.phases import EVALUATION, SAVE, SETUP, STEP
+from monitor.source_clock.steps import Steps, number_of
+from parsers.events import (
+    CheckpointLoadStarted,
+    CheckpointSaveStarted,
+    EngineStepLogged,
+    Event,
+    IterationLogged,
+    LogEvent,
+    MemoryReported,
+    TrainerLogged,
+    TrainerProgressed,
+)
+
+_LAUNCH = 1800.0  # seconds from a launch's first lines to its first dated one, at the most (hang.starting)
+_BEGINNINGS: frozenset[type[Event]] = frozenset({CheckpointSaveStarted, CheckpointLoadStarted})
+_OPEN: frozenset[type[Event]] = ((SETUP | EVALUATION | SAVE) - {MemoryReported}) - STEP
+"""Progress of which nobody knows when it was, if the line does not say it."""
+
+
+class Span(NamedTuple):
+    """What an undated line says of its time."""
+
+    seconds: float
+    known: bool
+    """It says how long it took, or that it took no time."""
+    open: bool
+    """It is progress, and does not say when."""
+    begins: bool
+    """It begins what a later line ends: it comes at once."""
+    launch: bool
+    after_end: bool
+    """The first line of a launch, after something had ended the one before."""
+    took: float
+    step: bool
+    """It is a step that took time."""
+
+
+def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, position: float, dated: bool) -> list[Span]:
+    """What each of the undated entries says of its time. `position` is the time before them, `end` the dated entry
+    behind them; `dated`: some line before has printed a time.
+    """
+    numbers = [number for entry in (*waiting, end) if entry and (number := number_of(entry.event)) is not None]
+    numbers.reverse()
+    spans: list[Span] = []
+    for entry in waiting:
+        event = entry.event
+        kind = type(event)
+        launch = steps.note(event)
+        ended = steps.ended
+        if launch:
+            steps.begin()
+        number = number_of(event)
+        if number is not None:
+            numbers.pop()
+        following = next((other for other in reversed(numbers) if other != number), None)
+        first = not steps.stepped
+        says = steps.says(event, following, position, dated)
+        unknown = kind in STEP and kind not in (TrainerProgressed, TrainerLogged)
+        known = says is not None
+        seconds = says or 0.0
+        position += seconds
+        is_open = not known and (kind in _OPEN or unknown or (kind is TrainerLogged and not steps.bars))
+        took = seconds if first and steps.stepped else 0.0
+        step = kind is IterationLogged or kind is EngineStepLogged
+        spans.append(
+            Span(seconds, known, is_open, kind in _BEGINNINGS, launch, launch and ended, took, step and seconds > 0)
+        )
+    _into_steps(spans)
+    return spans
+
+
+def _into_steps(spans: list[Span]) -> None:
+    """An evaluation or save between two steps took what the second says more than the first: it is in its time."""
+    usual: float | None = None
+    between: list[int] = []
+    for index, span in enumerate(spans):
+        if span.launch:
+            usual, between = None, []
+        elif span.step:
+            more = span.seconds - usual if usual is not None else 0.0
+            if between and more > 0:
+                for other in between:
+                    spans[other] = spans[other]._replace(seconds=more / len(between))
+                spans[index] = span._replace(seconds=span.seconds - more)
+            else:
+                usual = span.seconds
+            between = []
+        elif span.open:
+            between.append(index)
+
+
+def shares_of(spans: list[Span], slack: float) -> list[float]:
+    """Of the seconds that no line explains, those before each line."""
+    shares = [0.0] * len(spans)
+    if slack <= 0:
+        return shares
+    relaunched = [index for index, span in enumerate(spans) if span.after_end]
+    if relaunched:  # between two launches any time may pass
+        for index in relaunched:
+            shares[index] = slack / len(relaunched)
+        return shares
+    launched = next((index for index, span in enumerate(spans) if span.launch), None)
+    if launched is not None:  # the launch before ended in silence
+        shares[launched] = max(0.0, slack - _LAUNCH)
+        slack -= shares[launched]
+    begin = 0 if launched is None else launched + 1
+    free = [index for index in range(begin, len(spans)) if spans[index].open]
+    free = [index for index in free if not spans[index].begins] or free
+    for index in free:
+        shares[index] = slack / len(free)
+    return shares

@@ -1,0 +1,76 @@
+"""Bounded medians: exact while everything fits, near afterwards, the same after a restart."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.charts.steady import Sample, Steady
+
+
+@given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=500))
+def test_exact_while_all_fit(values: list[float]) -> None:
+    """Up to 512 values the median is the median."""
+    sample = Sample()
+    for value in values:
+        sample.add(value)
+    assert sample.median is not None
+    assert abs(sample.median - statistics.median(values)) <= 1e-9 * max(values)
+
+
+def test_bounded_and_near_afterwards() -> None:
+    """A hundred thousand noisy iterations: 512 kept at most, the median within a tenth of the noise."""
+    rng = random.Random(3)
+    values = [100 * (1 + rng.gauss(0, 0.004)) for _ in range(100_000)]
+    sample = Sample()
+    for value in values:
+        sample.add(value)
+        assert len(sample.values) <= 512
+    assert sample.seen == 100_000
+    assert sample.median is not None
+    assert abs(sample.median - statistics.median(values)) < 0.1
+    kept = set(values[:: sample.stride])
+    assert set(sample.values) <= kept
+    assert len(sample.values) > 256 - 1
+
+
+def test_what_is_no_number_is_not_kept() -> None:
+    """NaN and infinities say nothing."""
+    sample = Sample()
+    for value in (float("nan"), float("inf"), 1.0):
+        sample.add(value)
+    assert (sample.values, sample.seen) == ([1.0], 1)
+    assert Sample().median is None
+
+
+def test_the_planned_batch_size_stands_for_the_run() -> None:
+    """The newest four sizes are kept; the planned one is chosen where it was reached, else the last."""
+    steady = Steady()
+    for size in (32, 64, 96, 128, 160):
+        steady.add(size, float(size), None)
+    assert list(steady.sizes) == [64, 96, 128, 160]
+    chosen = steady.chosen(128)
+    assert chosen is not None
+    assert (chosen[0], chosen[1].seconds.median) == (128, 128.0)
+    last = steady.chosen(2048)
+    assert last is not None
+    assert last[0] == 160
+    unknown = Steady()
+    unknown.add(None, 1.5, 20.0)
+    told = unknown.chosen(None)
+    assert told is not None
+    assert (told[0], told[1].seconds.median, told[1].tflops.median) == (None, 1.5, 20.0)
+    assert Steady().chosen(1) is None
+
+
+def test_a_restart_of_the_monitor_keeps_it() -> None:
+    """The state file's form gives the same object back."""
+    steady = Steady()
+    for number in range(2000):
+        steady.add(256, 1.0 + number % 7, 30.0)
+    back = msgspec.msgpack.decode(msgspec.msgpack.encode(steady), type=Steady)
+    assert back == steady
