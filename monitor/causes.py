@@ -61,8 +61,9 @@ def causes(book: IncidentBook) -> Iterator[Cause]:
 
 def failure_of(state: RunState) -> Cause | None:
     """What a run died of that is crashed now, be it archived; None where it is not, or no line tells."""
-    failure = state.failure
-    if failure is None or state.phase != "crashed":
+    launch = state.launch
+    failure = launch.failure
+    if failure is None or launch.phase != "crashed":
         return None
     return Cause(
         "crash",
@@ -70,7 +71,7 @@ def failure_of(state: RunState) -> Cause | None:
         "",
         failure.failure,
         _some(failure.rank),
-        _some(failure.node or state.watchdog_nodes),
+        _some(failure.node or launch.watchdog_nodes),
         failure.message,
         ADVICE.get(failure.failure, ADVICE["unknown"]),
         failure.line,

@@ -261,7 +261,7 @@ def _notify(
         kind in _LEVELS
         and messages.ended_at is not None
         and now - messages.ended_at < limit.window
-        and messages.ended_attempt == state.attempt.number
+        and messages.ended_attempt == state.launch.number
         and (alike > 0 or rank <= messages.ended_rank)
     )
     book.counts[kind] = book.counts.get(kind, 0) + (anew and not reopens)
@@ -292,7 +292,7 @@ def _resolve(
     messages = book.messages.get(kind)
     lasted = max(0.0, now - incident.since)
     if messages is not None:
-        messages.ended_at, messages.ended_attempt = now, state.attempt.number
+        messages.ended_at, messages.ended_attempt = now, state.launch.number
         if incident.kept_back:
             messages.last_kept = incident
         elif not incident.quiet:
@@ -309,14 +309,14 @@ def _resolve(
 
 def _end(state: RunState, incident: Incident) -> str:
     """What ended it, in a few words, where its detector says nothing of that."""
-    iteration = state.latest.iteration
-    if state.attempt.number > incident.attempt:
+    iteration = state.launch.latest.iteration
+    if state.launch.number > incident.attempt:
         return "a new launch began"
-    if state.phase in ENDED:
-        failure = state.failure.failure if state.failure is not None else "unknown"
-        return "the run finished" if state.phase == "finished" else f"the run ended: {failure}"
+    if state.launch.phase in ENDED:
+        failure = state.launch.failure.failure if state.launch.failure is not None else "unknown"
+        return "the run finished" if state.launch.phase == "finished" else f"the run ended: {failure}"
     if iteration is None or iteration == incident.iteration:
-        return f"{state.phase} goes on"
+        return f"{state.launch.phase} goes on"
     return f"iteration {iteration} came" if incident.incident == "hang" else f"at iteration {iteration}"
 
 
@@ -349,23 +349,25 @@ def _digests(book: IncidentBook, state: RunState, now: float, limit: MessageLimi
 
 
 def _opened(state: RunState, verdict: Verdict, now: float) -> Incident:
+    launch = state.launch
     return Incident(
         incident=verdict.incident,
         severity=verdict.severity,
         since=verdict.since if verdict.since is not None else now,
         summary=verdict.summary,
         onset_iteration=verdict.onset_iteration,
-        phase=state.phase,
+        phase=launch.phase,
         notified_at=now,
         evidence=verdict.evidence,
         quiet=verdict.quiet,
         opened_at=now,
-        iteration=state.latest.iteration,
-        attempt=state.attempt.number,
+        iteration=launch.latest.iteration,
+        attempt=launch.number,
     )
 
 
 def _transition(state: RunState, status: Literal["firing", "resolved"], incident: Incident, now: float) -> Transition:
+    launch = state.launch
     return Transition(
         run=state.name,
         incident=incident.incident,
@@ -373,11 +375,11 @@ def _transition(state: RunState, status: Literal["firing", "resolved"], incident
         severity=incident.severity,
         time=now + state.wall_offset,
         summary=incident.summary,
-        iteration=state.latest.iteration,
+        iteration=launch.latest.iteration,
         onset_iteration=incident.onset_iteration,
         phase=incident.phase,
         evidence=incident.evidence,
         quiet=incident.quiet,
         since=state.unix(incident.since),
-        gpus=state.topology.world_size,
+        gpus=launch.topology.world_size,
     )

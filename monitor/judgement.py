@@ -15,10 +15,10 @@ from monitor.config import Config
 from monitor.detectors import DETECTORS, crash, hang
 from monitor.detectors.base import Detector, Verdict, recall
 from monitor.incidents import IncidentBook, Transition, give_up, judge
-from monitor.run.attempts import retire
 from monitor.run.ends import believe, may_be_optional, settle
 from monitor.run.fold import fold, fold_timers
-from monitor.run.setup import is_known
+from monitor.run.launches import retire
+from monitor.run.settings import is_known
 from monitor.run.state import RunState
 from monitor.run.step import STEP_EVENTS, Step, step_of
 from parsers.events import (
@@ -99,10 +99,14 @@ class Judge:
             kind = type(event)
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
-            if steps and (_may_restart(state, event) if kind in _KEEP_BUFFER else not is_known(state, event)):
+            if steps and (_may_restart(state, event) if kind in _KEEP_BUFFER else not is_known(state.launch, event)):
                 self._update(state, steps)
                 steps = []
-            iterations, skipped, step_source = state.iterations_total, state.skipped_iterations_total, state.driver
+            iterations, skipped, step_source = (
+                state.iterations_total,
+                state.skipped_iterations_total,
+                state.launch.driver,
+            )
             fold(state, entry, source, at, live)
             if kind in STEP_EVENTS:
                 step = step_of(state, event, iterations, skipped, step_source)
@@ -146,15 +150,15 @@ class Judge:
         """
         heard = run.state.heard_until(now)
         settle(run.state, heard, self._exiting)
-        if run.state.phase == "crashed":
+        if run.state.launch.phase == "crashed":
             due = crash.due(run.state, self._crash)
-            if due is not None and (heard >= due or not (run.state.live or run.state.attempt.doubtful)):
+            if due is not None and (heard >= due or not (run.state.live or run.state.launch.doubtful)):
                 believe(run.state)
         transitions = judge(
             run.book, run.state, self._verdicts(run, heard), now, self._repeat_interval, self._hold, self._limit
         )
         hung = run.book.open.get("hang")
-        run.state.hung = hung is not None and hung.severity == "critical"
+        run.state.launch.hung = hung is not None and hung.severity == "critical"
         if transitions:
             _remember_fired(run.state, transitions)
         return transitions
@@ -187,7 +191,7 @@ class Judge:
         A run that has not failed has only the hang's deadlines, and none of them comes before half the least budget.
         """
         state = run.state
-        if state.progress_at is None or state.phase == "crashed":
+        if state.progress_at is None or state.launch.phase == "crashed":
             return -math.inf
         digest = run.book.digest_at(self._limit) if run.book.messages else None
         calm = state.progress_at + self._soonest
@@ -213,7 +217,7 @@ class Judge:
         """When a failed import that nothing else calls an end is reported; 0 where there is none."""
         state = run.state
         failure = crash.ended_by(state)
-        if failure is None or not state.attempt.doubtful or not may_be_optional(failure, state.attempt.iterations):
+        if failure is None or not state.launch.doubtful or not may_be_optional(failure, state.launch.iterations):
             return 0.0
         return crash.due(state, self._crash) or 0.0
 
@@ -228,12 +232,13 @@ class Judge:
 
 def _may_restart(state: RunState, event: Event) -> bool:
     """Whether a report of a step may begin another launch, or may come from another step source than the last one."""
+    launch = state.launch
     if type(event) is IterationLogged:
-        last = state.attempt.last_iteration
-        return state.driver != "iteration" or (last is not None and event.iteration <= last)
+        last = launch.last_iteration
+        return launch.driver != "iteration" or (last is not None and event.iteration <= last)
     if type(event) is EngineStepLogged:
-        last = state.attempt.last_iteration
-        return state.driver == "engine" and last is not None and event.step < last
+        last = launch.last_iteration
+        return launch.driver == "engine" and last is not None and event.step < last
     return False
 
 

@@ -70,8 +70,8 @@ _INFO_LABELS = (
 
 
 def _info(view: View) -> Iterator[Sample]:
-    labels = view.state.topology.labels()
-    labels["dialect"] = view.state.dialect or labels.get("dialect", "")
+    labels = view.state.launch.topology.labels()
+    labels["dialect"] = view.state.launch.dialect or labels.get("dialect", "")
     yield Sample(tuple(clean_label(str(labels.get(name, ""))) for name in _INFO_LABELS), 1.0)
 
 
@@ -85,7 +85,7 @@ def _tflops(view: View) -> Iterator[Sample]:
 
 
 def _memory(view: View) -> Iterable[Sample]:
-    memory = view.state.memory
+    memory = view.state.launch.memory
     return _named(
         {
             "allocated": memory.allocated,
@@ -97,10 +97,8 @@ def _memory(view: View) -> Iterable[Sample]:
 
 
 def _durations(view: View) -> Histogram | None:
-    pace = view.state.pace
-    if not pace.count:
-        return None
-    return _histogram(HISTOGRAM_BUCKETS, pace.buckets, pace.sum_seconds)
+    seconds = view.state.seconds
+    return _histogram(HISTOGRAM_BUCKETS, seconds.buckets, seconds.sum_seconds) if seconds.count else None
 
 
 def _over_normal(view: View) -> Histogram | None:
@@ -162,16 +160,16 @@ _TIMERS = 30  # single timers of a run
 
 def _part(view: View) -> Iterable[Sample]:
     state = view.state
-    return [Sample((name,), float(name == state.phase)) for name in PARTS] if state.parts.told else ()
+    return [Sample((name,), float(name == state.launch.phase)) for name in PARTS] if state.launch.parts.told else ()
 
 
 def _parts(view: View) -> Iterable[Sample]:
-    timed = view.state.account.shown
+    timed = view.state.launch.account.shown
     return _named(_rounded(critical(timed))) if timed is not None else ()
 
 
 def _spreads(view: View) -> Iterable[Sample]:
-    timed = view.state.account.shown
+    timed = view.state.launch.account.shown
     return _named(_rounded(spreads(timed))) if timed is not None else ()
 
 
@@ -181,7 +179,7 @@ def _rounded(seconds: dict[str, float]) -> dict[str, float]:
 
 
 def _timers(view: View) -> Iterator[Sample]:
-    timed = view.state.account.shown
+    timed = view.state.launch.account.shown
     if timed is None:
         return
     longest = sorted(timed.timers.items(), key=lambda item: (-item[1][1], item[0]))[:_TIMERS]
@@ -200,7 +198,7 @@ def _recent(name: str) -> Callable[[View], Iterable[Sample]]:
 
 
 def _launch_blocking(view: View) -> Iterable[Sample]:
-    value = view.state.environment.get("CUDA_LAUNCH_BLOCKING")
+    value = view.state.launch.environment.get("CUDA_LAUNCH_BLOCKING")
     return _one({"1": 1.0, "0": 0.0}.get(value.strip()) if value is not None else None)
 
 
@@ -225,17 +223,17 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_run_info", "gauge", "Topology and model of the run, from its arguments dump; always 1", _INFO_LABELS, _info),
     Metric("megatron_job_info", "gauge", "The run's Slurm job as Slurm tells of it, time_limit in seconds; absent where none is known; always 1", _JOB_LABELS, _job),
     Metric("megatron_run_node_info", "gauge", "A node of the present launch, as the log or Slurm names it: to join with hardware's metrics. Absent where there are more than `max_run_nodes`; always 1", ("node",), _nodes),
-    Metric("megatron_world_size", "gauge", "GPUs (ranks) of the run, as a number to weigh and to sum with", (), lambda v: _one(v.state.topology.world_size)),
+    Metric("megatron_world_size", "gauge", "GPUs (ranks) of the run, as a number to weigh and to sum with", (), lambda v: _one(v.state.launch.topology.world_size)),
     Metric("megatron_run_state", "gauge", "1 for the state that the run is in, 0 for the others", ("state",),
            lambda v: [Sample((name,), float(name == v.run_state)) for name in RUN_STATES]),
     Metric("megatron_run_part", "gauge", "1 for the part of a step of reinforcement learning that the run is in, 0 for the others; absent where its log tells of none", ("part",), _part),
-    Metric("megatron_iteration", "gauge", "Last iteration finished (log: `iteration N/M`)", (), lambda v: _one(v.state.latest.iteration)),
+    Metric("megatron_iteration", "gauge", "Last iteration finished (log: `iteration N/M`)", (), lambda v: _one(v.state.launch.latest.iteration)),
     Metric("megatron_train_iterations", "gauge", "Planned iterations (log: the M of `iteration N/M`, `train_iters`)", (),
-           lambda v: _one(v.state.train_iterations)),
+           lambda v: _one(v.state.launch.train_iterations)),
     Metric("megatron_iterations_total", "counter", "Iterations seen finishing, those computed again after a restart included", (),
            lambda v: _one(v.state.iterations_total)),
-    Metric("megatron_consumed_samples", "gauge", "Samples consumed (log: `consumed samples`)", (), lambda v: _one(v.state.latest.consumed_samples)),
-    Metric("megatron_consumed_tokens", "gauge", "Tokens consumed (log: `consumed tokens`)", (), lambda v: _one(v.state.latest.consumed_tokens)),
+    Metric("megatron_consumed_samples", "gauge", "Samples consumed (log: `consumed samples`)", (), lambda v: _one(v.state.launch.latest.consumed_samples)),
+    Metric("megatron_consumed_tokens", "gauge", "Tokens consumed (log: `consumed tokens`)", (), lambda v: _one(v.state.launch.latest.consumed_tokens)),
     Metric("megatron_iteration_seconds", "gauge", "Time of the last iteration (log: `elapsed time per iteration`), evaluation and saving taken out", (),
            lambda v: _one(derived.seconds_per_iteration(v.state))),
     Metric("megatron_recent_iteration_seconds", "gauge", "Shortest and longest time per iteration of the last minute or two, which a scrape would miss", ("bound",), _recent("seconds")),
@@ -253,18 +251,18 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_hfu_ratio", "gauge", "Hardware FLOPs utilisation, 0 to 1: recomputed activations counted", (),
            lambda v: _one(derived.utilisation(v.state, v.peak_tflops)[1])),
     Metric("megatron_lm_loss", "gauge", "Training loss (log: `lm loss`); absent when the log left it out, as it does for NaN", (),
-           lambda v: _one(v.state.latest.lm_loss)),
+           lambda v: _one(v.state.launch.latest.lm_loss)),
     Metric("megatron_recent_lm_loss", "gauge", "Lowest and highest training loss of the last minute or two", ("bound",), _recent("lm_loss")),
-    Metric("megatron_loss", "gauge", "Every other loss of the iteration line, by its printed name", ("name",), lambda v: _named(v.state.latest.losses)),
+    Metric("megatron_loss", "gauge", "Every other loss of the iteration line, by its printed name", ("name",), lambda v: _named(v.state.launch.latest.losses)),
     Metric("megatron_validation_loss", "gauge", "Last validation loss (log: `validation loss at iteration`)", ("dataset",),
-           lambda v: _named({name: result.loss for name, result in v.state.validations.items()})),
-    Metric("megatron_grad_norm", "gauge", "Gradient norm (log: `grad norm`)", (), lambda v: _one(v.state.latest.grad_norm)),
+           lambda v: _named({name: result.loss for name, result in v.state.launch.validations.items()})),
+    Metric("megatron_grad_norm", "gauge", "Gradient norm (log: `grad norm`)", (), lambda v: _one(v.state.launch.latest.grad_norm)),
     Metric("megatron_recent_grad_norm", "gauge", "Lowest and highest gradient norm of the last minute or two", ("bound",), _recent("grad_norm")),
-    Metric("megatron_learning_rate", "gauge", "Learning rate (log: `learning rate`)", (), lambda v: _one(v.state.latest.learning_rate)),
+    Metric("megatron_learning_rate", "gauge", "Learning rate (log: `learning rate`)", (), lambda v: _one(v.state.launch.latest.learning_rate)),
     Metric("megatron_loss_scale", "gauge", "Loss scale of fp16 (log: `loss scale`, DeepSpeed's overflow lines)", (),
-           lambda v: _one(v.state.latest.loss_scale)),
+           lambda v: _one(v.state.launch.latest.loss_scale)),
     Metric("megatron_global_batch_size", "gauge", "Samples per iteration (log: `global batch size`)", (), lambda v: _one(derived.batch_size(v.state))),
-    Metric("megatron_custom_value", "gauge", "Values of the configuration's own patterns", ("name",), lambda v: _named(v.state.custom_values)),
+    Metric("megatron_custom_value", "gauge", "Values of the configuration's own patterns", ("name",), lambda v: _named(v.state.launch.custom_values)),
     Metric("megatron_skipped_iterations_total", "counter", "Iterations skipped (log: `number of skipped iterations`)", (),
            lambda v: _one(v.state.skipped_iterations_total)),
     Metric("megatron_nan_iterations_total", "counter", "Iterations with NaN (log: `number of nan iterations`)", (),
@@ -280,7 +278,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_hang_deadline_timestamp_seconds", "gauge", "When silence becomes a hang; alert rules can compare it with time() even if the monitor has died", (),
            lambda v: _one(v.hang_deadline)),
     Metric("megatron_baseline_iteration_seconds", "gauge", "Learned normal time per iteration at the current batch size", (),
-           lambda v: _one(v.state.pace.baseline)),
+           lambda v: _one(v.state.launch.pace.baseline)),
     Metric("megatron_slowdown_ratio", "gauge", "Time of the last iteration over the learned normal, over that of before a slowdown as long as it stands; 1.05 is 5 % slower", (),
            lambda v: _one(slowdown.ratio(v.state))),
     Metric("megatron_iteration_over_normal_ratio", "histogram", "Distribution of the time per iteration over what was normal before it, over that of before a slowdown while one stands", (), _over_normal),
@@ -294,8 +292,8 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_failure_info", "gauge", "What a crashed run died of, be it before the monitor saw it; always 1", _FAILURE_LABELS, _failure_info),
     Metric("megatron_restarts_total", "counter", "Launches after the first", (), lambda v: _one(v.state.restarts)),
     Metric("megatron_last_checkpoint_iteration", "gauge", "Iteration of the last checkpoint that was saved whole", (),
-           lambda v: _one(v.state.checkpoints.last_iteration)),
-    Metric("megatron_checkpoint_save_seconds", "gauge", "Time that the last save took", (), lambda v: _one(v.state.checkpoints.save_seconds)),
+           lambda v: _one(v.state.past.checkpoints.last_iteration)),
+    Metric("megatron_checkpoint_save_seconds", "gauge", "Time that the last save took", (), lambda v: _one(v.state.past.checkpoints.save_seconds)),
     Metric("megatron_at_risk_seconds", "gauge", "Training time that a crash now would lose", (), lambda v: _one(derived.at_risk_seconds(v.state))),
     Metric("megatron_lost_iterations_total", "counter", "Iterations computed again after restarts", (), lambda v: _one(v.state.lost_iterations_total)),
     Metric("megatron_lost_seconds_total", "counter", "Training time lost to restarts, by cause", ("cause",), lambda v: _named(v.state.lost_seconds_total)),

@@ -17,7 +17,7 @@ from monitor.run.state import RunState
 def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) -> dict[str, Any]:
     """The figures of one run; a value is None where the log printed nothing. Instants are Unix seconds."""
     state = view.state
-    latest = state.latest
+    latest = state.launch.latest
     computed = derived.computed_tflops(state)
     mfu, hfu = derived.utilisation(state, view.peak_tflops)
     printed = derived.printed_tflops(state)
@@ -25,17 +25,17 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
     return {
         "run": state.name,
         "state": view.run_state,
-        "phase": state.phase,
+        "phase": state.launch.phase,
         "iteration": latest.iteration,
-        "train_iterations": state.train_iterations,
+        "train_iterations": state.launch.train_iterations,
         "seconds_per_iteration": derived.seconds_per_iteration(state),
-        "baseline_seconds": state.pace.baseline,
-        "baseline_band": state.pace.band,
+        "baseline_seconds": state.launch.pace.baseline,
+        "baseline_band": state.launch.pace.band,
         "samples_per_second": derived.samples_per_second(state),
         "tokens_per_second": derived.tokens_per_second(state),
         "tflops": tflops,
         "tflops_computed": computed[1] if computed else None,
-        "tflops_formula": state.tflops_formula or (computed[0] if computed else None),
+        "tflops_formula": state.launch.tflops_formula or (computed[0] if computed else None),
         "mfu": mfu,
         "hfu": hfu,
         "lm_loss": latest.lm_loss,
@@ -46,13 +46,13 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "global_batch_size": derived.batch_size(state),
         "consumed_samples": latest.consumed_samples,
         "consumed_tokens": latest.consumed_tokens or state.history.consumed.tokens,
-        "validation_loss": {name: result.loss for name, result in state.validations.items()},
+        "validation_loss": {name: result.loss for name, result in state.launch.validations.items()},
         "progress_at": _progressed(state),
         "budget_seconds": hang.budget(state, settings).seconds if hang.watched(state) else None,
         "hang_deadline": view.hang_deadline,
         "eta": derived.eta(state),
-        "last_checkpoint_iteration": state.checkpoints.last_iteration,
-        "checkpoint_save_seconds": state.checkpoints.save_seconds,
+        "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
+        "checkpoint_save_seconds": state.past.checkpoints.save_seconds,
         "at_risk_seconds": derived.at_risk_seconds(state),
         "restarts": state.restarts,
         "lost_iterations": state.lost_iterations_total,
@@ -63,18 +63,18 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "effective_training_time_ratio": derived.effective_ratio(state),
         "skipped_iterations": state.skipped_iterations_total,
         "overflows": state.overflows_total,
-        "max_memory_bytes": state.memory.max_reserved or state.memory.max_allocated,
+        "max_memory_bytes": state.launch.memory.max_reserved or state.launch.memory.max_allocated,
         "gpu_memory_capacity_bytes": memory_pressure.device_bytes(state),
-        "topology": {name: value for name, value in state.topology.labels().items() if value},
-        "environment": dict(state.environment),
-        "arguments": state.arguments,
-        "software": dict(state.software),
+        "topology": {name: value for name, value in state.launch.topology.labels().items() if value},
+        "environment": dict(state.launch.environment),
+        "arguments": state.launch.arguments,
+        "software": dict(state.launch.software),
         "job": job_page(state),
         "actions": list(view.actions),
         "died": _died(state, runbook_url),
-        "failure": f"{state.failure.failure}: {state.failure.message}" if state.failure else None,
+        "failure": f"{state.launch.failure.failure}: {state.launch.failure.message}" if state.launch.failure else None,
         "sources": list(state.sources),
-        "last_line": state.last_line,
+        "last_line": state.launch.last_line,
         "incidents": [
             {
                 "run": state.name,
@@ -86,7 +86,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
                 "onset_iteration": incident.onset_iteration,
                 "phase": incident.phase,
                 "evidence": dict(incident.evidence),
-                **_cause(incident, state.topology.world_size, runbook_url),
+                **_cause(incident, state.launch.topology.world_size, runbook_url),
             }
             for incident in view.book.open.values()
         ],
@@ -107,7 +107,7 @@ def _progressed(state: RunState) -> float | None:
     """When the run last moved. Of a log that nobody watched as it was written, its own clock knows better than the
     file, which may be a copy.
     """
-    at, stamp = state.unix(state.progress_at), state.progress_clock
+    at, stamp = state.unix(state.progress_at), state.launch.progress_clock
     if at is not None and stamp is not None and not state.live and at - stamp > _COPIED:
         return stamp
     return at

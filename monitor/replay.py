@@ -64,7 +64,9 @@ class Replay:
             self.first = self.now = at
         state = self.run.state
         if at - self.now > _LEAST_GAP and at > self._judge.calm_until(self.run):
-            if proof == "unknown" and state.phase == "crashed":  # a relaunch: the crash is reported, and it may follow
+            if (
+                proof == "unknown" and state.launch.phase == "crashed"
+            ):  # a relaunch: the crash is reported, and it may follow
                 reported = self._judge.crash_reported_at(self.run)
                 yield from self.pass_until(min(at, (reported or self.now) + 2 * _EPSILON))
                 self.now = at
@@ -74,7 +76,7 @@ class Replay:
         self.now = at
         if type(entry.event) is TimeShown:
             return
-        before, timed = state.iterations_total, state.step_seconds is not None
+        before, timed = state.iterations_total, state.launch.step_seconds is not None
         yield from self._judge.take(self.run, (entry,), source, at, True)
         if state.iterations_total != before or not timed:  # DeepSpeed prints a step's time on the next line
             self._sample(state)
@@ -82,7 +84,7 @@ class Replay:
     def leaves_open(self, placed: Placed) -> bool:
         """Whether nothing may be concluded from the silence before a line: the lines do not prove it."""
         state = self.run.state
-        if state.phase in ENDED or state.progress_at is None:
+        if state.launch.phase in ENDED or state.progress_at is None:
             return False
         if placed.proof == "lawful":
             return placed.at <= state.progress_at + self._judge.lawful_silence(self.run, placed.entry.event)
@@ -98,7 +100,10 @@ class Replay:
             if placed.dated and placed.proof in ("lawful", "unknown"):
                 state.progress_at = at  # the last undated line may have been written just now
         elif (
-            placed.proof == "lawful" and not placed.dated and state.progress_at is not None and state.phase not in ENDED
+            placed.proof == "lawful"
+            and not placed.dated
+            and state.progress_at is not None
+            and state.launch.phase not in ENDED
         ):
             silence = self._judge.lawful_silence(self.run, placed.entry.event)
             at = self.now = max(self.now, state.progress_at + silence)
@@ -129,14 +134,15 @@ class Replay:
         self.now = max(self.now, until)
 
     def _sample(self, state: RunState) -> None:
-        if state.step_seconds is None:
+        launch = state.launch
+        if launch.step_seconds is None:
             return
-        self._seconds.add(state.step_seconds)
+        self._seconds.add(launch.step_seconds)
         rate = derived.samples_per_second(state)
         if rate is not None:
             self._samples.add(rate)
-        if state.latest.tflops is not None:
-            self._tflops.add(state.latest.tflops)
+        if launch.latest.tflops is not None:
+            self._tflops.add(launch.latest.tflops)
 
     def time_of(self, at: float) -> str | float:
         """ISO 8601 where the log prints times, else seconds since the first line."""
@@ -150,9 +156,9 @@ class Replay:
         seconds = self.now - (self.first or 0.0)
         fields: dict[str, Any] = {
             "run": state.name,
-            "state": state.phase if state.phase in ENDED else "open",
+            "state": state.launch.phase if state.launch.phase in ENDED else "open",
             "iterations": state.iterations_total,
-            "last_iteration": state.latest.iteration,
+            "last_iteration": state.launch.latest.iteration,
             "seconds": round(seconds, 3),
             "effective_training_time_ratio": _rounded(derived.effective_ratio(state)),
             "lost_iterations": state.lost_iterations_total,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from monitor.clock import Clock
 from monitor.core import Core
+from monitor.core.conversion import EARLIER
 from monitor.core.saved import Saved
 from monitor.store import Saver, Store, encode, pause_after
 
@@ -44,7 +45,7 @@ class Saving:
             counts.add("state_save_failures_total")
             return None
         self._store, self._saver = store, Saver(store, self._wake)
-        saved, problems = store.load(Saved)
+        saved, problems = store.load(Saved, EARLIER)
         for problem in problems:
             _log.warning("state %s; it is rebuilt from the logs", problem)
             counts.add("state_rebuilds_total")

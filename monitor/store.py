@@ -19,20 +19,23 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 _FORMAT = "megatron-monitor state"
-VERSION = 2
+VERSION = 3
 _NAME = "state"
 _INTERVAL = 1.0  # seconds between two saves of a small state
 _BYTES_PER_SECOND = 250e3  # to a disk that others use too
 _SHARE = 4000  # seconds between two saves for each second that one takes the loop
 _LONGEST = 60.0
 _log = logging.getLogger(__name__)
+Earlier: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+"""What makes plain values of an earlier version those of the present one."""
+_NONE: Mapping[int, Earlier] = {}
 
 
 class StateInUseError(Exception):
@@ -50,8 +53,10 @@ def encode(value: Any) -> bytes:
     return json.dumps(header).encode() + b"\n" + body
 
 
-def decode(data: bytes, kind: Any) -> Any:
-    """The value back, typed as `kind`. Raises StateUnreadableError with the reason."""
+def decode(data: bytes, kind: Any, earlier: Mapping[int, Earlier] = _NONE) -> Any:
+    """The value back, typed as `kind`. `earlier`: version -> what makes plain values of it those of the present one.
+    Raises StateUnreadableError with the reason.
+    """
     head, separator, body = data.partition(b"\n")
     try:
         header = json.loads(head)
@@ -59,13 +64,17 @@ def decode(data: bytes, kind: Any) -> Any:
         raise StateUnreadableError("its header is no JSON") from error
     if not separator or not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise StateUnreadableError("it is no state file of megatron-monitor")
-    if header.get("version") != VERSION:
-        raise StateUnreadableError(f"it is of version {header.get('version')}, this program reads {VERSION}")
+    version: int = header.get("version", 0)
+    if version != VERSION and version not in earlier:
+        raise StateUnreadableError(f"it is of version {version}, this program reads {VERSION}")
     if header.get("bytes") != len(body) or header.get("sha256") != hashlib.sha256(body).hexdigest():
         raise StateUnreadableError("its checksum does not match: it was cut or damaged")
     try:
+        if version != VERSION:
+            plain = earlier[version](msgspec.msgpack.decode(body, strict=False))
+            return msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=kind)
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, AttributeError, KeyError, TypeError) as error:
         raise StateUnreadableError(f"its contents do not fit: {error}") from error
 
 
@@ -122,12 +131,12 @@ class Store:
         while self._locks:
             os.close(self._locks.pop())
 
-    def load(self, kind: Any) -> tuple[Any | None, list[str]]:
+    def load(self, kind: Any, earlier: Mapping[int, Earlier] = _NONE) -> tuple[Any | None, list[str]]:
         """(the newest state that can be read, what was wrong with those that could not)."""
         problems: list[str] = []
         for path in (self.path, self.path.with_suffix(".previous")):
             try:
-                return decode(_read(path), kind), problems
+                return decode(_read(path), kind, earlier), problems
             except FileNotFoundError:
                 continue
             except (StateUnreadableError, OSError) as error:

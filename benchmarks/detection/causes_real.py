@@ -37,7 +37,7 @@ _RIGHT = {
 def timers_of(path: Path) -> list[Timed]:
     """The timers of a log's iteration lines whose time is known, without the first ones."""
     run, judge, reader = Judged(RunState(path.name)), Judge(Config()), SourceReader()
-    account, out = run.state.account, list[Timed]()
+    account, out = run.state.launch.account, list[Timed]()
     data = path.read_bytes()
     for entry in [*reader.feed(data), *reader.flush()]:
         before = account.last

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 
 from monitor.nodes.hostlist import compress, expand
-from monitor.nodes.record import Launch, Ledger
+from monitor.nodes.record import LaunchRecord, Ledger
 from monitor.nodes.standing import standings
 
 _LOOK = 10  # launches between two looks at the record
@@ -88,7 +88,7 @@ def play(cluster: Cluster, seed: int) -> tuple[dict[str, int], set[str], set[str
         slow = cluster.slows if bad & set(nodes) else 0.0
         seconds = 10.0 * (1 + rng.gauss(0, 0.006)) * (1 + slow)
         ledger.put(
-            Launch(
+            LaunchRecord(
                 f"run{run}", number, 1e9 + 7200.0 * number, compress(nodes), True, outcome, outcome == "finished",
                 named, 100, seconds if outcome == "finished" or rng.random() < 0.5 else None, "64",
             )

@@ -18,8 +18,5 @@ __all__ = ["CHECKS", "IGNORABLE", "RANK", "Finding", "Severity", "audit", "descr
 
 def audit(state: RunState) -> list[Finding]:
     """Everything that failed in what the log has shown so far, the worst first."""
-    # Lines of the last launch cannot be checked against the arguments of this one.
-    lines_are_of_this_launch = state.observed.attempt == state.attempt.number
-    checks = (layout, model, figures) if lines_are_of_this_launch else (layout, model)
-    found = [finding for check in checks for finding in check(state)]
+    found = [finding for check in (layout, model, figures) for finding in check(state)]
     return sorted(found, key=lambda finding: (-RANK[finding.severity], finding.check))

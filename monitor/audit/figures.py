@@ -52,7 +52,7 @@ _GIB = 2**30
 
 def figures(state: RunState) -> Iterator[Finding]:
     """What fails. Packed sequences and curricula count samples in their own ways, and are left out of that."""
-    if not state.topology.unusual:
+    if not state.launch.topology.unusual:
         yield from _samples(state)
         yield from _rate(state)
     yield from _tflops(state)
@@ -62,7 +62,7 @@ def figures(state: RunState) -> Iterator[Finding]:
 
 
 def _samples(state: RunState) -> Iterator[Finding]:
-    seen = state.observed
+    seen = state.launch.observed
     if seen.miscounted < _LINES:
         return
     steps, grown, batch = seen.miscount
@@ -75,7 +75,7 @@ def _samples(state: RunState) -> Iterator[Finding]:
 
 
 def _rate(state: RunState) -> Iterator[Finding]:
-    rates = [rate for rate in state.observed.rates if rate > 0]
+    rates = [rate for rate in state.launch.observed.rates if rate > 0]
     if len(rates) < _LINES:
         return
     low, high = min(rates), max(rates)
@@ -93,12 +93,13 @@ def _rate(state: RunState) -> Iterator[Finding]:
 
 def _coarse(state: RunState) -> float:
     """Relative error of three printed decimals: 0.005 may be 0.0045 to 0.0055."""
-    printed = state.latest.samples_per_second
+    printed = state.launch.latest.samples_per_second
     return 0.0006 / printed if printed else 0.0
 
 
 def _tflops(state: RunState) -> Iterator[Finding]:
-    topology, lines = state.topology, state.observed.tflops
+    launch = state.launch
+    topology, lines = launch.topology, launch.observed.tflops
     sparse = (topology.experts or 0) > 1 or topology.mtp_layers
     if not lines or topology.unusual or sparse or topology.other_parallelism:
         return  # the formulas do not hold, or not exactly
@@ -145,10 +146,11 @@ def _factor(
     state: RunState, name: str, factor: float, severity: Severity, cause: str, pair: tuple[float, float]
 ) -> Finding:
     """K12, with the wrong inputs that would explain the last figure."""
+    launch = state.launch
     value, printed = pair
     text = f"printed {printed:g} TFLOPs, {name} gives {value:.4g} from the arguments: {cause}"
     evidence: dict[str, object] = {"printed": printed, "recomputed": round(value, 3), "formula": name}
-    would_fit = causes.wrong_input(printed, state.topology, *state.observed.tflops[-1][1:])
+    would_fit = causes.wrong_input(printed, launch.topology, *launch.observed.tflops[-1][1:])
     if would_fit:
         evidence["would_fit"] = would_fit[:3]
     return Finding("K12", severity, text, f"{factor:.4g}", {**evidence, "ratio": round(factor, 4)})
@@ -173,8 +175,9 @@ def _unexplained(state: RunState, name: str, pairs: _Pairs) -> Iterator[Finding]
 
 def _implied(state: RunState) -> tuple[float, float] | None:
     """(parameters that the printed figure implies by 2 F P s B / (t W), parameters of the arguments)."""
-    topology = state.topology
-    printed, seconds, batch, length = state.observed.tflops[-1]
+    launch = state.launch
+    topology = launch.topology
+    printed, seconds, batch, length = launch.observed.tflops[-1]
     factor, world, counted = passes(topology), topology.world_size, parameters(topology)
     count = topology.parameters or (counted[0] if counted else None)
     if not factor or not world or not count:
@@ -183,11 +186,12 @@ def _implied(state: RunState) -> tuple[float, float] | None:
 
 
 def _peak(state: RunState) -> Iterator[Finding]:
-    printed = state.latest.tflops
-    if printed is None or state.topology.low_precision:
+    launch = state.launch
+    printed = launch.latest.tflops
+    if printed is None or launch.topology.low_precision:
         return
     peak = derived.peak_tflops(state, None)
-    name = state.topology.gpu_name or ""
+    name = launch.topology.gpu_name or ""
     if peak is None and "V100" in name:
         peak = _V100_BUG
     if peak is not None and "V100" in name:
@@ -199,11 +203,12 @@ def _peak(state: RunState) -> Iterator[Finding]:
 
 def _scaling(state: RunState) -> Iterator[Finding]:
     """Time over batch size in a pipeline: t2 / t1 = (m2 + PP - 1) / (m1 + PP - 1) for m micro batches a replica."""
-    topology = state.topology
+    launch = state.launch
+    topology = launch.topology
     micro, data, stages = topology.micro_batch_size, topology.data_parallel_size, topology.pipeline_parallel_size
     if not micro or not data or not stages or topology.uneven_pipeline or (topology.virtual_pipeline_size or 1) > 1:
         return
-    windows = [(size, window) for size, window in state.pace.windows.items() if size and len(window) >= _SAMPLES]
+    windows = [(size, window) for size, window in launch.pace.windows.items() if size and len(window) >= _SAMPLES]
     if len(windows) < 2:
         return
     (small, before), (large, after) = sorted(windows)[0], sorted(windows)[-1]
@@ -224,13 +229,14 @@ def _scaling(state: RunState) -> Iterator[Finding]:
 
 def _memory(state: RunState) -> Iterator[Finding]:
     """Ranks are numbered stage by stage: tensor ranks first, then data ranks, then stages."""
-    topology = state.topology
+    launch = state.launch
+    topology = launch.topology
     count, world = topology.pipeline_parallel_size, topology.world_size
-    if not count or count < 3 or not world or world % count or not state.memory.by_rank:
+    if not count or count < 3 or not world or world % count or not launch.memory.by_rank:
         return
     each = world // count
     most: dict[int, int] = {}
-    for rank, value in state.memory.by_rank.items():
+    for rank, value in launch.memory.by_rank.items():
         if 0 <= rank < world:
             stage = rank // each
             most[stage] = max(value, most.get(stage, 0))

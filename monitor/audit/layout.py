@@ -19,12 +19,13 @@ _BUBBLE = 0.10  # share of the time that pipeline stages may wait
 
 def layout(state: RunState) -> Iterator[Finding]:
     """What fails. Batch and ramp-up wait for DP: during the set-up only half of the sizes are known."""
-    topology = state.topology
+    launch = state.launch
+    topology = launch.topology
     for check in (_world, _nodes, _slip, _tensor, _bubble):
         yield from check(topology)
-    engine = topology.zero_stage is not None or any("deepspeed" in name.lower() for name in state.software)
+    engine = topology.zero_stage is not None or any("deepspeed" in name.lower() for name in launch.software)
     yield from _layers(topology, dialect_of(topology.dialect).even_layers and not engine)
-    if state.attempt.iterations or "data_parallel_size" in topology.told:
+    if launch.iterations or "data_parallel_size" in topology.told:
         yield from _batch(topology)
         yield from _ramp(state)
 
@@ -152,7 +153,8 @@ def _tensor(topology: Topology) -> Iterator[Finding]:
 
 
 def _ramp(state: RunState) -> Iterator[Finding]:
-    topology = state.topology
+    launch = state.launch
+    topology = launch.topology
     micro, data, end = topology.micro_batch_size, topology.data_parallel_size, topology.global_batch_size
     if topology.rampup is None or not (micro and data and end) or topology.flexible_batch or topology.other_parallelism:
         return
@@ -164,12 +166,12 @@ def _ramp(state: RunState) -> Iterator[Finding]:
         text = f"the batch size ramp-up from {start} by {increment} does not end at {end}"
         yield Finding("K21", "warning", text, "steps", evidence)
         return
-    now = state.latest.global_batch_size or 0
+    now = launch.latest.global_batch_size or 0
     wrong = [size for size in range(start, end + 1, increment) if size % (micro * data)]
     ahead = [size for size in wrong if size > now]
     if not wrong:
         return
-    stops = bool(ahead) and state.attempt.iterations > 0
+    stops = bool(ahead) and launch.iterations > 0
     size = ahead[0] if ahead else wrong[0]
     when = (size - start) * samples // (end - start)
     yield Finding(

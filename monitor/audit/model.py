@@ -51,8 +51,9 @@ def _unit(label: str) -> float:
 
 def model(state: RunState) -> Iterator[Finding]:
     """What fails of the model's size and shapes."""
-    yield from _shapes(state.topology)
-    yield from _softmax(state.topology)
+    launch = state.launch
+    yield from _shapes(launch.topology)
+    yield from _softmax(launch.topology)
     yield from _size(state)
 
 
@@ -88,7 +89,7 @@ def _softmax(topology: Topology) -> Iterator[Finding]:
 
 
 def _size(state: RunState) -> Iterator[Finding]:
-    topology = state.topology
+    topology = state.launch.topology
     if (topology.experts or 0) > 1 or topology.unusual or topology.mtp_layers:
         return
     counted = parameters(topology)
@@ -117,11 +118,12 @@ def _size(state: RunState) -> Iterator[Finding]:
 
 def _logged(state: RunState) -> float | None:
     """Parameters: the sum over ranks if all have logged theirs, else the count of the program itself."""
-    topology = state.topology
+    launch = state.launch
+    topology = launch.topology
     ranks = (topology.tensor_parallel_size or 0) * (topology.pipeline_parallel_size or 0)
-    complete = ranks and len(state.parameters_by_rank) == ranks
+    complete = ranks and len(launch.parameters_by_rank) == ranks
     if complete:
-        return float(sum(state.parameters_by_rank.values()))
+        return float(sum(launch.parameters_by_rank.values()))
     return float(topology.parameters) if topology.parameters and "parameters" in topology.told else None
 
 
@@ -132,7 +134,7 @@ def _narrow(ffn: int | None, hidden: int | None, glu: bool | None) -> str | None
 
 
 def _name(state: RunState, sizes: list[float], evidence: dict[str, object], narrow: str | None) -> Iterator[Finding]:
-    texts = [state.name, *state.topology.names]
+    texts = [state.name, *state.launch.topology.names]
     named = {} if any(_MIXTURE.search(text) for text in texts) else labels(texts)
     off = {label: min(abs(size - stated) for size in sizes) / stated for label, stated in named.items()}
     fits = any(share <= _TOLERANCE or share * named[label] <= _unit(label) for label, share in off.items())

@@ -83,7 +83,7 @@ def _question(given: dict[str, Any]) -> Question:
     row: Row | None = None
     if given["source"]:
         state, row = only_run(given["source"], None, ())
-        base, seconds, batch = state.topology, row.seconds_per_iteration, row.global_batch_size
+        base, seconds, batch = state.launch.topology, row.seconds_per_iteration, row.global_batch_size
         sequence, printed = row.sequence_length, row.tflops if row.tflops_source == "log" else None
     named = {item.name: given[item.name] for item in fields(Topology) if given.get(item.name) not in (None, False)}
     if named.keys() & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:

@@ -16,6 +16,7 @@ from rich.table import Table
 from monitor.commands.arguments import POSITIVE, config_option, configured, set_option
 from monitor.commands.reading import spooled
 from monitor.config import Config
+from monitor.core.conversion import EARLIER
 from monitor.core.saved import Saved
 from monitor.daemon import default_state_directory
 from monitor.nodes.hostlist import compress
@@ -79,7 +80,7 @@ def _of_logs(config: Config) -> Ledger:
 def _of_daemon(config: Config) -> Ledger:
     given = config.state_dir
     directory = Path(os.path.expanduser(given)) if given else default_state_directory(config.listen)
-    saved, problems = Store(directory).load(Saved)
+    saved, problems = Store(directory).load(Saved, EARLIER)
     for problem in problems:
         click.echo(problem, err=True)
     if saved is None:

@@ -125,7 +125,7 @@ class Folding:
         prompt = source.caught_up and not source.behind_bytes and now - at < _PROMPT
         alone = prompt and _steps_among(entries) == 1
         state.arrived = at if alone else None
-        before, stamped, read_at = state.progress_at, state.progress_clock, state.read_at
+        before, stamped, read_at = state.progress_at, state.launch.progress_clock, state.read_at
         self._watched.of_run(run, lambda: self._watched.judge.take(run, entries, source.name, at, source.caught_up))
         state.arrived = None
         if run.archived and source.caught_up and state.progress_at != before:

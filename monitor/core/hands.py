@@ -248,7 +248,7 @@ class Hands:
             severity=course.severity,
             time=now + offset,
             summary=_told(course),
-            iteration=run.state.latest.iteration if run is not None else None,
+            iteration=run.state.launch.latest.iteration if run is not None else None,
             phase=incident.phase if incident is not None else None,
             evidence={
                 "policy": course.policy,

@@ -212,7 +212,7 @@ class Intake:
         run = self._watched.current(source)
         if run is None:
             return
-        if run.state.live and run.state.phase not in ENDED:
+        if run.state.live and run.state.launch.phase not in ENDED:
             run.state.unreadable[source.name] = "the file was deleted"
             self._watched.runs.note_lost(run, self._watched.sources.of_run(source.run), now)
         self._watched.schedule.request(run)

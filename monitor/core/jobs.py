@@ -117,13 +117,13 @@ class Jobs:
         if not own:
             return None
         newest = max(own, key=lambda source: source.mtime)
-        logged = run.state.environment.get("SLURM_JOB_ID")
+        logged = run.state.launch.environment.get("SLURM_JOB_ID")
         return candidate(newest.path, logged, own_job, self._settings.job_from)
 
     def _is_settled(self, run: Run, asked: _Asked | None) -> bool:
         """Its launch has ended, so has its job, and whoever knows more was asked."""
         job = run.state.job
-        if run.state.phase not in ENDED or job is None or job.state not in OVER:
+        if run.state.launch.phase not in ENDED or job is None or job.state not in OVER:
             return False
         return asked is not None and not asked.account and not proofs(run.state)
 

@@ -62,9 +62,9 @@ class Judging:
     def _judge_run(self, run: Run, now: float) -> list[Transition]:
         if not self._watched.schedule.take(run, now):
             return []
-        before = run.state.hung, run.state.phase
+        before = run.state.launch.hung, run.state.launch.phase
         transitions = self._watched.judge.judge(run, now)
-        if transitions or before != (run.state.hung, run.state.phase):
+        if transitions or before != (run.state.launch.hung, run.state.launch.phase):
             run.dirty = self._watched.changed = True
         run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
         if self._nodes.record(run):

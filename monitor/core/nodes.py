@@ -13,7 +13,7 @@ from typing import Any
 from monitor.core.runs import Run
 from monitor.nodes.record import Ledger
 from monitor.nodes.standing import standings
-from monitor.run.launches import launch_of
+from monitor.run.node_record import launch_of
 
 _ROWS = 500
 _SUSPECTS = 20  # series: more nodes than that are no suspects but a cluster that is down
@@ -37,17 +37,17 @@ class Nodes:
     def record(self, run: Run) -> bool:
         """Put what is new of the run's launches into the record; False if nothing is."""
         state = run.state
-        changed = [self.ledger.put(launch) for launch in state.launches]
-        state.launches.clear()
-        attempt, failure = state.attempt, state.failure
+        changed = [self.ledger.put(record) for record in state.launch_records]
+        state.launch_records.clear()
+        launch, failure = state.launch, state.launch.failure
         known = (
-            attempt.number, state.phase, state.hung, attempt.doubtful, len(attempt.faults), len(attempt.collectives),
-            len(attempt.nodes), attempt.dumped, failure and (failure.failure, failure.node, failure.rank),
+            launch.number, launch.phase, launch.hung, launch.doubtful, len(launch.faults), len(launch.collectives),
+            len(launch.nodes), launch.dumped, failure and (failure.failure, failure.node, failure.rank),
         )  # fmt: skip
         if state.proven and known != run.recorded:
             run.recorded = known
-            launch = launch_of(state)
-            changed.append(launch is not None and self.ledger.put(launch))
+            record = launch_of(state)
+            changed.append(record is not None and self.ledger.put(record))
         self.stale = self.stale or any(changed)
         return any(changed)
 

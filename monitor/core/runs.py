@@ -26,15 +26,16 @@ _LEAST_COPIED = 600.0  # seconds of stamps in one delivery from which their pace
 
 def stamped_long_ago(state: RunState, before: float) -> bool:
     """Whether the last progress was before that instant by its own stamp: the file may be new, a copy of an old log."""
-    stamp = state.progress_clock
+    stamp = state.launch.progress_clock
     return stamp is not None and stamp + _ZONES < before + state.wall_offset
 
 
 def being_copied(state: RunState, stamp_before: float | None, seconds: float, now: float) -> bool:
     """Whether an old log grows faster than a training could write it. `seconds` since it was read before."""
-    if stamp_before is None or state.progress_clock is None or not stamped_long_ago(state, now):
+    launch = state.launch
+    if stamp_before is None or launch.progress_clock is None or not stamped_long_ago(state, now):
         return False
-    return state.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
+    return launch.progress_clock - stamp_before > max(_LEAST_COPIED, _COPYING * seconds)
 
 
 @dataclass(slots=True)
@@ -115,7 +116,8 @@ class Runs:
         dead = [
             (bool(run.book.open), run.state.progress_at or 0.0, name)  # what is still told of it goes last
             for name, run in self.by_name.items()
-            if (run.archived or not busy(run.log)) and (run.failed or not run.state.live or run.state.phase in ENDED)
+            if (run.archived or not busy(run.log))
+            and (run.failed or not run.state.live or run.state.launch.phase in ENDED)
         ]
         if not dead:
             return None
@@ -128,7 +130,7 @@ class Runs:
         silent = [
             (run.state.progress_at or 0.0, name)
             for name, run in self.by_name.items()
-            if not busy(run.log) and (run.state.hung or run.state.lost)
+            if not busy(run.log) and (run.state.launch.hung or run.state.lost)
         ]
         return self.by_name[min(silent)[1]] if silent else None
 
@@ -141,7 +143,7 @@ class Runs:
         """Whether the run ended, or was archived, longer ago than the retention."""
         if run.archived and run.book.open:
             return False
-        over = run.failed or run.archived or run.state.phase in ENDED
+        over = run.failed or run.archived or run.state.launch.phase in ENDED
         return bool(over) and now - run.state.read_at > self._config.run_retention
 
     def drop_expired(self, run: Run, now: float) -> bool:
@@ -161,11 +163,11 @@ class Runs:
         if new and _just_died(run, now):
             run.archived, state.live = False, True
         elif state.progress_at is None:
-            run.archived = run.archived or (state.proven and state.phase in ENDED)
+            run.archived = run.archived or (state.proven and state.launch.phase in ENDED)
         else:
             allowed = hang.budget(state, self._config.detectors.hang).seconds
             stale = now - state.progress_at > allowed or stamped_long_ago(state, now - allowed)
-            run.archived = stale or state.phase in ENDED
+            run.archived = stale or state.launch.phase in ENDED
             state.live = not run.archived
 
     def archive_stale(self, run: Run | None, now: float) -> None:
@@ -207,7 +209,7 @@ def not_listened(state: RunState, seconds: float, now: float) -> None:
 def _just_died(run: Run, now: float) -> bool:
     """Unless its own clock says that it was long ago: then an old log was copied."""
     state = run.state
-    if state.phase != "crashed" or state.failure is None or now - state.failure.at > _NEWS:
+    if state.launch.phase != "crashed" or state.launch.failure is None or now - state.launch.failure.at > _NEWS:
         return False
-    told, died = state.log_clock_last, state.unix(state.failure.at)
+    told, died = state.log_clock_last, state.unix(state.launch.failure.at)
     return told is None or died is None or abs(died - told) < _ZONES

@@ -54,4 +54,6 @@ class Schedule:
         """It only trains, or is archived: time alone changes nothing yet. A replay does not judge it at all then."""
         if run.book.open or run.book.pending or any(kind.kept_back for kind in run.book.messages.values()):
             return False
-        return run.archived or (run.state.live and run.state.phase != "exiting" and now < self._judge.calm_until(run))
+        return run.archived or (
+            run.state.live and run.state.launch.phase != "exiting" and now < self._judge.calm_until(run)
+        )

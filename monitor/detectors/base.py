@@ -93,11 +93,12 @@ def unless_standing(state: RunState, name: str, attempt: int, *, found: bool, ou
     """The verdict on what was found in the lines of launch `attempt`, where it is over or nobody can see it now; None
     where it stands. `outlives`: it stands although the launch has ended; else what stood then stays as it is.
     """
+    launch = state.launch
     if state.lost:
         return Verdict(name, "unknown")
-    if not found or attempt != state.attempt.number:
+    if not found or attempt != launch.number:
         return Verdict(name)
-    return Verdict(name, "unknown") if state.phase in ENDED and not outlives else None
+    return Verdict(name, "unknown") if launch.phase in ENDED and not outlives else None
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
@@ -120,13 +121,14 @@ def percent(log_ratio: float) -> str:
 
 def rollback(state: RunState, onset: int, samples_before: int | None, checkpoint: int | None) -> dict[str, Any]:
     """What a person who goes back needs: the last checkpoint before the onset, the samples to skip."""
+    launch = state.launch
     facts: dict[str, Any] = {}
     if checkpoint is not None and checkpoint <= onset:
         facts["rollback_iteration"] = checkpoint
     if samples_before is not None:
         facts["samples_from"] = samples_before
-        if state.latest.consumed_samples is not None:
-            facts["samples_to"] = state.latest.consumed_samples
+        if launch.latest.consumed_samples is not None:
+            facts["samples_to"] = launch.latest.consumed_samples
     return facts
 
 
@@ -157,6 +159,6 @@ def missing_evidence(state: RunState) -> dict[str, Any]:
         "ranks_waiting": found.waiting,
         "missing": found.sentence(nodes),
         "missing_proof": found.proof,
-        "missing_stacks": {str(rank): stack for rank, stack in state.attempt.dumped_stacks.items()},
+        "missing_stacks": {str(rank): stack for rank, stack in state.launch.dumped_stacks.items()},
     }
     return {name: value for name, value in facts.items() if value}

@@ -77,11 +77,10 @@ class Memory(Struct):
 
 def on_event(state: RunState, memory: Memory, event: Event, _settings: CheckpointFailedSettings) -> bool:
     """Saves begin, are handed over, end, or meet an exception."""
+    launch = state.launch
     if isinstance(event, CheckpointSaveStarted):
-        if not any(
-            save.iteration == event.iteration and save.attempt == state.attempt.number for save in memory.pending
-        ):
-            memory.pending.append(Save(event.iteration, state.attempt.number))
+        if not any(save.iteration == event.iteration and save.attempt == launch.number for save in memory.pending):
+            memory.pending.append(Save(event.iteration, launch.number))
             del memory.pending[:-_PENDING]
         return False
     if isinstance(event, CheckpointSaveScheduled):
@@ -100,7 +99,7 @@ def on_event(state: RunState, memory: Memory, event: Event, _settings: Checkpoin
         if event.consequence or not event.fatal or event.failure not in _OF_THE_SAVE:
             return False  # the run ends, the save with it: `check` sees that
         message = event.message
-    elif isinstance(event, TracebackSeen) and state.failure is not None:  # a bystander's leaves no record
+    elif isinstance(event, TracebackSeen) and launch.failure is not None:  # a bystander's leaves no record
         message = f"{event.exception}: {event.message}" if event.message else event.exception
     else:
         return False
@@ -122,7 +121,7 @@ def _completed(state: RunState, memory: Memory, iteration: int | None) -> bool:
             memory.longest_async = max(save.lines, memory.longest_async or 0)
     memory.completed += 1
     memory.file_open = False
-    done = iteration if iteration is not None else state.checkpoints.last_iteration
+    done = iteration if iteration is not None else state.past.checkpoints.last_iteration
     mended = memory.failed is not None and (done is None or done >= memory.failed)
     if mended:
         memory.failed, memory.failed_at, memory.reason, memory.in_a_row, memory.exception = None, None, "", 0, False
@@ -132,11 +131,11 @@ def _completed(state: RunState, memory: Memory, iteration: int | None) -> bool:
 
 def _loop_done(state: RunState, memory: Memory) -> bool:
     """The save that held the loop up has ended with it."""
-    others = [save for save in memory.pending if save.scheduled or save.attempt != state.attempt.number]
+    others = [save for save in memory.pending if save.scheduled or save.attempt != state.launch.number]
     if len(others) == len(memory.pending):
         return False
     memory.pending = others
-    return _completed(state, memory, state.checkpoints.last_iteration)
+    return _completed(state, memory, state.past.checkpoints.last_iteration)
 
 
 def _broken(state: RunState, memory: Memory, message: str, disk: bool) -> bool:
@@ -149,7 +148,7 @@ def _broken(state: RunState, memory: Memory, message: str, disk: bool) -> bool:
     save = held or (memory.pending[-1] if memory.pending else None)
     if save is not None:
         memory.pending.remove(save)
-    iteration = save.iteration if save is not None else state.latest.iteration
+    iteration = save.iteration if save is not None else state.launch.latest.iteration
     _fail(memory, iteration, message.strip()[:300], state.updated_at)
     memory.exception = True
     return True
@@ -177,7 +176,7 @@ def _wait(state: RunState, memory: Memory, step: Step, settings: CheckpointFaile
     changed = False
     seconds = (step.printed_seconds or 0.0) * step.interval
     for save in list(memory.pending):
-        if save.attempt != state.attempt.number:
+        if save.attempt != state.launch.number:
             memory.pending.remove(save)
             _fail(memory, save.iteration, "the launch ended while it was being saved: it may be partial", step.at)
             changed = True
@@ -201,22 +200,23 @@ def _lines_allowed(state: RunState, memory: Memory, save: Save, settings: Checkp
     if save.scheduled:
         known = memory.longest_async
         return math.inf if known is None else settings.asynchronous_factor * max(known, settings.iterations)
-    reports = memory.completed > 0 or dialect_of(state.dialect).reports_saves
+    reports = memory.completed > 0 or dialect_of(state.launch.dialect).reports_saves
     return settings.iterations if reports else math.inf
 
 
 def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFailedSettings) -> Verdict:
     """Fires until a later save completes. An end inside a save is seen as soon as the run is known to have ended."""
+    launch = state.launch
     failed, reason, in_a_row = memory.failed, memory.reason, memory.in_a_row
-    if state.phase in ENDED and failed is None:
-        open_saves = [save for save in memory.pending if save.attempt == state.attempt.number]
-        if state.phase == "crashed" and open_saves and not all(_late(save, memory) for save in open_saves):
+    if launch.phase in ENDED and failed is None:
+        open_saves = [save for save in memory.pending if save.attempt == launch.number]
+        if launch.phase == "crashed" and open_saves and not all(_late(save, memory) for save in open_saves):
             failed, reason, in_a_row = open_saves[-1].iteration or 0, "the run ended inside: it may be partial", 1
     if failed is None:
         return Verdict(_NAME)
-    complete = state.checkpoints.last_iteration
+    complete = state.past.checkpoints.last_iteration
     severity: Severity = "critical" if memory.exception or in_a_row > 1 else "warning"
-    risk = f", {state.seconds_since_checkpoint:.0f} s of training at risk" if state.seconds_since_checkpoint else ""
+    risk = f", {launch.seconds_since_checkpoint:.0f} s of training at risk" if launch.seconds_since_checkpoint else ""
     last = f"the last complete one is iteration {complete}" if complete is not None else "none was completed before"
     return Verdict(
         _NAME,
@@ -230,7 +230,7 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
             "reason": reason,
             "failed_in_a_row": in_a_row,
             "last_complete_iteration": complete,
-            "at_risk_seconds": round(state.seconds_since_checkpoint, 1),
+            "at_risk_seconds": round(launch.seconds_since_checkpoint, 1),
         },
     )
 

@@ -67,39 +67,40 @@ class Memory(Struct):
 
 def on_event(state: RunState, memory: Memory, event: CheckpointSaved, _settings: CheckpointOverdueSettings) -> bool:
     """A save has completed."""
+    launch = state.launch
     iteration = event.iteration
     if iteration is None:
-        iteration = state.checkpoints.last_iteration
+        iteration = state.past.checkpoints.last_iteration
     if iteration is None or iteration == memory.last:
         return False
-    if memory.saves and memory.last is not None and memory.attempt == state.attempt.number and iteration > memory.last:
+    if memory.saves and memory.last is not None and memory.attempt == launch.number and iteration > memory.last:
         memory.spans.append(iteration - memory.last)
         memory.span_seconds.append(memory.seconds)
         del memory.spans[:-_KEPT], memory.span_seconds[:-_KEPT]
-    memory.last, memory.seconds, memory.attempt = iteration, 0.0, state.attempt.number
+    memory.last, memory.seconds, memory.attempt = iteration, 0.0, launch.number
     memory.saves += 1
-    memory.quiet_until = iteration + (state.topology.save_interval or _usual(memory) or 0)
+    memory.quiet_until = iteration + (launch.topology.save_interval or _usual(memory) or 0)
     was, memory.over = memory.over, False
     return was
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: CheckpointOverdueSettings) -> bool:
     """Count; True where the line is crossed."""
-    changed, top = False, state.topology
+    changed, top = False, state.launch.topology
     for step in steps:
         if not step.counted:
             continue
         iteration, interval = step.iteration, step.interval
-        if memory.last is None or memory.attempt != state.attempt.number:
+        if memory.last is None or memory.attempt != state.launch.number:
             # a launch begins at a checkpoint: its clock begins anew, its first span is no example
             if memory.last is None or not 0 <= iteration - memory.last <= interval:
                 memory.last = iteration
-            memory.attempt, memory.seconds = state.attempt.number, 0.0
-            memory.quiet_until = memory.last + (state.topology.save_interval or 0)
+            memory.attempt, memory.seconds = state.launch.number, 0.0
+            memory.quiet_until = memory.last + (state.launch.topology.save_interval or 0)
         memory.seconds += (step.printed_seconds or 0.0) * interval
         if iteration < memory.quiet_until:
             continue
-        known = (interval, memory.saves, top.save_interval, top.saves, state.dialect)
+        known = (interval, memory.saves, top.save_interval, top.saves, state.launch.dialect)
         if known != memory.limit_known:
             memory.limit_known, memory.limit = known, _limit(state, memory, interval, settings)
         over = memory.limit is not None and _passed(memory.limit, memory, iteration)
@@ -110,9 +111,10 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
 
 def _limit(state: RunState, memory: Memory, line: int, settings: CheckpointOverdueSettings) -> Limit | None:
     """The limit of this run, with `line` iterations a line, if anything lets one expect it to save."""
-    planned = state.topology.save_interval
+    launch = state.launch
+    planned = launch.topology.save_interval
     if not memory.saves:
-        if not planned or not state.topology.saves or not dialect_of(state.dialect).reports_saves:
+        if not planned or not launch.topology.saves or not dialect_of(launch.dialect).reports_saves:
             return None
         return Limit(False, f"the arguments say every {planned} iterations", settings.never_factor * planned + line)
     usual = _usual(memory)
@@ -144,10 +146,11 @@ def _usual(memory: Memory) -> int | None:
 
 def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOverdueSettings) -> Verdict:
     """Fires until the next save completes."""
-    if state.phase == "saving":
+    launch = state.launch
+    if launch.phase == "saving":
         return Verdict(_NAME, "unknown")  # perhaps it ends now
-    limit, iteration = _limit(state, memory, state.log_interval or 1, settings), state.latest.iteration
-    if limit is None or memory.last is None or iteration is None or state.phase in ENDED:
+    limit, iteration = _limit(state, memory, launch.log_interval or 1, settings), launch.latest.iteration
+    if limit is None or memory.last is None or iteration is None or launch.phase in ENDED:
         return Verdict(_NAME)
     if not _passed(limit, memory, iteration):
         return Verdict(_NAME)

@@ -64,28 +64,30 @@ class Memory(Struct):
 
 def on_event(state: RunState, memory: Memory, event: Event, settings: ConfigurationSettings) -> bool:
     """More is known. Arguments are judged at once: a wrong one may end the run before its first step."""
+    launch = state.launch
     plain = zlib.crc32(repr(structs.replace(event, node=None, logged_at=None)).encode())
-    if plain in memory.known and memory.attempt == state.attempt.number:
+    if plain in memory.known and memory.attempt == launch.number:
         return False  # programs print some settings again and again
     memory.known = [*memory.known[-_KNOWN:], plain]
     memory.stale = True
-    ready = state.attempt.iterations == 0 and "arguments" in state.attempt.boundaries
+    ready = launch.iterations == 0 and "arguments" in launch.boundaries
     return ready and isinstance(event, _AT_ONCE) and _audit(state, memory, settings)
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: ConfigurationSettings) -> bool:
     """Judge again at the third step, and then at twice as many each time; of many steps once, after the last one."""
-    if state.attempt.number == memory.attempt and state.iterations_total < memory.next_step and not memory.stale:
+    launch = state.launch
+    if launch.number == memory.attempt and state.iterations_total < memory.next_step and not memory.stale:
         return False
     if not any(step.counted for step in steps):
         return False
-    if state.attempt.number != memory.attempt:
-        memory.attempt, memory.next_step = state.attempt.number, state.iterations_total + _FIRST - 1
+    if launch.number != memory.attempt:
+        memory.attempt, memory.next_step = launch.number, state.iterations_total + _FIRST - 1
     if state.iterations_total < memory.next_step:
-        if not memory.stale or state.attempt.iterations < 1:
+        if not memory.stale or launch.iterations < 1:
             return False
     else:
-        memory.next_step = state.iterations_total + min(max(state.attempt.iterations, 1), _MOST)
+        memory.next_step = state.iterations_total + min(max(launch.iterations, 1), _MOST)
     return _audit(state, memory, settings)
 
 
@@ -111,10 +113,11 @@ def _audit(state: RunState, memory: Memory, settings: ConfigurationSettings) -> 
 
 def check(state: RunState, memory: Memory, _now: float, settings: ConfigurationSettings) -> Verdict:
     """Fires while an audit finds anything; quiet while it is nothing worse than worth knowing."""
+    launch = state.launch
     findings = [Finding(**found) for found in memory.findings if found["check"] not in settings.ignore]
     if not findings:
         return Verdict(_NAME)
-    if state.phase == "finished":
+    if launch.phase == "finished":
         return Verdict(_NAME, "unknown")  # the findings stay, and are not notified again
     worst: Severity = findings[0].severity
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
@@ -123,7 +126,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: ConfigurationS
         "firing",
         severity=worst,
         summary=f"{findings[0].check}: {findings[0].message}{more}",
-        onset_iteration=state.attempt.first_iteration,
+        onset_iteration=launch.first_iteration,
         since=memory.news_at,
         evidence={"findings": [_shown(finding) for finding in findings]},
         quiet=worst == "info",

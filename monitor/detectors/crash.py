@@ -15,10 +15,10 @@ from typing import Any
 from msgspec import Struct
 
 from monitor.detectors.base import Detector, Severity, Verdict, duration, missing_evidence
-from monitor.run.attempts import PLANNED
 from monitor.run.derived import at_risk_seconds
 from monitor.run.ends import may_be_optional
 from monitor.run.job import evidence as job_evidence
+from monitor.run.launches import PLANNED
 from monitor.run.nodes import blamed
 from monitor.run.records import AttemptEnd, FailureRecord
 from monitor.run.state import RunState
@@ -73,18 +73,20 @@ class CrashSettings(Struct, frozen=True):
 
 def ended_by(state: RunState) -> FailureRecord | None:
     """The failure that has ended the present launch."""
-    return state.failure if state.phase == "crashed" else None
+    launch = state.launch
+    return launch.failure if launch.phase == "crashed" else None
 
 
 def due(state: RunState, settings: CrashSettings) -> float | None:
     """When the cause is believed; None where nothing has failed."""
-    at = state.attempt.first_failure_at
+    launch = state.launch
+    at = launch.first_failure_at
     if ended_by(state) is None or at is None:
         return None
-    if not state.attempt.doubtful:
-        proved = state.attempt.proved_at
+    if not launch.doubtful:
+        proved = launch.proved_at
         return at + settings.wait if proved is None else max(at + settings.wait, proved + _PROVED)
-    least, failure, iterations = settings.wait, state.failure, state.attempt.iterations
+    least, failure, iterations = settings.wait, launch.failure, launch.iterations
     if failure is not None and failure.failure == "python_exception" and not iterations:
         least = settings.failed_import if may_be_optional(failure, iterations) else settings.starting
     return at + max(least, min(settings.caught_maximum, settings.caught_iterations * _expected(state)))
@@ -92,26 +94,28 @@ def due(state: RunState, settings: CrashSettings) -> float | None:
 
 def _expected(state: RunState) -> float:
     """Seconds between two signs of progress where the failure came, as far as the run has shown them."""
-    expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
+    launch = state.launch
+    expected = (launch.pace.predicted() or 0.0) * (launch.log_interval or 1)
     before = state.phase_history[-2][1] if len(state.phase_history) > 1 else None
-    gaps = state.gaps.get(before) if before in ("evaluating", "saving") else None
+    gaps = state.past.gaps.get(before) if before in ("evaluating", "saving") else None
     return max(expected, (gaps.longest or 0.0) if gaps else 0.0)
 
 
 def next_change(state: RunState, now: float, settings: CrashSettings) -> float | None:
     """When the cause is believed."""
-    failed = state.attempt.job_failed_at
+    failed = state.launch.job_failed_at
     at = due(state, settings) if failed is None else failed + _PROVED
     return at if at is not None and at > now else None
 
 
 def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSettings) -> Verdict:
     """Firing once the cause is known, until another launch begins: one that begins sooner is no reason for silence."""
+    launch = state.launch
     failure, at = ended_by(state), due(state, settings)
     if not state.live:
         return Verdict(_NAME)
-    if state.attempt.job_failed_at is not None and state.phase == "finished":
-        return _after_the_end(state, state.attempt.job_failed_at)
+    if launch.job_failed_at is not None and launch.phase == "finished":
+        return _after_the_end(state, launch.job_failed_at)
     if (end := _untold(state, memory)) is not None:
         memory.told = end.number
         return _replaced(end)
@@ -119,14 +123,14 @@ def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSetti
         return Verdict(_NAME)
     if at is not None and now < at:
         return Verdict(_NAME, "unknown")
-    memory.told = state.attempt.number
+    memory.told = launch.number
     return Verdict(
         _NAME,
         "firing",
-        severity=_severity(failure.failure, done=state.attempt.done_at is not None),
+        severity=_severity(failure.failure, done=launch.done_at is not None),
         summary=_summary(state, failure),
-        onset_iteration=state.latest.iteration,
-        since=state.attempt.first_failure_at,  # a better cause that is found later is not another crash
+        onset_iteration=launch.latest.iteration,
+        since=launch.first_failure_at,  # a better cause that is found later is not another crash
         evidence=_evidence(state, failure),
     )
 
@@ -136,7 +140,7 @@ def _untold(state: RunState, memory: CrashMemory) -> AttemptEnd | None:
     end = state.ends[-1] if state.ends else None
     if end is None or not (end.crashed and end.watched) or end.number <= memory.told:
         return None
-    return end if end.number == state.attempt.number - 1 else None
+    return end if end.number == state.launch.number - 1 else None
 
 
 def _replaced(end: AttemptEnd) -> Verdict:
@@ -165,14 +169,15 @@ def _replaced(end: AttemptEnd) -> Verdict:
 
 def _after_the_end(state: RunState, at: float) -> Verdict:
     """The training was done; the job it ran in was not."""
-    failure = state.failure
+    launch = state.launch
+    failure = launch.failure
     message = failure.message[:200] if failure else "its exit code says so"
     return Verdict(
         _NAME,
         "firing",
         severity="warning",
-        summary=f"the training was done after iteration {state.latest.iteration}, then its job failed: {message}",
-        onset_iteration=state.latest.iteration,
+        summary=f"the training was done after iteration {launch.latest.iteration}, then its job failed: {message}",
+        onset_iteration=launch.latest.iteration,
         since=at,
         evidence={"failure": failure.failure, "message": failure.message, "line": failure.line} if failure else {},
     )
@@ -184,11 +189,12 @@ def _severity(failure: str, *, done: bool) -> Severity:
 
 
 def _summary(state: RunState, failure: FailureRecord) -> str:
-    iteration = state.latest.iteration
+    launch = state.launch
+    iteration = launch.latest.iteration
     where = f" after iteration {iteration}" if iteration is not None else " before the first iteration"
     place = f" on rank {failure.rank}" if failure.rank is not None else ""
     place += f" on {failure.node}" if failure.node else ""
-    ranks = len(state.watchdog_ranks)
+    ranks = len(launch.watchdog_ranks)
     many = f" ({ranks} ranks' watchdogs gave up)" if failure.failure == "nccl" and ranks > 1 else ""
     risk = at_risk_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
@@ -203,6 +209,7 @@ def _summary(state: RunState, failure: FailureRecord) -> str:
 
 
 def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
+    launch = state.launch
     fields = {
         "failure": failure.failure,
         "message": failure.message,
@@ -211,13 +218,13 @@ def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
         "node": failure.node,
         "exit_code": failure.exit_code,
         "logged_at": failure.logged_at,
-        "watchdog_ranks": state.watchdog_ranks[:64] or None,
-        "watchdog_nodes": state.watchdog_nodes[:64] or None,
-        "last_checkpoint_iteration": state.checkpoints.last_iteration,
+        "watchdog_ranks": launch.watchdog_ranks[:64] or None,
+        "watchdog_nodes": launch.watchdog_nodes[:64] or None,
+        "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
         "lost_seconds": at_risk_seconds(state),
-        "last_line": state.last_line or None,
+        "last_line": launch.last_line or None,
         "nodes": blamed(state) or None,
-        "ranks": [failure.rank] if failure.rank is not None and not state.watchdog_ranks else None,
+        "ranks": [failure.rank] if failure.rank is not None and not launch.watchdog_ranks else None,
         **missing_evidence(state),
         **job_evidence(state),
     }

@@ -30,10 +30,11 @@ class CrashLoopSettings(Struct, frozen=True):
 
 def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettings) -> Verdict:
     """Firing while the last launches died in a row; resolved when one saves a checkpoint or gets further."""
-    if not state.live or state.phase == "finished":
+    launch = state.launch
+    if not state.live or launch.phase == "finished":
         return Verdict(_NAME)
     ends = list(state.ends)
-    if state.phase == "crashed" and state.failure is not None and not state.attempt.doubtful:
+    if launch.phase == "crashed" and launch.failure is not None and not launch.doubtful:
         ends.append(_present(state))
     elif _got_further(state):
         return Verdict(_NAME)
@@ -71,13 +72,14 @@ def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettin
 
 
 def _present(state: RunState) -> AttemptEnd:
-    failure = state.failure
+    launch = state.launch
+    failure = launch.failure
     assert failure is not None
     named = suspects(state)
     return AttemptEnd(
-        number=state.attempt.number, failure=failure.failure, message=failure.message, at=failure.at,
-        started_at=state.attempt.started_at, iterations=state.attempt.iterations,
-        last_iteration=state.attempt.last_iteration, checkpoint=state.checkpoints.last_iteration,
+        number=launch.number, failure=failure.failure, message=failure.message, at=failure.at,
+        started_at=launch.started_at, iterations=launch.iterations,
+        last_iteration=launch.last_iteration, checkpoint=state.past.checkpoints.last_iteration,
         planned=False, nodes=named or nodes_of(state), culprit=bool(named),
     )  # fmt: skip
 
@@ -103,8 +105,8 @@ def _got_further(state: RunState) -> bool:
         return True
     last = state.ends[-1]
     reached = max((end.last_iteration or 0) for end in state.ends[-3:])
-    saved = state.checkpoints.last_iteration != last.checkpoint
-    return saved or (state.attempt.last_iteration or 0) > reached
+    saved = state.past.checkpoints.last_iteration != last.checkpoint
+    return saved or (state.launch.last_iteration or 0) > reached
 
 
 DETECTOR = Detector(

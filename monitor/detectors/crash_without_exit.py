@@ -31,12 +31,13 @@ class CrashWithoutExitSettings(Struct, frozen=True):
 
 def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
     """When the silence after the fatal line is over; None if an end was seen or there was no fatal line."""
-    failure, attempt = state.failure, state.attempt
+    launch = state.launch
+    failure, attempt = launch.failure, launch
     seen = attempt.processes_ended or attempt.processes_terminated or attempt.alone
-    if state.phase != "crashed" or failure is None or seen or attempt.doubtful:  # nobody knows yet that it was fatal
+    if launch.phase != "crashed" or failure is None or seen or attempt.doubtful:  # nobody knows yet that it was fatal
         return None
     last = max(failure.at, attempt.first_failure_at or failure.at)
-    wait = settings.iterations * (state.pace.baseline or 0.0) * (state.log_interval or 1)
+    wait = settings.iterations * (launch.pace.baseline or 0.0) * (launch.log_interval or 1)
     return last + min(settings.maximum, max(settings.minimum, wait))
 
 
@@ -48,10 +49,11 @@ def next_change(state: RunState, now: float, settings: CrashWithoutExitSettings)
 
 def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExitSettings) -> Verdict:
     """Firing until an end is seen, or the run goes on."""
+    launch = state.launch
     due = _due(state, settings)
-    if due is None or not state.live or now < due or state.failure is None:
+    if due is None or not state.live or now < due or launch.failure is None:
         return Verdict(_NAME)
-    failure = state.failure
+    failure = launch.failure
     nodes = suspects(state)[:8]
     shown = f" (suspect: {', '.join(nodes)})" if nodes else ""
     return Verdict(
@@ -60,7 +62,7 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
         severity="critical",
         summary=f"{failure.failure} {now - failure.at:.0f} s ago, and no process was seen to end{shown}: the job "
         "may still hold its nodes; look with squeue, cancel it, and start it with srun --kill-on-bad-exit=1",
-        onset_iteration=state.latest.iteration,
+        onset_iteration=launch.latest.iteration,
         since=failure.at,
         evidence={
             "failure": failure.failure,

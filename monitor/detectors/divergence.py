@@ -68,7 +68,7 @@ class Memory(Struct):
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: DivergenceSettings) -> bool:
     """Collect the losses of the step source in blocks; every node of HF Trainer or an engine may print the same one."""
-    lines, changed, infinite = state.driver == "iteration", False, math.inf
+    lines, changed, infinite = state.launch.driver == "iteration", False, math.inf
     current, size = memory.current, settings.block
     for step in steps:
         loss = step.loss
@@ -79,10 +79,10 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Div
             if not step.reported or loss is None or (step.iteration, loss) == memory.seen:
                 continue
             memory.seen = (step.iteration, loss)
-        if memory.attempt != state.attempt.number:
+        if memory.attempt != state.launch.number:
             # what the new launch computes again is forgotten; the block that was being filled was of the old one
             changed = changed or memory.rise is not None
-            memory.attempt, memory.current, memory.rise = state.attempt.number, [], None
+            memory.attempt, memory.current, memory.rise = state.launch.number, [], None
             memory.blocks = [block for block in memory.blocks if block[0] < step.iteration]
             current = memory.current
         if loss is None or not 0 < loss < infinite:
@@ -92,7 +92,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Div
             level = math.log(median_high(current))
             memory.noises = [*memory.noises[1 - settings.blocks :], _line_noise(current)]
             current.clear()
-            memory.blocks.append((step.iteration, level, step.samples, state.checkpoints.last_iteration))
+            memory.blocks.append((step.iteration, level, step.samples, state.past.checkpoints.last_iteration))
             del memory.blocks[: -settings.blocks]
             changed = _judge(memory, step.at, settings) or changed
     return changed

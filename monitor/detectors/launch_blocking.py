@@ -57,23 +57,24 @@ def is_on(value: str | None) -> bool | None:
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], _settings: LaunchBlockingSettings) -> bool:
     """True when the launch has just shown its level: then there is something to compare."""
-    if memory.attempt == state.attempt.number or not steps[-1].counted:
+    if memory.attempt == state.launch.number or not steps[-1].counted:
         return False  # this launch has been compared
     segments = recall(state, slowdown.NAME, slowdown.Memory).segments
-    if not segments or segments[-1].attempt != state.attempt.number:
+    if not segments or segments[-1].attempt != state.launch.number:
         return False
-    memory.attempt, memory.at = state.attempt.number, steps[-1].at
-    row = expected_seconds(state.topology, derived.batch_size(state), derived.sequence_length(state))
+    memory.attempt, memory.at = state.launch.number, steps[-1].at
+    row = expected_seconds(state.launch.topology, derived.batch_size(state), derived.sequence_length(state))
     memory.reference, memory.gpu = (row.seconds, row.gpu) if row else (None, "")
     return True
 
 
 def check(state: RunState, memory: Memory, _now: float, settings: LaunchBlockingSettings) -> Verdict:
     """Compare the present launch with those of the other setting, and with the same configuration elsewhere."""
-    if memory.attempt != state.attempt.number:
+    launch = state.launch
+    if memory.attempt != launch.number:
         return Verdict(_NAME, "unknown")
     segments = recall(state, slowdown.NAME, slowdown.Memory).segments
-    here = next((segment for segment in reversed(segments) if segment.attempt == state.attempt.number), None)
+    here = next((segment for segment in reversed(segments) if segment.attempt == launch.number), None)
     if here is None:
         return Verdict(_NAME, "unknown")
     setting = is_on(here.launch_blocking)
@@ -90,10 +91,10 @@ def _compared(
 ) -> Verdict:  # fmt: skip
     blocking, free = (here, other) if on else (other, here)
     cost = math.expm1(blocking.level - free.level)
-    world = state.topology.world_size
+    world = state.launch.topology.world_size
     found = None
     if blocking.profile is not None and free.profile is not None:
-        found = attribute(free.profile, blocking.profile, state.topology.pipeline_parallel_size)
+        found = attribute(free.profile, blocking.profile, state.launch.topology.pipeline_parallel_size)
     if on and cost < settings.cost:
         return Verdict(_NAME)
     if on:

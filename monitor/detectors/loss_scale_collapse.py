@@ -70,8 +70,9 @@ class Memory(Struct):
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossScaleCollapseSettings) -> bool:
     """See the scale of each step."""
-    _begin(memory, state.attempt.number)
-    lines, first, changed = state.driver == "iteration", state.attempt.first_iteration, False
+    launch = state.launch
+    _begin(memory, launch.number)
+    lines, first, changed = launch.driver == "iteration", launch.first_iteration, False
     low, block = math.log2(2 * settings.minimum), settings.block
     scale_before, level = 0.0, 0.0
     for step in steps:
@@ -114,9 +115,9 @@ def on_event(
     state: RunState, memory: Memory, event: OverflowSkipped | LossScaleExhausted, settings: LossScaleCollapseSettings
 ) -> bool:
     """See each overflow when it is reported, before the step's own line."""
-    _begin(memory, state.attempt.number)
-    iteration = state.latest.iteration or 0
-    at = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
+    _begin(memory, state.launch.number)
+    iteration = state.launch.latest.iteration or 0
+    at = state.launch.last_iteration_at if state.launch.last_iteration_at is not None else state.updated_at
     if isinstance(event, LossScaleExhausted):
         return _open(memory, at, "exhausted", iteration)
     if not event.loss_scale or not event.new_loss_scale:
@@ -127,11 +128,11 @@ def on_event(
     memory.pair = pair
     fall = math.log2(event.loss_scale) - math.log2(event.new_loss_scale)
     memory.counted += max(0.0, fall)
-    attempt = state.attempt
-    first_line = attempt.first_iteration == attempt.last_iteration
-    if memory.search.going_on(attempt.iterations, first_line, True) or fall <= 0:
+    launch = state.launch
+    first_line = launch.first_iteration == launch.last_iteration
+    if memory.search.going_on(launch.iterations, first_line, True) or fall <= 0:
         return False
-    return _fallen(memory, at, iteration, state.log_interval or 1, fall, settings)
+    return _fallen(memory, at, iteration, launch.log_interval or 1, fall, settings)
 
 
 def _begin(memory: Memory, attempt: int) -> None:
@@ -221,7 +222,7 @@ def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleColl
     )
     if verdict is not None:
         return verdict
-    scale = state.latest.loss_scale or 0.0
+    scale = state.launch.latest.loss_scale or 0.0
     before = 2.0**memory.before if memory.before else None
     was = f" from {before:.0f}" if before is not None and before > scale else ""
     severity: Severity = "critical" if memory.reason in ("minimum", "exhausted") else "warning"
@@ -243,8 +244,8 @@ def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleColl
     }
     if before is not None:
         evidence["loss_scale_before"] = before
-    if state.checkpoints.last_iteration is not None:
-        evidence["last_checkpoint_iteration"] = state.checkpoints.last_iteration
+    if state.past.checkpoints.last_iteration is not None:
+        evidence["last_checkpoint_iteration"] = state.past.checkpoints.last_iteration
     return Verdict(
         _NAME,
         "firing",

@@ -73,11 +73,12 @@ def on_event(
     state: RunState, memory: Memory, event: MemoryReported | FailureSeen, _settings: MemoryPressureSettings
 ) -> bool:
     """A report came; its figures are in the state, largest over the ranks."""
+    launch = state.launch
     if isinstance(event, FailureSeen):
         memory.device_bytes = event.device_bytes or memory.device_bytes
         return False
-    _begin(memory, state.attempt.number)
-    reported = state.memory
+    _begin(memory, launch.number)
+    reported = launch.memory
     memory.used = reported.allocated or reported.reserved or reported.max_allocated or reported.max_reserved
     memory.peak, memory.fresh = _peak(state), True
     return False
@@ -85,7 +86,7 @@ def on_event(
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: MemoryPressureSettings) -> bool:
     """Take the last report in once the step that it belongs to is over."""
-    _begin(memory, state.attempt.number)
+    _begin(memory, state.launch.number)
     changed, looked = False, False
     for step in steps:
         if step.memory_bytes is not None:
@@ -114,7 +115,7 @@ def _begin(memory: Memory, attempt: int) -> None:
 
 def _take(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> bool:
     """One more report. Whether the leaks that are seen have changed."""
-    due, ratio = False, state.memory.host_used_ratio
+    due, ratio = False, state.launch.memory.host_used_ratio
     if memory.used:
         due = memory.device.add(memory.seconds, float(memory.used))
     if ratio is not None:
@@ -127,7 +128,7 @@ def _take(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> 
 
 
 def _size(state: RunState, memory: Memory) -> int | None:
-    name = state.topology.gpu_name
+    name = state.launch.topology.gpu_name
     whole = gpus.memory_bytes(name) if name else None
     if name and whole is not None:
         return whole // gpus.ranks_per_module(name)
@@ -141,14 +142,14 @@ def device_bytes(state: RunState) -> int | None:
 
 
 def _peak(state: RunState) -> int | None:
-    reported = state.memory
+    reported = state.launch.memory
     return max((value for value in (reported.max_allocated, reported.allocated) if value), default=None)
 
 
 def _near(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> list[tuple[str, str, dict[str, Any]]]:
     """(kind, text, evidence) of what is nearly full."""
     found: list[tuple[str, str, dict[str, Any]]] = []
-    reported, size = state.memory, _size(state, memory)
+    reported, size = state.launch.memory, _size(state, memory)
     used = reported.max_reserved or reported.reserved or _peak(state)
     if size and used and settings.near * size <= used <= 1.1 * size:
         text = f"{used / _GIB:.1f} of {size / _GIB:.1f} GiB of the GPU are taken ({used / size:.0%})"
@@ -191,9 +192,9 @@ def _leak(series: Series, least: float, room: float | None, settings: MemoryPres
 
 def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressureSettings) -> Verdict:
     """Fires near the limit, and while a leak is seen: urgent by the time that is left."""
-    if state.phase == "finished":
+    if state.launch.phase == "finished":
         return Verdict(_NAME)
-    near = _near(state, memory, settings) if state.attempt.iterations else []
+    near = _near(state, memory, settings) if state.launch.iterations else []
     severities: list[Severity] = ["warning"] * len(near)
     texts = [text for _, text, _ in near]
     evidence: dict[str, Any] = {kind: detail for kind, _, detail in near}
@@ -215,7 +216,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressure
         "firing",
         severity=worst,
         summary="; ".join(texts),
-        onset_iteration=state.latest.iteration,
+        onset_iteration=state.launch.latest.iteration,
         evidence=evidence,
         quiet=worst == "info",
     )
@@ -223,11 +224,12 @@ def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressure
 
 def _urgency(state: RunState, full_in: float | None, settings: MemoryPressureSettings) -> Severity:
     """What is full before the run is done, or whose end is not known, is a warning; the rest is worth knowing."""
+    launch = state.launch
     if full_in is None:
         return "info"
     if full_in <= settings.now:
         return "critical"
-    last, total, pace = state.latest.iteration, state.train_iterations, state.pace.baseline
+    last, total, pace = launch.latest.iteration, launch.train_iterations, launch.pace.baseline
     left = (total - last) * pace if total is not None and last is not None and pace is not None else None
     return "info" if full_in > settings.soon and left is not None and full_in > left else "warning"
 

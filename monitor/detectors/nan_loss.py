@@ -61,11 +61,12 @@ class Memory(Struct):
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: NanLossSettings) -> bool:
     """See each report of a loss."""
+    launch = state.launch
     changed = False
-    if memory.attempt != state.attempt.number:
+    if memory.attempt != launch.number:
         changed = bool(memory.form)
-        renew(memory, Memory(attempt=state.attempt.number, printed=memory.printed, last_loss=memory.last_loss))
-    source, checkpoint = state.driver, state.checkpoints.last_iteration
+        renew(memory, Memory(attempt=launch.number, printed=memory.printed, last_loss=memory.last_loss))
+    source, checkpoint = launch.driver, state.past.checkpoints.last_iteration
     lines = source == "iteration"
     finite = math.isfinite
     for step in steps:
@@ -154,7 +155,7 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
     verdict = unless_standing(state, _NAME, memory.attempt, found=bool(memory.form))
     if verdict is not None:
         return verdict
-    scale = state.latest.loss_scale
+    scale = state.launch.latest.loss_scale
     protected = memory.form == "counted" or (scale is not None and scale > 1.0)
     mild = protected and memory.lines < settings.protected_lines
     facts = rollback(state, memory.onset, memory.samples, memory.checkpoint)

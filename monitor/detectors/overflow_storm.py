@@ -68,8 +68,9 @@ class Memory(Struct):
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: OverflowStormSettings) -> bool:
     """See each step: skipped ones, and its grad norm."""
-    _begin(memory, state.attempt.number)
-    lines, first, changed = state.driver == "iteration", state.attempt.first_iteration, False
+    launch = state.launch
+    _begin(memory, launch.number)
+    lines, first, changed = launch.driver == "iteration", launch.first_iteration, False
     for step in steps:
         memory.skipped = plus(memory.skipped, step.new_skipped)
         if not step.counted:
@@ -101,18 +102,19 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Ove
 
 def on_event(state: RunState, memory: Memory, _event: OverflowSkipped, settings: OverflowStormSettings) -> bool:
     """See each overflow when it is reported."""
-    attempt, engine = state.attempt, state.overflows.news
+    launch = state.launch
+    attempt, engine = launch, launch.overflows.news
     _begin(memory, attempt.number)
     memory.overflow_since_line = True
     if engine is None:
         return False  # another rank's copy
-    iteration = state.latest.iteration or 0
+    iteration = launch.latest.iteration or 0
     memory.last_bad = iteration
     if memory.search.going_on(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
         return False
     memory.overflows.append((iteration, engine))
-    at = state.last_iteration_at if state.last_iteration_at is not None else state.updated_at
-    return _weigh(state, memory, at, iteration, state.log_interval or 1, settings)
+    at = launch.last_iteration_at if launch.last_iteration_at is not None else state.updated_at
+    return _weigh(state, memory, at, iteration, launch.log_interval or 1, settings)
 
 
 def _begin(memory: Memory, attempt: int) -> None:
@@ -148,12 +150,13 @@ def _reported(state: RunState, memory: Memory) -> int:
     """Steps of the last iterations that overflow lines tell: of the engine that has most, and no more than the
     counters of the engines admit where those print any.
     """
-    until = state.overflows.counted_until
+    launch = state.launch
+    until = launch.overflows.counted_until
     open_lines = _most([engine for after, engine in memory.overflows if after >= until])
     closed = [item for item in memory.overflows if item[0] < until]
     if not closed:
         return open_lines
-    told = sum(skipped for step, skipped in state.overflows.counted if step > closed[0][0])
+    told = sum(skipped for step, skipped in launch.overflows.counted if step > closed[0][0])
     return min(_most([engine for _, engine in closed]), told) + open_lines
 
 
@@ -192,12 +195,13 @@ def _weigh(
 
 def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormSettings) -> Verdict:
     """A warning from the third skipped step, critical when hardly any step succeeds."""
+    launch = state.launch
     verdict = unless_standing(state, _NAME, memory.attempt, found=memory.firing)
     if verdict is not None:
         return verdict
     reported, counted = memory.reported, sum(skipped for _, skipped in memory.skips)
-    span = max(_SPAN, state.log_interval or 1)
-    scale = state.latest.loss_scale
+    span = max(_SPAN, launch.log_interval or 1)
+    scale = launch.latest.loss_scale
     if memory.witness == "frozen grad norm":
         figure = f"grad norm {memory.norm} repeated bit for bit on {memory.repeats + 1} lines, steps are being skipped"
     else:
@@ -212,8 +216,8 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
     }
     if scale is not None:
         evidence["loss_scale"] = scale
-    if state.checkpoints.last_iteration is not None:
-        evidence["last_checkpoint_iteration"] = state.checkpoints.last_iteration
+    if state.past.checkpoints.last_iteration is not None:
+        evidence["last_checkpoint_iteration"] = state.past.checkpoints.last_iteration
     return Verdict(
         _NAME,
         "firing",

@@ -72,7 +72,7 @@ def on_event(
 ) -> bool:
     """A range that is skipped on purpose makes a jump legal; a job of a chain that ends in time leaves work."""
     if isinstance(event, ProgramExited):
-        memory.left_early = event.reason in _IN_TIME and not state.training_done
+        memory.left_early = event.reason in _IN_TIME and not state.launch.training_done
     else:
         memory.skipped_to = max(event.last, memory.skipped_to or 0)
     return False
@@ -80,7 +80,8 @@ def on_event(
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: ResumeSettings) -> bool:
     """Remember the lines; the first ones after a restart are compared."""
-    lines, attempt, changed = state.driver == "iteration", state.attempt.number, False
+    launch = state.launch
+    lines, attempt, changed = launch.driver == "iteration", launch.number, False
     for step in steps:
         rate, iteration = step.learning_rate, step.iteration
         if rate is not None:
@@ -93,7 +94,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Res
             if lines:
                 memory.past.add(iteration, rate, step.batch_size, step.samples)
             if memory.schedule is None:
-                memory.schedule, memory.total = state.topology.schedule, state.train_iterations
+                memory.schedule, memory.total = launch.topology.schedule, launch.train_iterations
         if rate is not None and iteration and not lines:
             if memory.rate_awaited and memory.attempt == attempt:
                 memory.rate_awaited = False
@@ -129,12 +130,14 @@ def _later(memory: Memory, step: Step, rate: float | None, settings: ResumeSetti
 
 def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettings) -> bool:
     had = bool(memory.found)
-    memory.attempt, memory.expected_rate = state.attempt.number, None
+    memory.attempt, memory.expected_rate = state.launch.number, None
     pasts = [past for past in (memory.past, memory.older) if past is not None and past.iterations]
     compared = [(_compare(state, memory, past, step, settings), past) for past in pasts]
     found, past = min(compared, key=lambda pair: len(pair[0]), default=([], memory.past))
-    memory.deliberate = memory.schedule != state.topology.schedule or memory.total != state.train_iterations
-    memory.found, memory.rate_awaited = [], state.driver != "iteration"
+    memory.deliberate = (
+        memory.schedule != state.launch.topology.schedule or memory.total != state.launch.train_iterations
+    )
+    memory.found, memory.rate_awaited = [], state.launch.driver != "iteration"
     _take(memory, step, found)
     if found:
         memory.older, memory.past = past, Past()
@@ -142,7 +145,7 @@ def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettin
         memory.older, memory.past = None, Past()
     else:
         memory.older, memory.past = None, past
-    memory.schedule, memory.total = state.topology.schedule, state.train_iterations
+    memory.schedule, memory.total = state.launch.topology.schedule, state.launch.train_iterations
     memory.skipped_to, memory.left_early = None, False
     return had or bool(found)
 
@@ -158,6 +161,7 @@ def _take(memory: Memory, step: Step, found: list[_Found]) -> None:
 
 def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: ResumeSettings) -> list[_Found]:
     """All that does not go on from this past."""
+    launch = state.launch
     iteration, batch, samples = step.iteration, step.batch_size, step.samples
     last, every, jump = past.iterations[-1], past.interval, iteration - past.iterations[-1]
     if jump > 2 * every:
@@ -167,15 +171,15 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
         text = f"went on at iteration {iteration}, the last one seen was {last}, the consumed samples show no more"
         return [("iteration", "warning", text, {"iteration": iteration, "last_iteration": last})]
     found: list[_Found] = []
-    saved = state.checkpoints.last_iteration
+    saved = state.past.checkpoints.last_iteration
     resumes = memory.left_early or not state.after_finish
     if saved is not None and resumes and iteration + every <= saved <= last and iteration <= every:
         text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
         found.append(("iteration", "warning", text, {"iteration": iteration, "last_checkpoint": saved}))
-    if state.driver == "iteration":
+    if launch.driver == "iteration":
         found += _rate(past, step, max(every, jump), settings)
     before = past.batches_at(iteration)
-    grows = state.topology.rampup is not None and before is not None and (batch or 0) > before[1]
+    grows = launch.topology.rampup is not None and before is not None and (batch or 0) > before[1]
     anew = iteration <= every  # from the beginning, at whatever size
     if batch and before and not before[0] <= batch <= before[1] and not grows and not anew:
         text = f"batch size {batch} where it was {before[1]}"
@@ -223,7 +227,7 @@ def check(state: RunState, memory: Memory, now: float, settings: ResumeSettings)
         summary=f"after the restart at iteration {memory.found_iteration}: {texts}{meant}",
         onset_iteration=memory.found_iteration,
         since=memory.found_at,
-        evidence={"restart": state.attempt.number, "found": memory.found},
+        evidence={"restart": state.launch.number, "found": memory.found},
         quiet=worst == "info",
     )
 

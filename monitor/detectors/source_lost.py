@@ -17,7 +17,8 @@ def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSett
     """Fires while any source of a run that lives is unreadable, and names each with its error. Of a run that has ended
     nobody waits for a line: old jobs' logs are removed.
     """
-    if not state.unreadable or not state.live or state.phase in ENDED:
+    launch = state.launch
+    if not state.unreadable or not state.live or launch.phase in ENDED:
         return Verdict("source_lost")
     named = "; ".join(f"{source}: {message}" for source, message in sorted(state.unreadable.items())[:5])
     return Verdict(
@@ -25,7 +26,7 @@ def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSett
         "firing",
         severity="critical" if state.lost else "warning",
         summary=f"cannot read {named}",
-        onset_iteration=state.latest.iteration,
+        onset_iteration=launch.latest.iteration,
         evidence={"sources": dict(state.unreadable)},
     )
 

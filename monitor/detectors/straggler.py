@@ -74,9 +74,10 @@ class Memory(Struct):
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: StragglerSettings) -> bool:
     """Take the timers that came with the steps."""
-    if memory.attempt != state.attempt.number and any(step.counted for step in steps):
+    launch = state.launch
+    if memory.attempt != launch.number and any(step.counted for step in steps):
         had = memory.found is not None
-        _renew(memory, state.attempt.number)
+        _renew(memory, launch.number)
         if had:
             return True
     changed = False
@@ -95,9 +96,10 @@ def _renew(memory: Memory, attempt: int) -> None:
 
 
 def _take(state: RunState, memory: Memory, timed: Timed, at: float, settings: StragglerSettings) -> bool:
-    stages = state.topology.pipeline_parallel_size
+    launch = state.launch
+    stages = launch.topology.pipeline_parallel_size
     if timed.ranks and stages is not None:
-        return _peers(memory, timed, at, stages, state.topology.world_size, settings)
+        return _peers(memory, timed, at, stages, launch.topology.world_size, settings)
     ratio = _ratio(timed)
     if ratio is None:
         return False
@@ -182,9 +184,10 @@ def _see_end(memory: Memory, excess: float, limit: float) -> bool:
 
 def on_event(state: RunState, memory: Memory, event: StragglerReported, settings: StragglerSettings) -> bool:
     """Megatron's own report names the rank with the lowest throughput."""
+    launch = state.launch
     lowest, highest = event.values.get("MnEtpt"), event.values.get("MxEtpt")
-    if memory.attempt != state.attempt.number:
-        _renew(memory, state.attempt.number)
+    if memory.attempt != launch.number:
+        _renew(memory, launch.number)
     if lowest is None or highest is None or not 0 < lowest[0] <= highest[0]:
         return False
     share, rank = math.log(highest[0] / lowest[0]), lowest[1]
@@ -193,7 +196,7 @@ def on_event(state: RunState, memory: Memory, event: StragglerReported, settings
     memory.shares.append(share)
     del memory.shares[: -4 * _REPORTS]
     # stages do not compute alike: there only what has grown since the first reports counts
-    several = state.topology.pipeline_parallel_size != 1
+    several = launch.topology.pipeline_parallel_size != 1
     usual = median(memory.shares[:_REPORTS]) if several else 0.0
     if several and len(memory.shares) < 2 * _REPORTS:
         return False
@@ -203,21 +206,22 @@ def on_event(state: RunState, memory: Memory, event: StragglerReported, settings
         return _see_end(memory, excess if memory.reports > 1 else 0.0, limit)
     if memory.reports < _REPORTS or excess <= limit:
         return False
-    memory.found = Found(state.latest.iteration or 0, state.updated_at, excess, rank)
+    memory.found = Found(launch.latest.iteration or 0, state.updated_at, excess, rank)
     return True
 
 
 def check(state: RunState, memory: Memory, _now: float, settings: StragglerSettings) -> Verdict:
     """Firing while a rank stands out."""
+    launch = state.launch
     found = memory.found
-    if found is None or memory.attempt != state.attempt.number:
+    if found is None or memory.attempt != launch.number:
         return Verdict(_NAME)
     excess = math.expm1(found.excess)
-    world = state.topology.world_size
+    world = launch.topology.world_size
     who = f"rank {found.rank}" if found.rank is not None else "one rank"
     than = "its peers" if found.rank is not None else "it did, while the fastest does not"
     waiting = f"; {world - 1} GPUs wait for it" if world and world > 1 else ""
-    evidence: dict[str, Any] = {"excess_ratio": round(excess, 4), "last_line": state.last_line}
+    evidence: dict[str, Any] = {"excess_ratio": round(excess, 4), "last_line": launch.last_line}
     if found.rank is not None:
         evidence["rank"] = found.rank
     if world:

@@ -116,7 +116,7 @@ def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
         job_started_at=job.started_at if job is not None else None,
         job_restarts=job.restarts if job is not None else 0,
         over=job is not None and job.state in OVER,
-        checkpoint=state.checkpoints.last_iteration,
+        checkpoint=state.past.checkpoints.last_iteration,
         gave_up=made.gave_up,
     )
 
@@ -157,7 +157,7 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, record: Reco
 
 def _attempts(state: RunState, record: Record) -> int:
     """Restarts since the last new checkpoint."""
-    last = state.checkpoints.last_iteration
+    last = state.past.checkpoints.last_iteration
     return sum(course.run == state.name and course.restarts and course.checkpoint == last for course in record.courses)
 
 

@@ -22,7 +22,7 @@ HARDWARE = frozenset({"ecc", "xid", "node_failure"})
 
 
 @dataclass(slots=True)
-class Launch:
+class LaunchRecord:
     """One launch of a run."""
 
     run: str
@@ -55,9 +55,9 @@ class Launch:
 class Ledger:
     """The launches by their keys, oldest first."""
 
-    launches: dict[str, Launch] = field(default_factory=dict)
+    launches: dict[str, LaunchRecord] = field(default_factory=dict)
 
-    def put(self, launch: Launch) -> bool:
+    def put(self, launch: LaunchRecord) -> bool:
         """Take a launch or what is newly known of it; False if nothing is new."""
         key = launch.key
         known = self.launches.get(key)
@@ -87,11 +87,11 @@ class Ledger:
         """Nodes of all launches together: the work of a look at the record."""
         return sum(len(_expanded(launch.nodes)) for launch in self.launches.values())
 
-    def __iter__(self) -> Iterator[Launch]:
+    def __iter__(self) -> Iterator[LaunchRecord]:
         return iter(self.launches.values())
 
 
-def read(launches: Iterable[Launch]) -> Iterator[tuple[Launch, tuple[str, ...]]]:
+def read(launches: Iterable[LaunchRecord]) -> Iterator[tuple[LaunchRecord, tuple[str, ...]]]:
     """Each launch with its nodes by name, in the order of time."""
     for launch in sorted(launches, key=lambda launch: (launch.at, launch.run, launch.number)):
         yield launch, _expanded(launch.nodes)

@@ -28,7 +28,7 @@ from typing import Any
 from msgspec import Struct
 
 from monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
-from monitor.nodes.record import HARDWARE, Launch, read
+from monitor.nodes.record import HARDWARE, LaunchRecord, read
 from monitor.statistics.median import median
 
 _SOFTWARE = frozenset({"python_exception", "disk_full", "cuda_oom", "configuration"})
@@ -138,7 +138,7 @@ _SETTINGS = NodeSettings()
 
 
 def standings(
-    record: Iterable[Launch], settings: NodeSettings = _SETTINGS, pool: int | None = None
+    record: Iterable[LaunchRecord], settings: NodeSettings = _SETTINGS, pool: int | None = None
 ) -> list[Standing]:  # fmt: skip
     """Every node that a launch ran on: those that stand out first, then by how unlikely their record is.
 
@@ -174,7 +174,7 @@ def _beyond(count: Count, nodes: int, settings: NodeSettings) -> bool:
 
 
 def _count_named(
-    found: dict[str, Standing], launches: Sequence[tuple[Launch, tuple[str, ...]]], settings: NodeSettings
+    found: dict[str, Standing], launches: Sequence[tuple[LaunchRecord, tuple[str, ...]]], settings: NodeSettings
 ) -> None:
     """What names nodes: for each node the chances of the launches that it could have been named in."""
     chances: dict[str, list[float]] = {}
@@ -204,7 +204,7 @@ def _count_named(
             count.chance = binomials_tail(due, count.seen)
 
 
-def _names(launch: Launch, nodes: Sequence[str], settings: NodeSettings) -> set[tuple[str, str]]:
+def _names(launch: LaunchRecord, nodes: Sequence[str], settings: NodeSettings) -> set[tuple[str, str]]:
     """(node, kind) of what names a node for itself."""
     most = max(2.0, settings.shared * len(nodes))
     by_kind: dict[str, set[str]] = {}
@@ -224,7 +224,7 @@ def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
 # --- present, slow --------------------------------------------------------------------------------------------------
 
 
-def _failures(launches: Iterable[tuple[Launch, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
+def _failures(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
     """By run: ended launches, and which of them failed of what no line explains."""
     draws: dict[str, _Draws] = {}
     for launch, nodes in launches:
@@ -240,7 +240,7 @@ def _failures(launches: Iterable[tuple[Launch, tuple[str, ...]]], settings: Node
     return draws
 
 
-def _slow(launches: Iterable[tuple[Launch, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
+def _slow(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
     """By run and sizes: launches of which the pace is known, and which of them were slow."""
     paced: dict[str, list[tuple[float, frozenset[str]]]] = {}
     for launch, nodes in launches:

@@ -45,7 +45,7 @@ _OWN = frozenset({"K08", "K11", "K12"})  # judged here, by the medians that the 
 
 def findings(state: RunState, measured: Measured) -> list[Finding]:
     """Every check that failed, the worst first."""
-    own = _tflops(state.topology, measured, _work_varies(state))
+    own = _tflops(state.launch.topology, measured, _work_varies(state))
     others = [Finding(found.check, found.message, found.severity) for found in audit(state) if found.check not in _OWN]
     return sorted([*([own] if own else []), *others], key=lambda found: -RANK[found.severity])
 
@@ -57,12 +57,13 @@ def noted(finding: Finding) -> bool:
 
 def _work_varies(state: RunState) -> bool:
     """Whether the FLOPs of an iteration, printed rate x time, differ between the last lines at one batch size."""
-    work = [tflops * seconds for tflops, seconds, batch, _ in state.observed.tflops if batch == _batch(state)]
+    work = [tflops * seconds for tflops, seconds, batch, _ in state.launch.observed.tflops if batch == _batch(state)]
     return len(work) > 1 and max(work) > (1 + _VARIES) * min(work)
 
 
 def _batch(state: RunState) -> int | None:
-    return state.observed.tflops[-1][2] if state.observed.tflops else None
+    launch = state.launch
+    return launch.observed.tflops[-1][2] if launch.observed.tflops else None
 
 
 def _tflops(topology: Topology, measured: Measured, varies: bool) -> Finding | None:
@@ -98,13 +99,14 @@ def explains(
     """The formula behind a printed figure: of these figures, the seconds as they may have been before rounding;
     else the one that explained the run's first line.
     """
+    launch = state.launch
     if printed is None:
         return None
-    if state.tflops_formula == flops.EFFECTIVE:
+    if launch.tflops_formula == flops.EFFECTIVE:
         return flops.EFFECTIVE  # the line names it
     found = (
-        flops.explain_printed(printed, state.topology, seconds + share * rounding, batch, sequence)
+        flops.explain_printed(printed, launch.topology, seconds + share * rounding, batch, sequence)
         for share in _WITHIN
         if seconds + share * rounding > 0
     )
-    return next((name for name in found if name), None) or state.tflops_formula
+    return next((name for name in found if name), None) or launch.tflops_formula

@@ -67,11 +67,12 @@ class Tallies:
 
 def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
     """One or a few words; `ok` for a run that ended by itself, `running` for one that may go on."""
-    if state.watchdog_ranks:
+    launch = state.launch
+    if launch.watchdog_ranks:
         return "hang"
     silence = silent_before_end(state, tally)
     if run_state == "crashed":
-        failure = state.failure.failure if state.failure else "unknown"
+        failure = launch.failure.failure if launch.failure else "unknown"
         if silence is not None and failure in ("time_limit", "killed", "stopped", "unknown"):
             return "hang"
         return _WORDS.get(failure, "crash")
@@ -86,20 +87,21 @@ def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
 
 def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | None:
     """The note on the end; None where nothing went wrong."""
-    last, total = state.latest.iteration, state.train_iterations
+    launch = state.launch
+    last, total = launch.latest.iteration, launch.train_iterations
     where = "before the first iteration" if last is None else f"at iteration {last}" + (f" of {total}" if total else "")
-    failure = state.failure
+    failure = launch.failure
     if outcome_word in ("ok", "running"):
         return "no iteration was logged" if outcome_word == "ok" and last is None else None
     if outcome_word == "hang":
-        if state.watchdog_ranks:
-            count = len(state.watchdog_ranks)
+        if launch.watchdog_ranks:
+            count = len(launch.watchdog_ranks)
             return f"hang {where}: {failure.message if failure else 'NCCL watchdog'}, {count} ranks"
         silence = silent_before_end(state, tally)
         ended = f", ended by {failure.failure.replace('_', ' ')}" if failure and silence else ""
-        return f"hang {where}" + (f": {silence:.0f} s of silence{ended}" if silence else f" while {state.phase}")
+        return f"hang {where}" + (f": {silence:.0f} s of silence{ended}" if silence else f" while {launch.phase}")
     if outcome_word == "incomplete":
-        inside = f" while {state.phase}" if state.phase in ("evaluating", "saving", "loading") else ""
+        inside = f" while {launch.phase}" if launch.phase in ("evaluating", "saving", "loading") else ""
         return f"the log ends {where}{inside} and does not say why"
     if outcome_word == "never started":
         return "no iteration was finished"
@@ -109,7 +111,8 @@ def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | Non
 
 def silent_before_end(state: RunState, tally: Tally | None) -> float | None:
     """Seconds from the last iteration to the end by the log's own clock, where too long for a healthy run."""
-    if state.failure is None or tally is None:
+    launch = state.launch
+    if launch.failure is None or tally is None:
         return None
     for source in tally.silences.values():
         source.close()
@@ -118,12 +121,12 @@ def silent_before_end(state: RunState, tally: Tally | None) -> float | None:
     if not moved or not last:
         return None
     silence = max(last) - max(moved)
-    pace = state.pace.predicted() or state.latest.seconds_per_iteration or 0.0
-    expected = pace * (state.log_interval or 1)
+    pace = launch.pace.predicted() or launch.latest.seconds_per_iteration or 0.0
+    expected = pace * (launch.log_interval or 1)
     if "evaluating" in (phase for _, phase in state.phase_history[-2:]):
-        if not state.topology.eval_iters:
+        if not launch.topology.eval_iters:
             return None  # it evaluated: nobody knows how long that may take
-        expected += pace * state.topology.eval_iters
+        expected += pace * launch.topology.eval_iters
     return silence if silence > max(_SILENT_AT_LEAST, _SILENT * expected) else None
 
 

@@ -153,15 +153,16 @@ class Row:
 
 def row_of(state: RunState, run_state: str, tally: Tally | None, options: Options) -> Row:
     """The row of one run. `run_state` is derived.run_state's."""
+    launch = state.launch
     state, vocabulary = with_vocabulary(state)
-    topology = state.topology
+    topology = launch.topology
     word = outcome(state, run_state, tally)
     row = Row(run=state.name, outcome=word)
     row.arguments = dict(tally.arguments) if tally is not None else {}
     row.curves = {name: curve(state.history.steps, name) for name in ("seconds_per_iteration", "lm_loss")}
     _configuration(row, state, options)
-    row.iterations, row.last_iteration = state.iterations_total, state.latest.iteration
-    row.train_iterations, row.restarts = state.train_iterations, state.restarts
+    row.iterations, row.last_iteration = state.iterations_total, launch.latest.iteration
+    row.train_iterations, row.restarts = launch.train_iterations, state.restarts
     notes = [text for text in (remark(state, word, tally),) if text]
     chosen = state.steady.chosen(topology.global_batch_size)
     if chosen is not None:
@@ -169,7 +170,7 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     notes += _pace(row, state, chosen[1] if chosen else None, tally)
     measured = _rates(row, state, chosen[1] if chosen else None, options)
     _memory(row, state)
-    row.environment, row.software = dict(state.environment), dict(state.software)
+    row.environment, row.software = dict(launch.environment), dict(launch.software)
     row.sources = list(state.sources)
     _breakdown(row, state)
     if row.tflops_source == "computed" and row.tflops_formula:
@@ -197,13 +198,14 @@ def _breakdown(row: Row, state: RunState) -> None:
 
 
 def _configuration(row: Row, state: RunState, options: Options) -> None:
-    topology = state.topology
+    launch = state.launch
+    topology = launch.topology
     for name in _OF_TOPOLOGY:
         setattr(row, name, getattr(topology, name))
     row.gpus = topology.world_size
     row.global_batch_size = derived.batch_size(state)
     row.sequence_length = derived.sequence_length(state)
-    row.gpu, row.dialect = topology.gpu_name, state.dialect
+    row.gpu, row.dialect = topology.gpu_name, launch.dialect
     counted = parameters(topology)
     row.parameters = topology.parameters or (counted[0] if counted else None)
     per_node = options.gpus_per_node or topology.processes_per_node
@@ -228,17 +230,18 @@ def _idle(topology: Topology, at_hand: int | None) -> int | None:
 
 def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally | None) -> list[str]:
     """Fill the seconds in; gives what should be noted of how they were measured."""
+    launch = state.launch
     if steady is not None and steady.seconds.seen and state.iterations_total > _NOT_STEADY:
         seconds = _seconds_of(state, steady)
         row.seconds_per_iteration = seconds.median
         row.seconds_low, row.seconds_high = seconds.quantile(0.1), seconds.quantile(0.9)
         row.steady_iterations = seconds.seen
         row.steady = list(seconds.values)
-        planned = state.topology.global_batch_size
-        if planned and row.global_batch_size and row.global_batch_size != planned and state.topology.rampup:
+        planned = launch.topology.global_batch_size
+        if planned and row.global_batch_size and row.global_batch_size != planned and launch.topology.rampup:
             return [f"measured in the ramp-up at GBS {row.global_batch_size} of {planned}"]
         return []
-    row.seconds_per_iteration = state.pure_seconds
+    row.seconds_per_iteration = launch.pure_seconds
     if row.seconds_per_iteration is not None:
         return [_unsteady(state, steady)]
     rate = tally.summary_rate if tally is not None else None
@@ -251,7 +254,7 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally | None)
 def _seconds_of(state: RunState, steady: AtSize) -> Sample:
     """HF Trainer's bar prints a moving mean: at the second step nearly half of it is the first one's time."""
     seconds = steady.seconds
-    if state.driver != "trainer" or seconds.stride > 1 or seconds.seen < _NOT_STEADY:
+    if state.launch.driver != "trainer" or seconds.stride > 1 or seconds.seen < _NOT_STEADY:
         return seconds
     return Sample(values=seconds.values[1:], seen=seconds.seen - 1)
 
@@ -261,15 +264,16 @@ def _unsteady(state: RunState, steady: AtSize | None) -> str:
     if steady is None or not steady.seconds.seen:
         many = state.iterations_total
         return "from the first line alone, the mean of its iterations" if many > 1 else "from the first iteration alone"
-    shown = "the mean of iterations 1 and 2" if state.driver == "trainer" else "the second one's"
+    shown = "the mean of iterations 1 and 2" if state.launch.driver == "trainer" else "the second one's"
     return f"no steady time in {state.iterations_total} iterations: {shown} is shown"
 
 
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Measured:
-    topology, seconds = state.topology, row.seconds_per_iteration
+    launch = state.launch
+    topology, seconds = launch.topology, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
     peak = derived.peak_tflops(state, options.peak_tflops)
-    printed = derived.printed_tflops(state) if state.driver == "iteration" else None
+    printed = derived.printed_tflops(state) if launch.driver == "iteration" else None
     if steady is not None and steady.tflops.seen:
         printed = steady.tflops.median
     rounding = _rounding(steady.seconds.values) if steady is not None else 0.0
@@ -277,7 +281,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     if seconds:
         wanted = options.formula or formula
         computed = flops.computed_tflops(
-            topology, seconds, batch, sequence, state.dialect, wanted, state.log_clock_first
+            topology, seconds, batch, sequence, launch.dialect, wanted, state.log_clock_first
         )
         if computed is not None and (options.formula is None or computed[0] == options.formula):
             row.tflops_computed = computed[1]
@@ -287,8 +291,8 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
         row.mfu, row.hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
         _goals(row, options)
     if row.samples_per_second is None:
-        rate = state.printed_rates.median if state.driver == "engine" else None
-        row.samples_per_second = rate or state.latest.samples_per_second
+        rate = launch.printed_rates.median if launch.driver == "engine" else None
+        row.samples_per_second = rate or launch.latest.samples_per_second
     if options.formula is not None or printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
     else:
@@ -313,7 +317,8 @@ def _rounding(values: list[float]) -> float:
 
 def _memory(row: Row, state: RunState) -> None:
     """The largest; and where ranks of every kind print it, the first and last pipeline stage against the others."""
-    memory, topology = state.memory, state.topology
+    launch = state.launch
+    memory, topology = launch.memory, launch.topology
     row.memory_bytes = memory.max_reserved or memory.max_allocated
     world, stages = topology.world_size, topology.pipeline_parallel_size
     if not (world and stages and stages > 2) or world % stages:

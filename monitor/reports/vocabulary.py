@@ -25,8 +25,9 @@ _DIVISIBLE = 128  # Megatron's make_vocab_size_divisible_by
 
 def with_vocabulary(state: RunState) -> tuple[RunState, int | None]:
     """The state, and where the vocabulary was found in its figures a copy that has it, with the size."""
-    topology = state.topology
-    if topology.padded_vocab_size is not None or len(state.observed.tflops) < _LINES or topology.unusual:
+    launch = state.launch
+    topology = launch.topology
+    if topology.padded_vocab_size is not None or len(launch.observed.tflops) < _LINES or topology.unusual:
         return state, None
     multiple = _DIVISIBLE * (topology.tensor_parallel_size or 1)
     sizes = {-(-size // multiple) * multiple for size in _TOKENIZERS}
@@ -34,15 +35,17 @@ def with_vocabulary(state: RunState) -> tuple[RunState, int | None]:
     if len(fitting) != 1:
         return state, None
     known = copy.copy(state)
-    known.topology = replace(topology, padded_vocab_size=fitting[0])
+    known.launch = copy.copy(launch)
+    known.launch.topology = replace(topology, padded_vocab_size=fitting[0])
     return known, fitting[0]
 
 
 def _fits(state: RunState, topology: Topology) -> bool:
+    launch = state.launch
     return any(
         all(
             (value := FORMULAS[name](topology, seconds, batch, length)) is not None and prints_as(value, printed)
-            for printed, seconds, batch, length in state.observed.tflops
+            for printed, seconds, batch, length in launch.observed.tflops
         )
-        for name in formulas_of(state.dialect)
+        for name in formulas_of(launch.dialect)
     )

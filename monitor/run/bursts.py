@@ -12,16 +12,17 @@ _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence be
 
 
 def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
-    """A line of `delta` iterations of `elapsed` seconds came live at `at`, after that of `state.last_iteration_at`."""
-    if state.last_iteration_at is None or elapsed is None:
+    """A line of `delta` iterations of `elapsed` seconds came live at `at`, after that of `last_iteration_at`."""
+    launch = state.launch
+    if launch.last_iteration_at is None or elapsed is None:
         return
-    _watch(state, at - state.last_iteration_at - state.unheard, elapsed * delta, at)
+    _watch(state, at - launch.last_iteration_at - state.unheard, elapsed * delta)
 
 
-def _watch(state: RunState, gap: float, took: float, at: float) -> None:
+def _watch(state: RunState, gap: float, took: float) -> None:
     burst = state.buffering
     if gap > _RATIO * took:
-        burst.burst_at, burst.burst_iterations, burst.burst_seconds, burst.silence_before = at, 1, took, gap
+        burst.burst_iterations, burst.burst_seconds, burst.silence_before = 1, took, gap
         return
     burst.burst_iterations += 1
     burst.burst_seconds += took

@@ -26,11 +26,12 @@ Report: TypeAlias = tuple[float | None, float | None, int | None, float | None, 
 
 
 @dataclass(slots=True)
-class SourceCursor:
-    """Where one source of the run stands. `attempt` is the run's attempt in which its last iteration counted."""
+class Stream:
+    """Where one source of the run stands."""
 
     last_iteration: int | None = None
-    attempt: int = -1
+    launch: int = -1
+    """In which launch it last told of an iteration."""
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class Copies:
     """Iteration -> its reports that counted, the oldest iteration first."""
 
     seen: dict[int, list[Report]] = field(default_factory=dict)
-    cursors: dict[str, SourceCursor] = field(default_factory=dict)
+    cursors: dict[str, Stream] = field(default_factory=dict)
     left: list[int] = field(default_factory=list)
     """Last iterations of the launches that others have replaced."""
     rivals: list[int] = field(default_factory=list)
@@ -111,19 +112,26 @@ class Copies:
             seen[iteration] = [report]
         cursor = self.cursors.get(source)
         if cursor is None:
-            cursor = self.cursors[source] = SourceCursor()
-        cursor.last_iteration, cursor.attempt = iteration, attempt
+            cursor = self.cursors[source] = Stream()
+        cursor.last_iteration, cursor.launch = iteration, attempt
         room = RING if len(self.cursors) > 1 else _ALONE
         if len(seen) > 2 * room:
             for key in tuple(islice(seen, len(seen) - room)):
                 del seen[key]
 
+    def count(self, source: str, launch: int) -> None:
+        """An iteration that the source told has counted, whoever counts."""
+        cursor = self.cursors.get(source)
+        if cursor is None:
+            cursor = self.cursors[source] = Stream()
+        cursor.launch = launch
+
     def moved(self, source: str, iteration: int, attempt: int) -> None:
         """The source has reported this iteration, which did not count."""
         cursor = self.cursors.get(source)
         if cursor is None:
-            cursor = self.cursors[source] = SourceCursor()
-        cursor.last_iteration, cursor.attempt = iteration, attempt
+            cursor = self.cursors[source] = Stream()
+        cursor.last_iteration, cursor.launch = iteration, attempt
 
     def saved(self) -> Copies:
         """The part worth keeping over a restart of the daemon."""

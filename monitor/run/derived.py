@@ -12,17 +12,19 @@ from monitor.run.state import RunState
 
 def batch_size(state: RunState) -> int | None:
     """Samples per iteration now."""
-    return state.latest.global_batch_size or state.topology.global_batch_size
+    launch = state.launch
+    return launch.latest.global_batch_size or launch.topology.global_batch_size
 
 
 def sequence_length(state: RunState) -> int | None:
     """Tokens per sample now (curriculum learning changes it)."""
-    return state.latest.sequence_length or state.topology.sequence_length
+    launch = state.launch
+    return launch.latest.sequence_length or launch.topology.sequence_length
 
 
 def seconds_per_iteration(state: RunState) -> float | None:
     """The last iteration's pure time."""
-    return state.pure_seconds
+    return state.launch.pure_seconds
 
 
 def samples_per_second(state: RunState) -> float | None:
@@ -30,15 +32,16 @@ def samples_per_second(state: RunState) -> float | None:
     batch, seconds = batch_size(state), seconds_per_iteration(state)
     if batch and seconds:
         return batch / seconds
-    return state.latest.samples_per_second
+    return state.launch.latest.samples_per_second
 
 
 def tokens_per_second(state: RunState) -> float | None:
     """Over all GPUs; the printed figure where batch size or length is unknown."""
+    launch = state.launch
     samples, length = samples_per_second(state), sequence_length(state)
     if samples is not None and length:
         return samples * length
-    latest, world = state.latest, state.topology.world_size
+    latest, world = launch.latest, launch.topology.world_size
     if latest.tokens_per_second is None and latest.tokens_per_second_per_gpu is not None and world:
         return latest.tokens_per_second_per_gpu * world
     return latest.tokens_per_second
@@ -46,43 +49,47 @@ def tokens_per_second(state: RunState) -> float | None:
 
 def computed_tflops(state: RunState) -> tuple[str, float] | None:
     """(formula, TFLOP/s per GPU) by the formula that the run's own program uses, where the inputs are known."""
+    launch = state.launch
     seconds = seconds_per_iteration(state)
     if not seconds:
         return None
     return flops.computed_tflops(
-        state.topology,
+        launch.topology,
         seconds,
         batch_size(state),
         sequence_length(state),
-        state.dialect,
-        state.tflops_formula,
+        launch.dialect,
+        launch.tflops_formula,
         state.log_clock_first,
     )
 
 
 def printed_tflops(state: RunState) -> float | None:
     """The newest printed figure: of the iteration's own line, else of a line of its own (`Effective Tera Flops`)."""
-    return state.latest.tflops if state.latest.tflops is not None else state.effective_tflops
+    launch = state.launch
+    return launch.latest.tflops if launch.latest.tflops is not None else launch.effective_tflops
 
 
 def peak_tflops(state: RunState, configured: float | None) -> float | None:
     """Peak of one GPU: as configured, else by the name that the log tells, else unknown."""
+    launch = state.launch
     if configured is not None:
         return configured
-    name = state.topology.gpu_name
-    peak = gpus.peak_tflops(name, state.topology.dtype) if name else None
+    name = launch.topology.gpu_name
+    peak = gpus.peak_tflops(name, launch.topology.dtype) if name else None
     # a module of two dies (MI250X) is two ranks
     return peak / gpus.ranks_per_module(name) if name and peak is not None else None
 
 
 def utilisation(state: RunState, configured_peak: float | None) -> tuple[float | None, float | None]:
     """(MFU, HFU): model FLOPs without, hardware FLOPs with recomputation, over the peak; printed ratios where given."""
-    mfu, hfu = state.latest.mfu, state.latest.hfu
+    launch = state.launch
+    mfu, hfu = launch.latest.mfu, launch.latest.hfu
     peak, seconds = peak_tflops(state, configured_peak), seconds_per_iteration(state)
-    batch, length, world = batch_size(state), sequence_length(state), state.topology.world_size
+    batch, length, world = batch_size(state), sequence_length(state), launch.topology.world_size
     if peak and seconds and batch and length and world:
-        model = flops.model_flops_per_iteration(state.topology, batch, length)
-        hardware = flops.hardware_flops_per_iteration(state.topology, batch, length)
+        model = flops.model_flops_per_iteration(launch.topology, batch, length)
+        hardware = flops.hardware_flops_per_iteration(launch.topology, batch, length)
         available = peak * 1e12 * world * seconds
         mfu = model / available if mfu is None and model is not None else mfu
         hfu = hardware / available if hfu is None and hardware is not None else hfu
@@ -103,10 +110,11 @@ def effective_ratio(state: RunState) -> float | None:
 
 def eta(state: RunState) -> float | None:
     """Unix seconds when the run ends at its real efficiency, restarts and interruptions counted; None if unknown."""
-    last, total, baseline = state.latest.iteration, state.train_iterations, state.pace.baseline
+    launch = state.launch
+    last, total, baseline = launch.latest.iteration, launch.train_iterations, launch.pace.baseline
     if last is None or total is None or baseline is None or state.progress_at is None:
         return None
-    if state.phase in ENDED or not state.live:
+    if launch.phase in ENDED or not state.live:
         return None
     remaining = max(0, total - last) * baseline / (effective_ratio(state) or 1.0)
     return state.unix(state.progress_at + remaining)
@@ -114,17 +122,19 @@ def eta(state: RunState) -> float | None:
 
 def at_risk_seconds(state: RunState) -> float | None:
     """Work that a crash now would lose: iteration time since the last whole checkpoint; none once it has finished."""
-    if state.phase == "finished" or (state.phase == "exiting" and not state.live):
+    launch = state.launch
+    if launch.phase == "finished" or (launch.phase == "exiting" and not state.live):
         return 0.0
-    return state.seconds_since_checkpoint if state.attempt.iterations or state.iterations_total else None
+    return launch.seconds_since_checkpoint if launch.iterations or state.iterations_total else None
 
 
 def run_state(state: RunState, history: bool) -> str:
     """One of phases.RUN_STATES. `history`: the log was dead when first seen, nobody knows what became of the run."""
-    if state.phase in ENDED:
-        return STATE_OF_PHASE[state.phase]
-    if state.phase == "exiting" and (history or not state.live):
+    launch = state.launch
+    if launch.phase in ENDED:
+        return STATE_OF_PHASE[launch.phase]
+    if launch.phase == "exiting" and (history or not state.live):
         return "finished"
     if state.lost or history:
         return "lost"
-    return "hung" if state.hung else STATE_OF_PHASE[state.phase]
+    return "hung" if launch.hung else STATE_OF_PHASE[launch.phase]

@@ -50,12 +50,13 @@ def ask(state: RunState, looked: Looked, patterns: Iterable[str], now: float) ->
     """A look that is due: while the run hangs, or has died of a collective that timed out. One that goes on forgets
     what the dumps told: it was of that hang.
     """
-    timed_out = state.phase == "crashed" and bool(state.watchdog_ranks)
-    troubled = state.hung or timed_out
-    if looked.attempt != state.attempt.number or not (troubled or state.phase in ENDED):
-        looked.attempt, looked.at, looked.times, looked.dumps = state.attempt.number, float("-inf"), 0, 0
+    launch = state.launch
+    timed_out = launch.phase == "crashed" and bool(launch.watchdog_ranks)
+    troubled = launch.hung or timed_out
+    if looked.attempt != launch.number or not (troubled or launch.phase in ENDED):
+        looked.attempt, looked.at, looked.times, looked.dumps = launch.number, float("-inf"), 0, 0
         if not troubled:
-            state.attempt.dumped, state.attempt.dumped_stacks = None, {}
+            launch.dumped, launch.dumped_stacks = None, {}
     if not troubled or looked.times >= _LOOKS or now - looked.at < _AGAIN:
         return None
     since = state.unix(state.progress_at if state.progress_at is not None else state.first_at)
@@ -65,22 +66,23 @@ def ask(state: RunState, looked: Looked, patterns: Iterable[str], now: float) ->
         return None
     looked.at, looked.times = now, looked.times + 1
     named = tuple(pattern.replace("{run}", state.name) for pattern in known)
-    return DumpsAsked(state.name, state.attempt.number, named, since)
+    return DumpsAsked(state.name, launch.number, named, since)
 
 
 def take(state: RunState, looked: Looked, read: DumpsRead) -> bool:
     """Take what was read; whether it differs from what was known. Ranks without a dump are named only if nobody has
     written one since the last look: the last ones may still be writing.
     """
-    if read.asked.attempt != state.attempt.number or not read.dumps:
+    launch = state.launch
+    if read.asked.attempt != launch.number or not read.dumps:
         return False
     settled, looked.dumps = read.dumps == looked.dumps, read.dumps
     found = read.missing
     if found is not None and found.proof == "silent" and not settled:
         found = None
-    if found == state.attempt.dumped:
+    if found == launch.dumped:
         return False
-    state.attempt.dumped, state.attempt.dumped_stacks = found, dict(read.stacks) if found is not None else {}
+    launch.dumped, launch.dumped_stacks = found, dict(read.stacks) if found is not None else {}
     return True
 
 

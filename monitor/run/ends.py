@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from monitor.run.attempts import LAUNCHER, count_failure, set_phase
+from monitor.run.launches import LAUNCHER, count_failure, set_phase
 from monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
 from monitor.run.phases import ENDED
 from monitor.run.records import FailureRecord
@@ -63,21 +63,21 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
         node=None if event.failure == "node_failure" and event.message.startswith(_CANCELLED) else event.node,
         logged_at=event.logged_at,
         exit_code=event.exit_code,
-        after=state.attempt.iterations,
+        after=state.launch.iterations,
     )
     known = _known(state)
     if _cuts_exit(state, event, at):
-        state.attempt.cut_at = at
-        state.failure = record
+        state.launch.cut_at = at
+        state.launch.failure = record
         set_phase(state, "exiting", at)
         return False
     if not event.fatal:
         if known is None:
-            state.failure = record
+            state.launch.failure = record
         return False
     if event.consequence:
         if known is None or (known.consequence and known.failure in _BARE and record.failure not in _BARE):
-            state.failure = record
+            state.launch.failure = record
         _crash(state, at)
         return False
     if known is not None and not known.fatal and (
@@ -85,12 +85,12 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
     ) and not _more_telling(known, record):  # fmt: skip
         # the word for an end of which a traceback has told the cause
         known.fatal, known.exit_code = True, record.exit_code
-        if state.phase != "crashed":
+        if state.launch.phase != "crashed":
             known.at = at
         _crash(state, at)
         return False
     if known is None or not known.fatal or known.consequence or _more_telling(known, record):
-        state.failure = record
+        state.launch.failure = record
     elif known.failure == record.failure == "node_failure" and known.node is None:
         known.node = record.node  # the scheduler's word came first, srun's names the node
     _crash(state, at, survivable=event.failure in _SURVIVABLE and event.exit_code is None and event.pattern is None)
@@ -99,22 +99,22 @@ def fold_failure(state: RunState, event: FailureSeen, at: float, text: str) -> b
 
 def _cuts_exit(state: RunState, event: FailureSeen, at: float) -> bool:
     """The training had said that it was done, and its processes were still there as their time was over."""
-    done = state.attempt.done_at
-    if done is None or state.phase not in ("exiting", "finished") or at - done < _EXIT_SECONDS:
+    done = state.launch.done_at
+    if done is None or state.launch.phase not in ("exiting", "finished") or at - done < _EXIT_SECONDS:
         return False
     return event.failure == "time_limit" and event.message.startswith(f"{_CANCELLED} step")
 
 
 def _known(state: RunState) -> FailureRecord | None:
     """The failure that may be the cause of what is told now: nothing that the launch has gone on from."""
-    known = state.failure
-    if known is None or state.phase == "crashed":
+    known = state.launch.failure
+    if known is None or state.launch.phase == "crashed":
         return known
-    return known if state.attempt.iterations - known.after <= (state.log_interval or 1) else None
+    return known if state.launch.iterations - known.after <= (state.launch.log_interval or 1) else None
 
 
 def _uncaught(state: RunState, known: FailureRecord) -> bool:
-    return known.failure in ("python_exception", "stopped") and state.attempt.uncaught_after == known.after
+    return known.failure in ("python_exception", "stopped") and state.launch.uncaught_after == known.after
 
 
 def _more_telling(known: FailureRecord, new: FailureRecord) -> bool:
@@ -131,35 +131,40 @@ def _more_telling(known: FailureRecord, new: FailureRecord) -> bool:
 
 
 def _crash(state: RunState, at: float, *, survivable: bool = False) -> None:
-    attempt = state.attempt
-    if state.phase == "finished" or attempt.cut_at is not None:
+    attempt = state.launch
+    if state.launch.phase == "finished" or attempt.cut_at is not None:
         return  # a worker that segfaults after a clean end changes nothing
     attempt.failures += 1
+    attempt.opening.clear()  # what is said of a set-up from here on is the next launch's
     freeze_node_list(state)
-    survived = attempt.doubtful and state.phase != "crashed"  # evaluation went on after the last one
+    survived = attempt.doubtful and state.launch.phase != "crashed"  # evaluation went on after the last one
     if attempt.first_failure_at is None or survived:
         attempt.first_failure_at = at
         ended = attempt.processes_terminated > 0 or attempt.uncaught_after == attempt.iterations
         attempt.doubtful, attempt.proved_at = survivable and not ended, None
     elif not survivable:
         _prove(state, at)
-    if state.phase != "crashed":
+    if state.launch.phase != "crashed":
         set_phase(state, "crashed", at)
 
 
 def _prove(state: RunState, at: float) -> None:
     """A process has ended: what failed before was not caught."""
-    if state.attempt.doubtful:
-        state.attempt.doubtful, state.attempt.proved_at = False, at
+    if state.launch.doubtful:
+        state.launch.doubtful, state.launch.proved_at = False, at
 
 
 def fold_watchdog(state: RunState, event: WatchdogTimedOut, at: float, text: str) -> bool:
     """A NCCL watchdog gave up: the collective hung. Ranks are counted, not lines."""
     note_collective(state, event)
-    if event.rank is not None and event.rank not in state.watchdog_ranks and len(state.watchdog_ranks) < _RANKS_KEPT:
-        state.watchdog_ranks.append(event.rank)
-    if event.node and event.node not in state.watchdog_nodes and len(state.watchdog_nodes) < _RANKS_KEPT:
-        state.watchdog_nodes.append(event.node)
+    if (
+        event.rank is not None
+        and event.rank not in state.launch.watchdog_ranks
+        and len(state.launch.watchdog_ranks) < _RANKS_KEPT
+    ):
+        state.launch.watchdog_ranks.append(event.rank)
+    if event.node and event.node not in state.launch.watchdog_nodes and len(state.launch.watchdog_nodes) < _RANKS_KEPT:
+        state.launch.watchdog_nodes.append(event.node)
     waited = f" after {event.waited_seconds:.0f} s" if event.waited_seconds else ""
     failure = FailureSeen(
         failure="nccl",
@@ -183,7 +188,7 @@ def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) 
     message = f"{event.exception}: {event.message}" if event.message else event.exception
     record = FailureRecord(
         "python_exception", message, at, text, fatal=False, rank=event.rank, node=event.node,
-        consequence=bool(_CONSEQUENCES.search(message)), after=state.attempt.iterations,
+        consequence=bool(_CONSEQUENCES.search(message)), after=state.launch.iterations,
     )  # fmt: skip
     known = _known(state)
     if event.exception in _LAUNCHERS:
@@ -191,23 +196,23 @@ def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) 
     if event.exception == "SignalException":  # torchrun's agent was told to end
         found = _SIGNAL.search(event.message)
         record.failure, record.fatal = "stopped" if found and found[1] in ("2", "15") else "killed", True
-        state.attempt.processes_ended += 1
+        state.launch.processes_ended += 1
         if known is None or known.consequence or (not known.fatal and not _uncaught(state, known)):
-            state.failure = record
+            state.launch.failure = record
         _crash(state, at)
         return False
     if event.exception == "KeyboardInterrupt":
         record.failure = "stopped"
     helper = not _TRAINERS.search(script.rpartition("/")[2]) if script else False
     record.helper = helper
-    if helper and state.phase in ("exiting", "finished"):
+    if helper and state.launch.phase in ("exiting", "finished"):
         if known is None:
-            state.failure = record  # if the job's exit code is bad, this is why
+            state.launch.failure = record  # if the job's exit code is bad, this is why
         return False
-    certain = bool(script) and not helper and not may_be_optional(record, state.attempt.iterations)
+    certain = bool(script) and not helper and not may_be_optional(record, state.launch.iterations)
     if event.top_level:
-        state.attempt.uncaught_after = state.attempt.iterations
-        if certain or state.attempt.iterations:
+        state.launch.uncaught_after = state.launch.iterations
+        if certain or state.launch.iterations:
             _prove(state, at)
     if known is None or (
         (known.consequence or known.exit_code is not None) and known.failure in (*_BARE, "python_exception", "nccl")
@@ -215,9 +220,9 @@ def fold_traceback(state: RunState, event: TracebackSeen, at: float, text: str) 
     ):  # fmt: skip
         record.fatal = known is not None and known.fatal
         record.exit_code = known.exit_code if known is not None else None
-        state.failure = record
+        state.launch.failure = record
     elif not known.fatal and record.failure == "stopped" and not _uncaught(state, known):
-        state.failure = record
+        state.launch.failure = record
     if event.top_level:
         _end_by_traceback(state, event, at, certain=certain)
     return False
@@ -235,13 +240,13 @@ def may_be_optional(failure: FailureRecord, iterations: int) -> bool:
 
 def _end_by_traceback(state: RunState, event: TracebackSeen, at: float, *, certain: bool) -> None:
     """The process that printed it is gone. `certain`: it is one of the training."""
-    attempt = state.attempt
-    if state.phase == "finished" or state.failure is None:
+    attempt = state.launch
+    if state.launch.phase == "finished" or state.launch.failure is None:
         return
     if event.rank is None and event.node is None:
         attempt.alone = True
-    state.failure.fatal = True
-    before = attempt.first_failure_at, state.phase
+    state.launch.failure.fatal = True
+    before = attempt.first_failure_at, state.launch.phase
     _crash(state, at, survivable=True)
     if before[0] is None or before[1] != "crashed":
         attempt.doubtful = not certain
@@ -249,30 +254,30 @@ def _end_by_traceback(state: RunState, event: TracebackSeen, at: float, *, certa
 
 def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: str) -> bool:
     """A launcher saw a process end."""
-    state.attempt.processes_ended += 1
+    state.launch.processes_ended += 1
     note_tasks(state, event)
     if event.exit_code == 0:
-        if state.phase in ENDED:
+        if state.launch.phase in ENDED:
             return False
         expected = _processes(state)
-        over = event.launch or expected is None or state.attempt.processes_ended >= expected
+        over = event.launch or expected is None or state.launch.processes_ended >= expected
         set_phase(state, "finished" if over else "exiting", at)
         return True
-    if event.exit_code is None and state.phase in ENDED:
-        if state.phase == "crashed":
+    if event.exit_code is None and state.launch.phase in ENDED:
+        if state.launch.phase == "crashed":
             _prove(state, at)
         return False
     known = _known(state)
     helpers = known is None or known.consequence or known.failure in _BARE or known.helper
-    if state.phase == "exiting" and state.attempt.done_at is not None and helpers:
-        state.attempt.job_failed_at = at
+    if state.launch.phase == "exiting" and state.launch.done_at is not None and helpers:
+        state.launch.job_failed_at = at
         set_phase(state, "finished", at)
         return True
     if known is None:
         code = "badly" if event.exit_code is None else f"with exit code {event.exit_code}"
         what = "the launch" if event.launch else "a process"
-        state.failure = FailureRecord(
-            "unknown", f"{what} ended {code}", at, text, node=event.node, after=state.attempt.iterations,
+        state.launch.failure = FailureRecord(
+            "unknown", f"{what} ended {code}", at, text, node=event.node, after=state.launch.iterations,
             exit_code=event.exit_code,
         )  # fmt: skip
     else:
@@ -283,38 +288,43 @@ def fold_process_exit(state: RunState, event: ProcessExited, at: float, text: st
 
 def _processes(state: RunState) -> int | None:
     """Processes whose ends the log will tell: those of the launchers that write to it, else all."""
-    each = state.topology.processes_per_node
-    launchers = sum(kind.startswith(LAUNCHER) for kind in state.attempt.boundaries)
-    return launchers * each if launchers and each else state.topology.world_size or each
+    each = state.launch.topology.processes_per_node
+    launchers = sum(kind.startswith(LAUNCHER) for kind in state.launch.boundaries)
+    return launchers * each if launchers and each else state.launch.topology.world_size or each
 
 
 def fold_process_terminated(state: RunState, _event: ProcessTerminated, at: float, _text: str) -> bool:
     """A launcher ended the other processes: the run is over, whatever the reason was."""
-    state.attempt.processes_terminated += 1
+    state.launch.processes_terminated += 1
     _prove(state, at)
-    if state.phase not in ENDED and state.failure is not None:
+    if state.launch.phase not in ENDED and state.launch.failure is not None:
         _crash(state, at)
     return False
 
 
 def fold_exit(state: RunState, _event: ProgramExited | TrainerSummary, at: float, _text: str) -> bool:
     """The training loop ended by itself."""
-    state.attempt.done_at = at
+    state.launch.done_at = at
+    state.launch.opening.clear()
     set_phase(state, "finished", at)
     return True
 
 
 def believe(state: RunState) -> None:
     """The loop would have gone on by now: what failed was not caught."""
-    state.attempt.doubtful = False
-    if state.phase == "crashed":
+    state.launch.doubtful = False
+    if state.launch.phase == "crashed":
         count_failure(state)
 
 
 def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
     """A run whose iterations are done and whose log is silent has finished, if no process was seen to hang on."""
-    attempt = state.attempt
-    if state.phase != "exiting" or state.progress_at is None or (attempt.processes_ended and attempt.cut_at is None):
+    attempt = state.launch
+    if (
+        state.launch.phase != "exiting"
+        or state.progress_at is None
+        or (attempt.processes_ended and attempt.cut_at is None)
+    ):
         return False
     if now - state.progress_at - state.unheard < exiting_seconds:
         return False

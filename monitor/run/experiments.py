@@ -83,23 +83,24 @@ def _differ(known: dict[str, str], plan: dict[str, str], names: tuple[str, ...])
 
 def begun(state: RunState) -> bool:
     """Whether the present launch is past its set-up: its own arguments may be printed more than once before."""
-    attempt = state.attempt
-    if attempt.iterations > 0 or attempt.failures > 0 or state.phase in ENDED:
+    launch = state.launch
+    if launch.iterations > 0 or launch.failures > 0 or launch.phase in ENDED:
         return True
-    return attempt.number > 0 and "arguments" not in attempt.boundaries
+    return launch.number > 0 and "arguments" not in launch.boundaries
 
 
 def _over(state: RunState) -> bool:
     """Whether the last launch came to its end, or never to an iteration: then no work goes on in another layout."""
-    if state.iterations_total == 0 or state.phase in ("finished", "exiting") or state.training_done:
+    launch = state.launch
+    if state.iterations_total == 0 or launch.phase in ("finished", "exiting") or launch.training_done:
         return True
-    return state.attempt.iterations == 0 and state.after_finish
+    return launch.iterations == 0 and state.after_finish
 
 
 def _continued(state: RunState, plan: dict[str, str]) -> bool:
     """Whether these arguments load what the run has saved."""
     load = plan.get("load")
-    return load is not None and state.checkpoints.saves > 0 and load == state.plan.get("save", load)
+    return load is not None and state.past.checkpoints.saves > 0 and load == state.plan.get("save", load)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ from monitor.breakdown.account import used as timers_used
 from monitor.charts.steady import Sample
 from monitor.model.flops import EFFECTIVE
 from monitor.run import saves, setup
-from monitor.run.attempts import set_phase
 from monitor.run.ends import (
     fold_exit,
     fold_failure,
@@ -25,6 +24,7 @@ from monitor.run.ends import (
 )
 from monitor.run.engine_steps import fold_engine_step
 from monitor.run.iterations import fold_iteration, gap_of
+from monitor.run.launches import set_phase
 from monitor.run.log_clock import log_clock
 from monitor.run.nodes import note_collective, note_node, note_rank
 from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Phase, drawn_as
@@ -100,12 +100,12 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         note_node(state, event.node)
         if event.rank is not None:
             note_rank(state, event.rank, event.node)
-    before, silent, counted = state.phase, state.silent_work, state.iterations_total
+    before, silent, counted = state.launch.phase, state.launch.silent_work, state.iterations_total
     if kind is IterationLogged:
         progressed = fold_iteration(state, event, source, at, live, clock)  # type: ignore[arg-type]
         if progressed:
             raw = entry.raw
-            state.last_raw = raw if isinstance(raw, bytes) else raw.encode()
+            state.launch.last_raw = raw if isinstance(raw, bytes) else raw.encode()
     elif kind is EngineStepLogged:
         progressed = fold_engine_step(state, event, at, live, clock)  # type: ignore[arg-type]
     else:
@@ -113,34 +113,36 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         if clock is not None and kind in _OF_AN_END and _is_of_the_last_launch(state, clock):
             handler = _nothing
         progressed = handler is None or handler(state, event, source, at, live, entry)
-    phase = state.phase
+    phase = state.launch.phase
     entered = drawn_as(phase) != drawn_as(before)
     if phase == "crashed" and (not state.proven or (live and before != "crashed")) and _of_training(state):
         # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
         state.proven, state.live = True, state.live or live
     stepped = state.iterations_total != counted
+    if stepped:
+        state.copies.count(source, state.launch.number)
     if stepped or entered or kind in AMENDING or (progressed and kind is ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         _note_progress(state, before, silent, event, at, live)
         if clock is not None or kind in STEP:
-            state.progress_clock = clock
-    if state.parts.told:
-        silence = state.parts.follow(before, phase, event)
+            state.launch.progress_clock = clock
+    if state.launch.parts.told:
+        silence = state.launch.parts.follow(before, phase, event)
         if silence > 0:
             gap_of(state, before).add(silence)
 
 
 def _of_training(state: RunState) -> bool:
     """Whether what crashed is a training for all that the log tells, and no other program of its job."""
-    if not state.attempt.doubtful:
+    if not state.launch.doubtful:
         return True
-    return state.failure is not None and may_be_optional(state.failure, state.attempt.iterations)
+    return state.launch.failure is not None and may_be_optional(state.launch.failure, state.launch.iterations)
 
 
 def _is_of_the_last_launch(state: RunState, clock: float) -> bool:
     """Whether something failed shortly before this launch began: what a launcher held back of the one before."""
-    began, attempt = state.attempt.launched_clock, state.attempt
+    began, attempt = state.launch.launched_clock, state.launch
     return began is not None and attempt.iterations == 0 and attempt.number > 0 and 0 < began - clock < _HELD_BACK
 
 
@@ -188,20 +190,20 @@ def _note_progress(state: RunState, before: Phase, silent: str | None, event: Ev
     phase, or of the work that may have gone on in it without a word.
     """
     last = state.progress_at
-    if live and last is not None and state.live and not state.hung and at > last:
+    if live and last is not None and state.live and not state.launch.hung and at > last:
         phase, gap = _gap_phase(before, event), max(0.0, at - last - state.unheard)
-        if before in PARTS and state.parts.told:
-            state.parts.silence = max(state.parts.silence, gap)
+        if before in PARTS and state.launch.parts.told:
+            state.launch.parts.silence = max(state.launch.parts.silence, gap)
         elif phase is not None and phase not in ENDED:
             gap_of(state, silent if silent and phase == "training" else phase).add(gap)
-            if silent is None and phase == "training" and state.phase == "training":
-                expected = (state.pace.predicted() or 0.0) * (state.log_interval or 1)
+            if silent is None and phase == "training" and state.launch.phase == "training":
+                expected = (state.launch.pace.predicted() or 0.0) * (state.launch.log_interval or 1)
                 if expected > 0:
-                    state.gap_ratios.add(gap / expected)
+                    state.launch.gap_ratios.add(gap / expected)
     if last is None or at > last:
         state.progress_at, state.unheard = at, 0.0
     state.live = state.live or live
-    state.hung = False
+    state.launch.hung = False
 
 
 def _read_log_clock(state: RunState, text: str) -> float | None:
@@ -218,7 +220,7 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
 
 
 def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
-    memory = state.memory
+    memory = state.launch.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
         memory.host_used, memory.host_used_ratio = event.host_used_bytes, event.host_used_ratio
     reported = (event.allocated_bytes, event.max_allocated_bytes, event.reserved_bytes, event.max_reserved_bytes)
@@ -226,7 +228,7 @@ def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
         return False
     report = f"{event.iteration}/{event.occasion}"
     if memory.report != report:
-        state.memory = memory = Memory(
+        state.launch.memory = memory = Memory(
             host_used=memory.host_used, host_used_ratio=memory.host_used_ratio, report=report
         )
     memory.allocated = _larger(memory.allocated, event.allocated_bytes)
@@ -244,15 +246,15 @@ def _larger(known: int | None, new: int | None) -> int | None:
 
 
 def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float, live: bool, _entry: LogEvent) -> bool:
-    state.account.take(event, state.driver == "iteration")
+    state.launch.account.take(event, state.launch.driver == "iteration")
     if not PART_OF.keys().isdisjoint(event.timers):
-        state.parts.note_printed(event)
+        state.launch.parts.note_printed(event)
     if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
-            if name in BESIDE and state.attempt.iterations:
+            if name in BESIDE and state.launch.iterations:
                 if not event.of_next:
-                    state.impure = True
-                    state.timed_overhead += longest
+                    state.launch.impure = True
+                    state.launch.timed_overhead += longest
                 if timer(name).category == "checkpoint":
                     saves.note_save(state, longest)
                     if not live:
@@ -271,18 +273,18 @@ def fold_timers(state: RunState, event: TimersReported, at: float) -> bool:
         return False
     if at > state.updated_at:
         state.updated_at = at
-    state.account.take(event, state.driver == "iteration")
+    state.launch.account.take(event, state.launch.driver == "iteration")
     if not PART_OF.keys().isdisjoint(event.timers):
-        state.parts.note_printed(event)
+        state.launch.parts.note_printed(event)
     return True
 
 
 def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
-    news = state.overflows.take_line(event, state.latest.iteration or 0, state.log_interval or 1)
+    news = state.launch.overflows.take_line(event, state.launch.latest.iteration or 0, state.launch.log_interval or 1)
     state.overflows_total = plus(state.overflows_total, news)
     scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
     if scale is not None:
-        state.latest.loss_scale = scale
+        state.launch.latest.loss_scale = scale
     return news
 
 
@@ -295,37 +297,37 @@ def _on_scale_exhausted(
 
 
 def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> bool:
-    latest, topology = state.latest, state.topology
+    latest, topology = state.launch.latest, state.launch.topology
     if event.tflops is not None:
         latest.tflops = event.tflops
     if event.parameters_billions is not None:  # Megatron-DeepSpeed's flops_calculator: a line behind each iteration's
-        state.effective_tflops = event.tflops
-        state.tflops_formula = EFFECTIVE
+        state.launch.effective_tflops = event.tflops
+        state.launch.tflops_formula = EFFECTIVE
         if topology.parameters is None:
             topology.parameters = whole(event.parameters_billions * 1e9)
     if event.samples_per_second is not None and event.seconds_per_step is not None:
         # DeepSpeed-Chat's own line: a step of its whole loop, of which each engine tells a part
-        if not state.rates_of_loop:
-            state.rates_of_loop, state.printed_rates = True, Sample()
+        if not state.launch.rates_of_loop:
+            state.launch.rates_of_loop, state.launch.printed_rates = True, Sample()
         latest.samples_per_second = event.samples_per_second
-        state.printed_rates.add(event.samples_per_second)
+        state.launch.printed_rates.add(event.samples_per_second)
     return False
 
 
 def _on_part(state: RunState, event: PartBegan, _source: str, at: float, live: bool, _entry: LogEvent) -> bool:
     """A part that no line tells of is a phase only where lines tell of others. A line that comes late is progress."""
-    if state.phase in ENDED or state.phase == "exiting":
+    if state.launch.phase in ENDED or state.launch.phase == "exiting":
         return False
-    if event.implied and not state.parts.told:
+    if event.implied and not state.launch.parts.told:
         return False
-    state.parts.tell(event.part)
-    if not (live and state.parts.is_late(event.part, state.phase, state.phase_since, at)):
+    state.launch.parts.tell(event.part)
+    if not (live and state.launch.parts.is_late(event.part, state.launch.phase, state.launch.phase_since, at)):
         set_phase(state, event.part, at)
     return True
 
 
 def _on_custom_value(state: RunState, event: CustomValueLogged, *_rest: Any) -> bool:
-    state.custom_values[event.name] = event.value
+    state.launch.custom_values[event.name] = event.value
     return False
 
 
@@ -343,12 +345,12 @@ _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     MilestoneReached: setup.on_milestone,
     ArgumentsDumped: setup.on_arguments,
     TopologyLogged: setup.on_sizes,
-    ModelSettingLogged: setup.on_topology,
-    SizesTold: setup.on_topology,
-    BatchSizeRampupPlanned: setup.on_topology,
-    ParametersCounted: setup.on_parameters,
+    ModelSettingLogged: setup.on_setting,
+    SizesTold: setup.on_setting,
+    BatchSizeRampupPlanned: setup.on_setting,
+    ParametersCounted: setup.on_setting,
     EnvironmentVariableSeen: setup.on_environment,
-    SoftwareSeen: setup.on_software,
+    SoftwareSeen: setup.on_environment,
     EvaluationProgressed: saves.on_evaluation,
     ValidationLogged: saves.on_validation,
     CheckpointSaveStarted: saves.on_save_started,

@@ -7,13 +7,13 @@ step and never count it twice. Each function returns whether the event was progr
 from __future__ import annotations
 
 from monitor.model import flops
-from monitor.run.attempts import begin_attempt, first_of_attempt, set_phase
 from monitor.run.bursts import watch_bursts
 from monitor.run.counting import in_iterations, is_beside, measured, take_interval
+from monitor.run.launches import begin_launch, first_of_launch, is_over, program_of, set_phase
 from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from monitor.run.totals import plus
 from parsers.dialects import BY_NAME, dialect_of
 from parsers.events import IterationLogged
@@ -37,109 +37,123 @@ def fold_iteration(
     counted = event.in_samples or event.in_tokens
     if counted:
         event = in_iterations(state, event)
-    attempt, iteration = state.attempt, event.iteration
-    highest = state.highest_iteration
+    if state.launch.driver == "engine" and _is_another_programs(state.launch, event.iteration):
+        begin_launch(state, at)
+    attempt, iteration = state.launch, event.iteration
+    highest = state.past.highest_iteration
     last = attempt.last_iteration
-    if last is not None and event.dialect != state.dialect and is_beside(state, event, source):
+    if last is not None and event.dialect != state.launch.dialect and is_beside(state, event, source):
         return False
     if iteration == last and event.dialect not in BY_NAME:
         return False  # a bar that is drawn again
-    if (last is None or iteration != last + (state.log_interval or 1)) and state.copies.is_rivals(
-        iteration, last, state.log_interval or state.log_interval_before or 1, attempt.iterations
+    if (last is None or iteration != last + (state.launch.log_interval or 1)) and state.copies.is_rivals(
+        iteration, last, state.launch.log_interval or state.past.log_interval or 1, attempt.iterations
     ):
         return False
     if highest is not None and iteration <= highest and not _is_news(state, event, source, at):
         return False
-    attempt = state.attempt
-    if state.driver != "iteration":
-        _replace_engine(state)
+    attempt = state.launch
+    if state.launch.driver != "iteration":
+        _replace_engine(state, event)
     state.copies.remember(event, source, attempt.number)
-    if event.dialect != state.dialect or state.topology.dialect != event.dialect:
-        state.dialect = state.topology.dialect = event.dialect
+    if event.dialect != state.launch.dialect or state.launch.topology.dialect != event.dialect:
+        state.launch.dialect = state.launch.topology.dialect = event.dialect
     if event.train_iterations is not None:
-        state.train_iterations = event.train_iterations
-    elif state.train_iterations is not None and iteration > state.train_iterations:
-        state.train_iterations = None  # it was the length of an epoch
+        state.launch.train_iterations = event.train_iterations
+    elif state.launch.train_iterations is not None and iteration > state.launch.train_iterations:
+        state.launch.train_iterations = None  # it was the length of an epoch
     take_values(state, event)
     if event.skipped_iterations:
         state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
     if event.nan_iterations:
         state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
     if event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped:
-        state.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
+        state.launch.impure = False  # the loop that prints time stamps stops its timer around evaluation and saving
     whole = counted and last is None and attempt.number == 0 and iteration <= _LONGEST_INTERVAL
-    if not BESIDE.isdisjoint(state.account.own):
-        state.impure = False  # the line prints what evaluation and saving took, and they are out of its time
+    if not BESIDE.isdisjoint(state.launch.account.own):
+        state.launch.impure = False  # the line prints what evaluation and saving took, and they are out of its time
     elapsed, steps = event.seconds_per_iteration, None
-    batch = state.latest.global_batch_size
+    batch = state.launch.latest.global_batch_size
     if elapsed is None and event.samples_per_second and batch and event.dialect not in BY_NAME:
         elapsed = batch / event.samples_per_second
     if elapsed is None:
         if last is None and not whole:
-            state.stopwatch.stop()  # where this launch began to count is not known
+            state.launch.stopwatch.stop()  # where this launch began to count is not known
         elapsed, steps = measured(state, event, clock)
     count_step(state, iteration, elapsed, at, live, steps)
     if whole:
         state.iterations_total += iteration - attempt.iterations  # its first line says how far it is
         attempt.iterations = iteration
         attempt.first_iteration_seconds = None  # a mean of many is no measure of one
-    latest = state.latest
-    observe_iteration(state.observed, event, attempt.number, latest.global_batch_size, latest.sequence_length)
-    if state.tflops_formula is None and event.tflops is not None:
+    latest = state.launch.latest
+    observe_iteration(state.launch.observed, event, latest.global_batch_size, latest.sequence_length)
+    if state.launch.tflops_formula is None and event.tflops is not None:
         _explain(state, event)
     return True
+
+
+def _is_another_programs(launch: Launch, iteration: int) -> bool:
+    """Whether a loop begins behind a training that DeepSpeed's engine had counted to its end."""
+    over = is_over(launch) or launch.phase == "exiting"
+    return over and launch.last_iteration is not None and iteration < launch.last_iteration
 
 
 def _is_news(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
     """Whether a line of an iteration that was seen before counts: it does where a launch computes it again, which may
     begin with this line. Copies and sources that lag behind their twin do not.
     """
-    attempt, copies = state.attempt, state.copies
+    attempt, copies = state.launch, state.copies
     if copies.is_copy(event, source, attempt.number):
         copies.moved(source, event.iteration, attempt.number)
         return False
-    if state.driver == "engine":
-        _replace_engine(state)
+    if state.launch.driver == "engine":
+        _replace_engine(state, event)
     if attempt.last_iteration is not None and event.iteration <= attempt.last_iteration:
         cursor = copies.cursors.get(source)
         if cursor is not None and cursor.last_iteration is not None and event.iteration > cursor.last_iteration:
             copies.moved(source, event.iteration, attempt.number)
             return False
-        begin_attempt(state, at)
+        begin_launch(state, at, in_process=program_of(event.dialect) == program_of(attempt.dialect))
     return True
 
 
-def _replace_engine(state: RunState) -> None:
+def _replace_engine(state: RunState, event: IterationLogged) -> None:
     """The loop's own line counts from now on. What DeepSpeed's engine reported before was the same training."""
-    if state.driver == "engine":
-        attempt = state.attempt
+    if state.launch.driver == "engine":
+        attempt = state.launch
+        state.past.programs.append(program_of(event.dialect))
+        state.past.engine_beside = True
         state.iterations_total -= attempt.iterations
         attempt.iterations, attempt.last_iteration = 0, None
-        state.productive_seconds -= state.engine_seconds
-        state.gpu_seconds = max(0.0, state.gpu_seconds - state.engine_seconds * (state.topology.world_size or 0))
-        state.seconds_since_checkpoint = max(0.0, state.seconds_since_checkpoint - state.engine_seconds)
-        state.engine_seconds = 0.0
-    state.driver = "iteration"
-    state.log_interval = None
+        state.productive_seconds -= state.launch.engine_seconds
+        state.gpu_seconds = max(
+            0.0, state.gpu_seconds - state.launch.engine_seconds * (state.launch.topology.world_size or 0)
+        )
+        state.launch.seconds_since_checkpoint = max(
+            0.0, state.launch.seconds_since_checkpoint - state.launch.engine_seconds
+        )
+        state.launch.engine_seconds = 0.0
+    state.launch.driver = "iteration"
+    state.launch.log_interval = None
 
 
 def _explain(state: RunState, event: IterationLogged) -> None:
     """Which formula printed these TFLOPs? All of them take half a millisecond: asked of a launch's first lines only."""
-    if event.tflops is None or state.pure_seconds is None or state.observed.unexplained >= EXPLANATIONS:
+    if event.tflops is None or state.launch.pure_seconds is None or state.launch.observed.unexplained >= EXPLANATIONS:
         return
-    state.tflops_formula = flops.explain_printed(
+    state.launch.tflops_formula = flops.explain_printed(
         event.tflops,
-        state.topology,
-        event.seconds_per_iteration or state.pure_seconds,
-        state.latest.global_batch_size,
-        state.latest.sequence_length,
+        state.launch.topology,
+        event.seconds_per_iteration or state.launch.pure_seconds,
+        state.launch.latest.global_batch_size,
+        state.launch.latest.sequence_length,
     )
-    state.observed.unexplained += state.tflops_formula is None
+    state.launch.observed.unexplained += state.launch.tflops_formula is None
 
 
 def take_values(state: RunState, event: IterationLogged) -> None:
     """The line's values are the newest."""
-    latest, topology = state.latest, state.topology
+    latest, topology = state.launch.latest, state.launch.topology
     latest.consumed_samples = event.consumed_samples
     latest.consumed_tokens = event.consumed_tokens
     latest.learning_rate = event.learning_rate
@@ -149,8 +163,6 @@ def take_values(state: RunState, event: IterationLogged) -> None:
     if event.loss_scale is not None and event.loss_scale > 0:  # DeepSpeed's pipeline prints -1.0: it owns the scale
         latest.loss_scale = event.loss_scale
     latest.grad_norm = event.grad_norm
-    latest.params_norm = event.params_norm
-    latest.num_zeros = event.num_zeros
     latest.seconds_per_iteration = event.seconds_per_iteration
     latest.samples_per_second = event.samples_per_second
     latest.tokens_per_second_per_gpu = event.tokens_per_second_per_gpu
@@ -166,68 +178,76 @@ def count_step(
     """Iteration `iteration` has finished; the last ones took `elapsed` seconds each, as printed. `steps`: the last so
     many, where that was measured over several lines.
     """
-    attempt = state.attempt
+    attempt = state.launch
     last = attempt.last_iteration
     first = last is None
-    if state.account.active:
-        state.account.close(last, state.step_seconds, state.log_interval or 1)
-    if last is not None and iteration - last == state.log_interval:
-        delta = state.log_interval
+    if state.launch.account.active:
+        state.launch.account.close(last, state.launch.step_seconds, state.launch.log_interval or 1)
+    if last is not None and iteration - last == state.launch.log_interval:
+        delta = state.launch.log_interval
     else:
         delta = _interval(state, iteration)
         if first:
             attempt.first_iteration = iteration
             attempt.first_iteration_seconds = elapsed
-            first_of_attempt(state, iteration - delta + 1)
+            if not attempt.resumed:
+                attempt.resumed = True
+                first_of_launch(state, iteration - delta + 1)
         else:
             take_interval(state, iteration, delta)
-    attempt.last_iteration = state.latest.iteration = iteration
+    attempt.last_iteration = state.launch.latest.iteration = iteration
     attempt.iterations += delta
     state.iterations_total = plus(state.iterations_total, delta)
     attempt.first_failure_at = None
-    state.failure = None  # whatever was seen before, the loop goes on
-    state.step_seconds = None
+    attempt.opening.clear()
+    state.launch.failure = None  # whatever was seen before, the loop goes on
+    state.launch.step_seconds = None
     if elapsed is not None:
-        state.latest.seconds_per_iteration = elapsed
+        state.launch.latest.seconds_per_iteration = elapsed
         take_seconds(state, elapsed, steps or delta, first, at - state.unheard if live else None)
-    if state.account.own:
-        state.account.settle(iteration, state.step_seconds)
+    if state.launch.account.own:
+        state.launch.account.settle(iteration, state.launch.step_seconds)
     if live:
         watch_bursts(state, elapsed, delta, at)
-    if state.highest_iteration is None or iteration > state.highest_iteration:
-        state.highest_iteration = max(iteration, 0)
-    state.last_iteration_at = at
-    if state.impure or state.overhead_until is not None:
-        state.overhead_until, state.overhead_iteration, state.timed_overhead, state.impure = None, None, 0.0, False
-    if state.validations_since:
-        state.evaluated_at = last
-        state.evaluation_sets, state.validations_since = state.validations_since, 0
-    if state.evaluation_due:
+    if state.past.highest_iteration is None or iteration > state.past.highest_iteration:
+        state.past.highest_iteration = max(iteration, 0)
+    state.launch.last_iteration_at = at
+    if state.launch.impure or state.launch.overhead_until is not None:
+        (
+            state.launch.overhead_until,
+            state.launch.overhead_iteration,
+            state.launch.timed_overhead,
+            state.launch.impure,
+        ) = None, None, 0.0, False
+    if state.launch.validations_since:
+        state.launch.evaluated_at = last
+        state.launch.evaluation_sets, state.launch.validations_since = state.launch.validations_since, 0
+    if state.launch.evaluation_due:
         _nothing_evaluated(state, at, live)
     phase = _phase_after(state, iteration)
-    if phase != state.phase:
+    if phase != state.launch.phase:
         set_phase(state, phase, at)
     if phase == "evaluating":
-        state.evaluation_due = True
-    state.silent_work = _silent_work(state, iteration) if phase == "training" else None
+        state.launch.evaluation_due = True
+    state.launch.silent_work = _silent_work(state, iteration) if phase == "training" else None
 
 
 def _told_interval(state: RunState) -> int | None:
     """What the arguments say, unless no training prints so rarely."""
-    told = state.topology.log_interval
+    told = state.launch.topology.log_interval
     return told if told is not None and told <= _LONGEST_TOLD else None
 
 
 def _interval(state: RunState, iteration: int) -> int:
     """Iterations that this line stands for. A jump (lost lines, a skipped range) counts as one usual interval."""
-    last = state.attempt.last_iteration
+    last = state.launch.last_iteration
     if last is None:
-        every = _told_interval(state) or state.log_interval_before or 1
+        every = _told_interval(state) or state.past.log_interval or 1
         return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
     delta = iteration - last
-    if delta == state.log_interval or (0 < delta <= _LONGEST_INTERVAL and state.dialect not in BY_NAME):
+    if delta == state.launch.log_interval or (0 < delta <= _LONGEST_INTERVAL and state.launch.dialect not in BY_NAME):
         return delta
-    usual = state.log_interval or _told_interval(state)
+    usual = state.launch.log_interval or _told_interval(state)
     if usual is None:
         return delta if delta <= _LONGEST_INTERVAL else 1
     return usual if delta > 2 * usual else max(delta, 1)
@@ -236,37 +256,38 @@ def _interval(state: RunState, iteration: int) -> int:
 def take_seconds(state: RunState, elapsed: float, delta: int, first: bool, at: float | None) -> None:
     """The last `delta` iterations took `elapsed` seconds each. DeepSpeed tells it on a line behind the step's own."""
     seconds = elapsed * delta
-    if state.driver == "engine":
-        state.engine_seconds += seconds  # the loop may yet report them itself
+    if state.launch.driver == "engine":
+        state.launch.engine_seconds += seconds  # the loop may yet report them itself
     state.productive_seconds += seconds  # what a restart computes again was taken off when it began
-    state.gpu_seconds += seconds * (state.topology.world_size or 0)
-    state.seconds_since_checkpoint += seconds
-    pure = _pure_seconds(state, elapsed, delta, at) if state.impure else elapsed
+    state.gpu_seconds += seconds * (state.launch.topology.world_size or 0)
+    state.launch.seconds_since_checkpoint += seconds
+    pure = _pure_seconds(state, elapsed, delta, at) if state.launch.impure else elapsed
     if pure is None:
         return
-    state.pure_seconds = pure
+    state.launch.pure_seconds = pure
     if first:  # warm-up and compilation: shown, never learned from
         return
     # Live, an interruption is measured by when lines arrived, to half a second: good enough for long iterations only.
-    batch_size = state.latest.global_batch_size
-    if not state.impure or pure * (delta if pure == elapsed else _iterations_behind(state, delta)) >= _LONG:
-        state.step_seconds = pure
-        printed = state.latest.tflops if state.driver == "iteration" and pure == elapsed else None
+    batch_size = state.launch.latest.global_batch_size
+    if not state.launch.impure or pure * (delta if pure == elapsed else _iterations_behind(state, delta)) >= _LONG:
+        state.launch.step_seconds = pure
+        printed = state.launch.latest.tflops if state.launch.driver == "iteration" and pure == elapsed else None
         state.steady.add(batch_size, pure, printed)
-    state.pace.add(pure, batch_size, delta)
+    state.launch.pace.add(pure, batch_size)
+    state.seconds.add(pure, delta)
 
 
 def _pure_seconds(state: RunState, elapsed: float, delta: int, at: float | None) -> float | None:
     """Seconds per iteration without the evaluation or save that came since the last line; None where that is in them
     and cannot be measured. `at` is when the line came, None where that says nothing (a backlog).
     """
-    usual = state.pace.predicted()
-    overhead, inside = state.timed_overhead, False
-    if state.overhead_until is not None and state.last_iteration_at is not None and at is not None:
-        since = state.overhead_until - state.last_iteration_at
+    usual = state.launch.pace.predicted()
+    overhead, inside = state.launch.timed_overhead, False
+    if state.launch.overhead_until is not None and state.launch.last_iteration_at is not None and at is not None:
+        since = state.launch.overhead_until - state.launch.last_iteration_at
         overhead = max(overhead, _interruption(state, elapsed, delta, since))
         # A loop that stops its timer prints less than the time from line to line. One iteration tells by itself.
-        inside = delta > 1 and at - state.last_iteration_at - elapsed * delta < 0.5 * overhead
+        inside = delta > 1 and at - state.launch.last_iteration_at - elapsed * delta < 0.5 * overhead
     least = 0.5 * usual if usual is not None else _LEAST_SHARE * elapsed
     believable = overhead > 0 and elapsed * delta - overhead >= least * delta
     if usual is not None and elapsed <= 1.05 * usual and not (inside and believable):
@@ -291,14 +312,14 @@ def _interruption(state: RunState, elapsed: float, delta: int, since: float) -> 
 
 def _iterations_behind(state: RunState, delta: int) -> int:
     """Of the iterations that a line stands for, those after its last evaluation or save; all where nothing tells."""
-    last, before = state.attempt.last_iteration, state.overhead_iteration
+    last, before = state.launch.last_iteration, state.launch.overhead_iteration
     behind = last - before if last is not None and before is not None else delta
     return behind if 0 < behind < delta else delta
 
 
 def _learn_overhead(state: RunState, seconds: float) -> None:
     """An evaluation or save took this long: the log told it through the iteration's time."""
-    validations = state.validations_since
+    validations = state.launch.validations_since
     if validations:
         gap_of(state, "evaluating").add(seconds / validations)
     else:
@@ -307,37 +328,41 @@ def _learn_overhead(state: RunState, seconds: float) -> None:
 
 def gap_of(state: RunState, phase: str) -> Intervals:
     """The gaps learned for a phase."""
-    return state.gaps.setdefault(phase, Intervals())
+    return state.past.gaps.setdefault(phase, Intervals())
 
 
 def evaluation_every(state: RunState) -> int | None:
     """Iterations between two evaluations; None (or 0) where the run does not evaluate, or nobody knows when."""
-    return (state.topology.eval_interval or state.evaluation_interval) if state.topology.eval_iters != 0 else None
+    return (
+        (state.launch.topology.eval_interval or state.launch.evaluation_interval)
+        if state.launch.topology.eval_iters != 0
+        else None
+    )
 
 
 def _silent_work(state: RunState, iteration: int) -> str | None:
     """What the arguments ask for between this line and the next, where no line has told of any before."""
-    checkpoints, every = state.checkpoints, state.topology.save_interval
-    saves = state.topology.saves is not False and not checkpoints.saves and checkpoints.started_iteration is None
-    if every and saves and (iteration + (state.log_interval or 1) - 1) // every > (iteration - 1) // every:
+    checkpoints, every = state.past.checkpoints, state.launch.topology.save_interval
+    saves = state.launch.topology.saves is not False and not checkpoints.saves and state.launch.save.iteration is None
+    if every and saves and (iteration + (state.launch.log_interval or 1) - 1) // every > (iteration - 1) // every:
         return SILENT_SAVE
     every = evaluation_every(state)
-    return SILENT_EVALUATION if state.evaluation_silent and every and iteration % every == 0 else None
+    return SILENT_EVALUATION if state.launch.evaluation_silent and every and iteration % every == 0 else None
 
 
 def _nothing_evaluated(state: RunState, at: float, live: bool) -> None:
     """The loop went on after an iteration at which it was to evaluate, and nothing told of that: arguments ask for
     evaluations that need not be (there may be no validation data). It is not expected again before one is seen.
     """
-    state.evaluation_due, state.evaluation_silent = False, True
+    state.launch.evaluation_due, state.launch.evaluation_silent = False, True
     if live and state.progress_at is not None and at > state.progress_at:
         gap_of(state, SILENT_EVALUATION).add(max(0.0, at - state.progress_at - state.unheard))
 
 
 def _phase_after(state: RunState, iteration: int) -> Phase:
-    if state.train_iterations is not None and iteration >= state.train_iterations:
+    if state.launch.train_iterations is not None and iteration >= state.launch.train_iterations:
         return "exiting"
     every = evaluation_every(state)
-    if every and iteration % every == 0 and not state.evaluation_silent:
+    if every and iteration % every == 0 and not state.launch.evaluation_silent:
         return "evaluating"  # no line announces it: the loop evaluates before it goes on
     return "training"

@@ -85,14 +85,14 @@ def _mentioned(state: RunState, job: Job) -> bool:
 def proofs(state: RunState) -> list[LogEvent]:
     """The events that the log left out: how the launch ended, where Slurm knows and the log does not say."""
     job = state.job
-    if job is None or state.phase == "finished":
+    if job is None or state.launch.phase == "finished":
         return []
-    failure, crashed = _FAILURES.get(job.state), state.phase == "crashed"
+    failure, crashed = _FAILURES.get(job.state), state.launch.phase == "crashed"
     events: list[Event] = []
     if job.state in WAITING and job.restarts and not crashed:  # it was ended and waits for its nodes again
         failure = "stopped"
     if failure is not None:
-        known = state.failure.failure if crashed and state.failure is not None else None
+        known = state.launch.failure.failure if crashed and state.launch.failure is not None else None
         if not crashed or (known in _BARE and failure not in _BARE):
             events = [FailureSeen(failure=failure, message=sentence(job)), ProcessTerminated()]
     elif job.state in ("COMPLETED", "FAILED") and not crashed:

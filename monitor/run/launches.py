@@ -1,72 +1,227 @@
-"""What a launch adds to the record of the nodes (monitor/nodes/record.py)."""
+"""Where one launch of a run ends and the next begins, and what the end of the last one cost.
+
+A second set-up in a source that had already counted iterations is a restart; so is an iteration number that goes back.
+A set-up seen in another file of the same launch (per-rank logs) is a copy of the first.
+"""
 
 from __future__ import annotations
 
-from monitor.nodes.hostlist import compress, is_node_name
-from monitor.nodes.record import Launch
-from monitor.run.nodes import NODE_FAULTS, blamed, listed_nodes, missing_ranks, node_of, nodes_of, nodes_of_ranks
-from monitor.run.state import RunState
+from monitor.run.node_record import launch_of
+from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
+from monitor.run.phases import ENDED, Phase, drawn_as
+from monitor.run.records import AttemptEnd
+from monitor.run.settings import event_of, plain, take_setting
+from monitor.run.state import Launch, Past, RunState
+from monitor.run.totals import plus
+from parsers.dialects import dialect_of
+from parsers.events import Event
 
-_PLANNED = frozenset({"time_limit", "preempted", "stopped"})
-_PACED = 32  # iterations after which a launch's normal pace is its own
+PLANNED = frozenset({"time_limit", "preempted", "stopped"})
+"""Ends that are no failures: the scheduler's ordinary business, and what a person ended."""
+_TIMELESS = frozenset({"arguments", "world"})
+_PHASES_KEPT = 64  # phase changes kept for the page
+_ENDS_KEPT = 50
+_OPENING_KEPT = 4096
+_SET_UP = (
+    "arguments", "topology", "environment", "software", "parameters_by_rank", "train_iterations",
+    "trainer_total", "trainer_declared", "counts_steps",
+)  # fmt: skip
+"""What of a launch is its set-up."""
+_NODES_KEPT = 512
+_LAUNCHES_KEPT = 1000  # until the record of the nodes takes them: a log that is read from its beginning may hold many
 
 
-def launch_of(state: RunState) -> Launch | None:
-    """The present launch as it stands; None where no line names its nodes."""
-    nodes = [node for node in nodes_of(state) if is_node_name(node)]
-    if not nodes:
-        return None
-    attempt, top = state.attempt, state.topology
-    outcome, planned = _outcome(state)
-    paced = attempt.iterations >= _PACED
-    at = state.log_clock_last or state.unix(state.progress_at) or state.unix(state.updated_at) or 0.0
-    return Launch(
-        run=state.name,
-        number=attempt.number,
-        at=at,
-        nodes=compress(nodes),
-        whole=_whole(state, len(nodes)),
-        outcome=outcome,
-        planned=planned,
-        named=_named(state, set(nodes)),
-        iterations=attempt.iterations,
-        seconds=state.pace.baseline if paced else None,
-        layout=f"{top.world_size} {state.latest.global_batch_size or top.global_batch_size} {top.sequence_length}",
+LAUNCHER = "launcher "
+"""Before the node's name: the set-up mark of a launcher that starts the processes of a node."""
+
+
+def set_phase(state: RunState, phase: Phase, at: float) -> None:
+    """Enter a phase; staying in it changes nothing. The history keeps no parts of a step: all of them are training."""
+    before = state.launch.phase
+    if phase != before:
+        state.launch.phase, state.launch.phase_since = phase, at
+        drawn = drawn_as(phase)
+        if drawn != drawn_as(before):
+            state.phase_history.append((at, drawn))
+            del state.phase_history[:-_PHASES_KEPT]
+
+
+def count_failure(state: RunState) -> None:
+    """Called when the launch is known to have crashed: one failure a launch."""
+    launch = state.launch
+    if launch.failure is not None and launch.failure.failure != "stopped" and not launch.counted:
+        launch.counted = True
+        kind = launch.failure.failure
+        state.failures_total[kind] = state.failures_total.get(kind, 0) + 1
+
+
+def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> None:
+    """A set-up mark of `kind`: a second one begins a new launch. `stamp` is the mark's own time or contents."""
+    launch = state.launch
+    if launch.phase == "crashed" and launch.doubtful and not launch.iterations and kind not in launch.boundaries:
+        _forgive(state, at)
+    mark = f"{kind} {source}"
+    # these carry no time: the same again in the same file, after an end, is of another launch
+    again = kind in _TIMELESS and launch.phase == "crashed" and not launch.doubtful and mark in launch.boundaries
+    if launch.iterations > 0 or launch.failures > 0 or launch.phase in ENDED:
+        known = launch.boundaries.get(kind)
+        ended_here = launch.phase in ENDED and known != stamp
+        if again or _counted_in(state, source) or ended_here or (known is not None and known != stamp):
+            begin_launch(state, at)
+    state.launch.boundaries.setdefault(kind, stamp)
+    if kind in _TIMELESS:
+        state.launch.boundaries.setdefault(mark, stamp)
+
+
+def _counted_in(state: RunState, source: str) -> bool:
+    """Whether the source has counted iterations of the present launch."""
+    cursor = state.copies.cursors.get(source)
+    return cursor is not None and cursor.launch == state.launch.number
+
+
+def is_over(launch: Launch) -> bool:
+    """Whether the launch has ended, as far as a log can prove it."""
+    return launch.phase in ENDED and not launch.doubtful
+
+
+def note_setting(state: RunState, event: Event) -> None:
+    """A fact of the set-up: of the present launch, or of one that begins before the next step."""
+    opening = state.launch.opening
+    if len(opening) < _OPENING_KEPT:
+        opening.append(plain(event))
+    take_setting(state.launch, event)
+
+
+def _forgive(state: RunState, at: float) -> None:
+    """A set-up goes on after what failed before its first line: that was another program's."""
+    attempt = state.launch
+    attempt.doubtful, attempt.first_failure_at, attempt.failures, attempt.alone = False, None, 0, False
+    attempt.uncaught_after = None
+    state.launch.failure = None
+    set_phase(state, "starting", at)
+
+
+def begin_launch(state: RunState, at: float, *, in_process: bool = False) -> None:
+    """A new launch of the same run. What was said of the set-up since the last step is its own. `in_process`: nothing
+    but its number shows that it began; where no set-up was told, the program goes on in its process, as it was set up.
+    """
+    before = state.launch
+    died = before.phase == "crashed" or _left_behind(state)
+    if died:
+        count_failure(state)  # one that was doubted until now: it did end the launch
+    _note_end(state, at, died=died)
+    state.copies.replaced(before.last_iteration)
+    state.past.baseline = state.last_baseline
+    state.past.log_interval = before.log_interval or state.past.log_interval
+    state.restarts += 1
+    if before.iterations:
+        state.computed = before
+    launch = state.launch = Launch(before.number + 1, at, phase=before.phase, phase_since=before.phase_since)
+    launch.parts.printed = before.parts.printed  # what was learned of them
+    if in_process and not before.opening:
+        for name in _SET_UP:
+            setattr(launch, name, getattr(before, name))
+    launch.opening, before.opening = before.opening, []
+    for setting in launch.opening:
+        take_setting(launch, event_of(setting))
+    for cursor in state.copies.cursors.values():
+        cursor.last_iteration = None
+    set_phase(state, "starting", at)
+
+
+def _left_behind(state: RunState) -> bool:
+    """The last that the launch told was an exception: the next launch proves that nobody caught it."""
+    failure, attempt = state.launch.failure, state.launch
+    if failure is None or state.launch.phase in ("finished", "exiting"):
+        return False
+    return failure.failure in ("python_exception", "stopped") and failure.after == attempt.iterations
+
+
+def _note_end(state: RunState, at: float, *, died: bool) -> None:
+    """How the launch ended that the next one replaces: what it lost work to, and whether anybody had planned it."""
+    failure, attempt = state.launch.failure, state.launch
+    finished = state.launch.phase in ("finished", "exiting")
+    state.after_finish = finished or state.launch.training_done or (state.after_finish and not attempt.iterations)
+    if finished:
+        failure = None  # a warning of a process on its way out
+    cause = "hang" if state.launch.hung else failure.failure if failure else "unknown"
+    planned = finished or cause in PLANNED
+    state.lost_to = cause
+    state.unplanned_ends += not planned
+    moved = (
+        attempt.node_list is not None or NODE_LIST not in state.launch.environment
+    )  # else the list is the next launch's
+    launch = launch_of(state) if moved else None
+    if launch is not None:
+        launch.outcome, launch.planned = "finished" if finished else cause, planned
+        state.launch_records.append(launch)
+        del state.launch_records[:-_LAUNCHES_KEPT]
+    named = suspects(state) if failure is not None else []
+    state.ends.append(
+        AttemptEnd(
+            number=attempt.number,
+            failure=cause,
+            message=failure.message[:300] if failure else "",
+            at=failure.at if failure else state.progress_at or at,
+            started_at=attempt.started_at if attempt.started_at is not None else state.first_at,
+            iterations=attempt.iterations,
+            last_iteration=attempt.last_iteration,
+            checkpoint=state.past.checkpoints.last_iteration,
+            planned=planned,
+            nodes=(named or nodes_of(state))[:_NODES_KEPT],
+            culprit=bool(named),
+            crashed=died,
+            watched=state.live,
+            line=failure.line if failure else "",
+        )
     )
+    del state.ends[:-_ENDS_KEPT]
 
 
-def _whole(state: RunState, known: int) -> bool:
-    """Whether these are all nodes of the launch: those that only a failure names are a choice of the failure."""
-    top = state.topology
-    each = top.processes_per_node
-    size = top.nodes or (top.world_size // each if top.world_size and each else None)
-    return bool(listed_nodes(state)) or (size is not None and known >= size)
+def retire(state: RunState, at: float) -> None:
+    """Another experiment has begun in its log: nothing more comes of this one."""
+    launch, before = state.launch, state.computed
+    if state.ends and not (launch.iterations or launch.failures or "arguments" in launch.boundaries):
+        end = state.ends.pop()  # the set-up lines before the arguments were the other's
+        state.restarts -= 1
+        state.unplanned_ends -= not end.planned
+        known = before is not None and before.number == end.number
+        state.launch = before if known and before is not None else Launch(end.number, end.started_at)
+        if known:
+            state.computed = None
+        died: Phase = "training" if end.failure == "unknown" else "crashed"
+        set_phase(state, "finished" if _finished(end) else died, at)
+    if state.launch.phase == "exiting":
+        set_phase(state, "finished", at)
 
 
-def _outcome(state: RunState) -> tuple[str, bool]:
-    failure = state.failure
-    if state.phase == "finished":
-        return "finished", True
-    if state.phase == "crashed" and failure is not None and not state.attempt.doubtful:
-        return failure.failure, failure.failure in _PLANNED
-    if state.hung:
-        return "hang", False
-    return "running", True
+def program_of(dialect: str | None) -> str:
+    """Whose launches teach of each other: all ages of Megatron's line are one program."""
+    return "megatron" if dialect_of(dialect).megatron else dialect or ""
 
 
-def _named(state: RunState, nodes: set[str]) -> dict[str, list[str]]:
-    """The launch's nodes that something named, with what did."""
-    named: dict[str, set[str]] = {}
-    failure, missing = state.failure, missing_ranks(state)
-    if missing is not None:
-        for node in nodes_of_ranks(state, missing.ranks).values():
-            named.setdefault(node, set()).add("missing_rank")
-    believed = state.phase == "crashed" and not state.attempt.doubtful
-    if failure is not None and believed and failure.failure in NODE_FAULTS and failure.failure != "nccl":
-        for name in blamed(state)[:1]:
-            named.setdefault(name, set()).add(failure.failure)
-    for kind, told, rank in state.attempt.faults:
-        where = told if told is not None else node_of(state, rank) if rank is not None else None
-        if where is not None:
-            named.setdefault(where, set()).add(kind)
-    return {node: sorted(kinds) for node, kinds in sorted(named.items()) if node in nodes}
+def first_of_launch(state: RunState, iteration: int) -> None:
+    """The first iteration of a launch tells whose training goes on, and how much work the end of the last one cost."""
+    freeze_node_list(state)
+    program = program_of(state.launch.dialect)
+    if state.past.programs and program not in state.past.programs:
+        state.past = Past([program], state.launch.driver)  # another program's training: nothing that is known is of it
+        return
+    if program not in state.past.programs:
+        state.past.programs.append(program)
+    state.past.driver = state.launch.driver
+    before = next((end for end in reversed(state.ends) if end.last_iteration is not None), None)
+    if state.launch.number == 0 or before is None or before.last_iteration is None or _finished(before):
+        return
+    lost = before.last_iteration + 1 - iteration  # what lies above was lost by an earlier restart already
+    if lost > 0:
+        seconds = lost * (state.last_baseline or state.launch.latest.seconds_per_iteration or 0.0)
+        cause = state.lost_to
+        state.lost_iterations_total = plus(state.lost_iterations_total, lost)
+        state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
+        state.productive_seconds = max(0.0, state.productive_seconds - seconds)
+
+
+def _finished(end: AttemptEnd) -> bool:
+    """Nothing of a launch that came to its end is lost."""
+    return end.planned and end.failure not in PLANNED

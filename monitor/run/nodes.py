@@ -38,25 +38,27 @@ def _expanded(hostlist: str) -> tuple[str, ...]:
 
 def freeze_node_list(state: RunState) -> None:
     """What a dump says from here on of the nodes is the next launch's."""
-    if state.attempt.node_list is None:
-        state.attempt.node_list = state.environment.get(NODE_LIST)
+    launch = state.launch
+    if launch.node_list is None:
+        launch.node_list = launch.environment.get(NODE_LIST)
 
 
 def listed_nodes(state: RunState) -> list[str]:
     """Slurm's list of the present launch's nodes, in its order: as a dump shows it, else as Slurm answered since the
     launch began; empty where neither is known.
     """
-    frozen, job = state.attempt.node_list, state.job
-    listed = state.environment.get(NODE_LIST) if frozen is None else frozen
+    launch = state.launch
+    frozen, job = launch.node_list, state.job
+    listed = launch.environment.get(NODE_LIST) if frozen is None else frozen
     if not listed and job is not None:
-        began = state.attempt.started_at if state.attempt.started_at is not None else state.first_at
+        began = launch.started_at if launch.started_at is not None else state.first_at
         listed = job.nodes if began is not None and job.asked_at >= began else None
     return expand_some(listed) if listed else []
 
 
 def nodes_of(state: RunState) -> list[str]:
     """The nodes of the present launch, sorted; empty where the log names none."""
-    return sorted(set(state.attempt.nodes) | set(listed_nodes(state)))
+    return sorted(set(state.launch.nodes) | set(listed_nodes(state)))
 
 
 def countable_nodes(state: RunState, most: int) -> list[str]:
@@ -67,14 +69,14 @@ def countable_nodes(state: RunState, most: int) -> list[str]:
 
 def note_node(state: RunState, node: str, lines: int = 1) -> None:
     """So many more lines of the launch carry this node's name."""
-    nodes = state.attempt.nodes
+    nodes = state.launch.nodes
     if node in nodes or len(nodes) < MOST:
         nodes[node] = nodes.get(node, 0) + lines
 
 
 def note_rank(state: RunState, rank: int, node: str) -> None:
     """A line of this rank carries its node's name."""
-    known = state.attempt.rank_nodes
+    known = state.launch.rank_nodes
     if known.get(rank) != node and node not in _LOCAL and (rank in known or len(known) < _MOST_RANKS):
         known[rank] = node
 
@@ -83,7 +85,7 @@ def note_tasks(state: RunState, event: ProcessExited) -> None:
     """Which tasks srun ran on a node."""
     if event.node is None or event.tasks is None:
         return
-    known = state.attempt.task_nodes
+    known = state.launch.task_nodes
     for task in expand_some(f"[{event.tasks}]"):
         if len(known) < _MOST_RANKS:
             known[int(task)] = event.node
@@ -91,19 +93,20 @@ def note_tasks(state: RunState, event: ProcessExited) -> None:
 
 def note_fault(state: RunState, event: FailureSeen) -> None:
     """What the driver or the scheduler says of a node, whether it ends the launch or not."""
+    launch = state.launch
     kind = "xid" if "NVRM: Xid" in event.message else event.failure
     if kind not in HARDWARE or event.consequence or (event.node is None and event.rank is None):
         return
     if kind == "node_failure" and "CANCELLED" in event.message.upper():
         return  # the daemon that writes this runs on the job's first node, seldom on the one that failed
     fault = (kind, event.node, event.rank)
-    if fault not in state.attempt.faults and len(state.attempt.faults) < _MOST_FAULTS:
-        state.attempt.faults.append(fault)
+    if fault not in launch.faults and len(launch.faults) < _MOST_FAULTS:
+        launch.faults.append(fault)
 
 
 def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus) -> None:
     """How far a rank had come in a process group."""
-    known = state.attempt.collectives
+    known = state.launch.collectives
     if event.rank is None or len(known) >= _MOST_RANKS:
         return
     work = event.sequence if isinstance(event, WatchdogTimedOut) else event.work
@@ -135,26 +138,28 @@ def missing_ranks(state: RunState) -> Missing | None:
     """The ranks that the others wait for in this launch, by the flight recorder's dumps, else by what watchdogs print;
     None where neither tells.
     """
-    if state.attempt.dumped is not None:
-        return state.attempt.dumped
-    if not state.attempt.collectives:
+    launch = state.launch
+    if launch.dumped is not None:
+        return launch.dumped
+    if not launch.collectives:
         return None
-    return missing(list(state.attempt.collectives.values()), state.topology.world_size)
+    return missing(list(launch.collectives.values()), launch.topology.world_size)
 
 
 def node_of(state: RunState, rank: int) -> str | None:
     """The rank's node: named beside it, else by its place in Slurm's list, over which srun spreads ranks in blocks."""
-    named = state.attempt.rank_nodes.get(rank)
+    launch = state.launch
+    named = launch.rank_nodes.get(rank)
     if named is not None:
         return named
-    world, tasks = state.topology.world_size, state.attempt.task_nodes
+    world, tasks = launch.topology.world_size, launch.task_nodes
     if rank in tasks and len(set(tasks.values())) < len(tasks):
         return tasks[rank]  # several tasks ran on one node: they are ranks
     listed = listed_nodes(state)
     if not world or not listed or world % len(listed) or rank >= world:
         return None
     each = world // len(listed)
-    if any(listed[known // each] != node for known, node in state.attempt.rank_nodes.items() if known < world):
+    if any(listed[known // each] != node for known, node in launch.rank_nodes.items() if known < world):
         return None  # they are spread in another way
     return listed[rank // each]
 
@@ -167,7 +172,7 @@ def nodes_of_ranks(state: RunState, ranks: Iterable[int]) -> dict[int, str]:
 
 def blamed(state: RunState) -> list[str]:
     """The nodes that may be left out because of this one failure, most suspect first."""
-    failure = state.failure
+    failure = state.launch.failure
     if failure is None or failure.failure in NODE_FAULTS:
         return suspects(state)
     found = missing_ranks(state)
@@ -179,8 +184,9 @@ def suspects(state: RunState) -> list[str]:
 
     A rank whose watchdog gave up is a victim: its node is no suspect. The node of the rank that it waited for is.
     """
-    failure, names = state.failure, list[str]()
-    if failure is not None and not (failure.failure == "nccl" and state.watchdog_ranks):
+    launch = state.launch
+    failure, names = launch.failure, list[str]()
+    if failure is not None and not (failure.failure == "nccl" and launch.watchdog_ranks):
         by_rank = node_of(state, failure.rank) if failure.node is None and failure.rank is not None else None
         names += [name for name in (failure.node or by_rank,) if name is not None]
     found = missing_ranks(state)

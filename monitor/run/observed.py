@@ -15,14 +15,11 @@ _KEPT = 3  # lines of printed figures: enough to tell a rule from an accident
 
 @dataclass(slots=True)
 class Observed:
-    """Of the current attempt."""
+    """Of one launch."""
 
-    attempt: int = -1
     iteration: int | None = None
     samples: int | None = None
     batch: int | None = None
-    counted: int = 0
-    """Steps between two lines at which samples could be counted."""
     miscounted: int = 0
     """Such steps in a row at which samples did not grow by the batch size."""
     miscount: list[int] = field(default_factory=list)
@@ -36,13 +33,9 @@ class Observed:
 
 
 def observe_iteration(
-    seen: Observed, event: IterationLogged, attempt: int, batch_size: int | None, tokens_per_sample: int | None
+    seen: Observed, event: IterationLogged, batch_size: int | None, tokens_per_sample: int | None
 ) -> None:
     """An iteration line that counted; batch and tokens as the line says them, else as the arguments do."""
-    if seen.attempt != attempt:  # observed anew
-        seen.attempt, seen.iteration, seen.samples, seen.batch = attempt, None, None, None
-        seen.counted = seen.miscounted = seen.unexplained = 0
-        seen.rates, seen.tflops = [], []
     batch, samples, seconds, before = (
         event.global_batch_size,
         event.consumed_samples,
@@ -52,7 +45,6 @@ def observe_iteration(
     if batch and samples is not None:
         if before and seen.samples is not None and seen.iteration is not None:
             steps, grown = event.iteration - seen.iteration, samples - seen.samples
-            seen.counted += 1
             if grown == batch * steps or min(batch, before) * steps <= grown <= max(batch, before) * steps:
                 seen.miscounted = 0
             else:

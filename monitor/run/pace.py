@@ -26,17 +26,31 @@ def likely_interval(iteration: int) -> int:
 
 
 @dataclass(slots=True)
-class Pace:
-    """Windows of seconds per iteration by batch size (key 0 where the log tells none)."""
+class Histogram:
+    """How long the iterations of a run took."""
 
-    windows: dict[int, list[float]] = field(default_factory=dict)
-    last_batch_size: int = 0
     sum_seconds: float = 0.0
     count: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(HISTOGRAM_BUCKETS) + 1))
 
-    def add(self, seconds: float, batch_size: int | None, iterations: int = 1) -> None:
+    def add(self, seconds: float, iterations: int) -> None:
         """`iterations` iterations took `seconds` each."""
+        self.sum_seconds += seconds * iterations
+        self.count += iterations
+        self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
+
+
+@dataclass(slots=True)
+class Pace:
+    """Windows of seconds per iteration by batch size (key 0 where the log tells none), of one launch: the next may run
+    on other nodes.
+    """
+
+    windows: dict[int, list[float]] = field(default_factory=dict)
+    last_batch_size: int = 0
+
+    def add(self, seconds: float, batch_size: int | None) -> None:
+        """An iteration took so long."""
         key = batch_size or 0
         window = self.windows.get(key)
         if window is None or key != self.last_batch_size:
@@ -47,13 +61,6 @@ class Pace:
         window.append(seconds)
         if len(window) > 2 * _WINDOW:
             del window[:-_WINDOW]
-        self.sum_seconds += seconds * iterations
-        self.count += iterations
-        self.buckets[bisect_left(HISTOGRAM_BUCKETS, seconds)] += iterations
-
-    def reset_windows(self) -> None:
-        """A new attempt may run on other nodes: its normal is learned anew, the distribution goes on."""
-        self.windows = {}
 
     @property
     def window(self) -> list[float]:

@@ -23,10 +23,11 @@ def record(
 
     `clock` is the log's own time of the event, None if it printed none; `at` and `live` are fold's.
     """
+    launch = state.launch
     history, at = state.history, at + state.wall_offset  # the log's own times are those of a wall clock
     if live and (stepped or type(event) in AMENDING):
-        latest = state.latest
-        state.recent.add(at, lm_loss=latest.lm_loss, grad_norm=latest.grad_norm, seconds=state.step_seconds)
+        latest = launch.latest
+        state.recent.add(at, lm_loss=latest.lm_loss, grad_norm=latest.grad_norm, seconds=launch.step_seconds)
     if live and clock is not None:
         lag = at - clock
         history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
@@ -35,29 +36,29 @@ def record(
     time = clock if clock is not None else at - history.zone if live else None
     rows = history.steps.open
     latest_known = rows[-1][1] if rows else None
-    iteration = state.latest.iteration
+    iteration = launch.latest.iteration
     if stepped and iteration is not None:
-        if state.attempt.number != history.attempt:
+        if launch.number != history.attempt:
             _note_restart(state, iteration, time)
-        timed = state.account.last
+        timed = launch.account.last
         if timed is not None:  # mostly of the iteration line before
             when = latest_known if latest_known is not None and timed.iteration != iteration else time
             history.add_parts(timed.iteration, when, critical(timed), spreads(timed))
         if time is not None:
-            _date_training(history, time - (state.step_seconds or 0.0))
+            _date_training(history, time - (launch.step_seconds or 0.0))
         history.add_step(_row(state, time))
     elif isinstance(event, ValidationLogged):
-        result = state.validations.get(event.dataset)
+        result = launch.validations.get(event.dataset)
         if result is not None:
             where = event.iteration if event.iteration is not None else iteration
             when = time if time is not None else latest_known
-            history.add_validation(event.dataset, (where, when, state.attempt.number, result.loss))
+            history.add_validation(event.dataset, (where, when, launch.number, result.loss))
     elif isinstance(event, TrainerLogged) and event.eval_loss is not None:
         when = time if time is not None else latest_known
-        history.add_validation("validation", (iteration, when, state.attempt.number, event.eval_loss))
-    elif history.steps.open and (state.driver != "iteration" or isinstance(event, ThroughputReported)):
+        history.add_validation("validation", (iteration, when, launch.number, event.eval_loss))
+    elif history.steps.open and (launch.driver != "iteration" or isinstance(event, ThroughputReported)):
         last = history.steps.open[-1]
-        if last[0] == iteration and last[2] == state.attempt.number:
+        if last[0] == iteration and last[2] == launch.number:
             history.steps.open[-1] = _row(state, last[1])
     if entered:
         if not history.phases:
@@ -69,8 +70,8 @@ def record(
                 else None
             )
             history.add_phase(first, None, "starting")
-        bounds = time is None and state.phase in _BOUNDS
-        history.add_phase(latest_known if bounds else time, iteration, drawn_as(state.phase))
+        bounds = time is None and launch.phase in _BOUNDS
+        history.add_phase(latest_known if bounds else time, iteration, drawn_as(launch.phase))
 
 
 def _date_training(history: History, began: float) -> None:
@@ -83,25 +84,27 @@ def _date_training(history: History, began: float) -> None:
 
 def _note_restart(state: RunState, iteration: int, time: float | None) -> None:
     """A launch other than the last one known has counted."""
-    history, number = state.history, state.attempt.number
+    launch = state.launch
+    history, number = state.history, launch.number
     if history.steps.open:
         history.add_restart(iteration, int(history.steps.open[-1][0] or 0), time)
-        if state.arguments_changed and state.arguments_of == number:
-            history.add_changes(iteration, time, state.arguments_changed)
+        if launch.arguments_changed:
+            history.add_changes(iteration, time, launch.arguments_changed)
     history.attempt = number
 
 
 def _row(state: RunState, time: float | None) -> Row:
     """In the order of history.SERIES."""
-    latest, memory = state.latest, state.memory
-    seconds, batch = state.step_seconds, derived.batch_size(state)
+    launch = state.launch
+    latest, memory = launch.latest, launch.memory
+    seconds, batch = launch.step_seconds, derived.batch_size(state)
     samples, tokens = state.history.consumed.take(
         latest.iteration or 0, latest.consumed_samples, latest.consumed_tokens, batch, derived.sequence_length(state)
     )
     return (
         latest.iteration,
         time,
-        state.attempt.number,
+        launch.number,
         latest.lm_loss,
         latest.grad_norm,
         latest.loss_scale,
@@ -121,17 +124,18 @@ def _other_tflops(state: RunState, seconds: float | None) -> float | None:
     """As a line of its own told last, else FLOPs over time: the FLOPs are worked out once for each batch size, sequence
     length and layout.
     """
-    if state.effective_tflops is not None:
-        return state.effective_tflops
+    launch = state.launch
+    if launch.effective_tflops is not None:
+        return launch.effective_tflops
     if not seconds:
         return None
-    topology, latest = state.topology, state.latest
+    topology, latest = launch.topology, launch.latest
     key: list[int | str | None] = [
-        state.attempt.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
-        state.tflops_formula,
+        launch.number, latest.global_batch_size, latest.sequence_length, topology.world_size, topology.layers,
+        launch.tflops_formula,
     ]  # fmt: skip
-    if state.tflops_key != key:
-        computed, pure = derived.computed_tflops(state), state.pure_seconds
-        state.tflops_key = key
-        state.tflops_seconds = computed[1] * pure if computed and pure else None
-    return state.tflops_seconds / seconds if state.tflops_seconds is not None else None
+    if launch.tflops_key != key:
+        computed, pure = derived.computed_tflops(state), launch.pure_seconds
+        launch.tflops_key = key
+        launch.tflops_seconds = computed[1] * pure if computed and pure else None
+    return launch.tflops_seconds / seconds if launch.tflops_seconds is not None else None

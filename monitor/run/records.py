@@ -1,10 +1,8 @@
-"""What the state of a run is made of: its launches, failures, saves, its job ... Plain values, as in state.py."""
+"""What runs and launches are made of: values of a step, failures, ends, saves, the job ... Plain values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from monitor.nodes.collectives import Missing, Report
 
 
 @dataclass(slots=True)
@@ -20,8 +18,6 @@ class Latest:
     lm_loss: float | None = None
     loss_scale: float | None = None
     grad_norm: float | None = None
-    params_norm: float | None = None
-    num_zeros: float | None = None
     seconds_per_iteration: float | None = None
     """As printed, or as its stamps tell."""
     samples_per_second: float | None = None
@@ -32,61 +28,6 @@ class Latest:
     losses: dict[str, float] = field(default_factory=dict)
     tokens_per_second: float | None = None
     """Over all GPUs, as printed."""
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One launch of the run."""
-
-    number: int = 0
-    started_at: float | None = None
-    first_iteration: int | None = None
-    last_iteration: int | None = None
-    iterations: int = 0
-    first_iteration_seconds: float | None = None
-    last_delta: int | None = None
-    """Iterations between its last two lines."""
-    launched_clock: float | None = None
-    """When its launcher says that it began, on the log's own clock."""
-    boundaries: dict[str, str] = field(default_factory=dict)
-    """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
-    nodes: dict[str, int] = field(default_factory=dict)
-    """Names of nodes that stand before its lines -> lines seen, at most nodes.MOST of them."""
-    node_list: str | None = None
-    """Slurm's list of its nodes as it was when the launch first moved or failed: the next one's dump comes before its
-    first line does."""
-    rank_nodes: dict[int, str] = field(default_factory=dict)
-    """Rank -> its node, where a line names both."""
-    task_nodes: dict[int, str] = field(default_factory=dict)
-    """srun's task -> its node. A task is a rank, or under torchrun a node."""
-    faults: list[tuple[str, str | None, int | None]] = field(default_factory=list)
-    """(kind, node, rank) of what the driver or the scheduler said of a node: `ecc`, `xid`, `node_failure`."""
-    collectives: dict[str, Report] = field(default_factory=dict)
-    """Rank and process group -> how far it had come as a collective timed out."""
-    dumped: Missing | None = None
-    """Whom the flight recorder's dumps name,"""
-    dumped_stacks: dict[int, list[str]] = field(default_factory=dict)
-    """and where those were, where it was recorded."""
-    processes_ended: int = 0
-    processes_terminated: int = 0
-    failures: int = 0
-    first_failure_at: float | None = None
-    doubtful: bool = False
-    """What failed at `first_failure_at` may have been caught: nothing has told yet that a process ended."""
-    proved_at: float | None = None
-    """When something told so of what was doubtful before."""
-    uncaught_after: int | None = None
-    """Iterations of this launch as a traceback came that nobody had caught."""
-    alone: bool = False
-    """A traceback that nobody had caught carries no rank: the process that writes this log has ended."""
-    done_at: float | None = None
-    """When the training loop said that it is done."""
-    job_failed_at: float | None = None
-    """When, after that, its job ended badly: the training's work is whole."""
-    cut_at: float | None = None
-    """When its processes, which should have ended since, were ended by force."""
-    highest_before: int | None = None
-    """The highest iteration that any launch before this one had reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +89,7 @@ class AttemptEnd:
 
 @dataclass(slots=True)
 class Memory:
-    """Largest figures over the ranks that print them, in bytes, of the current attempt."""
+    """Largest figures over the ranks that print them, in bytes, of one launch."""
 
     allocated: int | None = None
     max_allocated: int | None = None
@@ -167,16 +108,22 @@ class Checkpoints:
     """Saves of the run."""
 
     last_iteration: int | None = None
-    last_at: float | None = None
-    started_iteration: int | None = None
-    started_at: float | None = None
     save_seconds: float | None = None
-    started_stamp: str | None = None
-    """The log's own time of the line that began the save, as printed."""
-    pending_async: bool = False
     saves: int = 0
     took: dict[int, float] = field(default_factory=dict)
     """Iteration -> seconds of the save after it, of the last ones."""
+
+
+@dataclass(slots=True)
+class Save:
+    """The save that a launch is at, or was last."""
+
+    iteration: int | None = None
+    started_at: float | None = None
+    stamp: str | None = None
+    """The log's own time of the line that began it, as printed."""
+    pending_async: bool = False
+    """It goes on in the background."""
     files_iteration: int | None = None
     """Of which the last file of a checkpoint was told."""
 
@@ -187,14 +134,12 @@ class Validation:
 
     iteration: int | None = None
     loss: float | None = None
-    perplexity: float | None = None
 
 
 @dataclass(slots=True)
 class Buffering:
     """Whether a launcher holds lines back and writes them in bursts (docs/incident-record.md, "How logs behave")."""
 
-    burst_at: float | None = None
     burst_iterations: int = 0
     burst_seconds: float = 0.0
     silence_before: float = 0.0

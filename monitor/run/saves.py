@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from monitor.breakdown.saves import KEPT
-from monitor.run.attempts import set_phase
 from monitor.run.iterations import gap_of
+from monitor.run.launches import set_phase
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED, PARTS, PHASE_AFTER
 from monitor.run.records import Validation
@@ -33,24 +33,26 @@ _DATASETS_KEPT = 64
 
 
 def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
-    state.impure, state.silent_work = True, None
-    state.overhead_until = at
+    launch = state.launch
+    launch.impure, launch.silent_work = True, None
+    launch.overhead_until = at
     if iteration is not None:
-        state.overhead_iteration = iteration
+        launch.overhead_iteration = iteration
 
 
 def on_evaluation(
     state: RunState, event: EvaluationProgressed, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """Evaluation moves."""
-    state.evaluation_due = state.evaluation_silent = state.between.saving = False
+    launch = state.launch
+    launch.evaluation_due = launch.evaluation_silent = launch.between.saving = False
     _overhead(state, at)
     if event.logged_at is not None:
         moment = log_clock(event.logged_at)
         if not event.finished:
-            state.stopwatch.pause(moment)
-        elif state.stopwatch.go_on(moment):
-            state.impure = False
+            launch.stopwatch.pause(moment)
+        elif launch.stopwatch.go_on(moment):
+            launch.impure = False
     set_phase(state, "training" if event.finished else PHASE_AFTER[event.kind], at)
     return True
 
@@ -59,21 +61,21 @@ def on_validation(
     state: RunState, event: ValidationLogged, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """A validation set has its result; more sets may follow."""
-    state.evaluation_due = state.evaluation_silent = state.between.saving = False
-    known = state.validations.get(event.dataset)
+    launch = state.launch
+    launch.evaluation_due = launch.evaluation_silent = launch.between.saving = False
+    known = launch.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
     if known is not None and known.iteration == event.iteration and known.loss == loss:
         return False  # a copy
-    if known is not None or len(state.validations) < _DATASETS_KEPT:
-        perplexity = next(iter(event.perplexities.values()), None)
-        state.validations[event.dataset] = Validation(event.iteration, loss, perplexity)
+    if known is not None or len(launch.validations) < _DATASETS_KEPT:
+        launch.validations[event.dataset] = Validation(event.iteration, loss)
     if known is not None and known.iteration and event.iteration and event.iteration > known.iteration:
-        state.evaluation_interval = event.iteration - known.iteration
+        launch.evaluation_interval = event.iteration - known.iteration
     _overhead(state, at, event.iteration)
-    state.validations_since += 1
-    if state.phase not in ENDED:
-        last_set = state.evaluation_sets is not None and state.validations_since >= state.evaluation_sets
-        set_phase(state, "exiting" if state.training_done else "training" if last_set else "evaluating", at)
+    launch.validations_since += 1
+    if launch.phase not in ENDED:
+        last_set = launch.evaluation_sets is not None and launch.validations_since >= launch.evaluation_sets
+        set_phase(state, "exiting" if launch.training_done else "training" if last_set else "evaluating", at)
     return True
 
 
@@ -81,13 +83,13 @@ def on_save_started(
     state: RunState, event: CheckpointSaveStarted, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """A save has begun."""
-    checkpoints = state.checkpoints
-    if event.iteration is not None and event.iteration == checkpoints.started_iteration:
+    launch = state.launch
+    save = launch.save
+    if event.iteration is not None and event.iteration == save.iteration:
         return False  # another rank's copy
-    checkpoints.started_iteration, checkpoints.started_at = event.iteration, at
-    checkpoints.started_stamp = event.logged_at
+    save.iteration, save.started_at, save.stamp = event.iteration, at, event.logged_at
     _overhead(state, at, event.iteration)
-    if state.phase not in ENDED:
+    if launch.phase not in ENDED:
         set_phase(state, "saving", at)
     return True
 
@@ -96,10 +98,11 @@ def on_save_file(
     state: RunState, event: CheckpointFileWritten, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """One file of a checkpoint moves."""
-    if not state.impure:
-        state.between.saving, state.checkpoints.files_iteration = True, event.iteration
+    launch = state.launch
+    if not launch.impure:
+        launch.between.saving, launch.save.files_iteration = True, event.iteration
     _overhead(state, at)
-    if state.phase in PARTS:
+    if launch.phase in PARTS:
         set_phase(state, "saving", at)
     return True
 
@@ -108,24 +111,26 @@ def on_save_scheduled(
     state: RunState, _event: CheckpointSaveScheduled, _source: str, at: float, _live: bool, _entry: LogEvent
 ) -> bool:
     """The save goes on in the background; training goes on."""
-    state.checkpoints.pending_async = True
+    launch = state.launch
+    launch.save.pending_async = True
     _overhead(state, at)
-    if state.phase == "saving":
+    if launch.phase == "saving":
         set_phase(state, "training", at)
     return True
 
 
 def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, live: bool, _entry: LogEvent) -> bool:
     """A checkpoint is whole: nothing before it can be lost any more."""
-    checkpoints = state.checkpoints
-    iteration = event.iteration if event.iteration is not None else checkpoints.started_iteration
+    launch = state.launch
+    checkpoints, save = state.past.checkpoints, launch.save
+    iteration = event.iteration if event.iteration is not None else save.iteration
     if iteration is None:
-        iteration = state.latest.iteration
+        iteration = launch.latest.iteration
     seconds = event.seconds
-    if seconds is None and checkpoints.started_at is not None and not checkpoints.pending_async:
-        seconds = _between(checkpoints.started_stamp, event.logged_at)
-        if seconds is None and live and at >= checkpoints.started_at:
-            seconds = at - checkpoints.started_at
+    if seconds is None and save.started_at is not None and not save.pending_async:
+        seconds = _between(save.stamp, event.logged_at)
+        if seconds is None and live and at >= save.started_at:
+            seconds = at - save.started_at
     copy = iteration == checkpoints.last_iteration
     if seconds is not None:
         note_save(state, seconds)
@@ -133,38 +138,38 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
             gap_of(state, "saving").add(seconds)
     if not copy:
         checkpoints.saves += 1
-        state.seconds_since_checkpoint = 0.0
-    checkpoints.last_iteration, checkpoints.last_at = iteration, at
-    checkpoints.pending_async = False
-    checkpoints.started_at = None
-    state.between.saving = False
+        launch.seconds_since_checkpoint = 0.0
+    checkpoints.last_iteration = iteration
+    save.pending_async, save.started_at = False, None
+    launch.between.saving = False
     _overhead(state, at)
-    if state.phase == "saving":
-        set_phase(state, "exiting" if state.training_done else "training", at)
+    if launch.phase == "saving":
+        set_phase(state, "exiting" if launch.training_done else "training", at)
     return True
 
 
-def on_loop_done(state: RunState, event: MilestoneReached, at: float) -> None:
+def on_loop_done(state: RunState, event: MilestoneReached) -> None:
     """A loop that is done has ended the save that held it up: torchtitan prints no end of its last one."""
-    checkpoints = state.checkpoints
-    if checkpoints.started_at is None or checkpoints.pending_async:
+    launch = state.launch
+    checkpoints, save = state.past.checkpoints, launch.save
+    if save.started_at is None or save.pending_async:
         return
-    if (seconds := _between(checkpoints.started_stamp, event.logged_at)) is not None:
+    if (seconds := _between(save.stamp, event.logged_at)) is not None:
         note_save(state, seconds)
-    checkpoints.last_iteration = checkpoints.started_iteration or state.latest.iteration
-    checkpoints.last_at, checkpoints.started_at, state.between.saving = at, None, False
+    checkpoints.last_iteration = save.iteration or launch.latest.iteration
+    save.started_at, launch.between.saving = None, False
     checkpoints.saves += 1
-    state.seconds_since_checkpoint = 0.0
+    launch.seconds_since_checkpoint = 0.0
 
 
 def note_save(state: RunState, seconds: float, iteration: int | None = None) -> None:
     """The save after `iteration` (the last one) took so long; a timer's figure comes behind the line that tells of its
     end.
     """
-    checkpoints = state.checkpoints
+    checkpoints = state.past.checkpoints
     checkpoints.save_seconds = seconds
     took = checkpoints.took
-    took[(state.latest.iteration or 0) if iteration is None else iteration] = seconds
+    took[(state.launch.latest.iteration or 0) if iteration is None else iteration] = seconds
     while len(took) > KEPT:
         del took[next(iter(took))]
 
@@ -188,7 +193,8 @@ def on_load(
     _entry: LogEvent,
 ) -> bool:
     """Weights are being loaded, or there are none."""
-    if state.attempt.iterations == 0 and state.phase not in ENDED:
+    launch = state.launch
+    if launch.iterations == 0 and launch.phase not in ENDED:
         set_phase(state, PHASE_AFTER[event.kind], at)
         return True
     return False

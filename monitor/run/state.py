@@ -1,10 +1,15 @@
-"""What is known of one run: plain values.
+"""Who lives how long: a run, its present launch, what its launches have taught. Plain values.
 
-The fold writes them; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and the core
-which sources the run has, which of them cannot be read, whether it is live, when it was read, whether a line arrived
-alone, and its Slurm job.
+    RunState   a named training: its totals, its history, its sources; all of its launches
+    Launch     all that begins with a launch: who counts its steps, phase and pace, what it printed last, how it ends
+    Past       what launches of one program have taught: gaps, pace, saves; another program's launch has none of it
+    Job        what the scheduler says of the job that the present launch runs in (records.py)
+    Stream     one source of a run (streams.py): where it stands in the present launch
 
-A run is a named training: several attempts (launches), each with phases; its lines may come from several sources.
+A restart is a new `Launch` (launches.py): nothing of the one before is reset by hand, and what the new one has not said
+is unknown. The fold writes these; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and
+the core what it alone knows: sources, what of them is unreadable, when they were read, if the run is live, the job.
+
 Instants are seconds of the daemon's steady clock (monitor/clock.py), durations seconds; `unix` translates an instant
 for whoever reads it. `None` is unknown. Everything here can be written as JSON.
 """
@@ -19,17 +24,17 @@ from monitor.charts.history import History
 from monitor.charts.recent import Recent
 from monitor.charts.steady import Sample, Steady
 from monitor.model.topology import Topology
-from monitor.nodes.record import Launch
+from monitor.nodes.collectives import Missing, Report
+from monitor.nodes.record import LaunchRecord
 from monitor.run.arrivals import Arrivals
 from monitor.run.between import Between
 from monitor.run.copies import Copies
 from monitor.run.observed import Observed
 from monitor.run.overflows import Overflows
-from monitor.run.pace import Intervals, Pace
+from monitor.run.pace import Histogram, Intervals, Pace
 from monitor.run.parts import Parts
 from monitor.run.phases import Phase
 from monitor.run.records import (
-    Attempt,
     AttemptEnd,
     Buffering,
     Checkpoints,
@@ -38,10 +43,206 @@ from monitor.run.records import (
     Job,
     Latest,
     Memory,
+    Save,
     Validation,
 )
 from monitor.run.stopwatch import Stopwatch
-from parsers.events import text_of
+from parsers.events import EngineStepLogged, text_of
+
+
+@dataclass(slots=True)
+class Launch:
+    """One launch of a run, from its first word to the next one's."""
+
+    number: int = 0
+    started_at: float | None = None
+    launched_clock: float | None = None
+    """When its launcher says that it began, on the log's own clock."""
+    boundaries: dict[str, str] = field(default_factory=dict)
+    """Set-up marks seen, kind -> its log time or source: tells a copy of the set-up from a second one."""
+    opening: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """What was said of the set-up since its last step: the next launch's, if one begins now."""
+    phase: Phase = "starting"
+    phase_since: float = 0.0
+    progress_clock: float | None = None
+    """When the last progress was by the line's own stamp; None where the last step prints none."""
+    hung: bool = False
+    """The judgement of the last tick: the gap that ends now is no example of a good one."""
+
+    arguments: dict[str, str] = field(default_factory=dict)
+    """Those of its arguments that say what is trained (monitor/model/arguments.py),"""
+    arguments_changed: list[tuple[str, str, str]] = field(default_factory=list)
+    """and what of them differs from the launch before that told its own."""
+    topology: Topology = field(default_factory=Topology)
+    environment: dict[str, str] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)
+    parameters_by_rank: dict[str, int] = field(default_factory=dict)
+    train_iterations: int | None = None
+
+    engine_held: EngineStepLogged | None = None
+    """The first step of DeepSpeed's engine, where a loop has counted beside it before."""
+    engine_step: int | None = None
+    """The last step that it reported beside a loop."""
+    driver: str | None = None
+    """Who counts the iterations: `iteration` (the training loop), else `trainer`, else `engine`."""
+    dialect: str | None = None
+    latest: Latest = field(default_factory=Latest)
+    resumed: bool = False
+    """Its first iteration has told how much work the end of the launch before cost."""
+    first_iteration: int | None = None
+    last_iteration: int | None = None
+    iterations: int = 0
+    first_iteration_seconds: float | None = None
+    last_delta: int | None = None
+    """Iterations between its last two lines."""
+    log_interval: int | None = None
+    """The same, as it usually is."""
+    counts_steps: bool = False
+    """A number that may count samples counts steps."""
+    trainer_total: int | None = None
+    trainer_declared: bool = False
+    trainer_bar: tuple[int, int] | None = None
+    """(step, total) of the last progress bar: a metric dict may not name its step."""
+    last_raw: bytes = b""
+    """The last iteration line as it stands in the file."""
+    observed: Observed = field(default_factory=Observed)
+    """What the consistency checks need (monitor/audit/)."""
+    overflows: Overflows = field(default_factory=Overflows)
+    """Which overflow lines and counters tell the same step."""
+
+    pace: Pace = field(default_factory=Pace)
+    pure_seconds: float | None = None
+    """Seconds of the last iteration, evaluation and saving taken out."""
+    step_seconds: float | None = None
+    """The same of this very step; None where it cannot be told: the first of a launch, an evaluation within."""
+    engine_seconds: float = 0.0
+    """Seconds that DeepSpeed's engine reported before the loop's own line came."""
+    printed_rates: Sample = field(default_factory=Sample)
+    """Samples per second as DeepSpeed's engine prints them where no loop counts."""
+    rates_of_loop: bool = False
+    """They are those of a loop around several engines."""
+    effective_tflops: float | None = None
+    """The last one that stood on a line of its own (`Effective Tera Flops per GPU`)."""
+    tflops_formula: str | None = None
+    """The formula that reproduces the printed TFLOPs."""
+    tflops_key: list[int | str | None] = field(default_factory=list)
+    """What `tflops_seconds` was worked out for."""
+    tflops_seconds: float | None = None
+    """TFLOP a GPU in one iteration: over its seconds it is the computed rate."""
+    gap_ratios: Intervals = field(default_factory=Intervals)
+    """Training gaps over what was predicted: data hiccups that were always there."""
+    overhead_until: float | None = None
+    """Live: when the last evaluation or save since the last iteration line ended."""
+    overhead_iteration: int | None = None
+    """After which iteration that evaluation or save came, where its line tells."""
+    timed_overhead: float = 0.0
+    """Evaluation and save seconds that timers told since the last iteration line."""
+    impure: bool = False
+    """An evaluation or save happened since the last iteration line."""
+    last_iteration_at: float | None = None
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    """The same by when lines arrived, where they print no time at all."""
+    between: Between = field(default_factory=Between)
+    """What DeepSpeed's engine does not time, where it alone counts the steps."""
+    account: Account = field(default_factory=Account)
+    """Timers of the last iteration line."""
+    parts: Parts = field(default_factory=Parts)
+    """The parts of a step of reinforcement learning."""
+
+    evaluated_at: int | None = None
+    """The iteration behind which the last evaluation came."""
+    evaluation_interval: int | None = None
+    evaluation_due: bool = False
+    """The last iteration is one after which the loop evaluates, and nothing of that has been seen yet."""
+    evaluation_silent: bool = False
+    """The loop went on and nothing had been seen: it evaluates nothing, or does not say so."""
+    silent_work: str | None = None
+    """What may go on behind the last iteration line without a word: key of its gaps, None for nothing."""
+    evaluation_sets: int | None = None
+    """Validation results in the last whole evaluation: after so many the loop goes on."""
+    validations_since: int = 0
+    """Validation results since the last iteration line."""
+    validations: dict[str, Validation] = field(default_factory=dict)
+    save: Save = field(default_factory=Save)
+    seconds_since_checkpoint: float = 0.0
+    custom_values: dict[str, float] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+
+    nodes: dict[str, int] = field(default_factory=dict)
+    """Names of nodes that stand before its lines -> lines seen, at most nodes.MOST of them."""
+    node_list: str | None = None
+    """Slurm's list of its nodes as it was when the launch first moved or failed: the next one's dump comes before its
+    first line does."""
+    rank_nodes: dict[int, str] = field(default_factory=dict)
+    """Rank -> its node, where a line names both."""
+    task_nodes: dict[int, str] = field(default_factory=dict)
+    """srun's task -> its node. A task is a rank, or under torchrun a node."""
+    faults: list[tuple[str, str | None, int | None]] = field(default_factory=list)
+    """(kind, node, rank) of what the driver or the scheduler said of a node: `ecc`, `xid`, `node_failure`."""
+    collectives: dict[str, Report] = field(default_factory=dict)
+    """Rank and process group -> how far it had come as a collective timed out."""
+    dumped: Missing | None = None
+    """Whom the flight recorder's dumps name,"""
+    dumped_stacks: dict[int, list[str]] = field(default_factory=dict)
+    """and where those were, where it was recorded."""
+
+    failure: FailureRecord | None = None
+    watchdog_ranks: list[int] = field(default_factory=list)
+    watchdog_nodes: list[str] = field(default_factory=list)
+    processes_ended: int = 0
+    processes_terminated: int = 0
+    failures: int = 0
+    first_failure_at: float | None = None
+    doubtful: bool = False
+    """What failed at `first_failure_at` may have been caught: nothing has told yet that a process ended."""
+    proved_at: float | None = None
+    """When something told so of what was doubtful before."""
+    uncaught_after: int | None = None
+    """Iterations of this launch as a traceback came that nobody had caught."""
+    alone: bool = False
+    """A traceback that nobody had caught carries no rank: the process that writes this log has ended."""
+    done_at: float | None = None
+    """When the training loop said that it is done."""
+    job_failed_at: float | None = None
+    """When, after that, its job ended badly: the training's work is whole."""
+    cut_at: float | None = None
+    """When its processes, which should have ended since, were ended by force."""
+    counted: bool = False
+    """Its failure is in the run's total."""
+
+    @property
+    def training_done(self) -> bool:
+        """Whether the last iteration that was asked for is done."""
+        last = self.latest.iteration
+        return self.train_iterations is not None and last is not None and last >= self.train_iterations
+
+    @property
+    def last_line(self) -> str:
+        """The last iteration line, as evidence."""
+        return text_of(self.last_raw)
+
+
+@dataclass(slots=True)
+class Past:
+    """What the launches of one program have taught of the next."""
+
+    programs: list[str] = field(default_factory=list)
+    """Whose steps counted, as `program_of` calls them: a loop may have DeepSpeed's engine beside it."""
+    driver: str | None = None
+    """Who counted."""
+    engine_beside: bool = False
+    """A loop counts, and DeepSpeed's engine reports the same steps."""
+    log_interval: int | None = None
+    """Iterations between two lines, of the launch before."""
+    baseline: float | None = None
+    """Normal seconds per iteration of the launches before."""
+    highest_iteration: int | None = None
+    gaps: dict[str, Intervals] = field(default_factory=dict)
+    """Phase -> gaps between its signs of progress."""
+    parts_printed: dict[str, Intervals] = field(default_factory=dict)
+    """Part of a step of reinforcement learning -> its seconds in the last steps, where the log prints them."""
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
 
 @dataclass(slots=True)
@@ -51,16 +252,12 @@ class RunState:
     name: str
     proven: bool = False
     """Some line proved that this is a training: before that there are no series."""
-    phase: Phase = "starting"
-    phase_since: float = 0.0
     progress_at: float | None = None
     """When the last line that proves progress was written (read, while it comes live)."""
     first_at: float | None = None
     updated_at: float = 0.0
     live: bool = False
     """False until something came while we watched: until then the log is history."""
-    hung: bool = False
-    """The judgement of the last tick: the gap that ends now is no example of a good one."""
     lost: bool = False
     """No source of the run can be read."""
     sources: list[str] = field(default_factory=list)
@@ -70,156 +267,62 @@ class RunState:
     """When the monitor last read a line of the run that said something."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Source -> what the system said."""
-
     experiment: Experiment = field(default_factory=Experiment)
-    plan: dict[str, str] = field(default_factory=dict)
-    """What the arguments of the last launch say that tells experiments apart (experiments.py)."""
-    arguments: dict[str, str] = field(default_factory=dict)
-    """Of the last launch that told them, those that say what is trained (settings.py),"""
-    arguments_of: int = -1
-    """the number of that launch, and what it has changed."""
-    arguments_changed: list[tuple[str, str, str]] = field(default_factory=list)
-    latest: Latest = field(default_factory=Latest)
-    attempt: Attempt = field(default_factory=Attempt)
+    job: Job | None = None
+    """The Slurm job of the present launch, where Slurm was asked and its answer believed; written by the core."""
+
+    launch: Launch = field(default_factory=Launch)
+    computed: Launch | None = None
+    """The last launch before it that finished an iteration: what a finished log is reported by."""
+    past: Past = field(default_factory=Past)
     restarts: int = 0
     ends: list[AttemptEnd] = field(default_factory=list)
     """How the last launches ended."""
-    launches: list[Launch] = field(default_factory=list)
+    launch_records: list[LaunchRecord] = field(default_factory=list)
     """Launches that have ended, for the record of the nodes: the core takes them out."""
     unplanned_ends: int = 0
-    topology: Topology = field(default_factory=Topology)
-    environment: dict[str, str] = field(default_factory=dict)
-    environment_seen: dict[str, int] = field(default_factory=dict)
-    """Variable -> iterations counted when it was last seen: what a restart does not show again is unknown again."""
-    software: dict[str, str] = field(default_factory=dict)
-    parameters_by_rank: dict[str, int] = field(default_factory=dict)
-    train_iterations: int | None = None
-    dialect: str | None = None
-    driver: str | None = None
-    """Who counts the iterations: `iteration` (the training loop), else `trainer`, else `engine`."""
-    tflops_formula: str | None = None
-    """The formula that reproduces the printed TFLOPs."""
-
-    iterations_total: int = 0
-    highest_iteration: int | None = None
-    skipped_iterations_total: int = 0
-    nan_iterations_total: int = 0
-    overflows_total: int = 0
-    overflows: Overflows = field(default_factory=Overflows)
-    """Which overflow lines and counters of this launch tell the same step."""
-    failures_total: dict[str, int] = field(default_factory=dict)
-    counted_attempt: int = -1
-    """The last attempt whose failure was counted."""
+    plan: dict[str, str] = field(default_factory=dict)
+    """What the last arguments say that tells experiments apart (experiments.py)."""
+    arguments: dict[str, str] = field(default_factory=dict)
+    """Of the last launch that told its own."""
     lost_to: str = "unknown"
     """What the last launch ended by: its lost work is counted under this name."""
     after_finish: bool = False
     """The last launch that computed something had done what was asked, though it may have failed on its way out."""
+
+    iterations_total: int = 0
+    skipped_iterations_total: int = 0
+    nan_iterations_total: int = 0
+    overflows_total: int = 0
+    failures_total: dict[str, int] = field(default_factory=dict)
     lost_iterations_total: int = 0
     lost_seconds_total: dict[str, float] = field(default_factory=dict)
-
-    pace: Pace = field(default_factory=Pace)
-    steady: Steady = field(default_factory=Steady)
-    pure_seconds: float | None = None
-    """Seconds of the last iteration, evaluation and saving taken out."""
-    step_seconds: float | None = None
-    """The same of this very step; None where it cannot be told: the first of a launch, an evaluation within."""
-    log_interval: int | None = None
-    """Iterations between the last two lines."""
-    log_interval_before: int | None = None
-    """The same of the launch before."""
-    baseline_before: float | None = None
-    """Normal seconds per iteration of the launches before."""
-    engine_seconds: float = 0.0
-    """Seconds of this launch that DeepSpeed's engine reported before the loop's own line came."""
-    printed_rates: Sample = field(default_factory=Sample)
-    """Samples per second as DeepSpeed's engine prints them where no loop counts."""
-    rates_of_loop: bool = False
-    """They are those of a loop around several engines."""
-    effective_tflops: float | None = None
-    """The last one that stood on a line of its own (`Effective Tera Flops per GPU`)."""
-    tflops_key: list[int | str | None] = field(default_factory=list)
-    """What `tflops_seconds` was worked out for."""
-    tflops_seconds: float | None = None
-    """TFLOP a GPU in one iteration: over its seconds it is the computed rate."""
-    gaps: dict[str, Intervals] = field(default_factory=dict)
-    """Phase -> gaps between its signs of progress."""
-    gap_ratios: Intervals = field(default_factory=Intervals)
-    """Training gaps over what was predicted: data hiccups that were always there."""
-    overhead_until: float | None = None
-    """Live: when the last evaluation or save since the last iteration line ended."""
-    overhead_iteration: int | None = None
-    """After which iteration that evaluation or save came, where its line tells."""
-    timed_overhead: float = 0.0
-    """Evaluation and save seconds that timers told since the last iteration line."""
-    evaluated_at: int | None = None
-    """The iteration of this launch behind which the last evaluation came."""
-    impure: bool = False
-    """An evaluation or save happened since the last iteration line."""
-    last_iteration_at: float | None = None
-    stopwatch: Stopwatch = field(default_factory=Stopwatch)
-    arrivals: Arrivals = field(default_factory=Arrivals)
-    """The same by when lines arrived, where they print no time at all."""
-    arrived: float | None = None
-    """When the line that is folded was written, as far as its arrival tells: it was the only one of an iteration in
-    what was read, and the last of its file. Else None: a buffer, a slow file system or a backlog let it go late.
-    """
-    counts_steps: bool = False
-    """A number that may count samples counts steps."""
-    evaluation_interval: int | None = None
-    evaluation_due: bool = False
-    """The last iteration is one after which the loop evaluates, and nothing of that has been seen yet."""
-    evaluation_silent: bool = False
-    """The loop went on and nothing had been seen: this launch evaluates nothing, or does not say so."""
-    silent_work: str | None = None
-    """What may go on behind the last iteration line without a word: key of its gaps, None for nothing."""
-    evaluation_sets: int | None = None
-    """Validation results in the last whole evaluation: after so many the loop goes on."""
-    validations_since: int = 0
-    """Validation results since the last iteration line."""
     productive_seconds: float = 0.0
     gpu_seconds: float = 0.0
     """Seconds of all iterations times the GPUs that computed them, those computed again included."""
-    seconds_since_checkpoint: float = 0.0
+    seconds: Histogram = field(default_factory=Histogram)
+    """Of all iterations."""
+
+    steady: Steady = field(default_factory=Steady)
     recent: Recent = field(default_factory=Recent)
     """Lowest and highest figures of the last minute."""
-    log_clock_first: float | None = None
-    log_clock_last: float | None = None
-
-    memory: Memory = field(default_factory=Memory)
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    validations: dict[str, Validation] = field(default_factory=dict)
-    custom_values: dict[str, float] = field(default_factory=dict)
-    failure: FailureRecord | None = None
-    watchdog_ranks: list[int] = field(default_factory=list)
-    watchdog_nodes: list[str] = field(default_factory=list)
-    buffering: Buffering = field(default_factory=Buffering)
-    copies: Copies = field(default_factory=Copies)
-    observed: Observed = field(default_factory=Observed)
-    """What the consistency checks need (monitor/audit/)."""
-    last_raw: bytes = b""
-    """The last iteration line as it stands in the file."""
-    trainer_total: int | None = None
-    trainer_declared: bool = False
-    trainer_bar: tuple[int, int] | None = None
-    """(step, total) of the last progress bar: a metric dict may not name its step."""
-    phase_history: list[tuple[float, str]] = field(default_factory=list)
-    """The last phase changes, for the page."""
     history: History = field(default_factory=History)
     """What the charts draw."""
+    phase_history: list[tuple[float, str]] = field(default_factory=list)
+    """The last phase changes, for the page."""
     fired: list[tuple[str, str]] = field(default_factory=list)
     """(incident, severity) of all that ever fired: their series stay as 0, they must not vanish between scrapes."""
     memory_of: dict[str, Any] = field(default_factory=dict)
     """Detectors' own memories, by detector name."""
-    job: Job | None = None
-    """The Slurm job of the present launch, where Slurm was asked and its answer believed; written by the core."""
-    progress_clock: float | None = None
-    """When the last progress was by the line's own stamp; None where the last step prints none."""
-    account: Account = field(default_factory=Account)
-    """Timers of the last iteration line."""
-    parts: Parts = field(default_factory=Parts)
-    """The parts of a step of reinforcement learning."""
-    between: Between = field(default_factory=Between)
-    """What DeepSpeed's engine does not time, where it alone counts the steps."""
+
+    copies: Copies = field(default_factory=Copies)
+    buffering: Buffering = field(default_factory=Buffering)
+    log_clock_first: float | None = None
+    log_clock_last: float | None = None
+    arrived: float | None = None
+    """When the line that is folded was written, as far as its arrival tells: it was the only one of an iteration in
+    what was read, and the last of its file. Else None: a buffer, a slow file system or a backlog let it go late.
+    """
     unheard: float = 0.0
     """Seconds since the last progress in which nobody listened to the log: they are no silence."""
     deaf_since: float | None = None
@@ -230,20 +333,14 @@ class RunState:
         return now if self.deaf_since is None else min(now, self.deaf_since)
 
     @property
-    def training_done(self) -> bool:
-        """Whether the last iteration that was asked for is done."""
-        last = self.latest.iteration
-        return self.train_iterations is not None and last is not None and last >= self.train_iterations
+    def shown(self) -> Launch:
+        """The launch that a report shows: the present one, or the one before while it has not finished an iteration."""
+        return self.launch if self.launch.iterations or self.computed is None else self.computed
 
     @property
     def last_baseline(self) -> float | None:
         """The last known normal seconds per iteration, of this launch or the one before."""
-        return self.pace.baseline or self.baseline_before
-
-    @property
-    def last_line(self) -> str:
-        """The last iteration line, as evidence."""
-        return text_of(self.last_raw)
+        return self.launch.pace.baseline or self.past.baseline
 
     def unix(self, instant: float | None) -> float | None:
         """The instant as Unix seconds: for what people and other programs read."""

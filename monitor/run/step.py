@@ -64,8 +64,9 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
     """The step that an event of STEP_EVENTS reports, read from the state right after its fold; None if it says nothing
     of a step. `iterations`, `skipped` and `source` are the run's totals and its step source before the fold.
     """
+    launch = state.launch
     counted = state.iterations_total != iterations
-    driver, kind = state.driver, type(event)
+    driver, kind = launch.driver, type(event)
     loss: float | None = None
     norm: float | None = None
     rate: float | None = None
@@ -98,15 +99,15 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
             carries = event.memory_bytes is not None
             norm, reported = event.grad_norm, loss is not None
         if carries:
-            memory = state.memory
+            memory = launch.memory
             used = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
             peak = max((value for value in (memory.max_allocated, memory.allocated) if value), default=None)
-    latest, attempt = state.latest, state.attempt
-    at = state.last_iteration_at
+    latest, attempt = launch.latest, launch
+    at = launch.last_iteration_at
     return Step(
-        latest.iteration or 0, state.updated_at if at is None else at, counted, state.log_interval or 1,
-        attempt.iterations, state.step_seconds, latest.seconds_per_iteration, reported, loss, norm, latest.loss_scale,
+        latest.iteration or 0, state.updated_at if at is None else at, counted, launch.log_interval or 1,
+        attempt.iterations, launch.step_seconds, latest.seconds_per_iteration, reported, loss, norm, latest.loss_scale,
         rate, latest.global_batch_size, latest.sequence_length, latest.consumed_samples, on_line, nans,
-        state.skipped_iterations_total - skipped, used, peak, state.evaluated_at,
-        state.account.last if counted else None, state.between.outside if driver == "engine" else None,
+        state.skipped_iterations_total - skipped, used, peak, launch.evaluated_at,
+        launch.account.last if counted else None, launch.between.outside if driver == "engine" else None,
     )  # fmt: skip

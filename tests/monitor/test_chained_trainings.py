@@ -131,7 +131,7 @@ def test_a_report_of_the_first_failure_moves_no_clock() -> None:
     then = list(launch(end + 30, 41, 30, 2.0))
     _, player = replayed([*before, script(end - 1, "waiting"), *block, *then])
     state = player.run.state
-    assert [player.time_of(item) for item in (state.last_iteration_at or 0,)] == [
+    assert [player.time_of(item) for item in (state.launch.last_iteration_at or 0,)] == [
         f"{BEGAN + timedelta(seconds=int(then[-1][0])):%Y-%m-%dT%H:%M:%S}"
     ]
     assert (state.ends[0].failure, state.ends[0].nodes) == ("python_exception", ["node7"])
@@ -190,7 +190,7 @@ def test_the_save_after_the_last_step(whole: bool) -> None:
 """
     end = [says(at + 33, "Training completed"), (at + 34, complaint)] if whole else [killed]
     played = play([*before, *save, *end, *launch(at + 60, 1, 10, 4.0)])
-    checkpoints = played.state.checkpoints
+    checkpoints = played.state.past.checkpoints
     assert played.kinds() == (set() if whole else {"crash", "checkpoint_failed"})
     assert (checkpoints.last_iteration, checkpoints.save_seconds) == ((40, 33.0) if whole else (None, None))
 

@@ -77,7 +77,7 @@ def test_a_hang_says_who_never_arrived(tmp_path: Path) -> None:
     now += 31
     (asked,) = core.dumps_to_read(now)
     core.dumps_read(read_dumps(asked, SystemClock()))
-    assert core.runs[asked.run].state.attempt.dumped is None
+    assert core.runs[asked.run].state.launch.dumped is None
     for rank in range(8):
         _dump(folder, rank, 81234 if rank != 5 else 81233, "started" if rank != 5 else "completed", now)
     _dump(folder, 7, 81234, "started", now + 300)  # the others were asked for by hand minutes before: that is over
@@ -100,7 +100,7 @@ def test_a_hang_says_who_never_arrived(tmp_path: Path) -> None:
     core.handle(Data(_PATH, core.sources[_PATH].reader.fed_bytes, text, now + 1, now + 1, 0), now + 1)
     core.tick(now + 1)
     assert core.dumps_to_read(now + 2) == []
-    assert core.runs[asked.run].state.attempt.dumped is None
+    assert core.runs[asked.run].state.launch.dumped is None
 
 
 def test_a_runs_name_opens_no_other_folder(tmp_path: Path) -> None:

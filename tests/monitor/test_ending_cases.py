@@ -197,7 +197,7 @@ def test_the_processes_of_one_node_of_several() -> None:
     for ended, expected in ((4, ("finished", set())), (3, ("exiting", {"hang"}))):
         ends = [(at + 5 + pid, gone.format(4242 + pid)) for pid in range(ended)]
         played = play([(0.0, launcher), *log[: end + 1], *ends], after=3600.0)
-        assert (played.state.phase, played.kinds()) == expected
+        assert (played.state.launch.phase, played.kinds()) == expected
 
 
 def test_a_finished_log_that_ends_with_a_failed_import() -> None:
@@ -217,7 +217,7 @@ def test_an_import_that_the_program_can_do_without_is_no_crash(ranks: int) -> No
     printed = ranks * IMPORT_ERROR.replace("from megatron.training import pretrain", "import flash_attn_3")
     played = play([(0.0, printed), *((60.0 + at, text) for at, text in cut())])
     assert played.kinds() == set()
-    assert (played.state.phase, played.state.restarts, played.state.failures_total) == ("training", 0, {})
+    assert (played.state.launch.phase, played.state.restarts, played.state.failures_total) == ("training", 0, {})
 
 
 def test_a_script_s_own_python_lines_are_not_the_training() -> None:
@@ -278,7 +278,7 @@ def test_the_exception_of_a_rank_is_the_cause_not_the_watchdogs_of_the_others() 
         "python_exception", 3, "StopIteration",
     )  # fmt: skip
     assert "hang" not in played.kinds()
-    assert played.state.watchdog_ranks == [1, 5]
+    assert played.state.launch.watchdog_ranks == [1, 5]
     assert played.state.failures_total == {"python_exception": 1}
 
 
@@ -314,8 +314,8 @@ def test_a_better_cause_that_comes_late_is_not_another_crash() -> None:
     oom = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
     played = play([*head, (at + 300, WATCHDOG.format(rank=1)), (at + 900, oom)], after=60.0)
     assert [item.status for item in played.of("crash")] == ["firing"]
-    assert played.state.failure is not None
-    assert played.state.failure.failure == "host_oom"
+    assert played.state.launch.failure is not None
+    assert played.state.launch.failure.failure == "host_oom"
 
 
 def test_a_rank_that_lost_another_is_not_the_cause() -> None:
@@ -390,7 +390,7 @@ def test_a_scripts_attempts_are_launches() -> None:
     log.append((660.0, day.format(minute=9, number=4) + "rc=0 last_step=1200\n"))
     played = play(log, after=60.0)
     assert [item.evidence["failure"] for item in played.of("crash") if item.status == "firing"] == ["cuda_oom"] * 3
-    assert (played.state.phase, played.state.restarts) == ("finished", 3)
+    assert (played.state.launch.phase, played.state.restarts) == ("finished", 3)
     assert played.state.failures_total == {"cuda_oom": 3}
 
 
@@ -442,7 +442,7 @@ def test_ends_in_other_words(words: str) -> None:
     """Nothing is reported, and the run has finished."""
     played = trained(words, after=1200.0)
     assert played.kinds() == set()
-    assert played.state.phase == "finished"
+    assert played.state.launch.phase == "finished"
 
 
 def test_a_job_that_fails_after_the_training_was_done_is_a_warning() -> None:
@@ -455,7 +455,11 @@ def test_a_job_that_fails_after_the_training_was_done_is_a_warning() -> None:
     )
     played = trained(text)
     told = played.firing("crash")
-    assert (told.severity, told.evidence["failure"], played.state.phase) == ("warning", "python_exception", "finished")
+    assert (told.severity, told.evidence["failure"], played.state.launch.phase) == (
+        "warning",
+        "python_exception",
+        "finished",
+    )
     assert "training was done" in told.summary
     assert played.kinds() == {"crash"}
 
@@ -494,7 +498,7 @@ def test_helpers_and_what_is_caught_are_silent(text: str) -> None:
     ):
         played = play(timed)
         assert played.kinds() == set()
-        assert (played.state.phase, played.state.restarts, played.state.failures_total) == ("training", 0, {})
+        assert (played.state.launch.phase, played.state.restarts, played.state.failures_total) == ("training", 0, {})
 
 
 def test_a_helpers_traceback_alone_is_told_when_nothing_follows() -> None:
@@ -525,7 +529,7 @@ def test_processes_that_do_not_end_after_the_training_are_a_hang(waited: float, 
         told = played.firing("hang")
         assert (told.severity, told.evidence["phase"]) == ("critical", "exiting")
         assert told.evidence["silence_seconds"] == waited
-        assert played.state.phase == "finished"
+        assert played.state.launch.phase == "finished"
 
 
 # --- torchrun --role HOST -------------------------------------------------------------------------------------------

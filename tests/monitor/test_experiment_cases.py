@@ -189,8 +189,8 @@ def test_another_model_is_another_run_and_no_slowdown() -> None:
         runs, told = replayed(log.text)
         assert list(runs) == ["run", "run:2"]
         assert told == []
-        assert runs["run:2"].run.state.topology.layers == 48
-        assert runs["run"].run.state.topology.layers == 24
+        assert runs["run:2"].run.state.launch.topology.layers == 48
+        assert runs["run"].run.state.launch.topology.layers == 24
         assert [player.run.state.lost_iterations_total for player in runs.values()] == [0, 0]
 
 
@@ -517,9 +517,9 @@ def test_two_files_of_a_job_are_one_run_in_either_order(order: Sequence[str]) ->
             core.handle(message, NOW)
     core.flush(NOW)
     (run,) = core.runs.values()
-    assert (run.state.name, run.state.phase, run.state.restarts) == ("run", "crashed", 0)
-    assert run.state.failure is not None
-    assert run.state.failure.failure == "host_oom"
+    assert (run.state.name, run.state.launch.phase, run.state.restarts) == ("run", "crashed", 0)
+    assert run.state.launch.failure is not None
+    assert run.state.launch.failure.failure == "host_oom"
 
 
 def test_the_second_file_belongs_to_the_last_experiment(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_an_evaluation_that_never_shows_is_not_expected_again() -> None:
     """Case 08: evaluation arguments, no validation data. Also quietly: nothing is late, the run is training."""
     played = play([*begun(), *trained(range(50, 2001, 50), 4.0, 50)])
     assert played.of("hang", quiet=True) == []
-    assert played.state.phase == "training"
+    assert played.state.launch.phase == "training"
 
 
 def test_a_hang_of_such_a_run_is_told_by_its_training_budget() -> None:
@@ -371,7 +371,7 @@ class Run:
 
     def at(self, now: float, *verdicts: Verdict) -> list[Transition]:
         """One tick; what is notified."""
-        self.state.latest.iteration = int(now)
+        self.state.launch.latest.iteration = int(now)
         out = judge(self.book, self.state, verdicts, now, 1e9, {}, self.limit)
         self.said += out
         return [item for item in out if not item.quiet]
@@ -423,7 +423,7 @@ def test_a_level_in_another_launch_or_an_hour_later_is_news() -> None:
     assert len(run.at(200 + HOUR, firing("slowdown"))) == 1
     run = Run()
     run.flap("slowdown", 0.0, 300.0)
-    run.state.attempt.number = 1
+    run.state.launch.number = 1
     assert len(run.at(600.0, firing("slowdown"))) == 1
 
 
@@ -488,11 +488,11 @@ def test_a_healthy_run_with_a_quiet_incident_sends_nothing() -> None:
 def test_resolved_says_what_the_end_was_and_how_long_it_lasted(kind: str, after: dict[str, object], end: str) -> None:
     """For people in the summary, for programs in the evidence."""
     book, state = IncidentBook(), RunState(name="run")
-    state.latest.iteration = 100
+    state.launch.latest.iteration = 100
     judge(book, state, [firing(kind, "critical", "it hangs")], 1000.0, 1e9)
-    state.latest.iteration = after.get("iteration", 100)  # type: ignore[assignment]
-    state.attempt.number = after.get("attempt", 0)  # type: ignore[assignment]
-    state.phase = after.get("phase", "training")  # type: ignore[assignment]
+    state.launch.latest.iteration = after.get("iteration", 100)  # type: ignore[assignment]
+    state.launch.number = after.get("attempt", 0)  # type: ignore[assignment]
+    state.launch.phase = after.get("phase", "training")  # type: ignore[assignment]
     (told,) = judge(book, state, [Verdict(kind)], 1600.0, 1e9)
     assert told.summary == f"resolved after 10 min ({end}): it hangs"
     assert told.evidence["lasted_seconds"] == 600

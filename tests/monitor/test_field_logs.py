@@ -73,7 +73,7 @@ def test_how_logs_from_the_field_end(files: str, severity: str, failure: str, me
     assert ends_of(told) == [("crash", severity, failure)]
     (crash,) = [item for item in told if item.incident == "crash"]
     assert message in crash.evidence["message"]
-    assert player.run.state.phase == phase
+    assert player.run.state.launch.phase == phase
 
 
 @pytest.mark.real_logs
@@ -94,7 +94,7 @@ def test_attempts_of_a_script() -> None:
     crashes = [item for item in ends_of(told) if item[0] == "crash"]
     assert crashes[:6] == [("crash", "critical", "cuda_oom")] * 6
     assert player.run.state.restarts > 20
-    assert player.run.state.phase == "finished"
+    assert player.run.state.launch.phase == "finished"
 
 
 @pytest.mark.real_logs
@@ -104,7 +104,7 @@ def test_a_hang_at_exit() -> None:
     player, told = one(FIELD_LOGS / "mlperf_hang_at_exit.log")
     (hang,) = told
     assert (hang.incident, hang.severity, hang.evidence["phase"]) == ("hang", "critical", "exiting")
-    assert player.run.state.phase == "finished"
+    assert player.run.state.launch.phase == "finished"
 
 
 @pytest.mark.real_logs
@@ -203,9 +203,14 @@ def test_two_files_of_one_job() -> None:
     assert [item.evidence["failure"] for item in crash] == ["host_oom"]
     files = [str(FIELD_LOGS / f"neox_3982836.{end}") for end in ("err", "out")]
     ((state, _),) = runs_of(configured(None, (), files), Options())[0]
-    assert (state.name, state.phase, state.iterations_total, state.restarts) == ("neox_3982836", "crashed", 4500, 0)
-    assert state.failure is not None
-    assert state.failure.failure == "host_oom"
+    assert (state.name, state.launch.phase, state.iterations_total, state.restarts) == (
+        "neox_3982836",
+        "crashed",
+        4500,
+        0,
+    )
+    assert state.launch.failure is not None
+    assert state.launch.failure.failure == "host_oom"
 
 
 @pytest.mark.real_logs

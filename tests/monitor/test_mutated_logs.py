@@ -97,7 +97,7 @@ def said(data: bytes, stream: type[io.BytesIO] = io.BytesIO) -> tuple[list[objec
     for player, item in replay(Judge(config, repeats=False), "run", sources):
         if item is None:
             state = player.run.state
-            counts.append((state.iterations_total, state.latest.iteration, state.restarts, state.failures_total))
+            counts.append((state.iterations_total, state.launch.latest.iteration, state.restarts, state.failures_total))
         elif not item.quiet:
             told.append((item.incident, item.status, item.severity, item.onset_iteration))
     return counts, told

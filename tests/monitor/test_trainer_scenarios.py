@@ -16,10 +16,10 @@ def test_a_healthy_run_is_silent(dialect: str) -> None:
     played = healthy(dialect=dialect, eval_interval=50, after=4000.0, **PACE)
     state = played.state
     assert played.kinds() == set()
-    assert (state.iterations_total, state.restarts, state.dialect) == (250, 0, dialect)
-    assert state.latest.iteration == (249 if dialect == "nemo" else 250)
-    assert state.phase in ("exiting", "finished")
-    assert state.pace.baseline == pytest.approx(20.0, rel=0.03)  # torchtitan prints no time: by its stamps
+    assert (state.iterations_total, state.restarts, state.launch.dialect) == (250, 0, dialect)
+    assert state.launch.latest.iteration == (249 if dialect == "nemo" else 250)
+    assert state.launch.phase in ("exiting", "finished")
+    assert state.launch.pace.baseline == pytest.approx(20.0, rel=0.03)  # torchtitan prints no time: by its stamps
 
 
 @pytest.mark.parametrize("dialect", TRAINERS)
@@ -45,7 +45,7 @@ def test_the_loss(dialect: str) -> None:
 def test_where_a_step_of_reinforcement_learning_goes() -> None:
     """Rollout, scoring, training and handing the weights over, as shares of the step."""
     state = healthy(dialect="verl", **PACE).state
-    parts = state.account.last.timers
+    parts = state.launch.account.last.timers
     assert set(parts) == {"rollout", "reference", "reward", "train", "sync"}
     assert parts["rollout"][1] == pytest.approx(11.0, rel=0.05)
     assert sum(high for _, high in parts.values()) == pytest.approx(20.0, rel=0.05)

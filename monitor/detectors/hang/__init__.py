@@ -25,10 +25,11 @@ _CUT = 1.0  # seconds after the line that tells that processes were ended at exi
 
 def watched(state: RunState) -> bool:
     """Whether silence of this run means anything."""
-    if not state.live or state.progress_at is None or state.phase in ENDED:
+    launch = state.launch
+    if not state.live or state.progress_at is None or launch.phase in ENDED:
         return False
     # After the last iteration a log may simply end. Only processes that partly ended prove that others hang.
-    return state.phase != "exiting" or state.attempt.processes_ended > 0
+    return launch.phase != "exiting" or launch.processes_ended > 0
 
 
 def deadline(state: RunState, settings: HangSettings) -> float | None:
@@ -41,7 +42,7 @@ def deadline(state: RunState, settings: HangSettings) -> float | None:
 
 def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
     """When silence becomes late, then a hang; None when neither is ahead."""
-    cut = state.attempt.cut_at
+    cut = state.launch.cut_at
     if cut is not None:
         return cut + _CUT if cut + _CUT > now else None
     since = silent_since(state)
@@ -56,10 +57,11 @@ def next_change(state: RunState, now: float, settings: HangSettings) -> float | 
 
 def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
     """Late after half the budget (quiet warning), hung after it (critical)."""
+    launch = state.launch
     if state.lost or suspended(state):
         return Verdict("hang", "unknown")
-    if state.attempt.cut_at is not None and state.live:
-        return _cut(state, state.attempt.cut_at)
+    if launch.cut_at is not None and state.live:
+        return _cut(state, launch.cut_at)
     since = silent_since(state)
     if not watched(state) or since is None:
         return Verdict("hang")
@@ -68,23 +70,23 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     if silence < allowed.late_after:
         return Verdict("hang", "clear" if state.deaf_since is None else "unknown")
     hung = silence >= allowed.seconds
-    iteration = state.latest.iteration
-    where = state.phase + _told_with(state)
+    iteration = launch.latest.iteration
+    where = launch.phase + _told_with(state)
     if iteration is not None:
         where += f" after iteration {iteration}"
     evidence: dict[str, Any] = {
-        "phase": state.phase,
+        "phase": launch.phase,
         "silence_seconds": round(silence, 3),
         **({"unheard_seconds": round(state.unheard, 3)} if state.unheard else {}),
         "budget_seconds": round(allowed.seconds, 3),
         "budget_reason": allowed.reason,
         "last_progress_at": state.unix(state.progress_at),
-        "last_line": state.last_line,
+        "last_line": launch.last_line,
         **job_evidence(state),
     }
     if allowed.expected is not None:
         evidence["expected_gap_seconds"] = round(allowed.expected, 4)
-    blocking = state.environment.get("CUDA_LAUNCH_BLOCKING")
+    blocking = launch.environment.get("CUDA_LAUNCH_BLOCKING")
     if blocking is not None:
         evidence["cuda_launch_blocking"] = blocking
     summary = (
@@ -112,21 +114,23 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
 
 def _told_with(state: RunState) -> str:
     """The other parts of a step that it may be in: those that no line tells apart from the phase."""
-    others = state.parts.told_with(state.phase) if state.phase in PARTS and state.parts.told else []
+    launch = state.launch
+    others = launch.parts.told_with(launch.phase) if launch.phase in PARTS and launch.parts.told else []
     return f" (no line tells {', '.join(others)} apart)" if others else ""
 
 
 def _cut(state: RunState, at: float) -> Verdict:
     """The training was done, its processes were not: they held their nodes until they were ended by force."""
-    done = state.attempt.done_at or at
-    line = state.failure.line if state.failure else ""
+    launch = state.launch
+    done = launch.done_at or at
+    line = launch.failure.line if launch.failure else ""
     return Verdict(
         "hang",
         "firing",
         severity="critical",
         summary=f"hung in exiting: the training said that it was done, and {at - done:.0f} s later, when their time "
         "was over, its processes had not ended: look for one that waits for the others at exit",
-        onset_iteration=state.latest.iteration,
+        onset_iteration=launch.latest.iteration,
         since=done,
         evidence={"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line},
     )
@@ -134,16 +138,20 @@ def _cut(state: RunState, at: float) -> Verdict:
 
 def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
     """What the log says of the cause, if anything: watchdogs that gave up, a traceback that nobody ended."""
+    launch = state.launch
     found = ""
-    if state.watchdog_ranks:
-        evidence["watchdog_ranks"], evidence["watchdog_nodes"] = state.watchdog_ranks, state.watchdog_nodes
-        found += f"; the watchdog of {len(state.watchdog_ranks)} ranks gave up"
-        found += f" on {', '.join(state.watchdog_nodes[:8])}" if state.watchdog_nodes else ""
+    if launch.watchdog_ranks:
+        evidence["watchdog_ranks"], evidence["watchdog_nodes"] = (
+            launch.watchdog_ranks,
+            launch.watchdog_nodes,
+        )
+        found += f"; the watchdog of {len(launch.watchdog_ranks)} ranks gave up"
+        found += f" on {', '.join(launch.watchdog_nodes[:8])}" if launch.watchdog_nodes else ""
     absent = missing_evidence(state)
     if absent:
         evidence.update(absent)
         found += f"; {absent['missing']}"
-    failure = state.failure
+    failure = launch.failure
     if failure is not None:
         evidence["failure"], evidence["failure_line"] = failure.failure, failure.line
         rank = f" on rank {failure.rank}" if failure.rank is not None else ""
@@ -155,22 +163,23 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
 
 def _advice(state: RunState, blocking: str | None) -> str:
     """What to do first, while the processes are still there to be asked."""
+    launch = state.launch
     steps = [
         "before you cancel: py-spy dump --pid PID for every rank on every node (srun --overlap), and look for the ones "
         "whose stack differs from the majority",
         "the flight recorder, if TORCH_NCCL_TRACE_BUFFER_SIZE is set: megatron-monitor flight-recorder "
         "/tmp/nccl_trace_rank_*",
     ]
-    world = state.topology.world_size
+    world = launch.topology.world_size
     if blocking not in ("1", "true") and (world is None or world >= _BLOCKING_HELPS):
         known = "the log does not show CUDA_LAUNCH_BLOCKING" if blocking is None else f"CUDA_LAUNCH_BLOCKING={blocking}"
         steps.append(f"{known}: without =1 runs of 160 GPUs and more have hung; it cost them 0 to 6 %")
-    if state.phase in ("rollout", "reward"):
+    if launch.phase in ("rollout", "reward"):
         steps.append(
             "ray summary tasks names the call that does not return: an engine whose requests get no tokens, a tool, an "
             "environment, or a scorer"
         )
-    if state.phase == "evaluating":
+    if launch.phase == "evaluating":
         steps.append(
             "data loader workers that copied a held lock hang evaluations: try one worker, or a barrier before it"
         )

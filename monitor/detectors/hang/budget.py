@@ -90,22 +90,23 @@ class Budget(Struct, frozen=True):
 
 def budget(state: RunState, settings: HangSettings) -> Budget:
     """How long the run may show no progress in its present phase."""
-    phase = state.phase
-    if phase in PARTS and state.parts.told:
+    launch = state.launch
+    phase = launch.phase
+    if phase in PARTS and launch.parts.told:
         return _part(state, settings)
     if phase == "training":
         return _silently_at_work(state, settings, _training(state, settings))
-    gaps = state.gaps.get(phase)
+    gaps = state.past.gaps.get(phase)
     longest = gaps.longest if gaps else None
     if phase == "evaluating":
         allowed = _evaluating(state, settings, longest)
-        if longest is None and state.evaluation_due and not state.validations:
+        if longest is None and launch.evaluation_due and not launch.validations:
             # the arguments ask for an evaluation; whether there is any data for it only the next lines tell
             training = _training(state, settings)
             seconds = training.seconds + allowed.seconds
             return Budget(seconds, training.expected, f"an iteration ({training.reason}) and {allowed.reason}")
-        first = state.evaluation_sets is None and state.validations_since
-        if first or state.driver == "trainer":
+        first = launch.evaluation_sets is None and launch.validations_since
+        if first or launch.driver == "trainer":
             # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
             training = _training(state, settings)
             return training if training.seconds > allowed.seconds else allowed
@@ -117,12 +118,12 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
         return Budget(max(settings.minimum, settings.saving), None, "first default for saving")
     allowed = _started(state, settings, longest)
     late = _later_line(state, settings)
-    base = settings.startup_minimum if state.attempt.number else settings.first_iteration
+    base = settings.startup_minimum if launch.number else settings.first_iteration
     if late and base + late > allowed.seconds:
         every = _interval(state)
         reason = f"the first line comes after {every or 'an unknown number of'} iterations"
         shown = settings.first_late + (late / 2 if every else 0.0)
-        return Budget(base + late, None, reason, None if state.attempt.number else shown)
+        return Budget(base + late, None, reason, None if launch.number else shown)
     return allowed
 
 
@@ -130,16 +131,16 @@ def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
     """Seconds that may have passed before an event of which no line says when it was: the budget of the present phase,
     but no less than the first default of what the event ends. What was learned from other lines proves nothing here.
     """
-    phase = "evaluating" if kind in EVALUATION else "saving" if kind in SAVE else state.phase
+    phase = "evaluating" if kind in EVALUATION else "saving" if kind in SAVE else state.launch.phase
     return max(budget(state, settings).seconds, float(getattr(settings, phase, 0.0)))
 
 
 def _part(state: RunState, settings: HangSettings) -> Budget:
     """Of a part of a step, by the run's own past."""
-    phase, first = state.phase, not state.attempt.iterations
+    phase, first = state.launch.phase, not state.launch.iterations
     expected, what = _part_before(state)
     default = settings.first_iteration if phase == "training" else float(getattr(settings, phase))
-    if expected is None or (first and not state.attempt.number and settings.part_factor * expected < default):
+    if expected is None or (first and not state.launch.number and settings.part_factor * expected < default):
         return Budget(max(settings.minimum, default), expected, f"first default for {phase}", settings.first_late)
     if first:  # of a further launch: engines start and kernels compile anew
         allowed, reason = settings.startup_factor * expected, f"{settings.startup_factor:g} x {what}"
@@ -157,33 +158,36 @@ def _part_before(state: RunState) -> tuple[float | None, str]:
     """How long this part was silent at most, and how that is known: while it was followed, and while that was seldom,
     by the seconds that the steps print of it and of what no line tells apart from it.
     """
-    gaps = state.gaps.get(state.phase)
+    launch = state.launch
+    gaps = state.past.gaps.get(launch.phase)
     longest = gaps.longest if gaps is not None else None
     if gaps is None or len(gaps.values) < _FEW:
-        printed = state.parts.printed_with(state.phase)
+        printed = launch.parts.printed_with(launch.phase)
         if printed is not None and printed > (longest or 0.0):
-            return printed, f"what {state.phase} took at most"
-    return longest, f"the longest silence of the last {len(gaps.values) if gaps else 0} in {state.phase}"
+            return printed, f"what {launch.phase} took at most"
+    return longest, f"the longest silence of the last {len(gaps.values) if gaps else 0} in {launch.phase}"
 
 
 def _longest_stretch(state: RunState) -> tuple[float, str]:
     """What may go on without a line although nothing is wrong: the step, or this part where it is certain that it is
     this one. As measured or printed, else as the parts that were followed add up; 0 while nothing is known.
     """
-    printed = state.parts.printed.get(state.phase)
-    if printed is not None and state.parts.lines >= _CERTAIN:
-        return printed.longest or 0.0, state.phase
-    window = state.pace.window
+    launch = state.launch
+    printed = launch.parts.printed.get(launch.phase)
+    if printed is not None and launch.parts.lines >= _CERTAIN:
+        return printed.longest or 0.0, launch.phase
+    window = launch.pace.window
     return max(window) if window else sum(
-        state.gaps[part].longest or 0.0 for part in state.parts.told if part in state.gaps
+        state.past.gaps[part].longest or 0.0 for part in launch.parts.told if part in state.past.gaps
     ), "step"
 
 
 def _started(state: RunState, settings: HangSettings, longest: float | None) -> Budget:
     """A phase of the start-up, or the end, by its own past."""
-    phase = state.phase
+    launch = state.launch
+    phase = launch.phase
     default = max(settings.minimum, getattr(settings, phase, settings.exiting))
-    if longest is not None and state.attempt.number > 0 and phase != "exiting":
+    if longest is not None and launch.number > 0 and phase != "exiting":
         # launches before have shown how long it takes; other nodes may have to compile and to read anew
         seconds = max(settings.minimum, settings.startup_minimum, settings.startup_factor * longest)
         return Budget(seconds, longest, f"{settings.startup_factor:g} x the longest gap seen while {phase}")
@@ -195,7 +199,8 @@ def _started(state: RunState, settings: HangSettings, longest: float | None) -> 
 
 def _interval(state: RunState) -> int | None:
     """Iterations that a line stands for: of this launch, as the log says, or of the launch before; None if unknown."""
-    return state.log_interval or state.topology.log_interval or state.log_interval_before
+    launch = state.launch
+    return launch.log_interval or launch.topology.log_interval or state.past.log_interval
 
 
 def _later_line(state: RunState, settings: HangSettings) -> float:
@@ -203,17 +208,17 @@ def _later_line(state: RunState, settings: HangSettings) -> float:
 
     Programs that do not say when the training begins (DeepSpeed alone, HF Trainer) are still starting up then.
     """
-    silent = state.phase == "starting" and state.driver in ("engine", "trainer")
+    silent = state.launch.phase == "starting" and (state.launch.driver or state.past.driver) in ("engine", "trainer")
     every = _interval(state)
-    if every == 1 or not (silent or state.phase == "first_iteration"):
+    if every == 1 or not (silent or state.launch.phase == "first_iteration"):
         return 0.0
     before = state.last_baseline
     if before is not None:
         return settings.factor * ((every or 1) - 1) * float(before)
     if every is None:
         return settings.first_line / 2
-    top = state.topology  # no launch has shown its pace: what the model takes at a rate that is low
-    at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, state.dialect)
+    top = state.launch.topology  # no launch has shown its pace: what the model takes at a rate that is low
+    at_one = computed_tflops(top, 1.0, top.global_batch_size, top.sequence_length, state.launch.dialect)
     if at_one is None:
         return settings.first_line
     work = (every - 1) * at_one[1]
@@ -221,16 +226,17 @@ def _later_line(state: RunState, settings: HangSettings) -> float:
 
 
 def _training(state: RunState, settings: HangSettings) -> Budget:
+    launch = state.launch
     known = _interval(state)
-    every, predicted = known or 1, state.pace.predicted()
+    every, predicted = known or 1, launch.pace.predicted()
     if predicted is None:
-        first = state.attempt.first_iteration_seconds
+        first = launch.first_iteration_seconds
         if first is None:
             seconds = max(settings.minimum, settings.first_iteration)
             return Budget(seconds, None, "no iteration time known yet", settings.first_late)
         # One line is known, and the first is an outlier: 5 x is what NVRx allows before it has learned.
         if known is None:
-            guess = _likely_interval(state.attempt.first_iteration or 1, state.driver)
+            guess = _likely_interval(launch.first_iteration or 1, launch.driver)
             if guess is None:
                 allowed = max(settings.minimum, settings.first_iteration, 5 * first)
                 return Budget(allowed, None, "one line is known, not yet how many iterations lie between two")
@@ -242,9 +248,9 @@ def _training(state: RunState, settings: HangSettings) -> Budget:
         expected = first * every
         return Budget(max(settings.minimum, 5 * expected), expected, "5 x the first iteration")
     # Lines that always come later than the times in them tell: those of part of a step, of one step in a hundred.
-    expected = predicted * every * max(1.0, state.gap_ratios.usual or 1.0)
+    expected = predicted * every * max(1.0, launch.gap_ratios.usual or 1.0)
     seconds, reason = settings.factor * expected, f"{settings.factor:g} x {expected:.4g} s expected"
-    worst = state.gap_ratios.longest
+    worst = launch.gap_ratios.longest
     if worst is not None and settings.hiccup_factor * worst * predicted * every > seconds:
         seconds = settings.hiccup_factor * worst * predicted * every
         reason = f"{settings.hiccup_factor:g} x the longest gap of the last 50"
@@ -261,11 +267,12 @@ def _silently_at_work(state: RunState, settings: HangSettings, training: Budget)
     """The budget of training where an evaluation or a save may be going on of which no line tells: no data for it, a
     fork, another rank's log.
     """
-    if state.silent_work is None:
+    launch = state.launch
+    if launch.silent_work is None:
         return training
-    gaps = state.gaps.get(state.silent_work)
+    gaps = state.past.gaps.get(launch.silent_work)
     longest = gaps.longest if gaps else None
-    saving = state.silent_work == SILENT_SAVE
+    saving = launch.silent_work == SILENT_SAVE
     where = f"where the arguments ask to {'save' if saving else 'evaluate'}"
     if longest is not None:
         factor = settings.saving_factor if saving else settings.factor
@@ -290,14 +297,14 @@ def _evaluating(state: RunState, settings: HangSettings, longest: float | None) 
     if longest is not None:
         seconds = max(settings.minimum, settings.factor * longest)
         return Budget(seconds, longest, f"{settings.factor:g} x the longest evaluation step seen")
-    predicted, iters = state.pace.predicted(), state.topology.eval_iters
+    predicted, iters = state.launch.pace.predicted(), state.launch.topology.eval_iters
     if predicted is not None and iters:
         # An evaluation iteration is a forward pass: a training iteration bounds it from above.
         expected = predicted * iters
         seconds = max(settings.minimum, settings.factor * expected)
         return Budget(seconds, expected, f"{settings.factor:g} x {iters} evaluation iterations")
     default, late = settings.evaluating, None
-    if state.parts.told or state.parts.printed or not state.attempt.iterations:
+    if state.launch.parts.told or state.launch.parts.printed or not state.launch.iterations:
         # of reinforcement learning it is a rollout; before the first step of a launch its engines start
         default, late = max(default, settings.rollout), settings.first_late
     return Budget(max(settings.minimum, default), None, "first default for evaluating", late)

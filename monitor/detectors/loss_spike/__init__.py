@@ -27,7 +27,8 @@ _NAME = "loss_spike"
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossSpikeSettings) -> bool:
     """See the lines of the step source; every node of HF Trainer or an engine may print the same one."""
-    lines, number, changed = state.driver == "iteration", state.attempt.number, False
+    launch = state.launch
+    lines, number, changed = launch.driver == "iteration", launch.number, False
     log, infinite = math.log, math.inf
     for step in steps:
         printed, norm = step.loss, step.grad_norm
@@ -48,7 +49,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
             continue
         if memory.resume_left:  # these lines may be off: nothing is learned from them
             if is_bump(memory, loss, settings):
-                begin(memory, step, state.checkpoints.last_iteration, "resume_bump", loss, norm, settings)
+                begin(memory, step, state.past.checkpoints.last_iteration, "resume_bump", loss, norm, settings)
                 changed = True
             continue
         level = memory.loss_level
@@ -57,7 +58,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
         norm_excess = 0.0 if norm is None or level is None else norm - level
         high = loss_excess > memory.loss_look or norm_excess > memory.norm_bar_twice or memory.high is not None
         if high and is_abnormal(memory, loss_excess, norm_excess, settings):  # nothing is learned from such a line
-            begin(memory, step, state.checkpoints.last_iteration, "spike", loss, norm, settings)
+            begin(memory, step, state.past.checkpoints.last_iteration, "spike", loss, norm, settings)
             changed = True
             continue
         memory.last_excess = loss_excess

@@ -36,22 +36,23 @@ _TRACKS = 6  # batch sizes remembered in a launch
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
     """Take the steps' pure times; True if the verdict may have changed."""
-    if memory.attempt != state.attempt.number:
+    launch = state.launch
+    if memory.attempt != launch.number:
         if not any(step.counted for step in steps):
             return False
-        memory.attempt, memory.steps, memory.tracks, memory.key = state.attempt.number, 0, {}, ""
+        memory.attempt, memory.steps, memory.tracks, memory.key = launch.number, 0, {}, ""
         memory.sizes, memory.faster, memory.reference = None, None, None
         memory.window.restart()
         memory.outside.restart()
         if memory.shift is not None:
             memory.shift.unsure = True
     changed, begin = False, 0
-    if memory.saves_seen != state.checkpoints.saves:  # a save ends a batch: these are the steps after it
-        memory.saves_seen, before = state.checkpoints.saves, memory.slow_saves
+    if memory.saves_seen != state.past.checkpoints.saves:  # a save ends a batch: these are the steps after it
+        memory.saves_seen, before = state.past.checkpoints.saves, memory.slow_saves
         seconds = None if memory.reference is None else math.exp(memory.reference)
-        if state.between.usual:  # DeepSpeed's own figures leave out what lies between its steps
-            seconds = median(state.between.usual)
-        memory.slow_saves = saves.watch(before, state.checkpoints.took, seconds, steps[0].at, settings.threshold)
+        if launch.between.usual:  # DeepSpeed's own figures leave out what lies between its steps
+            seconds = median(launch.between.usual)
+        memory.slow_saves = saves.watch(before, state.past.checkpoints.took, seconds, steps[0].at, settings.threshold)
         changed = memory.slow_saves is not before
     for place, step in enumerate(steps):
         if step.outside is not None:
@@ -65,7 +66,8 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
 
 def _follow(state: RunState, memory: Memory, steps: Sequence[Step], settings: SlowdownSettings) -> bool:
     """Take steps of which the first alone may bring timers: those of the line before it."""
-    batch_usual, length_usual = state.topology.global_batch_size, state.topology.sequence_length
+    launch = state.launch
+    batch_usual, length_usual = launch.topology.global_batch_size, launch.topology.sequence_length
     sizes = memory.sizes
     changed, log = False, math.log
     timed = steps[0].timed
@@ -110,7 +112,7 @@ def _explain(state: RunState, memory: Memory, timed: Timed | None) -> bool:
             others = other_launches(memory) if shift.reason == "launch" else None
             window.shifted(shift.onset, drifted=drifted, before=others)
         if timed is not None or window.found is None:
-            changed = window.explain(timed, state.topology.pipeline_parallel_size)
+            changed = window.explain(timed, state.launch.topology.pipeline_parallel_size)
             window.trim()
             return changed
     window.trim()
@@ -123,7 +125,7 @@ def _take(
     """Compare steps of one batch size with their level; `times` are logarithms."""
     iterations = [step.iteration for step in steps]
     changed, at, limit, far = False, 0, _FULL * settings.sum_limit, 4 * settings.threshold
-    grows = state.topology.sequence_grows
+    grows = state.launch.topology.sequence_grows
     while at < len(steps):
         track = memory.tracks.get(memory.key)
         if track is None:

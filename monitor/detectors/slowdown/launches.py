@@ -19,7 +19,7 @@ _SEGMENTS = 40  # launches remembered
 
 def _layout_of(state: RunState, step: Step) -> str:
     """What must be equal for two launches to be compared: model, layout over the GPUs, batch size, sequence length."""
-    top = state.topology
+    top = state.launch.topology
     sizes = (
         top.layers, top.hidden_size, top.world_size,
         top.tensor_parallel_size, top.pipeline_parallel_size, top.micro_batch_size,
@@ -34,9 +34,9 @@ def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, set
     key, at, iteration = _layout_of(state, step), step.at, step.iteration
     earlier = [segment for segment in memory.segments if segment.key == key and segment.attempt != memory.attempt]
     segment = Segment(
-        key, memory.attempt, state.attempt.first_iteration or iteration, track.value,
-        nodes_of(state)[:512], state.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
-        state.environment.get(CLOCK),
+        key, memory.attempt, state.launch.first_iteration or iteration, track.value,
+        nodes_of(state)[:512], state.launch.environment.get("CUDA_LAUNCH_BLOCKING"), memory.window.usual(),
+        state.launch.environment.get(CLOCK),
     )  # fmt: skip
     memory.segments.append(segment)
     del memory.segments[:-_SEGMENTS]
@@ -62,7 +62,7 @@ def begin_segment(state: RunState, memory: Memory, track: Level, step: Step, set
 
 def _begins_anew(state: RunState, step: Step) -> bool:
     """Whether the launch resumes nothing: a chain of trainings in one log of which no line tells how they differ."""
-    first = state.attempt.first_iteration
+    first = state.launch.first_iteration
     return state.after_finish or (first is not None and first <= step.interval)
 
 

@@ -27,16 +27,16 @@ def slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSett
         "ratio": round(ratio, 4),
         "reason": {"shift": "a step between two iterations", "drift": "a slow drift",
                    "launch": "slower than the launches before"}[shift.reason],
-        "last_line": state.last_line,
+        "last_line": state.launch.last_line,
     }  # fmt: skip
-    size, world = batch_size(state), state.topology.world_size
+    size, world = batch_size(state), state.launch.topology.world_size
     if size:
         evidence["lost_samples_per_second"] = round(size / base - size / level, 4)
     if world:
         wasted = world * (1 - base / level)
         evidence["wasted_gpus"] = round(wasted, 1)
         parts.append(f"as much as {wasted:.1f} of {world} GPUs standing idle")
-    last, total = state.latest.iteration, state.train_iterations
+    last, total = state.launch.latest.iteration, state.launch.train_iterations
     if last is not None and total is not None and total > last:
         longer = (total - last) * (level - base)
         evidence["hours_added"] = round(longer / 3600, 2)
@@ -45,7 +45,7 @@ def slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSett
         parts += [_nodes_of(memory), _clocks_of(memory, shift, evidence)]
     found = memory.window.found
     if found is not None or "cause" not in evidence:
-        dialect = state.dialect
+        dialect = state.launch.dialect
         parts.append(advice.no_timers(dialect) if found is None else words.sentence(found))
         apart = found is not None and found.cause == "communication"
         parts.append(words.look(found) + (advice.of_ranks(dialect) if apart else ""))
@@ -108,7 +108,7 @@ def between_steps(state: RunState, found: outside.Longer, settings: SlowdownSett
         summary=outside.sentence(found),
         onset_iteration=found.onset,
         since=found.at,
-        evidence={**outside.evidence(found), "last_line": state.last_line},
+        evidence={**outside.evidence(found), "last_line": state.launch.last_line},
         quiet=heavy and not found.lasts,
     )
 
@@ -121,7 +121,7 @@ def slower_saves(state: RunState, found: saves.SlowSaves) -> Verdict:
         summary=saves.sentence(found),
         onset_iteration=found.onset,
         since=found.at,
-        evidence={**saves.evidence(found), "last_line": state.last_line},
+        evidence={**saves.evidence(found), "last_line": state.launch.last_line},
     )
 
 
@@ -140,7 +140,7 @@ def faster(state: RunState, shift: Shift) -> Verdict:
             "seconds_per_iteration": round(level, 4),
             "normal_seconds_per_iteration": round(base, 4),
             "ratio": round(level / base, 4),
-            "last_line": state.last_line,
+            "last_line": state.launch.last_line,
         },
         quiet=True,
     )
@@ -149,8 +149,8 @@ def faster(state: RunState, shift: Shift) -> Verdict:
 def before_hang(state: RunState) -> str:
     """What the pace said before the run stood still: that iterations had become slower, and where; empty if not."""
     memory = state.memory_of.get(NAME)
-    if state.phase == "saving":
-        gaps = state.gaps.get("saving")
+    if state.launch.phase == "saving":
+        gaps = state.past.gaps.get("saving")
         return saves.creeping(gaps.values) if gaps is not None else ""
     if not isinstance(memory, Memory) or memory.shift is None:
         return ""
@@ -161,7 +161,8 @@ def before_hang(state: RunState) -> str:
 
 def ratio(state: RunState) -> float | None:
     """The last iteration's pure time over the normal one; while a slowdown stands, over that of before it."""
-    memory, seconds, normal = state.memory_of.get(NAME), state.pure_seconds, state.pace.baseline
+    launch = state.launch
+    memory, seconds, normal = state.memory_of.get(NAME), launch.pure_seconds, launch.pace.baseline
     if isinstance(memory, Memory):
         known = memory.reference if memory.shift is None else memory.shift.base
         normal = normal if known is None else math.exp(known)

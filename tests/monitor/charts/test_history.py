@@ -271,7 +271,7 @@ def test_a_launch_with_other_arguments_says_which() -> None:
             at += 1.0
             fold(state, LogEvent(int(at), "r", event, "line"), "a", at, True)
     state = decode(encode(state), RunState)
-    assert state.arguments == {"lr": "0.0003", "bf16": "True", "train_iters": "50", "seed": "5"}
+    assert state.launch.arguments == {"lr": "0.0003", "bf16": "True", "train_iters": "50", "seed": "5"}
     first, second = history_json(state.history)["changes"]
     assert (first["iteration"], second["iteration"]) == (2, 3)
     assert sorted(first["arguments"]) == [("bf16", "True", ""), ("fp8", "", "hybrid"), ("lr", "0.0003", "0.0001")]

@@ -81,10 +81,10 @@ class Two:
     def check_good(self) -> None:
         """The neighbour is read, judged, shown and saved; its hang is told."""
         good = self.core.runs["good"]
-        assert good.state.latest.iteration == self.number
+        assert good.state.launch.latest.iteration == self.number
         assert not good.book.open
         assert f'megatron_iteration{{run="good"}} {self.number:.1f}'.encode() in self.pages()["/metrics"]
-        assert self.saved().runs["good"].state.latest.iteration == self.number
+        assert self.saved().runs["good"].state.launch.latest.iteration == self.number
         self.told += self.core.tick(self.now + 7200.0)
         assert [(one.incident, one.status) for one in self.told if one.run == "good" and not one.quiet] == [
             ("hang", "firing")
@@ -150,7 +150,7 @@ def test_a_room_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     elif room == "metrics":
         monkeypatch.setattr(view, "samples_of", raising(view.samples_of))
     elif room == "state":
-        two.core.runs["bad"].state.software["x"] = "\ud800"
+        two.core.runs["bad"].state.launch.software["x"] = "\ud800"
     else:
         monkeypatch.setattr(bad.marker, "position", raising(bad.marker.position))
     with caplog.at_level(logging.ERROR):
@@ -167,7 +167,7 @@ def test_a_room_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
         assert [(one.incident, one.status, one.severity) for one in lost] == [("source_lost", "firing", "critical")]
     else:
         assert lost == []
-        assert two.core.runs["bad"].state.latest.iteration == two.number
+        assert two.core.runs["bad"].state.launch.latest.iteration == two.number
     assert ("bad" in two.saved().runs) is (room in ("page", "metrics"))
     two.check_good()
 
@@ -183,7 +183,7 @@ def test_a_source_is_read_again_when_other_content_begins(monkeypatch: pytest.Mo
     two.offsets["/l/bad.log"] = 0
     two.step()
     assert [(one.incident, one.status) for one in two.told] == [("source_lost", "firing"), ("source_lost", "resolved")]
-    assert two.core.runs["bad"].state.latest.iteration == two.number
+    assert two.core.runs["bad"].state.launch.latest.iteration == two.number
     two.check_good()
 
 
@@ -271,4 +271,4 @@ def test_each_field_of_each_event(kind: type[Event]) -> None:
         two.step()
         two.core.snapshot(two.now)
         two.saved()
-        assert two.core.runs["good"].state.latest.iteration == two.number
+        assert two.core.runs["good"].state.launch.latest.iteration == two.number

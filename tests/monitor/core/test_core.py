@@ -120,7 +120,7 @@ def test_rotation_ends_the_last_line_and_truncation_does_not() -> None:
         core.handle(opened("/l/a.log"), NOW)
         core.handle(data("/l/a.log", line(1) + line(2).rstrip(b"\n")), NOW)
         core.handle(Restarted("/l/a.log", reason, "inode"), NOW)  # type: ignore[arg-type]
-        assert core.runs["a"].state.latest.iteration == expected
+        assert core.runs["a"].state.launch.latest.iteration == expected
 
 
 def test_finished_runs_leave_after_a_while() -> None:

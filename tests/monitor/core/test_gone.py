@@ -154,7 +154,7 @@ def test_a_rotation_while_the_daemon_is_away(site: Callable[..., Site]) -> None:
 
     jobs.restart(away, 10.0)
     jobs.run(50.0, live, 128)
-    assert jobs.core.runs["live/main"].state.latest.iteration == 133
+    assert jobs.core.runs["live/main"].state.launch.latest.iteration == 133
     assert jobs.messages() == []
     jobs.run(75.0)
     assert jobs.messages() == [("live/main", "hang", "firing")]
@@ -233,7 +233,7 @@ def test_a_time_stamp_from_the_far_future_begins_no_hang(site: Callable[..., Sit
     jobs.run(200.0)
     assert jobs.messages() == [("skewed/main", "hang", "firing")]
     jobs.run(60.0, broken)
-    assert jobs.core.runs["broken/main"].state.latest.iteration > 100
+    assert jobs.core.runs["broken/main"].state.launch.latest.iteration > 100
     jobs.write(skewed, line(101))
     jobs.run(200.0)
     assert ("broken/main", "hang", "firing") in jobs.messages()

@@ -138,14 +138,17 @@ def test_a_blocked_mount(fleet: Callable[..., Fleet], file_system: str, seconds:
     some.run(10.0)
     assert not some.os.faults, "the call was made"
     assert some.incidents() == []
-    assert some.core.runs["run003"].state.latest.iteration is not None
+    assert some.core.runs["run003"].state.launch.latest.iteration is not None
     some.writing -= {meanwhile, after}
     back = some.clock.wall()
     some.run(BUDGET + LATE)
     assert sorted(some.incidents()) == [("run000", "hang"), ("run001", "hang"), ("run002", "hang")]
     assert all(at - back <= BUDGET + LATE for at, _ in some.told)
     some.writing.add(healthy)
-    gaps = [some.core.runs["run003"].state.gaps["training"].longest, some.core.runs["run003"].state.gap_ratios.longest]
+    gaps = [
+        some.core.runs["run003"].state.past.gaps["training"].longest,
+        some.core.runs["run003"].state.launch.gap_ratios.longest,
+    ]
     assert gaps[0] is not None
     assert gaps[0] <= 3 * PACE
     assert some.core.runs["run003"].state.buffering.longest_silence is None

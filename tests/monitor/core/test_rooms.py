@@ -15,7 +15,7 @@ from monitor.follow.messages import Data, Opened, Position, Restarted
 from monitor.incidents import Incident
 from monitor.judgement import Judge, Judged
 from monitor.reading import Own
-from monitor.run.state import RunState
+from monitor.run.state import Launch, RunState
 from parsers.events import IterationLogged, LogEvent, Malformed
 
 NOW = 1000.0
@@ -70,7 +70,7 @@ def test_a_hole_is_skipped_and_a_restart_reads_from_the_beginning() -> None:
 def ended(runs: Runs, name: str, progress_at: float) -> Run:
     """A finished run."""
     run = runs.begin(name, NOW)
-    run.state.phase, run.state.progress_at = "finished", progress_at
+    run.state.launch.phase, run.state.progress_at = "finished", progress_at
     return run
 
 
@@ -100,7 +100,7 @@ def test_a_backlog_is_archived_if_it_ended_or_is_stale() -> None:
     for progress_at, phase, archived in (
         (NOW - 1, "training", False), (NOW - DAY, "training", True), (NOW - 1, "finished", True),
     ):  # fmt: skip
-        run = Run(RunState("r", phase=phase, progress_at=progress_at))
+        run = Run(RunState("r", launch=Launch(phase=phase), progress_at=progress_at))
         runs.archive_or_watch(run, NOW)
         assert (run.archived, run.state.live) == (archived, not archived)
         if run.state.live:
@@ -149,7 +149,7 @@ def proven(runs: Runs, name: str) -> Run:
     """A run that trains."""
     run = runs.begin(name, NOW)
     run.state.proven = run.state.live = True
-    run.state.phase, run.state.progress_at = "training", NOW
+    run.state.launch.phase, run.state.progress_at = "training", NOW
     return run
 
 

@@ -107,7 +107,7 @@ def test_a_fatal_looking_line_that_the_loop_survives_is_not_told() -> None:
     line = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     played = play([*log[: place + 1], (log[place][0] + 0.1, line), *log[place + 1 :]])
     assert played.kinds() == set()
-    assert played.state.phase == "finished"
+    assert played.state.launch.phase == "finished"
 
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -147,7 +147,7 @@ def test_what_the_loop_catches_is_not_told(seconds: float, text: str, after: flo
     """Whenever in an iteration it came, and the whole iteration is computed again (or nearly twice)."""
     played = interrupted(seconds, after, text, lost=lost)
     assert played.kinds() == set()
-    assert played.state.phase == "finished"
+    assert played.state.launch.phase == "finished"
     assert played.state.failures_total == {}
 
 

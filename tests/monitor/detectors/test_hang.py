@@ -121,7 +121,7 @@ def test_evaluation_hang_by_its_own_past() -> None:
         state, IterationLogged(iteration=21, seconds_per_iteration=830.0, lm_loss=1.9, dialect="bigscience"), now + 105
     )
     feed(state, ValidationLogged(iteration=21, dataset="set0", losses={"lm loss": 1.9}), now + 130)
-    assert state.phase == "evaluating"
+    assert state.launch.phase == "evaluating"
     assert verdict(state, 74.0)[1] != "critical"
     assert verdict(state, 90.0) == ("firing", "critical")
     assert hang.check(state, None, now + 230, SETTINGS).evidence["phase"] == "evaluating"
@@ -145,7 +145,7 @@ def test_first_evaluation_is_bounded_by_its_iterations() -> None:
     feed(state, ArgumentsDumped(values={"eval_interval": "10", "eval_iters": "10"}), 0.0)
     for index in range(1, 11):
         feed(state, IterationLogged(iteration=index, seconds_per_iteration=10.0, lm_loss=2.0 + index), 10.0 * index)
-    assert state.phase == "evaluating"
+    assert state.launch.phase == "evaluating"
     assert verdict(state, 355.0)[1] != "critical"
     assert verdict(state, 361.0) == ("firing", "critical")
 
@@ -168,7 +168,7 @@ def test_first_iteration_has_its_own_default() -> None:
     assert hang.check(state, None, 1900.0, SETTINGS).evidence["phase"] == "first_iteration"
     assert verdict(state, 10_790.0)[1] == "warning"
     assert verdict(state, 10_801.0)[1] == "critical"
-    state.topology.log_interval = 1
+    state.launch.topology.log_interval = 1
     assert verdict(state, 7201.0)[1] == "critical"
 
 
@@ -237,7 +237,7 @@ def test_evaluations_and_saves_between_lines_are_measured_rightly(dialect: str, 
     played = play((emission.at, emission.text) for emission in timeline(scenario))
     assert played.of("hang") == []
     assert played.of("slowdown") == []
-    window = played.state.pace.windows[played.state.pace.last_batch_size]
+    window = played.state.launch.pace.windows[played.state.launch.pace.last_batch_size]
     assert window == pytest.approx([30.0] * len(window), rel=0.03)
 
 
@@ -268,14 +268,14 @@ def test_finished_runs_are_silent() -> None:
         feed(state, end, 300.0)
         assert hang.check(state, None, 1e9, SETTINGS).status == "clear"
     done = trained(count=20, total=20)
-    assert done.phase == "exiting"
+    assert done.launch.phase == "exiting"
     assert hang.check(done, None, 1e9, SETTINGS).status == "clear"
 
 
 def test_processes_that_do_not_end_hang_while_exiting() -> None:
     """Some processes ended and others did not: the job holds its nodes for nothing."""
     state = trained(count=20, total=20)
-    state.topology.world_size = 8
+    state.launch.topology.world_size = 8
     feed(state, ProcessExited(exit_code=0), 210.0)
     answer = hang.check(state, None, 210.0 + 601.0, SETTINGS)
     assert (answer.severity, answer.evidence["phase"]) == ("critical", "exiting")
@@ -308,7 +308,7 @@ def test_hiccups_that_were_always_there_are_no_hang() -> None:
 def test_a_hang_teaches_nothing() -> None:
     """The hour of a hang that ended must not become the next budget."""
     state = trained()
-    state.hung = True
+    state.launch.hung = True
     feed(state, IterationLogged(iteration=21, seconds_per_iteration=10.0), (state.progress_at or 0.0) + 3600.0)
     assert verdict(state, 61.0) == ("firing", "critical")
 

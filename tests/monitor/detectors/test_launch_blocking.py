@@ -43,7 +43,7 @@ def test_not_seen_is_unknown() -> None:
 def test_advice_in_a_traceback_is_no_setting() -> None:
     """`For debugging consider passing CUDA_LAUNCH_BLOCKING=1` stands in every CUDA traceback."""
     advice = [(0.5, "For debugging consider passing CUDA_LAUNCH_BLOCKING=1.\n")]
-    assert play([*advice, *texts(Scenario(iterations=50))]).state.environment == {}
+    assert play([*advice, *texts(Scenario(iterations=50))]).state.launch.environment == {}
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(120.0, False), (150.0, True)])

@@ -66,14 +66,14 @@ def trained(
 def driven(used: Callable[[float], float], seconds: float, hours: float) -> float | None:
     """As `trained` without the text, for long series: hours until it fires aloud."""
     state = RunState(name="run")
-    state.topology.gpu_name = "NVIDIA A100-SXM4-80GB"
-    state.attempt.iterations = 1
+    state.launch.topology.gpu_name = "NVIDIA A100-SXM4-80GB"
+    state.launch.iterations = 1
     settings, memory = MemoryPressureSettings(), Memory()
     for iteration in range(1, int(hours * 3600 / seconds)):
         elapsed = iteration * seconds / 3600
-        state.latest.iteration, state.latest.seconds_per_iteration = iteration, seconds
-        state.memory.allocated = state.memory.max_allocated = int(used(elapsed) * 2**20)
-        memory_pressure.on_event(state, memory, MemoryReported(allocated_bytes=state.memory.allocated), settings)
+        state.launch.latest.iteration, state.launch.latest.seconds_per_iteration = iteration, seconds
+        state.launch.memory.allocated = state.launch.memory.max_allocated = int(used(elapsed) * 2**20)
+        memory_pressure.on_event(state, memory, MemoryReported(allocated_bytes=state.launch.memory.allocated), settings)
         memory_pressure.update(state, memory, [Step(iteration, 0.0, counted=True, printed_seconds=seconds)], settings)
         verdict = memory_pressure.check(state, memory, 0.0, settings)
         if verdict.status == "firing" and not verdict.quiet:

@@ -19,7 +19,7 @@ from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.nodes.chance import binomials_tail, draws_tail, rate_interval, strata_tail
 from monitor.nodes.hostlist import compress, expand
-from monitor.nodes.record import Launch, Ledger
+from monitor.nodes.record import LaunchRecord, Ledger
 from monitor.nodes.standing import Standing, standings
 from monitor.serve.server import Request
 from monitor.serve.views import view_of
@@ -30,13 +30,13 @@ NAMES = expand("jz-[001-040]")
 
 def launch(
     number: int, nodes: list[str], outcome: str = "finished", named: dict[str, list[str]] | None = None
-) -> Launch:
+) -> LaunchRecord:
     """One launch of a run, two hours after the one before."""
     planned = outcome == "finished"
-    return Launch("run", number, 7200.0 * number, compress(nodes), True, outcome, planned, named or {})
+    return LaunchRecord("run", number, 7200.0 * number, compress(nodes), True, outcome, planned, named or {})
 
 
-def out(launches: Iterator[Launch]) -> list[Standing]:
+def out(launches: Iterator[LaunchRecord]) -> list[Standing]:
     """The nodes that stand out of these launches."""
     ledger = Ledger()
     for one in launches:
@@ -153,7 +153,7 @@ def test_a_failure_of_all_nodes_is_of_none() -> None:
     assert out(launch(n, nodes, "cuda_error", named[n]) for n, nodes in enumerate(allotted)) == []
 
 
-def _unnamed(together: bool) -> Iterator[Launch]:
+def _unnamed(together: bool) -> Iterator[LaunchRecord]:
     """80 launches; each with jz-017 hangs, and jz-018 is always or seldom beside it."""
     rng = random.Random(3)
     for number in range(80):
@@ -197,7 +197,7 @@ def test_the_record_is_bounded() -> None:
     ledger = Ledger()
     scattered = compress(NAMES[::2])
     for number in range(2100):
-        ledger.put(Launch("run", number, 86400.0 * number / 50, scattered))
+        ledger.put(LaunchRecord("run", number, 86400.0 * number / 50, scattered))
     assert len(ledger.launches) == 2000
-    ledger.put(Launch("run", 5000, 86400.0 * 400, scattered))
+    ledger.put(LaunchRecord("run", 5000, 86400.0 * 400, scattered))
     assert len(ledger.launches) == 1

@@ -114,8 +114,8 @@ def test_fairseq(report: Report) -> None:  # noqa: F811
     assert row["seconds_per_iteration"] == pytest.approx(0.457, rel=0.01)
     played = play(fairseq())
     assert played.kinds() == set()
-    assert (played.state.checkpoints.last_iteration, played.state.checkpoints.saves) == (12 * 282, 12)
-    assert played.state.phase == "finished"
+    assert (played.state.past.checkpoints.last_iteration, played.state.past.checkpoints.saves) == (12 * 282, 12)
+    assert played.state.launch.phase == "finished"
 
 
 def paddle() -> str:

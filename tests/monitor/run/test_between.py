@@ -26,7 +26,7 @@ def test_a_slow_loader_that_no_figure_of_the_engine_shows(interval: int, timers:
     # a save comes behind the first slow step: the line after it says nothing
     assert (told.onset_iteration, told.iteration) == ((100, 107) if interval == 1 else (1020, 1080))
     assert "look at the data loader first" in told.summary
-    assert played.state.pure_seconds == pytest.approx(0.69, abs=0.03)
+    assert played.state.launch.pure_seconds == pytest.approx(0.69, abs=0.03)
 
 
 def lines(gaps: list[float], *, saves: dict[int, str] | None = None) -> Played:
@@ -94,7 +94,7 @@ def test_a_save_without_an_end_is_timed_by_the_step_behind_it() -> None:
         50: begins.format(49) + "\nEvaluating iter 10/10",
     }
     state = lines(gaps, saves=saves).state
-    assert state.checkpoints.took == {LAST + 1: pytest.approx(5.0, abs=0.01), 29: pytest.approx(7.0, abs=0.01)}
-    assert state.checkpoints.last_iteration in (29, 49)
-    assert state.checkpoints.saves in (2, 3)
-    assert state.seconds_since_checkpoint < 32
+    assert state.past.checkpoints.took == {LAST + 1: pytest.approx(5.0, abs=0.01), 29: pytest.approx(7.0, abs=0.01)}
+    assert state.past.checkpoints.last_iteration in (29, 49)
+    assert state.past.checkpoints.saves in (2, 3)
+    assert state.launch.seconds_since_checkpoint < 32

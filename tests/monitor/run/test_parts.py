@@ -26,9 +26,9 @@ def test_each_part_is_a_phase_with_a_budget_of_its_own() -> None:
     played = healthy(noise=0.1, seed=3, **PACE)
     state = played.state
     assert played.kinds() == set()
-    assert set(state.parts.told) == {"rollout", "logprobs", "training", "sync"}
-    assert 55 < state.gaps["rollout"].longest < 100
-    assert state.gaps["sync"].longest == pytest.approx(3.0, rel=0.5)
+    assert set(state.launch.parts.told) == {"rollout", "logprobs", "training", "sync"}
+    assert 55 < state.past.gaps["rollout"].longest < 100
+    assert state.past.gaps["sync"].longest == pytest.approx(3.0, rel=0.5)
     assert [phase for _, phase in state.phase_history] == ["training", "exiting", "finished"]
 
 
@@ -131,7 +131,7 @@ def test_a_validation_within_a_step_is_neither_a_hang_nor_in_its_time() -> None:
 
     played = play(steps())
     assert played.kinds() == set()
-    assert (played.state.step_seconds, played.state.phase) == (104.0, "training")
+    assert (played.state.launch.step_seconds, played.state.launch.phase) == (104.0, "training")
 
 
 def test_a_line_that_comes_late_names_no_phase() -> None:

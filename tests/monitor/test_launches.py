@@ -1,0 +1,63 @@
+"""A launch has nothing of the one before it: behind any other it is judged and shown as it is alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.incidents import IncidentBook
+from monitor.metrics import CATALOGUE, View, samples_of
+from monitor.run import derived
+from monitor.simulate import Fault, Scenario
+from monitor.simulate.scenario import PROGRAMS
+from monitor.snapshot import Histogram
+from tests.monitor.playing import Played, play, texts
+
+KINDS = ("none", "crash_oom", "crash_killed", "hang", "nan_loss", "slowdown")
+OF_THE_RUN = {
+    "megatron_run_state", "megatron_last_progress_timestamp_seconds", "megatron_hang_deadline_timestamp_seconds",
+    "megatron_eta_timestamp_seconds", "megatron_effective_training_time_ratio", "megatron_incident",
+    "megatron_incident_since_timestamp_seconds", "megatron_incident_end_timestamp_seconds",
+    "megatron_incident_duration_seconds", "megatron_mean_time_between_failures_seconds",
+    "megatron_advised_save_interval_seconds", "megatron_recent_iteration_seconds", "megatron_recent_lm_loss",
+    "megatron_recent_grad_norm",
+}  # fmt: skip
+"""Gauges that are not one launch's: of the run's whole time, or instants."""
+
+
+def _scenario(dialect: str, kind: str, number: int) -> Scenario:
+    faults = () if kind == "none" else (Fault(kind, 60, factor=1.5),)
+    return Scenario(dialect=dialect, iterations=90 if number else 60, seed=number, save_interval=25, faults=faults)
+
+
+def _figures(played: Played) -> dict[str, list[tuple[tuple[str, ...], str]]]:
+    gauges = {metric.name for metric in CATALOGUE if metric.kind == "gauge"} - OF_THE_RUN
+    view = View(played.state, IncidentBook(), derived.run_state(played.state, False), None, None)
+    return {
+        name: [(one.labels, f"{one.value:.4g}") for one in value]
+        for name, value in samples_of(view).items()
+        if name in gauges and not isinstance(value, Histogram)
+    }
+
+
+def _told(played: Played, since: float) -> list[tuple[str, str, str, int | None]]:
+    return [
+        (item.incident, item.status, item.severity, item.onset_iteration) for item in played.told if item.time >= since
+    ]
+
+
+@pytest.mark.parametrize("second", sorted(PROGRAMS))
+@pytest.mark.parametrize("first", sorted(PROGRAMS))
+def test_a_launch_behind_another_is_judged_and_shown_as_it_is_alone(first: str, second: str) -> None:
+    """All pairs of programs that `simulate` writes, the first of which came to its end; six fates of the second."""
+    before = list(texts(_scenario(first, "none", 0)))
+    for kind in KINDS:
+        scenario = _scenario(second, kind, 1)
+        begins = before[-1][0] + 30.0
+        behind = list(texts(replace(scenario, start_epoch=scenario.start_epoch + begins)))
+        alone = [(begins + at, text) for at, text in behind]
+        pair, single = play([*before, *alone], after=7300.0), play(alone, after=7300.0)
+        assert _told(pair, begins) == _told(single, begins), kind
+        assert _figures(pair) == _figures(single), kind
+        assert pair.state.iterations_total == 60 + single.state.iterations_total, kind
