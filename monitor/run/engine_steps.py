@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from monitor.run.iterations import count_step, take_seconds
 from monitor.run.launches import begin_launch, is_over
-from monitor.run.log_clock import log_clock
 from monitor.run.saves import note_save
-from monitor.run.state import Past, RunState
+from monitor.run.state import RunState
 from monitor.run.totals import plus
 from parsers.dialects import DEEPSPEED
 from parsers.events import EngineStepLogged
@@ -43,8 +42,6 @@ def _fold_step(state: RunState, event: EngineStepLogged, at: float, live: bool) 
             state.launch.overflows.take_counter(event.step, event.skipped_steps)
         last = state.launch.latest.iteration
         return last is None or event.step > last
-    if _may_have_a_loop(state, event, at, live):
-        return True
     state.launch.driver = "engine"
     state.launch.dialect = event.dialect or state.launch.dialect or DEEPSPEED.name
     if event.train_steps is not None:
@@ -91,23 +88,6 @@ def _is_another_programs(state: RunState, event: EngineStepLogged) -> bool:
     if launch.driver in (None, "engine") or not is_over(launch):
         return False
     return launch.engine_step is None or event.step < launch.engine_step
-
-
-def _may_have_a_loop(state: RunState, event: EngineStepLogged, at: float, live: bool) -> bool:
-    """Whether the step waits for the loop's own line, which counted beside the engine in launches before. The engine's
-    next step, without one between them, shows that it is alone now.
-    """
-    launch = state.launch
-    held = launch.engine_held
-    if held is None:
-        if launch.driver is None and state.past.engine_beside:
-            launch.engine_held = event
-        return launch.engine_held is not None
-    if event.step <= held.step:
-        return True
-    launch.engine_held, state.past = None, Past()  # nothing that is known is of a program without a loop
-    fold_engine_step(state, held, at, live, log_clock(held.logged_at))
-    return False
 
 
 def _between(state: RunState, event: EngineStepLogged, clock: float | None, *, counted: bool, disturbed: bool) -> None:

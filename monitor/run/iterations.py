@@ -121,7 +121,7 @@ def _replace_engine(state: RunState, event: IterationLogged) -> None:
     """The loop's own line counts from now on. What DeepSpeed's engine reported before was the same training."""
     if state.launch.driver == "engine":
         attempt = state.launch
-        state.past.programs.append(program_of(event.dialect))
+        state.past.programs = [program_of(event.dialect)]
         state.past.engine_beside = True
         state.iterations_total -= attempt.iterations
         attempt.iterations, attempt.last_iteration = 0, None
@@ -190,11 +190,10 @@ def count_step(
         if first:
             attempt.first_iteration = iteration
             attempt.first_iteration_seconds = elapsed
-            if not attempt.resumed:
-                attempt.resumed = True
-                first_of_launch(state, iteration - delta + 1)
         else:
             take_interval(state, iteration, delta)
+    if not attempt.resumed:
+        first_of_launch(state, (attempt.first_iteration or 0) - delta + 1, first=first)
     attempt.last_iteration = state.launch.latest.iteration = iteration
     attempt.iterations += delta
     state.iterations_total = plus(state.iterations_total, delta)

@@ -200,16 +200,22 @@ def program_of(dialect: str | None) -> str:
     return "megatron" if dialect_of(dialect).megatron else dialect or ""
 
 
-def first_of_launch(state: RunState, iteration: int) -> None:
-    """The first iteration of a launch tells whose training goes on, and how much work the end of the last one cost."""
+def first_of_launch(state: RunState, iteration: int, *, first: bool) -> None:
+    """The first iteration of a launch tells whose training goes on, and how much work the end of the last one cost.
+    Where a loop has counted beside DeepSpeed's engine before, the engine's first step does not tell yet.
+    """
+    launch = state.launch
     freeze_node_list(state)
-    program = program_of(state.launch.dialect)
+    if launch.driver == "engine" and state.past.engine_beside and first:
+        return
+    launch.resumed = True
+    program = program_of(launch.dialect)
     if state.past.programs and program not in state.past.programs:
-        state.past = Past([program], state.launch.driver)  # another program's training: nothing that is known is of it
+        state.past = Past([program], launch.driver)  # another program's training: nothing that is known is of it
         return
     if program not in state.past.programs:
         state.past.programs.append(program)
-    state.past.driver = state.launch.driver
+    state.past.driver = launch.driver
     before = next((end for end in reversed(state.ends) if end.last_iteration is not None), None)
     if state.launch.number == 0 or before is None or before.last_iteration is None or _finished(before):
         return

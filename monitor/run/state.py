@@ -47,7 +47,7 @@ from monitor.run.records import (
     Validation,
 )
 from monitor.run.stopwatch import Stopwatch
-from parsers.events import EngineStepLogged, text_of
+from parsers.events import text_of
 
 
 @dataclass(slots=True)
@@ -79,8 +79,6 @@ class Launch:
     parameters_by_rank: dict[str, int] = field(default_factory=dict)
     train_iterations: int | None = None
 
-    engine_held: EngineStepLogged | None = None
-    """The first step of DeepSpeed's engine, where a loop has counted beside it before."""
     engine_step: int | None = None
     """The last step that it reported beside a loop."""
     driver: str | None = None
