@@ -117,7 +117,7 @@ def on_event(
     """See each overflow when it is reported, before the step's own line."""
     _begin(memory, state.launch.number)
     iteration = state.launch.latest.iteration or 0
-    at = state.launch.last_iteration_at if state.launch.last_iteration_at is not None else state.updated_at
+    at = state.launch.watch.at if state.launch.watch.at is not None else state.updated_at
     if isinstance(event, LossScaleExhausted):
         return _open(memory, at, "exhausted", iteration)
     if not event.loss_scale or not event.new_loss_scale:

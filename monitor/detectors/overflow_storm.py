@@ -113,7 +113,7 @@ def on_event(state: RunState, memory: Memory, _event: OverflowSkipped, settings:
     if memory.search.going_on(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
         return False
     memory.overflows.append((iteration, engine))
-    at = launch.last_iteration_at if launch.last_iteration_at is not None else state.updated_at
+    at = launch.watch.at if launch.watch.at is not None else state.updated_at
     return _weigh(state, memory, at, iteration, launch.log_interval or 1, settings)
 
 

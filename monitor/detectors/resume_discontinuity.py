@@ -86,9 +86,6 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Res
         rate, iteration = step.learning_rate, step.iteration
         if rate is not None:
             memory.rate = rate
-            if memory.rate_awaited and memory.attempt == attempt and iteration:
-                memory.rate_awaited = False
-                changed = _first_rate(memory, step, settings) or changed
         if step.counted:
             if memory.attempt != attempt:
                 changed = _resumed(state, memory, step, settings) or changed
@@ -96,6 +93,9 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Res
                 changed = _later(memory, step, rate if lines else memory.rate, settings) or changed
             if memory.schedule is None:
                 memory.schedule, memory.total = launch.topology.schedule, launch.train_iterations
+        if rate is not None and iteration and memory.rate_awaited and memory.attempt == attempt:
+            memory.rate_awaited = False
+            changed = _first_rate(memory, step, settings) or changed
         if step.counted if lines else rate is not None and iteration:
             memory.past.add(iteration, rate, step.batch_size, step.samples)
     return changed

@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from monitor.breakdown.profile import UNTIMED, WHOLE, Profile, critical, profile
 from monitor.charts.history import SERIES, Track
-from monitor.charts.steady import AtSize, Sample
+from monitor.charts.steady import AtSize
 from monitor.detectors import slowdown
 from monitor.model import flops
 from monitor.model.sizes import parameters
@@ -153,17 +153,18 @@ class Row:
 
 def row_of(state: RunState, run_state: str, tally: Tally | None, options: Options) -> Row:
     """The row of one run. `run_state` is derived.run_state's."""
-    launch = state.launch
-    state, vocabulary = with_vocabulary(state)
-    topology = launch.topology
     word = outcome(state, run_state, tally)
+    note = remark(state, word, tally)
+    state, vocabulary = with_vocabulary(state.reported())
+    launch = state.launch
+    topology = launch.topology
     row = Row(run=state.name, outcome=word)
     row.arguments = dict(tally.arguments) if tally is not None else {}
     row.curves = {name: curve(state.history.steps, name) for name in ("seconds_per_iteration", "lm_loss")}
     _configuration(row, state, options)
     row.iterations, row.last_iteration = state.iterations_total, launch.latest.iteration
     row.train_iterations, row.restarts = launch.train_iterations, state.restarts
-    notes = [text for text in (remark(state, word, tally),) if text]
+    notes = [note] if note else []
     chosen = state.steady.chosen(topology.global_batch_size)
     if chosen is not None:
         row.global_batch_size = chosen[0] or row.global_batch_size
@@ -232,7 +233,7 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally | None)
     """Fill the seconds in; gives what should be noted of how they were measured."""
     launch = state.launch
     if steady is not None and steady.seconds.seen and state.iterations_total > _NOT_STEADY:
-        seconds = _seconds_of(state, steady)
+        seconds = steady.seconds
         row.seconds_per_iteration = seconds.median
         row.seconds_low, row.seconds_high = seconds.quantile(0.1), seconds.quantile(0.9)
         row.steady_iterations = seconds.seen
@@ -251,21 +252,12 @@ def _pace(row: Row, state: RunState, steady: AtSize | None, tally: Tally | None)
     return []
 
 
-def _seconds_of(state: RunState, steady: AtSize) -> Sample:
-    """HF Trainer's bar prints a moving mean: at the second step nearly half of it is the first one's time."""
-    seconds = steady.seconds
-    if state.launch.driver != "trainer" or seconds.stride > 1 or seconds.seen < _NOT_STEADY:
-        return seconds
-    return Sample(values=seconds.values[1:], seen=seconds.seen - 1)
-
-
 def _unsteady(state: RunState, steady: AtSize | None) -> str:
     """What the figure of a run that was never steady is."""
     if steady is None or not steady.seconds.seen:
         many = state.iterations_total
         return "from the first line alone, the mean of its iterations" if many > 1 else "from the first iteration alone"
-    shown = "the mean of iterations 1 and 2" if state.launch.driver == "trainer" else "the second one's"
-    return f"no steady time in {state.iterations_total} iterations: {shown} is shown"
+    return f"no steady time in {state.iterations_total} iterations: the second one's is shown"
 
 
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Measured:
@@ -291,7 +283,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
         row.mfu, row.hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
         _goals(row, options)
     if row.samples_per_second is None:
-        rate = launch.printed_rates.median if launch.driver == "engine" else None
+        rate = launch.engine.rates.median if launch.driver == "engine" else None
         row.samples_per_second = rate or launch.latest.samples_per_second
     if options.formula is not None or printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None

@@ -14,9 +14,9 @@ _EXPLAINED = 0.7  # a burst whose iterations sum to this share of the silence be
 def watch_bursts(state: RunState, elapsed: float | None, delta: int, at: float) -> None:
     """A line of `delta` iterations of `elapsed` seconds came live at `at`, after that of `last_iteration_at`."""
     launch = state.launch
-    if launch.last_iteration_at is None or elapsed is None:
+    if launch.watch.at is None or elapsed is None:
         return
-    _watch(state, at - launch.last_iteration_at - state.unheard, elapsed * delta)
+    _watch(state, at - launch.watch.at - state.unheard, elapsed * delta)
 
 
 def _watch(state: RunState, gap: float, took: float) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
-from parsers.events import IterationLogged
+from parsers.events import EngineStepLogged, IterationLogged
 
 RING = 4096  # iterations remembered while several sources report; a read block of 1 MiB holds some 2,700 lines
 _ALONE = 128  # remembered while one source reports: only tee copies, which stand close together
@@ -39,6 +39,8 @@ class Copies:
     """Iteration -> its reports that counted, the oldest iteration first."""
 
     seen: dict[int, list[Report]] = field(default_factory=dict)
+    steps: dict[int, tuple[int, str, float | None, float | None, float | None]] = field(default_factory=dict)
+    """Step of DeepSpeed's engine -> (launch, form, loss, learning rate, seconds) of its newest report."""
     cursors: dict[str, Stream] = field(default_factory=dict)
     left: list[int] = field(default_factory=list)
     """Last iterations of the launches that others have replaced."""
@@ -119,6 +121,17 @@ class Copies:
             for key in tuple(islice(seen, len(seen) - room)):
                 del seen[key]
 
+    def is_told(self, step: int, event: EngineStepLogged, launch: int) -> bool:
+        """Whether DeepSpeed's engine has told this very step in this launch: the line once more."""
+        return self.steps.get(step) == (launch, event.form, event.loss, event.learning_rate, event.seconds_per_step)
+
+    def tell(self, step: int, event: EngineStepLogged, launch: int) -> None:
+        """A step that DeepSpeed's engine has told."""
+        self.steps[step] = (launch, event.form, event.loss, event.learning_rate, event.seconds_per_step)
+        if len(self.steps) > 2 * _ALONE:
+            for key in tuple(islice(self.steps, len(self.steps) - _ALONE)):
+                del self.steps[key]
+
     def count(self, source: str, launch: int) -> None:
         """An iteration that the source told has counted, whoever counts."""
         cursor = self.cursors.get(source)
@@ -135,7 +148,8 @@ class Copies:
 
     def saved(self) -> Copies:
         """The part worth keeping over a restart of the daemon."""
-        return Copies(dict(list(self.seen.items())[-SAVED:]), dict(self.cursors), list(self.left), list(self.rivals))
+        seen = dict(list(self.seen.items())[-SAVED:])
+        return Copies(seen, dict(self.steps), dict(self.cursors), list(self.left), list(self.rivals))
 
 
 def _same(one: float | None, other: float | None) -> bool:

@@ -1,74 +1,217 @@
-"""How lines of a declared dialect count: steps told in samples or tokens, several programs that report the same steps,
-a time that is measured and not printed, lines that come out of turn. Pure.
-"""
+"""Counting: a report of a step, whoever told of it, into the totals, the pace and the phase of its launch."""
 
 from __future__ import annotations
 
-from msgspec import structs
+from typing import NamedTuple
 
-from monitor.run.state import RunState
+from monitor.run.bursts import watch_bursts
+from monitor.run.launches import first_of_launch, program_of, set_phase
+from monitor.run.pace import Intervals
+from monitor.run.phases import Phase
+from monitor.run.sources import SourceName, takes_over
+from monitor.run.state import Launch, RunState
+from monitor.run.totals import plus
+from monitor.run.watch import pure
 from parsers.dialects import BY_NAME
-from parsers.events import IterationLogged
 
-_COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
+_LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say
+LONGEST_INTERVAL = 1000
+"""Iterations between two lines that are believed before an interval is known."""
+SILENT_EVALUATION = "evaluating silently"
+"""Key of the gaps in which an evaluation may lie of which no line tells."""
+SILENT_SAVE = "saving silently"
+"""Key of the gaps in which a save may lie of which no line tells."""
 
 
-def in_iterations(state: RunState, event: IterationLogged) -> IterationLogged:
-    """The line's iteration, where it counts samples or tokens. A program that counts steps under the same name shows by
-    a number that no batch size divides.
+class Report(NamedTuple):
+    """What one line, or one redraw of a bar, says of a step."""
+
+    iteration: int
+    seconds: float | None
+    """Per iteration; None where this report does not tell."""
+    at: float
+    live: bool
+    steps: int | None = None
+    """The seconds are those of so many iterations, where they were measured over several reports."""
+    passed: float | None = None
+    """Seconds that went by since the report before, where the pace is measured over several; None: as the pace says."""
+
+
+def take_over(state: RunState, name: SourceName, dialect: str) -> bool:
+    """Whether reports of the source count from now on. What DeepSpeed's engine reported before was the same training:
+    it is reported again by the source that takes its place.
     """
     launch = state.launch
-    batch = event.global_batch_size or launch.topology.global_batch_size
-    if event.in_tokens:
-        each = (batch or 0) * (launch.topology.sequence_length or 0)
-        return structs.replace(event, iteration=event.iteration // each) if each else event
-    if not batch or launch.counts_steps or event.iteration % batch:
-        launch.counts_steps = bool(batch)
-        return event
-    return structs.replace(event, iteration=event.iteration // batch, consumed_samples=event.iteration)
+    before = launch.driver
+    if before == name:
+        return True
+    if not takes_over(name, before):
+        return False
+    if before == "engine":
+        state.past.programs, state.past.engine_beside = [program_of(dialect)], True
+        state.iterations_total -= launch.iterations
+        launch.iterations, launch.last_iteration = 0, None
+        _take_seconds(state, -launch.engine.seconds)
+        launch.engine.seconds = 0.0
+    launch.driver, launch.log_interval = name, None
+    return True
 
 
-def is_beside(state: RunState, event: IterationLogged, source: str) -> bool:
-    """Whether another program's line reports steps of this launch that its own lines report too: a progress bar beside
-    a logger, MLPerf's log beside the trainer's. It counts where it is ahead of them by more than it may be.
-    """
-    if event.dialect in BY_NAME and state.launch.dialect in BY_NAME:
-        return False  # two ages of Megatron's one line
-    last, iteration = state.launch.last_iteration or 0, event.iteration
-    author = f"{source} {event.dialect}"
-    cursor = state.copies.cursors.get(author)
-    before = cursor.last_iteration if cursor is not None else None
-    if before is not None and iteration < before:
-        return False  # it went back itself: a launch begins
-    state.copies.moved(author, iteration, state.launch.number)
-    interval = state.launch.log_interval or 1
-    if iteration <= last:
-        return before is not None or last - iteration <= _COPY_BEHIND * interval
-    return before is not None and iteration - before > interval and iteration - last <= _COPY_BEHIND * interval
+def count_step(state: RunState, report: Report) -> None:
+    """The iteration of the report has finished."""
+    launch, iteration, at = state.launch, report.iteration, report.at
+    last, first = launch.last_iteration, launch.last_iteration is None
+    if launch.account.active:
+        launch.account.close(last, launch.step_seconds, launch.log_interval or 1)
+    delta = _interval(state, iteration)
+    if first:
+        launch.first_iteration = iteration
+        launch.first_iteration_seconds = report.seconds
+    elif delta != launch.log_interval:
+        _take_interval(state, iteration, delta)
+    if not launch.resumed:
+        first_of_launch(state, (launch.first_iteration or 0) - delta + 1, first=first)
+    launch.last_iteration = launch.latest.iteration = iteration
+    launch.iterations += delta
+    state.iterations_total = plus(state.iterations_total, delta)
+    launch.first_failure_at = None
+    launch.opening.clear()
+    launch.failure = None  # whatever was seen before, the loop goes on
+    launch.step_seconds = None
+    if report.passed is not None:
+        _take_seconds(state, report.passed)
+    if report.seconds is not None:
+        launch.latest.seconds_per_iteration = report.seconds
+        take_seconds(state, report, report.steps or delta, first=first)
+    if launch.account.own:
+        launch.account.settle(iteration, launch.step_seconds)
+    if report.live:
+        watch_bursts(state, report.seconds, delta, at)
+    if state.past.highest_iteration is None or iteration > state.past.highest_iteration:
+        state.past.highest_iteration = max(iteration, 0)
+    launch.watch.restart(at)
+    _leave_evaluation(state, last, report)
+    phase = _phase_after(launch, iteration)
+    if phase != launch.phase:
+        set_phase(state, phase, at)
+    if phase == "evaluating":
+        launch.evaluation_due = True
+    launch.silent_work = _silent_work(state, iteration) if phase == "training" else None
 
 
-def measured(state: RunState, event: IterationLogged, clock: float | None) -> tuple[float | None, int | None]:
-    """(seconds per iteration, iterations) by the time since the start that the line prints, else by its stamp, else by
-    when it arrived.
-    """
+def _leave_evaluation(state: RunState, last: int | None, report: Report) -> None:
+    """The loop goes on behind iteration `last`: what was evaluated there, or that nothing was."""
     launch = state.launch
-    moment = event.elapsed_seconds if event.elapsed_seconds is not None else clock
-    if moment is None:
-        arrived = None if state.unheard else state.arrived
-        lap = launch.arrivals.lap(event.iteration, arrived, disturbed=launch.impure)
-    else:
-        alone, stamped = launch.stopwatch.iteration == launch.last_iteration, event.elapsed_seconds is None
-        lap = launch.stopwatch.lap(event.iteration, moment, disturbed=launch.impure, alone=alone, stamped=stamped)
-    return lap if lap is not None else (None, None)
+    if launch.validations_since:
+        launch.evaluated_at = last
+        launch.evaluation_sets, launch.validations_since = launch.validations_since, 0
+    if not launch.evaluation_due:
+        return
+    # Arguments ask for evaluations that need not be: there may be no data. None is expected before one is seen.
+    launch.evaluation_due, launch.evaluation_silent = False, True
+    if report.live and state.progress_at is not None and report.at > state.progress_at:
+        gap_of(state, SILENT_EVALUATION).add(max(0.0, report.at - state.progress_at - state.unheard))
 
 
-def take_interval(state: RunState, iteration: int, delta: int) -> None:
+def _told_interval(launch: Launch) -> int | None:
+    """What the arguments say, unless no training prints so rarely."""
+    told = launch.topology.log_interval
+    return told if told is not None and told <= _LONGEST_TOLD else None
+
+
+def _interval(state: RunState, iteration: int) -> int:
+    """Iterations that this report stands for. A jump (lost lines, a skipped range) counts as one usual interval."""
+    launch = state.launch
+    last, usual = launch.last_iteration, launch.log_interval
+    if last is None:
+        every = _told_interval(launch) or state.past.log_interval or 1
+        done = iteration - launch.loaded if launch.loaded is not None else 0
+        if 0 < done <= (every if every > 1 else LONGEST_INTERVAL):
+            return done  # it went on from the checkpoint that it loaded
+        return every if every > 1 and iteration > 0 and iteration % every == 0 else 1
+    delta = iteration - last
+    if delta == usual or (0 < delta <= LONGEST_INTERVAL and launch.dialect not in BY_NAME):
+        return delta
+    usual = usual or _told_interval(launch)
+    if usual is None:
+        return delta if delta <= LONGEST_INTERVAL else 1
+    return usual if delta > 2 * usual else max(delta, 1)
+
+
+def _take_interval(state: RunState, iteration: int, delta: int) -> None:
     """The iterations between two lines; of a declared dialect, whose lines may come out of turn, the usual number."""
-    launch = state.launch
-    attempt, known = launch, launch.log_interval
-    if launch.dialect in BY_NAME or known is None or delta >= known or delta == attempt.last_delta:
-        if attempt.iterations == 1 and delta > 1 and iteration == 2 * delta and launch.dialect not in BY_NAME:
-            attempt.iterations += delta - 1  # the first line stood for as many
+    launch, known = state.launch, state.launch.log_interval
+    if launch.dialect in BY_NAME or known is None or delta >= known or delta == launch.last_delta:
+        if launch.iterations == 1 and delta > 1 and iteration == 2 * delta and launch.dialect not in BY_NAME:
+            launch.iterations += delta - 1  # the first line stood for as many
             state.iterations_total += delta - 1
         launch.log_interval = delta
-    attempt.last_delta = delta
+    launch.last_delta = delta
+
+
+def take_seconds(state: RunState, report: Report, count: int, *, first: bool) -> None:
+    """The last `count` iterations took the report's seconds each. DeepSpeed tells it behind the step's own line."""
+    launch, told = state.launch, report.seconds or 0.0
+    if launch.driver == "engine":
+        launch.engine.seconds += told * count  # another source may yet report them itself
+    if report.passed is None:
+        _take_seconds(state, told * count)
+    at = report.at - state.unheard if report.live else None
+    net = pure(launch.watch.interval(count, told, launch.last_iteration, at), launch.pace.predicted())
+    if net.interruption is not None:
+        validations = launch.validations_since
+        kind, seconds = ("evaluating", net.interruption / validations) if validations else ("saving", net.interruption)
+        gap_of(state, kind).add(seconds)
+    if net.seconds is None:
+        return
+    launch.pure_seconds = net.seconds
+    if first:  # warm-up and compilation: shown, never learned from
+        return
+    batch_size = launch.latest.global_batch_size
+    if net.exact:
+        launch.step_seconds = net.seconds
+        printed = launch.latest.tflops if launch.driver == "iteration" and net.seconds == told else None
+        state.steady.add(batch_size, net.seconds, printed)
+    launch.pace.add(net.seconds, batch_size)
+    state.seconds.add(net.seconds, count)
+
+
+def _take_seconds(state: RunState, seconds: float) -> None:
+    """Seconds of computing, negative for those that are told again. What a restart computes again was taken off when
+    it began.
+    """
+    launch = state.launch
+    state.productive_seconds += seconds
+    state.gpu_seconds = max(0.0, state.gpu_seconds + seconds * (launch.topology.world_size or 0))
+    launch.seconds_since_checkpoint = max(0.0, launch.seconds_since_checkpoint + seconds)
+
+
+def gap_of(state: RunState, phase: str) -> Intervals:
+    """The gaps learned for a phase."""
+    return state.past.gaps.setdefault(phase, Intervals())
+
+
+def evaluation_every(launch: Launch) -> int | None:
+    """Iterations between two evaluations; None (or 0) where the run does not evaluate, or nobody knows when."""
+    top = launch.topology
+    return (top.eval_interval or launch.evaluation_interval) if top.eval_iters != 0 else None
+
+
+def _silent_work(state: RunState, iteration: int) -> str | None:
+    """What the arguments ask for between this line and the next, where no line has told of any before."""
+    launch, top = state.launch, state.launch.topology
+    every = top.save_interval
+    untold = top.saves is not False and not state.past.checkpoints.saves and launch.save.iteration is None
+    if every and untold and (iteration + (launch.log_interval or 1) - 1) // every > (iteration - 1) // every:
+        return SILENT_SAVE
+    every = evaluation_every(launch)
+    return SILENT_EVALUATION if launch.evaluation_silent and every and iteration % every == 0 else None
+
+
+def _phase_after(launch: Launch, iteration: int) -> Phase:
+    if launch.train_iterations is not None and iteration >= launch.train_iterations:
+        return "exiting"
+    every = evaluation_every(launch)
+    if every and iteration % every == 0 and not launch.evaluation_silent:
+        return "evaluating"  # no line announces it: the loop evaluates before it goes on
+    return "training"

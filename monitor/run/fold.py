@@ -13,6 +13,7 @@ from monitor.breakdown.account import used as timers_used
 from monitor.charts.steady import Sample
 from monitor.model.flops import EFFECTIVE
 from monitor.run import saves, setup
+from monitor.run.counting import gap_of
 from monitor.run.ends import (
     fold_exit,
     fold_failure,
@@ -22,17 +23,17 @@ from monitor.run.ends import (
     fold_watchdog,
     may_be_optional,
 )
-from monitor.run.engine_steps import fold_engine_step
-from monitor.run.iterations import fold_iteration, gap_of
+from monitor.run.engine import fold_engine_step
 from monitor.run.launches import set_phase
 from monitor.run.log_clock import log_clock
+from monitor.run.loop import fold_iteration
 from monitor.run.nodes import note_collective, note_node, note_rank
 from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Phase, drawn_as
 from monitor.run.recording import AMENDING, record
 from monitor.run.records import Memory
 from monitor.run.state import RunState
 from monitor.run.totals import plus
-from monitor.run.trainer_steps import fold_trainer_log, fold_trainer_progress
+from monitor.run.trainer import fold_trainer_log, fold_trainer_progress
 from parsers.engine.fields import whole
 from parsers.events import (
     ArgumentsDumped,
@@ -164,7 +165,7 @@ UNREAD: dict[type[Event], frozenset[str]] = {
     IterationLogged: frozenset({"extra"}),
     EngineStepLogged: frozenset({"losses", "average_samples_per_second", "epoch", "micro_step"}),
     TrainerLogged: frozenset({"epoch", "extra"}),
-    TrainerProgressed: frozenset({"elapsed_seconds", "remaining_seconds"}),
+    TrainerProgressed: frozenset({"remaining_seconds"}),
 }
 """Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them."""
 
@@ -253,8 +254,8 @@ def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float,
         for name, (_, longest) in event.timers.items():
             if name in BESIDE and state.launch.iterations:
                 if not event.of_next:
-                    state.launch.impure = True
-                    state.launch.timed_overhead += longest
+                    state.launch.watch.inside = True
+                    state.launch.watch.timed += longest
                 if timer(name).category == "checkpoint":
                     saves.note_save(state, longest)
                     if not live:
@@ -307,10 +308,10 @@ def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> b
             topology.parameters = whole(event.parameters_billions * 1e9)
     if event.samples_per_second is not None and event.seconds_per_step is not None:
         # DeepSpeed-Chat's own line: a step of its whole loop, of which each engine tells a part
-        if not state.launch.rates_of_loop:
-            state.launch.rates_of_loop, state.launch.printed_rates = True, Sample()
+        if not state.launch.engine.rates_of_loop:
+            state.launch.engine.rates_of_loop, state.launch.engine.rates = True, Sample()
         latest.samples_per_second = event.samples_per_second
-        state.launch.printed_rates.add(event.samples_per_second)
+        state.launch.engine.rates.add(event.samples_per_second)
     return False
 
 

@@ -24,7 +24,7 @@ _ENDS_KEPT = 50
 _OPENING_KEPT = 4096
 _SET_UP = (
     "arguments", "topology", "environment", "software", "parameters_by_rank", "train_iterations",
-    "trainer_total", "trainer_declared", "counts_steps",
+    "loop", "trainer",
 )  # fmt: skip
 """What of a launch is its set-up."""
 _NODES_KEPT = 512

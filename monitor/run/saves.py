@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from monitor.breakdown.saves import KEPT
-from monitor.run.iterations import gap_of
+from monitor.run.counting import gap_of
 from monitor.run.launches import set_phase
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED, PARTS, PHASE_AFTER
@@ -33,11 +33,8 @@ _DATASETS_KEPT = 64
 
 
 def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
-    launch = state.launch
-    launch.impure, launch.silent_work = True, None
-    launch.overhead_until = at
-    if iteration is not None:
-        launch.overhead_iteration = iteration
+    state.launch.silent_work = None
+    state.launch.watch.interrupt(at, iteration)
 
 
 def on_evaluation(
@@ -45,14 +42,14 @@ def on_evaluation(
 ) -> bool:
     """Evaluation moves."""
     launch = state.launch
-    launch.evaluation_due = launch.evaluation_silent = launch.between.saving = False
+    launch.evaluation_due = launch.evaluation_silent = launch.engine.between.saving = False
     _overhead(state, at)
     if event.logged_at is not None:
         moment = log_clock(event.logged_at)
         if not event.finished:
-            launch.stopwatch.pause(moment)
-        elif launch.stopwatch.go_on(moment):
-            launch.impure = False
+            launch.watch.stamps.pause(moment)
+        elif launch.watch.stamps.go_on(moment):
+            launch.watch.inside = False
     set_phase(state, "training" if event.finished else PHASE_AFTER[event.kind], at)
     return True
 
@@ -62,7 +59,7 @@ def on_validation(
 ) -> bool:
     """A validation set has its result; more sets may follow."""
     launch = state.launch
-    launch.evaluation_due = launch.evaluation_silent = launch.between.saving = False
+    launch.evaluation_due = launch.evaluation_silent = launch.engine.between.saving = False
     known = launch.validations.get(event.dataset)
     loss = event.losses.get("lm loss", next(iter(event.losses.values()), None))
     if known is not None and known.iteration == event.iteration and known.loss == loss:
@@ -99,8 +96,8 @@ def on_save_file(
 ) -> bool:
     """One file of a checkpoint moves."""
     launch = state.launch
-    if not launch.impure:
-        launch.between.saving, launch.save.files_iteration = True, event.iteration
+    if not launch.watch.inside:
+        launch.engine.between.saving, launch.save.files_iteration = True, event.iteration
     _overhead(state, at)
     if launch.phase in PARTS:
         set_phase(state, "saving", at)
@@ -141,7 +138,7 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
         launch.seconds_since_checkpoint = 0.0
     checkpoints.last_iteration = iteration
     save.pending_async, save.started_at = False, None
-    launch.between.saving = False
+    launch.engine.between.saving = False
     _overhead(state, at)
     if launch.phase == "saving":
         set_phase(state, "exiting" if launch.training_done else "training", at)
@@ -157,7 +154,7 @@ def on_loop_done(state: RunState, event: MilestoneReached) -> None:
     if (seconds := _between(save.stamp, event.logged_at)) is not None:
         note_save(state, seconds)
     checkpoints.last_iteration = save.iteration or launch.latest.iteration
-    save.started_at, launch.between.saving = None, False
+    save.started_at, launch.engine.between.saving = None, False
     checkpoints.saves += 1
     launch.seconds_since_checkpoint = 0.0
 
@@ -194,6 +191,8 @@ def on_load(
 ) -> bool:
     """Weights are being loaded, or there are none."""
     launch = state.launch
+    if isinstance(event, CheckpointLoaded) and event.iteration is not None and not launch.iterations:
+        launch.loaded = event.iteration
     if launch.iterations == 0 and launch.phase not in ENDED:
         set_phase(state, PHASE_AFTER[event.kind], at)
         return True

@@ -35,7 +35,7 @@ def on_milestone(
         if event.milestone == "launched" and state.launch.launched_clock is None:
             state.launch.launched_clock = log_clock(event.logged_at or "")
         elif event.milestone == "training_started":
-            state.launch.stopwatch.begin(log_clock(event.logged_at))
+            state.launch.watch.stamps.begin(log_clock(event.logged_at))
     if state.launch.iterations == 0 or event.milestone == "training_done":
         set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
         if event.milestone == "training_done":
@@ -95,9 +95,9 @@ def on_trainer_setting(state: RunState, event: TrainerSetting, source: str, at: 
     """HF Trainer's heading and the figures under it."""
     if event.name == "running_training":
         boundary(state, "running_training", event.logged_at or source, source, at)
-        state.launch.trainer_declared = True
+        state.launch.trainer.declared = True
     elif event.name == "total optimization steps" and isinstance(event.value, int | float):
-        state.launch.trainer_total = whole(event.value)
+        state.launch.trainer.total = whole(event.value)
         if state.launch.driver in (None, "trainer"):
-            state.launch.train_iterations = state.launch.trainer_total
+            state.launch.train_iterations = state.launch.trainer.total
     return on_setting(state, event)

@@ -16,18 +16,17 @@ for whoever reads it. `None` is unknown. Everything here can be written as JSON.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.breakdown.account import Account
 from monitor.charts.history import History
 from monitor.charts.recent import Recent
-from monitor.charts.steady import Sample, Steady
+from monitor.charts.steady import Steady
 from monitor.model.topology import Topology
 from monitor.nodes.collectives import Missing, Report
 from monitor.nodes.record import LaunchRecord
-from monitor.run.arrivals import Arrivals
-from monitor.run.between import Between
 from monitor.run.copies import Copies
 from monitor.run.observed import Observed
 from monitor.run.overflows import Overflows
@@ -46,7 +45,8 @@ from monitor.run.records import (
     Save,
     Validation,
 )
-from monitor.run.stopwatch import Stopwatch
+from monitor.run.sources import Engine, Loop, SourceName, Trainer
+from monitor.run.watch import Watch
 from parsers.events import text_of
 
 
@@ -78,11 +78,15 @@ class Launch:
     software: dict[str, str] = field(default_factory=dict)
     parameters_by_rank: dict[str, int] = field(default_factory=dict)
     train_iterations: int | None = None
+    loaded: int | None = None
+    """The iteration of the checkpoint that it goes on from."""
 
-    engine_step: int | None = None
-    """The last step that it reported beside a loop."""
-    driver: str | None = None
-    """Who counts the iterations: `iteration` (the training loop), else `trainer`, else `engine`."""
+    driver: SourceName | None = None
+    """Who counts the iterations (sources.py),"""
+    loop: Loop = field(default_factory=Loop)
+    trainer: Trainer = field(default_factory=Trainer)
+    engine: Engine = field(default_factory=Engine)
+    """and what is known of each that may."""
     dialect: str | None = None
     latest: Latest = field(default_factory=Latest)
     resumed: bool = False
@@ -95,12 +99,6 @@ class Launch:
     """Iterations between its last two lines."""
     log_interval: int | None = None
     """The same, as it usually is."""
-    counts_steps: bool = False
-    """A number that may count samples counts steps."""
-    trainer_total: int | None = None
-    trainer_declared: bool = False
-    trainer_bar: tuple[int, int] | None = None
-    """(step, total) of the last progress bar: a metric dict may not name its step."""
     last_raw: bytes = b""
     """The last iteration line as it stands in the file."""
     observed: Observed = field(default_factory=Observed)
@@ -113,12 +111,6 @@ class Launch:
     """Seconds of the last iteration, evaluation and saving taken out."""
     step_seconds: float | None = None
     """The same of this very step; None where it cannot be told: the first of a launch, an evaluation within."""
-    engine_seconds: float = 0.0
-    """Seconds that DeepSpeed's engine reported before the loop's own line came."""
-    printed_rates: Sample = field(default_factory=Sample)
-    """Samples per second as DeepSpeed's engine prints them where no loop counts."""
-    rates_of_loop: bool = False
-    """They are those of a loop around several engines."""
     effective_tflops: float | None = None
     """The last one that stood on a line of its own (`Effective Tera Flops per GPU`)."""
     tflops_formula: str | None = None
@@ -129,20 +121,8 @@ class Launch:
     """TFLOP a GPU in one iteration: over its seconds it is the computed rate."""
     gap_ratios: Intervals = field(default_factory=Intervals)
     """Training gaps over what was predicted: data hiccups that were always there."""
-    overhead_until: float | None = None
-    """Live: when the last evaluation or save since the last iteration line ended."""
-    overhead_iteration: int | None = None
-    """After which iteration that evaluation or save came, where its line tells."""
-    timed_overhead: float = 0.0
-    """Evaluation and save seconds that timers told since the last iteration line."""
-    impure: bool = False
-    """An evaluation or save happened since the last iteration line."""
-    last_iteration_at: float | None = None
-    stopwatch: Stopwatch = field(default_factory=Stopwatch)
-    arrivals: Arrivals = field(default_factory=Arrivals)
-    """The same by when lines arrived, where they print no time at all."""
-    between: Between = field(default_factory=Between)
-    """What DeepSpeed's engine does not time, where it alone counts the steps."""
+    watch: Watch = field(default_factory=Watch)
+    """The time since the last report of a step."""
     account: Account = field(default_factory=Account)
     """Timers of the last iteration line."""
     parts: Parts = field(default_factory=Parts)
@@ -227,7 +207,7 @@ class Past:
 
     programs: list[str] = field(default_factory=list)
     """Whose steps counted, as `program_of` calls them: a loop may have DeepSpeed's engine beside it."""
-    driver: str | None = None
+    driver: SourceName | None = None
     """Who counted."""
     engine_beside: bool = False
     """A loop counts, and DeepSpeed's engine reports the same steps."""
@@ -330,10 +310,13 @@ class RunState:
         """Until when the log is known to have been read."""
         return now if self.deaf_since is None else min(now, self.deaf_since)
 
-    @property
-    def shown(self) -> Launch:
-        """The launch that a report shows: the present one, or the one before while it has not finished an iteration."""
-        return self.launch if self.launch.iterations or self.computed is None else self.computed
+    def reported(self) -> RunState:
+        """As a report shows a finished log: by the last launch that finished an iteration."""
+        if self.launch.iterations or self.computed is None:
+            return self
+        shown = copy.copy(self)
+        shown.launch = self.computed
+        return shown
 
     @property
     def last_baseline(self) -> float | None:

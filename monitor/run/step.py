@@ -103,11 +103,11 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
             used = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
             peak = max((value for value in (memory.max_allocated, memory.allocated) if value), default=None)
     latest, attempt = launch.latest, launch
-    at = launch.last_iteration_at
+    at = launch.watch.at
     return Step(
         latest.iteration or 0, state.updated_at if at is None else at, counted, launch.log_interval or 1,
         attempt.iterations, launch.step_seconds, latest.seconds_per_iteration, reported, loss, norm, latest.loss_scale,
         rate, latest.global_batch_size, latest.sequence_length, latest.consumed_samples, on_line, nans,
         state.skipped_iterations_total - skipped, used, peak, launch.evaluated_at,
-        launch.account.last if counted else None, launch.between.outside if driver == "engine" else None,
+        launch.account.last if counted else None, launch.engine.between.outside if driver == "engine" else None,
     )  # fmt: skip

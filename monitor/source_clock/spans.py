@@ -72,13 +72,15 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
         spans.append(
             Span(seconds, known, is_open, kind in _BEGINNINGS, launch, launch and ended, took, step and seconds > 0)
         )
-    _into_steps(spans)
+    _into_steps(steps, spans)
     return spans
 
 
-def _into_steps(spans: list[Span]) -> None:
-    """An evaluation or save between two steps took what the second says more than the first: it is in its time."""
-    usual: float | None = None
+def _into_steps(steps: Steps, spans: list[Span]) -> None:
+    """An evaluation or save between two steps took what the second says more than the one before it: it is in its
+    time.
+    """
+    usual = steps.usual
     between: list[int] = []
     for index, span in enumerate(spans):
         if span.launch:
@@ -94,6 +96,7 @@ def _into_steps(spans: list[Span]) -> None:
             between = []
         elif span.open:
             between.append(index)
+    steps.usual = usual
 
 
 def shares_of(spans: list[Span], slack: float) -> list[float]:

@@ -40,6 +40,8 @@ class Steps:
 
     interval: int | None = None
     """Iterations that a line stands for; None while unknown."""
+    usual: float | None = None
+    """Seconds that the last undated line of a step told, with nothing else in them."""
     counted: int | None = None
     """The last iteration of which the time was counted."""
     stepped: bool = False
@@ -173,7 +175,7 @@ class Steps:
         """A launch begins."""
         self.stepped = self.ended = self._waited = False
         self._started, self._elapsed = 0, 0.0
-        self._untimed = self.counted = None
+        self._untimed = self.counted = self.usual = None
         self._last.clear()
         self.bars.clear()
         self._drawn.clear()

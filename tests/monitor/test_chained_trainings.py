@@ -131,7 +131,7 @@ def test_a_report_of_the_first_failure_moves_no_clock() -> None:
     then = list(launch(end + 30, 41, 30, 2.0))
     _, player = replayed([*before, script(end - 1, "waiting"), *block, *then])
     state = player.run.state
-    assert [player.time_of(item) for item in (state.launch.last_iteration_at or 0,)] == [
+    assert [player.time_of(item) for item in (state.launch.watch.at or 0,)] == [
         f"{BEGAN + timedelta(seconds=int(then[-1][0])):%Y-%m-%dT%H:%M:%S}"
     ]
     assert (state.ends[0].failure, state.ends[0].nodes) == ("python_exception", ["node7"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from monitor.model.flops import computed_tflops
-from monitor.run.iterations import SILENT_SAVE
+from monitor.run.counting import SILENT_SAVE
 from monitor.run.pace import likely_interval
 from monitor.run.phases import EVALUATION, PARTS, SAVE
 from monitor.run.state import RunState

@@ -50,8 +50,8 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Slo
     if memory.saves_seen != state.past.checkpoints.saves:  # a save ends a batch: these are the steps after it
         memory.saves_seen, before = state.past.checkpoints.saves, memory.slow_saves
         seconds = None if memory.reference is None else math.exp(memory.reference)
-        if launch.between.usual:  # DeepSpeed's own figures leave out what lies between its steps
-            seconds = median(launch.between.usual)
+        if launch.engine.between.usual:  # DeepSpeed's own figures leave out what lies between its steps
+            seconds = median(launch.engine.between.usual)
         memory.slow_saves = saves.watch(before, state.past.checkpoints.took, seconds, steps[0].at, settings.threshold)
         changed = memory.slow_saves is not before
     for place, step in enumerate(steps):

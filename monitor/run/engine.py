@@ -1,0 +1,134 @@
+"""Steps that DeepSpeed's engine reports, and what it does not time: its clock runs from a step's forward pass to its
+end, what lies between two steps stands in the stamps of their lines alone (run/between.py).
+"""
+
+from __future__ import annotations
+
+from monitor.run.counting import Report, count_step, take_over, take_seconds
+from monitor.run.launches import begin_launch, is_over
+from monitor.run.saves import note_save
+from monitor.run.state import Launch, RunState
+from monitor.run.totals import plus
+from parsers.dialects import DEEPSPEED
+from parsers.events import EngineStepLogged
+
+
+def fold_engine_step(
+    state: RunState, event: EngineStepLogged, at: float, live: bool, clock: float | None = None
+) -> bool:
+    """A DeepSpeed engine's step: adds to another source's, or stands alone. `clock` is its stamp on the log's own
+    clock. Returns whether it was progress.
+    """
+    _take_memory(state.launch, event)
+    if event.step <= 0:
+        return False
+    if _is_another_programs(state.launch, event):
+        begin_launch(state, at)
+    launch = state.launch
+    if not take_over(state, "engine", event.dialect or DEEPSPEED.name):
+        launch.engine.step_beside = event.step
+        if event.skipped_steps is not None:
+            launch.overflows.take_counter(event.step, event.skipped_steps)
+        return launch.latest.iteration is None or event.step > launch.latest.iteration
+    number = _number(launch, event)
+    if launch.last_iteration is not None and number < launch.last_iteration:
+        if state.copies.is_told(number, event, launch.number):
+            return False
+        begin_launch(state, at, in_process=True)
+        launch = state.launch
+        launch.driver = "engine"
+    counted, disturbed = state.iterations_total, launch.watch.inside
+    state.copies.tell(number, event, launch.number)
+    progressed = _take_step(state, event, number, at, live)
+    _between(state, event, number, clock, counted=state.iterations_total != counted, disturbed=disturbed)
+    return progressed
+
+
+def _take_memory(launch: Launch, event: EngineStepLogged) -> None:
+    if event.max_allocated_bytes is not None or event.allocated_bytes is not None:
+        memory = launch.memory
+        memory.allocated = event.allocated_bytes or memory.allocated
+        memory.max_allocated = max(event.max_allocated_bytes or 0, memory.max_allocated or 0) or None
+
+
+def _is_another_programs(launch: Launch, event: EngineStepLogged) -> bool:
+    """Whether the engine of another program counts from now on: the launch is over, and this is no late line of it."""
+    if launch.driver in (None, "engine") or not is_over(launch):
+        return False
+    return launch.engine.step_beside is None or event.step < launch.engine.step_beside
+
+
+def _number(launch: Launch, event: EngineStepLogged) -> int:
+    """The iteration of the line. The timer's line (deepspeed/utils/timer.py, `ThroughputTimer.stop`) counts the steps
+    of this process, which a training that was resumed has not begun at 1: behind the line of the step it is of that.
+    """
+    if event.form == "throughput" and launch.engine.numbered and launch.last_iteration is not None:
+        return launch.last_iteration
+    launch.engine.numbered = launch.engine.numbered or event.form != "throughput"
+    return event.step
+
+
+def _take_step(state: RunState, event: EngineStepLogged, number: int, at: float, live: bool) -> bool:
+    launch, engine, latest = state.launch, state.launch.engine, state.launch.latest
+    launch.dialect = event.dialect or launch.dialect or DEEPSPEED.name
+    if event.train_steps is not None:
+        launch.train_iterations = event.train_steps
+    if event.loss is not None:
+        latest.lm_loss = event.loss
+    if event.learning_rate is not None:
+        latest.learning_rate = event.learning_rate
+    if event.skipped_steps is not None:
+        skipped = launch.overflows.take_counter(number, event.skipped_steps)
+        state.skipped_iterations_total = plus(state.skipped_iterations_total, skipped)
+    if event.samples_per_second is not None and not engine.rates_of_loop:
+        latest.samples_per_second = event.samples_per_second
+        engine.rates.add(event.samples_per_second)
+    latest.global_batch_size = launch.topology.global_batch_size
+    seconds = event.seconds_per_step
+    if seconds is None and event.samples_per_second and latest.global_batch_size:
+        seconds = latest.global_batch_size / event.samples_per_second
+    report = Report(number, seconds, at, live)
+    if number == launch.last_iteration:  # another form of the same step
+        if seconds is not None and latest.seconds_per_iteration is None:
+            latest.seconds_per_iteration = seconds
+            first = launch.first_iteration == number
+            take_seconds(state, report, 1 if first else launch.log_interval or 1, first=first)
+        return False
+    latest.seconds_per_iteration = seconds
+    count_step(state, report)
+    return True
+
+
+def _between(
+    state: RunState, event: EngineStepLogged, number: int, clock: float | None, *, counted: bool, disturbed: bool
+) -> None:
+    """A report of the engine that counts the run's steps, right after its fold. `clock` is its stamp; `disturbed`: a
+    save or an evaluation came since the report before.
+    """
+    engine = state.launch.engine
+    between = engine.between
+    between.outside = None
+    if counted:
+        saving = between.saving
+        seconds = between.take(number, clock, disturbed=disturbed)
+        if saving:
+            _saved(state, seconds)
+    elif number != between.iteration:
+        return
+    elif between.moment is None:
+        between.moment = clock  # its other line has a stamp
+    timed = event.seconds_per_step or (event.samples_per_second and state.launch.latest.seconds_per_iteration)
+    if timed and between.step is not None and not engine.rates_of_loop:
+        between.outside = between.step - timed, between.step
+        between.step = None
+
+
+def _saved(state: RunState, seconds: float | None) -> None:
+    """The steps go on behind a save, so it is whole."""
+    launch, checkpoints = state.launch, state.past.checkpoints
+    iteration = launch.save.files_iteration
+    if seconds is not None:
+        note_save(state, seconds, iteration)
+    checkpoints.saves += 1
+    checkpoints.last_iteration = launch.latest.iteration if iteration is None else iteration
+    launch.seconds_since_checkpoint = 0.0

@@ -1,0 +1,199 @@
+"""The training loop's own line, of any dialect: copies, rivals, restarts, values and time. Pure."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from monitor.model import flops
+from monitor.run.counting import LONGEST_INTERVAL, Report, count_step, take_over
+from monitor.run.launches import begin_launch, is_over, program_of
+from monitor.run.observed import observe_iteration
+from monitor.run.state import Launch, RunState
+from monitor.run.totals import plus
+from parsers.dialects import BY_NAME, dialect_of
+from parsers.events import IterationLogged
+from parsers.timers import BESIDE
+
+_COPY_BEHIND = 2  # lines by which another program's report of the same step may lag, or lead
+EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
+
+
+def fold_iteration(
+    state: RunState, event: IterationLogged, source: str, at: float, live: bool, clock: float | None = None
+) -> bool:
+    """A line of the loop. `clock` is its stamp on the log's own clock. Returns whether it was progress."""
+    in_units = event.in_samples or event.in_tokens
+    if in_units:
+        event = _in_iterations(state, event)
+    if state.launch.driver == "engine" and _is_another_programs(state.launch, event.iteration):
+        begin_launch(state, at)
+    if not _counts(state, event, source, at):
+        return False
+    launch, iteration = state.launch, event.iteration
+    take_over(state, "iteration", event.dialect)
+    last = launch.last_iteration
+    state.copies.remember(event, source, launch.number)
+    if event.dialect != launch.dialect or launch.topology.dialect != event.dialect:
+        launch.dialect = launch.topology.dialect = event.dialect
+    if event.train_iterations is not None:
+        launch.train_iterations = event.train_iterations
+    elif launch.train_iterations is not None and iteration > launch.train_iterations:
+        launch.train_iterations = None  # it was the length of an epoch
+    _take_values(launch, event)
+    if event.skipped_iterations:
+        state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
+    if event.nan_iterations:
+        state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
+    stops_timer = event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped
+    if stops_timer or not BESIDE.isdisjoint(launch.account.own):
+        launch.watch.inside = False  # evaluation and saving are out of the time that the line tells
+    whole = bool(in_units) and last is None and launch.number == 0 and iteration <= LONGEST_INTERVAL
+    seconds, steps = _seconds(state, event, clock, whole=whole)
+    count_step(state, Report(iteration, seconds, at, live, steps))
+    if whole:
+        state.iterations_total += iteration - launch.iterations  # its first line says how far it is
+        launch.iterations = iteration
+        launch.first_iteration_seconds = None  # a mean of many is no measure of one
+    latest = launch.latest
+    observe_iteration(launch.observed, event, latest.global_batch_size, latest.sequence_length)
+    if launch.tflops_formula is None and event.tflops is not None:
+        _explain(launch, event, event.tflops)
+    return True
+
+
+def _counts(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
+    """Whether the line reports a step that has not been counted; it may begin a launch."""
+    launch, iteration = state.launch, event.iteration
+    last, interval = launch.last_iteration, launch.log_interval or 1
+    if last is not None and event.dialect != launch.dialect and _is_beside(state, event, source):
+        return False
+    if iteration == last and event.dialect not in BY_NAME:
+        return False  # a bar that is drawn again
+    usual = launch.log_interval or state.past.log_interval or 1
+    if (last is None or iteration != last + interval) and state.copies.is_rivals(
+        iteration, last, usual, launch.iterations
+    ):
+        return False
+    highest = state.past.highest_iteration
+    return highest is None or iteration > highest or _is_news(state, event, source, at)
+
+
+def _is_another_programs(launch: Launch, iteration: int) -> bool:
+    """Whether a loop begins behind a training that DeepSpeed's engine had counted to its end."""
+    over = is_over(launch) or launch.phase == "exiting"
+    return over and launch.last_iteration is not None and iteration < launch.last_iteration
+
+
+def _is_news(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
+    """Whether a line of an iteration that was seen before counts: it does where a launch computes it again, which may
+    begin with this line. Copies and sources that lag behind their twin do not.
+    """
+    copies, iteration = state.copies, event.iteration
+    if copies.is_copy(event, source, state.launch.number):
+        copies.moved(source, iteration, state.launch.number)
+        return False
+    if state.launch.driver == "engine":
+        take_over(state, "iteration", event.dialect)
+    launch = state.launch
+    if launch.last_iteration is not None and iteration <= launch.last_iteration:
+        cursor = copies.cursors.get(source)
+        if cursor is not None and cursor.last_iteration is not None and iteration > cursor.last_iteration:
+            copies.moved(source, iteration, launch.number)
+            return False
+        begin_launch(state, at, in_process=program_of(event.dialect) == program_of(launch.dialect))
+    return True
+
+
+def _in_iterations(state: RunState, event: IterationLogged) -> IterationLogged:
+    """The line's iteration, where it counts samples or tokens. A program that counts steps under the same name shows by
+    a number that no batch size divides.
+    """
+    launch = state.launch
+    batch = event.global_batch_size or launch.topology.global_batch_size
+    if event.in_tokens:
+        each = (batch or 0) * (launch.topology.sequence_length or 0)
+        return structs.replace(event, iteration=event.iteration // each) if each else event
+    if not batch or launch.loop.counts_steps or event.iteration % batch:
+        launch.loop.counts_steps = bool(batch)
+        return event
+    return structs.replace(event, iteration=event.iteration // batch, consumed_samples=event.iteration)
+
+
+def _is_beside(state: RunState, event: IterationLogged, source: str) -> bool:
+    """Whether another program's line reports steps of this launch that its own lines report too: a progress bar beside
+    a logger, MLPerf's log beside the trainer's. It counts where it is ahead of them by more than it may be.
+    """
+    launch = state.launch
+    if event.dialect in BY_NAME and launch.dialect in BY_NAME:
+        return False  # two ages of Megatron's one line
+    last, iteration = launch.last_iteration or 0, event.iteration
+    author = f"{source} {event.dialect}"
+    cursor = state.copies.cursors.get(author)
+    before = cursor.last_iteration if cursor is not None else None
+    if before is not None and iteration < before:
+        return False  # it went back itself: a launch begins
+    state.copies.moved(author, iteration, launch.number)
+    interval = launch.log_interval or 1
+    if iteration <= last:
+        return before is not None or last - iteration <= _COPY_BEHIND * interval
+    return before is not None and iteration - before > interval and iteration - last <= _COPY_BEHIND * interval
+
+
+def _seconds(
+    state: RunState, event: IterationLogged, clock: float | None, *, whole: bool
+) -> tuple[float | None, int | None]:
+    """(seconds per iteration, iterations that they were measured over, where they were): as the line prints, else by
+    the time since the start that it prints, else by its stamp, else by when it arrived.
+    """
+    launch, watch = state.launch, state.launch.watch
+    if event.seconds_per_iteration is not None:
+        return event.seconds_per_iteration, None
+    batch = launch.latest.global_batch_size
+    if event.samples_per_second and batch and event.dialect not in BY_NAME:
+        return batch / event.samples_per_second, None
+    if launch.last_iteration is None and not whole:
+        watch.stamps.stop()  # where this launch began to count is not known
+    moment = event.elapsed_seconds if event.elapsed_seconds is not None else clock
+    if moment is None:
+        arrived = None if state.unheard else state.arrived
+        lap = watch.arrivals.lap(event.iteration, arrived, disturbed=watch.inside)
+    else:
+        alone, stamped = watch.stamps.iteration == launch.last_iteration, event.elapsed_seconds is None
+        lap = watch.stamps.lap(event.iteration, moment, disturbed=watch.inside, alone=alone, stamped=stamped)
+    return lap if lap is not None else (None, None)
+
+
+def _explain(launch: Launch, event: IterationLogged, printed: float) -> None:
+    """Which formula printed these TFLOPs? All of them take half a millisecond: asked of a launch's first lines only."""
+    latest = launch.latest
+    if launch.pure_seconds is None or launch.observed.unexplained >= EXPLANATIONS:
+        return
+    launch.tflops_formula = flops.explain_printed(
+        printed,
+        launch.topology,
+        event.seconds_per_iteration or launch.pure_seconds,
+        latest.global_batch_size,
+        latest.sequence_length,
+    )
+    launch.observed.unexplained += launch.tflops_formula is None
+
+
+def _take_values(launch: Launch, event: IterationLogged) -> None:
+    """The line's values are the newest."""
+    latest, topology = launch.latest, launch.topology
+    latest.consumed_samples = event.consumed_samples
+    latest.consumed_tokens = event.consumed_tokens
+    latest.learning_rate = event.learning_rate
+    latest.global_batch_size = event.global_batch_size or topology.global_batch_size
+    latest.sequence_length = event.sequence_length or topology.sequence_length
+    latest.lm_loss = event.lm_loss
+    if event.loss_scale is not None and event.loss_scale > 0:  # DeepSpeed's pipeline prints -1.0: it owns the scale
+        latest.loss_scale = event.loss_scale
+    latest.grad_norm = event.grad_norm
+    latest.seconds_per_iteration = event.seconds_per_iteration
+    latest.samples_per_second = event.samples_per_second
+    latest.tokens_per_second_per_gpu = event.tokens_per_second_per_gpu
+    latest.tokens_per_second = event.tokens_per_second
+    latest.tflops = event.tflops
+    latest.mfu, latest.hfu = event.mfu, event.hfu
+    latest.losses = event.losses
