@@ -27,7 +27,7 @@ _OOM_KILLER = re.compile(
 # `[enforce fail at inline_container.cc:672] . unexpected pos 2816 vs 2710`, and before it in torch 2.13
 # `RuntimeError: basic_ios::clear: iostream error`: torch.save could not write, and does not say why; a full
 # disk or quota it is in nearly all reports
-_DISK = re.compile(
+DISK = re.compile(
     r"No space left on device|Disk quota exceeded|^RuntimeError: basic_ios::clear: iostream error$"
     r"|inline_container\.cc:\d{1,5}\] ?\.? ?(?:unexpected pos|PytorchStreamWriter failed writing file)"
 )
@@ -48,7 +48,7 @@ def read_system(line: Line) -> Iterator[Event]:
         yield FailureSeen(failure=failure, message=message, fatal=False, **line.origin)
     elif _OOM_KILLER.search(text):
         yield FailureSeen(failure="host_oom", message=message, **line.origin)
-    elif _DISK.search(text):
+    elif DISK.search(text):
         yield FailureSeen(failure="disk_full", message=message, **line.origin)
     elif _SEGFAULT.search(text):
         yield FailureSeen(failure="segfault", message=message, **line.origin)
