@@ -47,7 +47,7 @@ def read_pbs(line: Line) -> Iterator[Event]:
     match = _PBS.search(line.text)
     if match:
         failure: Failure = next((name for words, name in _PBS_REASONS if words in f"{match[1]} "), "killed")
-        yield FailureSeen(failure=failure, message=f"PBS: job killed: {match[1].strip()}", **line.origin)
+        yield FailureSeen(failure=failure, message=f"PBS: job killed: {match[1].strip()}", by="pbs", **line.origin)
         yield ProcessTerminated(**line.origin)
 
 

@@ -66,16 +66,30 @@ _PALS = re.compile(
 # `/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 pretrain_gpt.py`; a shell that
 # runs no script writes the word alone
 _SHELL = re.compile(
-    r"(?:line \d{1,6}:[ ]{1,4}(\d{1,10}) |^)(Killed|Terminated|Segmentation fault|Bus error|Aborted)\b"
+    r"(?:line \d{1,6}:[ ]{1,4}(\d{1,10}) |^)(Killed|Terminated|Segmentation fault|Bus error|Aborted|Hangup|Interrupt"
+    r"|Quit|Illegal instruction|Floating point exception|Trace/breakpoint trap|User defined signal [12]|Broken pipe"
+    r"|Alarm clock|CPU time limit exceeded|File size limit exceeded)\b"
     r"(?:[ ]{0,20}\(core dumped\))?(.*)$"  # behind it the whole command, with all its arguments
 )
-_SHELL_FAILURES: dict[str, tuple[Failure, bool]] = {
+SIGNAL_ENDS: dict[str, tuple[Failure, bool]] = {
     "Killed": ("killed", False),
     "Terminated": ("stopped", False),
+    "Interrupt": ("stopped", False),
+    "Hangup": ("killed", False),  # its terminal closed: nobody asked for it
+    "Quit": ("killed", False),
+    "User defined signal": ("killed", False),  # nobody caught the warning that a scheduler was told to send
     "Segmentation fault": ("segfault", False),
     "Bus error": ("bus_error", False),
+    "CPU time limit exceeded": ("time_limit", False),
+    "Illegal instruction": ("unknown", False),
+    "Floating point exception": ("unknown", False),
+    "Trace/breakpoint trap": ("unknown", False),
+    "Alarm clock": ("unknown", False),
+    "File size limit exceeded": ("unknown", False),
+    "Broken pipe": ("unknown", True),
     "Aborted": ("unknown", True),  # what abort() was called for stands elsewhere
 }
+"""How the C library names signals (strsignal) -> what they tell, and whether another line says why."""
 # A script's words for a launch: `[Sun May 10 01:54:52 UTC 2026] SFT attempt #1 rc=1 last_step=40`, `training exited
 # with code 1`, `run_1: exit code = 137`, `pretrain failed with exit status 1`
 _SCRIPT = re.compile(
@@ -109,6 +123,11 @@ def failure_of(exit_code: int) -> Failure:
     return "python_exception" if exit_code == 1 else "unknown"
 
 
+def ended_by(signal: str) -> tuple[Failure, bool] | None:
+    """What the name of a signal tells, whatever stands behind it; None if it is none."""
+    return next((ends for name, ends in SIGNAL_ENDS.items() if signal.startswith(name)), None)
+
+
 def is_victim(exit_code: int) -> bool:
     """SIGTERM is what launchers send to the others."""
     return exit_code in (-15, 143)
@@ -135,7 +154,12 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
         if code:
             message = f"a process exited with return code {code}"
             yield FailureSeen(
-                failure=failure_of(code), message=message, exit_code=code, consequence=is_victim(code), **origin
+                failure=failure_of(code),
+                message=message,
+                exit_code=code,
+                consequence=is_victim(code),
+                by="launcher",
+                **origin,
             )
         yield ProcessExited(exit_code=code, **origin)
 
@@ -179,7 +203,12 @@ def _ended(who: str, code: int, origin: dict[str, Any], *, launch: bool = False)
     signal = -code if code < 0 else code - 128
     message = f"{who}: a process ended by signal {signal}"
     failure = FailureSeen(
-        failure=failure_of(code), message=message, exit_code=code, consequence=is_victim(code), **origin
+        failure=failure_of(code),
+        message=message,
+        exit_code=code,
+        consequence=is_victim(code),
+        by="launcher",
+        **origin,
     )
     return [failure, exited]
 
@@ -236,17 +265,19 @@ def read_other(line: Line) -> Iterator[Event]:
             message=f"mpirun: rank {match[1]} exited on signal {match[3]}",
             exit_code=code,
             consequence=is_victim(code),
+            by="launcher",
             **origin,
         )
         yield ProcessExited(exit_code=code, **origin)
     elif match := _MPI_ABORT.search(text):
-        yield FailureSeen(
-            failure="unknown", message=f"MPI_ABORT on rank {match[1]}", **{**line.origin, "rank": int(match[1])}
-        )
+        origin = {**line.origin, "rank": int(match[1])}
+        yield FailureSeen(failure="unknown", message=f"MPI_ABORT on rank {match[1]}", by="launcher", **origin)
     elif (match := _SHELL.search(text)) and (match[1] or not match[3].strip()):
-        failure, consequence = _SHELL_FAILURES[match[2]]
+        failure, consequence = ended_by(match[2]) or ("unknown", False)
         who = f"process {match[1]}" if match[1] else "the shell"
-        yield FailureSeen(failure=failure, message=f"{who}: {match[2]}", consequence=consequence, **line.origin)
+        yield FailureSeen(
+            failure=failure, message=f"{who}: {match[2]}", consequence=consequence, by="shell", **line.origin
+        )
         yield ProcessExited(pid=int(match[1]) if match[1] else None, **line.origin)
 
 

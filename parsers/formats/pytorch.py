@@ -49,7 +49,8 @@ def read_worker(line: Line) -> Iterator[Event]:
 def read_signal(line: Line) -> Iterator[Event]:
     """Torchrun's word for a process that it ended itself."""
     if "Signal 15 (SIGTERM) received" in line.text:
-        yield FailureSeen(failure="killed", message=line.text.strip()[:300], consequence=True, **line.origin)
+        message = line.text.strip()[:300]
+        yield FailureSeen(failure="killed", message=message, consequence=True, by="launcher", **line.origin)
 
 
 RULES: tuple[Rule, ...] = (

@@ -45,9 +45,9 @@ def read_system(line: Line) -> Iterator[Event]:
     if match := _XID.search(text):
         failure = _XID_FAILURES.get(int(match[2]), "cuda_error")
         # the driver reports more than kills a run: the run's own lines say whether it ended
-        yield FailureSeen(failure=failure, message=message, fatal=False, **line.origin)
+        yield FailureSeen(failure=failure, message=message, fatal=False, by="driver", notice="xid", **line.origin)
     elif _OOM_KILLER.search(text):
-        yield FailureSeen(failure="host_oom", message=message, **line.origin)
+        yield FailureSeen(failure="host_oom", message=message, by="kernel", **line.origin)
     elif DISK.search(text):
         yield FailureSeen(failure="disk_full", message=message, **line.origin)
     elif _SEGFAULT.search(text):
