@@ -89,8 +89,8 @@ def read_pbs(line: Line) -> Iterator[Event]:
 def read_lsf(line: Line) -> Iterator[Event | Gatherer]:
     """LSF ended the job, or saw it end."""
     text = line.text.strip()
-    if match := _SUBJECT.match(text):
-        yield LsfReportGatherer(writer=str(line.prefix.key), done=match[1] == "Done")
+    if _SUBJECT.match(text):
+        yield LsfReportGatherer(writer=str(line.prefix.key), subject=text)
     else:
         yield from _reason(text, line.origin)
         yield from _end(text, line.origin)
@@ -131,7 +131,7 @@ class LsfReportGatherer:
     """LSF's report: how the job ended is told where its output ends, once. `writer`: whose lines they are."""
 
     writer: str
-    done: bool
+    subject: str
     lines: int = 0
     script: bool = False
     """Inside the job's script, of which no line says anything."""
@@ -140,6 +140,11 @@ class LsfReportGatherer:
     reason: str = ""
     end: str = ""
     ended_at: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """What says most of the end."""
+        return self.reason or self.end or self.subject
 
     @property
     def settles(self) -> bool:
@@ -176,7 +181,8 @@ class LsfReportGatherer:
     def close(self) -> list[Event]:
         """The job is over, whatever of the report was written."""
         origin: dict[str, Any] = {"logged_at": self.ended_at}
-        end = list(_end(self.end, origin)) or [ProcessExited(exit_code=0 if self.done else None, launch=True, **origin)]
+        code = 0 if self.subject.endswith("Done") else None
+        end = list(_end(self.end, origin)) or [ProcessExited(exit_code=code, launch=True, **origin)]
         return [*_reason(self.reason, origin), *end]
 
 

@@ -85,6 +85,11 @@ class RootCauseGatherer:
     exception: str = ""
 
     @property
+    def shown(self) -> str:
+        """The exception's own line."""
+        return self.exception
+
+    @property
     def settles(self) -> bool:
         """The entry tells who failed, although its end was not written."""
         return self.root and "exitcode" in self.fields

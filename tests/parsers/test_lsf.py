@@ -109,6 +109,19 @@ def test_a_report_that_was_cut_tells_how_it_ended(word: str, code: int | None) -
     assert [to_fields(entry.event) for entry in reader.settle()] == [end]
 
 
+def test_the_line_that_is_shown_says_how_it_ended() -> None:
+    """The reason, how it ended, or the subject: not the summary's last line."""
+    limit = "TERM_RUNLIMIT: job killed after reaching LSF run time limit."
+    for end, cut, shown in (
+        (f"{limit}\nExited with exit code 140.", None, limit),
+        ("Exited with exit code 1.", None, "Exited with exit code 1."),
+        ("Exited with exit code 1.", "Started at", "Subject: Job 4242: <gpt3> in cluster <summit> Exited"),
+    ):
+        text, reader = report(end), SourceReader()
+        found = reader.feed(text[: text.index(cut) if cut else len(text)].encode()) + reader.flush()
+        assert {entry.text for entry in found} == {shown}
+
+
 def test_the_next_job_of_the_file_is_another_s() -> None:
     """Its report comes later, and what is read of its lines is its own."""
     first, second = (

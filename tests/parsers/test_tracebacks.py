@@ -244,6 +244,12 @@ def test_the_exception_of_an_error_file_is_the_cause(
         assert (cause["requested_bytes"], cause["device_bytes"]) == (2 << 30, 79 << 30)
 
 
+def test_the_line_that_is_shown_is_the_exception() -> None:
+    """Not the border that ends the report."""
+    found = SourceReader().feed(report(entry(0, 7, -6, "26", recorded(DEVICE))).encode())
+    assert [entry.text for entry in found[1:]] == [DEVICE, DEVICE]
+
+
 def test_the_last_of_a_recorded_chain_came_out() -> None:
     """As on a rank's own output."""
     before = HEADER + '  File "/x/data.py", line 3, in read\nOSError: [Errno 5] Input/output error\n' + DIRECT
