@@ -298,7 +298,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "launcher.other",
         (b"with PID ", b"MPI_ABORT was invoked", b": line ", b"Killed", b"Terminated", b"Segmentation fault",
-         b"Bus error", b"Aborted"),
+         b"Bus error", b"Aborted", b"Hangup"),
         read_other,
     ),
     Rule(

@@ -19,6 +19,9 @@ _ADVICE = (
     "CUDA kernel errors might be asynchronously",
     "Compile with `TORCH_USE_CUDA_DSA`",
 )
+# `Detected KeyboardInterrupt, attempting graceful shutdown ...`, `[rank: 0] Received SIGTERM: 15`
+_INTERRUPTED = "Detected KeyboardInterrupt, attempting graceful shutdown"
+_TERMINATED = re.compile(r"^\[rank: \d{1,7}\] Received SIGTERM: 15")
 _BUS = "Unexpected bus error encountered in worker"
 
 
@@ -47,10 +50,14 @@ def read_worker(line: Line) -> Iterator[Event]:
 
 
 def read_signal(line: Line) -> Iterator[Event]:
-    """Torchrun's word for a process that it ended itself."""
-    if "Signal 15 (SIGTERM) received" in line.text:
-        message = line.text.strip()[:300]
+    """Torchrun's word for a process that it ended itself; Lightning's for what its process was told."""
+    message = line.text.strip()[:300]
+    if "Signal 15 (SIGTERM) received" in message:
         yield FailureSeen(failure="killed", message=message, consequence=True, by="launcher", **line.origin)
+    elif _INTERRUPTED in message:
+        yield FailureSeen(failure="stopped", message=message, **line.origin)
+    elif _TERMINATED.search(message):
+        yield FailureSeen(failure="stopped", message=message, consequence=True, **line.origin)
 
 
 RULES: tuple[Rule, ...] = (
@@ -74,6 +81,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("pytorch.ignored", (b"Exception ignored ",), open_ignored),
     Rule("pytorch.traceback", (b"Traceback (most recent call last):",), open_traceback),
-    Rule("pytorch.signal", (b"Signal 15 (SIGTERM)",), read_signal),
+    Rule(
+        "pytorch.signal",
+        (b"Signal 15 (SIGTERM)", b"Detected KeyboardInterrupt, attempting", b"] Received SIGTERM: 15"),
+        read_signal,
+    ),
 )
 GATHERERS = {"pytorch.traceback": TracebackGatherer, "pytorch.ignored": IgnoredGatherer}

@@ -265,10 +265,23 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [
     ("OSError: [Errno 28] No space left on device", [{"failure": "disk_full"}]),
     ("NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping",
      [{"failure": "ecc", "fatal": False, "by": "driver", "notice": "xid"}]),
+    ("  what():  std::bad_alloc", [{"failure": "host_oom", "fatal": True}]),
+    ("(raylet, ip=10.0.0.7) node_manager.cc:3193: 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers "
+     "crashed due to other reasons at node", [{"failure": "host_oom", "fatal": False}]),
+    ("[n1:4242:0:4242] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
+     [{"failure": "segfault"}]),
+    ("[n1:4242:0:4242] Caught signal 7 (Bus error: nonexistent physical address)", [{"failure": "bus_error"}]),
+    ("[n1:04242] Signal: Bus error (7)", [{"failure": "bus_error"}]),
+    ("Detected KeyboardInterrupt, attempting graceful shutdown ...", [{"failure": "stopped", "consequence": False}]),
+    ("[rank: 0] Received SIGTERM: 15", [{"failure": "stopped", "consequence": True}]),
+    ("Hangup", [{"failure": "killed", "by": "shell"}, {"event": "process_exit"}]),
     ("Segmentation fault (core dumped)", [{"failure": "segfault"}, {"event": "process_exit"}]),
     ("[  123.4] Out of memory: Killed process 1234 (python3) total-vm:1kB", [{"failure": "host_oom", "by": "kernel"}]),
 ]  # fmt: skip
 NOTHING = [
+    "0 Workers (tasks / actors) killed due to memory pressure (OOM), 1 Workers crashed due to other reasons at node",
+    "catching std::bad_alloc and trying a smaller batch",
+    "Hangup of the modem",
     "srun: error: n1: task 3: a plugin's sentence",
     "./train.sh: line 12: Hangup: command not found",
     "For debugging consider passing CUDA_LAUNCH_BLOCKING=1.",
