@@ -104,7 +104,7 @@ def held_back(
         if (original.settling or original.looked_at < since) and now - since < wait:
             context.hasten(original, now)
             return Held(name, copied=False)
-        live, content = original.changed_since(now - wait), original.content
+        live, content = original.changed_at >= now - wait, original.content
         if seen.st_size < ENOUGH_BYTES and live and now - since < wait:  # a copy that has only begun
             return Held(name, copied=False)
         if content is not None and is_part_of(context, descriptor, seen.st_size, name, content):

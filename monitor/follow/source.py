@@ -100,14 +100,10 @@ class Source:
         absent = self.missing_since is not None and self.gone_since is None
         return absent or self._turn.under_way or (self._tail.content is None and self._resume is not None)
 
-    def changed_since(self, at: float) -> bool:
-        """Has it been seen to change since then?"""
-        return self._backoff.changed_at is not None and self._backoff.changed_at >= at
-
     @property
-    def followed(self) -> bool:
-        """Is there a file, or was there one that may come back?"""
-        return self._tail.content is not None
+    def changed_at(self) -> float:
+        """When it was last seen to change; at first, as long ago as its time stamp says."""
+        return self._backoff.changed_at if self._backoff.changed_at is not None else float("-inf")
 
     @property
     def started(self) -> bool:
