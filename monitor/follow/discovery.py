@@ -15,16 +15,7 @@ from typing import NamedTuple, TypeAlias
 from monitor.clock import Clock
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
-from monitor.follow.patterns import (
-    Pattern,
-    States,
-    Watch,
-    absolute,
-    excluded,
-    has_magic,
-    may_be_log,
-    may_hold_logs,
-)
+from monitor.follow.patterns import Pattern, States, Watch, absolute, excluded, has_magic, may_be_log, may_hold_logs
 
 
 class Job(NamedTuple):
@@ -132,7 +123,7 @@ class Listings:
 
     def __init__(self, clock: Clock, recheck_seconds: float, most_seconds: float) -> None:
         """A stamp younger than `recheck_seconds` may hide a change; a listing is good for `most_seconds`."""
-        self._clock = clock
+        self.clock = clock
         self._recheck_seconds = recheck_seconds
         self._most_seconds = most_seconds
         self._known: dict[tuple[Job, str], _Listing] = {}
@@ -140,7 +131,7 @@ class Listings:
     def unchanged(self, key: tuple[Job, str], stamp: tuple[int, int, int, int]) -> tuple[_Odd, ...] | None:
         """What is to be looked at, if the listing still holds."""
         known = self._known.pop(key, None)
-        if known is None or known.stamp != stamp or self._clock.monotonic() - known.listed_at > self._most_seconds:
+        if known is None or known.stamp != stamp or self.clock.monotonic() - known.listed_at > self._most_seconds:
             return None
         self._known[key] = known
         return known.odd
@@ -150,10 +141,6 @@ class Listings:
         now, wall = began
         if wall - status.st_mtime > self._recheck_seconds:
             self._known[key] = _Listing(tuple(odd), _directory_stamp(status), now)
-
-    def now(self) -> tuple[float, float]:
-        """Monotonic and Unix seconds."""
-        return self._clock.monotonic(), self._clock.wall()
 
 
 @dataclass
@@ -202,7 +189,7 @@ class Walk:
         odd: list[_Odd] = []
         try:
             if self.listings is not None:
-                began = self.listings.now()
+                began = self.listings.clock.monotonic(), self.listings.clock.wall()
                 status = self._stat(directory)
                 unchanged = self.listings.unchanged(key, _directory_stamp(status))
                 if unchanged is not None:

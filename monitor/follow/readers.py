@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Literal
 
 from monitor.clock import Clock, SystemClock
-from monitor.follow.context import Context, Descriptors, Registry
+from monitor.follow.context import Context, Descriptors, Registry, Standing
 from monitor.follow.discovery import Job, Listings, Step, Walk, may_find, owner, plan
 from monitor.follow.messages import Message, Position, Scanned, SourceId, Unheard, Unreadable, source_id
 from monitor.follow.mounts import Mount, Mounts, read_mounts
@@ -41,7 +41,7 @@ class MountReader:
         """The last pass left something to be done at once: a walk, or more to read."""
         self._shared = shared
         self._settings = settings = shared.settings
-        self._schedule = Schedule()
+        self._schedule = Schedule[Source]()
         self._context = Context(
             shared.os_layer,
             settings,
@@ -49,8 +49,8 @@ class MountReader:
             shared.registry,
             lambda device: shared.table.is_local(device, mount),
             mount.point,
-            lambda path: self.sources.get(source_id(path)),
-            self._schedule.hasten,
+            self._standing,
+            lambda key, now: self._schedule.hasten(self.sources[key], now),
         )
         self._jobs: tuple[Job, ...] = ()
         self._listings: Listings | None = None
@@ -143,6 +143,10 @@ class MountReader:
             source.failed, source.due_at = True, float("inf")
             reason = f"the monitor's own code failed at it ({type(error).__name__})"
             yield Unreadable(source.source, None, reason, clock.wall())
+
+    def _standing(self, key: SourceId) -> Standing | None:
+        source = self.sources.get(key)
+        return source.standing if source is not None and source.started else None
 
     def wait(self, now: float) -> float:
         """Seconds until something is due."""
