@@ -61,7 +61,7 @@ class Daemon:
 
 @contextlib.contextmanager
 def daemon(*arguments: str, keep_state: bool = False, polled: bool = False) -> Iterator[Daemon]:
-    """`run` with these arguments on a free port; `polled`: nothing is watched by inotify, as on a network mount."""
+    """`run` with these arguments on a free port; `polled`: no directory is watched, as on a network mount."""
     if not keep_state:
         shutil.rmtree(SCRATCH / "state", ignore_errors=True)
     log = SCRATCH / "daemon.log"

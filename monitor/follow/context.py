@@ -9,16 +9,13 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from monitor.follow.content import Verified, verify
-from monitor.follow.formers import Formers
+from monitor.follow.content import Content, Verified, verify
+from monitor.follow.finished_files import FinishedFiles
 from monitor.follow.messages import Fingerprint, Position, SourceId
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.settings import FollowSettings
-
-if TYPE_CHECKING:
-    from monitor.follow.source import Source
 
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, fill the interval evenly however many there are
 
@@ -35,7 +32,7 @@ class Registry:
     """Claims on files (device and inode); files to be resumed (by inode). Any thread may ask."""
 
     def __init__(self, resume: Mapping[SourceId, Position]) -> None:
-        self.formers = Formers(resume)
+        self.finished = FinishedFiles(resume)
         self._lock = threading.Lock()
         self._claims: dict[tuple[int, int], SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
@@ -75,9 +72,6 @@ class Descriptors:
         self._os = os_layer
         self._limit = limit
         self._open: OrderedDict[Hashable, int] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._open)
 
     def open(self, path: str) -> int:
         """A fresh descriptor, the caller's. When the process has none left, half of the pool is given up."""
@@ -121,6 +115,19 @@ class Descriptors:
             self.close(owner)
 
 
+class Standing(NamedTuple):
+    """How a source stands, for another one whose file may be a copy of its log."""
+
+    settling: bool
+    """It is not yet settled which file the path stands for, and where it is read on."""
+    looked_at: float
+    changed_at: float
+    """When it was looked at, and seen to change. Monotonic seconds."""
+    written: float
+    """When what was read last had been written, by its time stamp. Unix seconds."""
+    content: Content | None
+
+
 @dataclass
 class Context:
     """One a mount, used by its thread only (the registry is shared and locks itself)."""
@@ -133,10 +140,10 @@ class Context:
     """By st_dev: may one look at the size be believed?"""
     mount: str
     """Its mount point."""
-    followed: Callable[[str], Source | None]
-    """Who follows a path of this mount."""
-    hasten: Callable[[Source, float], None]
-    """Have it looked at in the next pass."""
+    standing: Callable[[SourceId], Standing | None]
+    """Of who follows a path of this mount, if there was ever a file."""
+    hasten: Callable[[SourceId, float], None]
+    """Have who follows it look in the next pass, at this monotonic second."""
     spread_seconds: float = 0.0
     """Time in which every file of the mount can be looked at once within the budget of looks."""
     stats: int = 0

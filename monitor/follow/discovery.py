@@ -1,14 +1,13 @@
 """From patterns to the paths of possible logs: each mount's part of the patterns, and one walk over it in slices.
 
 A mount has a reader of its own, so that one that hangs blocks its own thread only: a walk never leaves its mount. It
-asks for no attributes but those of directories, links and oddities, and stops after each entry for its caller.
+asks for no attributes but those of directories and links, and stops after each entry for its caller.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -16,16 +15,7 @@ from typing import NamedTuple, TypeAlias
 from monitor.clock import Clock
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
-from monitor.follow.patterns import (
-    Pattern,
-    States,
-    Watch,
-    absolute,
-    excluded,
-    has_magic,
-    may_be_log,
-    may_hold_logs,
-)
+from monitor.follow.patterns import Pattern, States, Watch, absolute, excluded, has_magic, may_be_log, may_hold_logs
 
 
 class Job(NamedTuple):
@@ -120,7 +110,7 @@ class _Listing(NamedTuple):
     """What of a directory is looked at on each walk: its plain files are followed since they were first found."""
 
     odd: tuple[_Odd, ...]
-    """Directories, links and the like, each with the state of the pattern below it."""
+    """Directories and links, each with the state of the pattern below it."""
     stamp: tuple[int, int, int, int]
     listed_at: float
 
@@ -133,7 +123,7 @@ class Listings:
 
     def __init__(self, clock: Clock, recheck_seconds: float, most_seconds: float) -> None:
         """A stamp younger than `recheck_seconds` may hide a change; a listing is good for `most_seconds`."""
-        self._clock = clock
+        self.clock = clock
         self._recheck_seconds = recheck_seconds
         self._most_seconds = most_seconds
         self._known: dict[tuple[Job, str], _Listing] = {}
@@ -141,7 +131,7 @@ class Listings:
     def unchanged(self, key: tuple[Job, str], stamp: tuple[int, int, int, int]) -> tuple[_Odd, ...] | None:
         """What is to be looked at, if the listing still holds."""
         known = self._known.pop(key, None)
-        if known is None or known.stamp != stamp or self._clock.monotonic() - known.listed_at > self._most_seconds:
+        if known is None or known.stamp != stamp or self.clock.monotonic() - known.listed_at > self._most_seconds:
             return None
         self._known[key] = known
         return known.odd
@@ -151,10 +141,6 @@ class Listings:
         now, wall = began
         if wall - status.st_mtime > self._recheck_seconds:
             self._known[key] = _Listing(tuple(odd), _directory_stamp(status), now)
-
-    def now(self) -> tuple[float, float]:
-        """Monotonic and Unix seconds."""
-        return self._clock.monotonic(), self._clock.wall()
 
 
 @dataclass
@@ -168,9 +154,7 @@ class Walk:
     """Is the path followed already? Then a link need not be looked at."""
     listings: Listings | None = None
     """Of the walks before."""
-    entries: int = 0
     stats: int = 0
-    unsupported: Counter[str] = field(default_factory=Counter)
     errors: list[OSError] = field(default_factory=list)
     """Directories that could not be read: nothing is known of what they hold."""
     _pending: list[_Directory] = field(default_factory=list)
@@ -205,7 +189,7 @@ class Walk:
         odd: list[_Odd] = []
         try:
             if self.listings is not None:
-                began = self.listings.now()
+                began = self.listings.clock.monotonic(), self.listings.clock.wall()
                 status = self._stat(directory)
                 unchanged = self.listings.unchanged(key, _directory_stamp(status))
                 if unchanged is not None:
@@ -213,7 +197,6 @@ class Walk:
                     self._look_at_odd(job, prefix, states, unchanged)
                     return
             for entry in self.os_layer.scandir(directory):
-                self.entries += 1
                 entries.append(entry)
                 yield None
         except OSError as error:
@@ -225,16 +208,16 @@ class Walk:
             if excluded(job.exclude, prefix + entry.name, entry.name):
                 continue
             below = job.pattern.after(states, entry.name, link=entry.kind == "link")
-            if entry.kind != "file":
+            if entry.kind in ("directory", "link"):
                 odd.append((entry, below))
-            elif job.pattern.accepts(below) and may_be_log(entry.name, in_tree=job.in_tree):
+            elif entry.kind == "file" and job.pattern.accepts(below) and may_be_log(entry.name, in_tree=job.in_tree):
                 yield Found(prefix + entry.name)
         self._look_at_odd(job, prefix, states, odd)
         if self.listings is not None:
             self.listings.keep(key, status, began, odd)
 
     def _look_at_odd(self, job: Job, prefix: str, states: States, odd: Sequence[_Odd]) -> None:
-        """Directories to enter, in their order; links to files, kept for the end; what else matches is counted."""
+        """Directories to enter, in their order; links to files, kept for the end."""
         for entry, below in reversed(odd):  # the first is entered first, as the last one put
             path = prefix + entry.name
             if entry.kind == "directory":
@@ -253,12 +236,8 @@ class Walk:
                 self._links.append(Found(path))
             elif stat.S_ISDIR(mode):
                 self._enter(job, path, entry.name, below)
-            elif as_file:
-                self.unsupported[kind_of(mode)] += 1
 
     def _enter(self, job: Job, path: str, name: str, below: States) -> None:
-        if job.pattern.accepts(below) and not job.pattern.any_depth:
-            self.unsupported["directory"] += 1
         if job.deeper(below) and path not in self.mount_points and may_hold_logs(name):
             self._pending.append((job, path, below))
 

@@ -5,6 +5,7 @@ The caller's thread never waits for a log's file system: not here, not in `start
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -19,14 +20,15 @@ from monitor.follow.readers import Mode, MountReader, Readers
 from monitor.follow.settings import FollowSettings
 from monitor.follow.waker import Waker
 
+_log = logging.getLogger(__name__)
+
 _BATCH = 32  # messages of a pass that are put at once
 _PUT_SECONDS = 0.25  # between two looks at the stop flag while the loop does not take messages
 _POLL_PASS_SECONDS = 0.1  # between two passes that time asked for: of thousands of files one is due at any moment
-_COALESCE_SECONDS = 0.4  # the same where inotify names what changes: to be woken costs as much as to read ten lines
-_COALESCE_PER_FILE = 0.03  # for each file that had changed, at least: of fifty every line comes within two seconds
+_COALESCE_SECONDS = 0.4  # the same where events name what changes: to be woken costs as much as to read ten lines
+_COALESCE_PER_FILE = 0.03  # for each file that had grown, at least: of fifty every line comes within two seconds
 _COALESCE_MOST = 1.5  # and never longer
 _LONGEST_PAUSE = 1.0  # seconds: who sleeps longer does not notice that the monitor was stopped meanwhile
-_CATCH_UP_AFTER = 0.1  # the same where somebody asks in between
 _DEBOUNCE_SECONDS = 0.03  # from the first event to the pass: a line comes in pieces, and the stamps tick meanwhile
 
 
@@ -66,7 +68,6 @@ class Follower:
         self._os = os_layer or OsLayer()
         self._readers = Readers(resume, self._settings, self._os)
         self._stopping = threading.Event()
-        self._passed = threading.Condition()
         self._threads: dict[str, ReaderThread] = {}
         self._mount_thread = threading.Thread(target=self._watch_mounts, name="follow mounts", daemon=True)
         self._resolved: dict[str, str] = {}
@@ -91,14 +92,6 @@ class Follower:
         for thread in list(self._threads.values()):
             thread.waker.wake()
 
-    def catch_up(self, seconds: float) -> bool:
-        """Have read, and put into the queue, what was written before this call where inotify names it. Waits `seconds`
-        for it at most: False if that was not enough. For one thread.
-        """
-        asked = [thread for thread in list(self._threads.values()) if thread.ask()]
-        with self._passed:
-            return self._passed.wait_for(lambda: all(thread.answered for thread in asked), seconds)
-
     def status(self) -> tuple[MountStatus, ...]:
         """One a mount, from memory."""
         return tuple(thread.status() for thread in list(self._threads.values()))
@@ -113,7 +106,7 @@ class Follower:
         """Mounts come and go (autofs): look at the table, which never hangs, and start readers for new ones."""
         while not self._stopping.is_set():
             for reader in self._readers.sync_readers(self._patterns, self._mounts(), self._resolve):
-                thread = ReaderThread(reader, self._messages, self._clock, self._stopping, self._passed)
+                thread = ReaderThread(reader, self._messages, self._clock, self._stopping)
                 self._threads[reader.mount.point] = thread  # before it starts: it may be woken at its first message
                 thread.start()
             self._stopping.wait(self._settings.discovery_interval)
@@ -135,25 +128,17 @@ class Follower:
 class ReaderThread(threading.Thread):
     """One mount's reader: poll, put, wait. A daemon thread: one that hangs in the kernel must not keep the process."""
 
-    def __init__(
-        self,
-        reader: MountReader,
-        messages: Inbox,
-        clock: Clock,
-        stopping: threading.Event,
-        passed: threading.Condition,
-    ) -> None:
-        """`passed` is notified of each pass that somebody asked for."""
+    def __init__(self, reader: MountReader, messages: Inbox, clock: Clock, stopping: threading.Event) -> None:
         super().__init__(name=f"follow {reader.mount.point}", daemon=True)
         self.waker = Waker()
         self._reader = reader
         self._messages = messages
         self._clock = clock
         self._stopping = stopping
-        self._passed = passed
         self._busy_since: float | None = None
-        self._asked = self._answered = 0
-        self._coalesce_since: float | None = None
+        self._walked = False
+        self._grown = 0
+        self._note = ""
 
     def status(self) -> MountStatus:
         """Safe from any thread."""
@@ -162,36 +147,18 @@ class ReaderThread(threading.Thread):
         unheard = self._reader.unheard_seconds(self._clock.monotonic())
         return MountStatus(mount.point, mount.file_system, self._reader.mode, self.is_alive(), seconds, unheard)
 
-    def ask(self) -> bool:
-        """End the time in which events add up. False: they do not, or it has just begun."""
-        since = self._coalesce_since
-        if since is None or self._clock.monotonic() - since < _CATCH_UP_AFTER:
-            return False
-        self._asked += 1
-        self.waker.interrupt()
-        return True
-
-    @property
-    def answered(self) -> bool:
-        """Is all that had changed before the last `ask` in the queue?"""
-        return self._answered == self._asked
-
     def run(self) -> None:
         """Until `stopping` is set."""
         try:
             self._watch()
             while not self._stopping.is_set():
-                asked = self._asked
                 began = self._clock.monotonic()
                 changed, everything = self.waker.take()
                 if not self._pass(changed, all_files=everything):
                     return
-                if asked != self._answered:
-                    with self._passed:
-                        self._answered = asked
-                        self._passed.notify_all()
-                self._coalesce_since = began if changed else None
-                coalesce = max(_COALESCE_SECONDS, min(_COALESCE_PER_FILE * len(changed), _COALESCE_MOST))
+                if self._walked:
+                    self._watch()
+                coalesce = max(_COALESCE_SECONDS, min(_COALESCE_PER_FILE * self._grown, _COALESCE_MOST))
                 pause = min(self.pause(began, coalesce), _LONGEST_PAUSE)
                 self._reader.passed(self._clock.monotonic(), pause)
                 self.waker.wait(pause, coalesce if changed else 0.0, _DEBOUNCE_SECONDS)
@@ -210,8 +177,10 @@ class ReaderThread(threading.Thread):
         """Read what is due and put it into the queue. False: it is to end."""
         self._busy_since = self._clock.monotonic()
         found: list[Message] = []
+        self._grown = 0
         for message in self._reader.poll(self._clock, changed, all_files=all_files):
             found.append(message)
+            self._grown += isinstance(message, Data)
             small = isinstance(message, Data) and len(message.data) <= SMALL_BYTES
             if small and self._reader.mount.local and len(found) < _BATCH:
                 continue  # it goes with others of this pass, but not where the next look may hang
@@ -219,8 +188,7 @@ class ReaderThread(threading.Thread):
             if not self._put(found):
                 return False
             found.clear()
-            if isinstance(message, Scanned):
-                self._watch()
+            self._walked = self._walked or isinstance(message, Scanned)
             self._busy_since = self._clock.monotonic()
         self._busy_since = None
         return self._put(found)
@@ -234,8 +202,12 @@ class ReaderThread(threading.Thread):
         return True
 
     def _watch(self) -> None:
-        """Where inotify sees every write."""
+        """Where every write is seen by this system."""
+        self._walked = False
         if self._reader.mount.local:
-            self.waker.watch(self._reader.directories())
+            now = self._clock.monotonic()
+            self.waker.watch(self._reader.directories(now), now)
             self._reader.mode = "inotify" if self.waker.watching else "poll"
-            self._reader.note = self.waker.note
+            if self.waker.note not in ("", self._note):
+                _log.info("mount=%r is polled, wholly or in part: %s", self._reader.mount.point, self.waker.note)
+            self._note = self.waker.note

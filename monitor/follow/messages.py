@@ -143,35 +143,18 @@ class Unheard(Struct, frozen=True):
 
 
 class Scanned(Struct, frozen=True):
-    """One walk over the patterns of one mount has ended. Counts are since the walk before, unless they are states."""
+    """One walk over the patterns of one mount has ended. Counts are since the walk before."""
 
     mount: str
     file_system: str
     mode: Literal["inotify", "poll"]
     at: float
-    files: int = 0
-    """Files followed now."""
-    missing: int = 0
-    """Of these, not there (not yet, or gone)."""
-    unreadable: int = 0
-    open_files: int = 0
-    entries: int = 0
-    """Directory entries walked."""
     stats: int = 0
     """Calls that ask for a file's attributes."""
-    passes: int = 0
-    seconds: float = 0.0
-    """Time spent in these passes, waiting for the loop included."""
-    duplicates: int = 0
-    """Names of files that another name is followed for (a state)."""
-    unsupported: Mapping[str, int] = field(default_factory=dict)
-    """Names that match but are no logs, by kind: directory, fifo, socket, device, binary (a state)."""
     errors: Mapping[str, int] = field(default_factory=dict)
     """I/O errors by name (EIO, ESTALE, ...)."""
     forgotten: tuple[SourceId, ...] = ()
     """Sources gone for so long that they are followed no more: what comes under their names begins with Opened."""
-    note: str = ""
-    """Why the mode is not the one that the file system allows; empty if it is."""
 
 
 Message: TypeAlias = Opened | Data | Restarted | Copied | CaughtUp | Unreadable | Readable | Gone | Unheard | Scanned

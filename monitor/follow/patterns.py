@@ -34,16 +34,7 @@ _NOT_IN_A_TREE = re.compile(
 )
 _SKIPPED_DIRECTORIES = frozenset({".snapshot", "lost+found", "__pycache__", "node_modules", "site-packages"})
 _CONTROL = bytes(set(range(1, 32)) - set(b"\a\b\t\n\v\f\r\x1b"))
-_BINARY = (
-    b"\x1f\x8b",
-    b"PK\x03\x04",
-    b"\x28\xb5\x2f\xfd",
-    b"\xfd7zXZ",
-    b"BZh",
-    b"\x7fELF",
-    b"\x93NUMPY",
-    b"\x89HDF",
-)
+_BINARY = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"\x7fELF", b"\x93NUMPY", b"\x89HDF")
 
 
 class Watch(Struct, frozen=True):
@@ -85,11 +76,6 @@ class Pattern(Struct, frozen=True):
         """The directory above the first part with magic: where a walk starts."""
         count = next((i for i, part in enumerate(self.parts) if has_magic(part)), len(self.parts))
         return "/" + "/".join(self.parts[:count])
-
-    @property
-    def any_depth(self) -> bool:
-        """Does it end in `**`, so that directories are no matches of their own?"""
-        return self.parts[-1:] == (ANY_DEPTH,)
 
     def start(self) -> States:
         """The state at the root directory."""

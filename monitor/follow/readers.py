@@ -10,12 +10,11 @@ import errno
 import functools
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from monitor.clock import Clock, SystemClock
-from monitor.follow.context import Context, Descriptors, Registry
+from monitor.follow.context import Context, Descriptors, Registry, Standing
 from monitor.follow.discovery import Job, Listings, Step, Walk, may_find, owner, plan
 from monitor.follow.messages import Message, Position, Scanned, SourceId, Unheard, Unreadable, source_id
 from monitor.follow.mounts import Mount, Mounts, read_mounts
@@ -37,14 +36,12 @@ class MountReader:
     def __init__(self, mount: Mount, shared: Readers) -> None:
         self.mount = mount
         self.mode: Mode = "poll"
-        self.note = ""
-        """Why `mode` is not what the mount allows."""
         self.sources: dict[SourceId, Source] = {}
         self.hurried = False
         """The last pass left something to be done at once: a walk, or more to read."""
         self._shared = shared
         self._settings = settings = shared.settings
-        self._schedule = Schedule()
+        self._schedule = Schedule[Source]()
         self._context = Context(
             shared.os_layer,
             settings,
@@ -52,8 +49,8 @@ class MountReader:
             shared.registry,
             lambda device: shared.table.is_local(device, mount),
             mount.point,
-            lambda path: self.sources.get(source_id(path)),
-            self._schedule.hasten,
+            self._standing,
+            lambda key, now: self._schedule.hasten(self.sources[key], now),
         )
         self._jobs: tuple[Job, ...] = ()
         self._listings: Listings | None = None
@@ -61,8 +58,6 @@ class MountReader:
         self._steps: Iterator[Step] = iter(())
         self._found: set[SourceId] = set()
         self._walk_due = self._walked_at = float("-inf")
-        self._passes = 0
-        self._seconds = 0.0
         self._looked: float | None = None  # when it last did something, or meant to
         self._began = 0.0
         self._lapse: tuple[float, float] | None = None  # (since when nobody listened, when that was over)
@@ -109,8 +104,6 @@ class MountReader:
             yield from self._listen(clock)
             self.hurried = self.hurried or source.more
             self._schedule.put(source)
-        self._passes += 1
-        self._seconds += clock.monotonic() - begun
 
     def _listen(self, clock: Clock) -> Iterator[Message]:
         """Between two calls: has nobody listened since the last one? Then every file is to be looked at first."""
@@ -151,6 +144,10 @@ class MountReader:
             reason = f"the monitor's own code failed at it ({type(error).__name__})"
             yield Unreadable(source.source, None, reason, clock.wall())
 
+    def _standing(self, key: SourceId) -> Standing | None:
+        source = self.sources.get(key)
+        return source.standing if source is not None and source.started else None
+
     def wait(self, now: float) -> float:
         """Seconds until something is due."""
         if self._walk is not None:
@@ -172,11 +169,13 @@ class MountReader:
             elif source.literal and source.unsupported not in ("", "directory", "duplicate"):
                 yield Unreadable(source.source, None, f"is a {source.unsupported}", clock.wall())
 
-    def directories(self) -> set[str]:
-        """Where a change would be seen first: for the waker."""
-        found = {source.directory for source in self.sources.values() if source.gone_since is None}
-        found.update(job.root if job.states else os.path.dirname(job.root) for job in self._jobs)
-        return found
+    def directories(self, now: float) -> dict[str, float]:
+        """Where a change would be seen first, and when a file moved there last; now, where new logs are awaited."""
+        found: dict[str, float] = {}
+        for source in self.sources.values():
+            if source.gone_since is None and source.changed_at > found.get(source.directory, float("-inf")):
+                found[source.directory] = source.changed_at
+        return found | {job.root if job.states else os.path.dirname(job.root): now for job in self._jobs}
 
     def close(self) -> None:
         """Give every descriptor back."""
@@ -220,32 +219,16 @@ class MountReader:
         for error in walk.errors:
             self._context.count_error(error)
         forgotten = self._forget(now)
-        sources: Sequence[Source] = list(self.sources.values())
-        kinds = Counter(source.unsupported for source in sources if source.unsupported) + walk.unsupported
-        duplicates = kinds.pop("duplicate", 0)
-        if kinds.get("directory"):  # a directory that was given is not a file gone wrong
-            kinds["directory"] -= sum(source.literal and source.unsupported == "directory" for source in sources)
         scanned = Scanned(
             self.mount.point,
             self.mount.file_system,
             self.mode,
             clock.wall(),
-            files=sum(source.followed for source in sources),
-            missing=sum(source.missing_since is not None for source in sources),
-            unreadable=sum(source.unreadable for source in sources),
-            open_files=len(self._context.descriptors),
-            entries=walk.entries,
             stats=self._context.stats + walk.stats,
-            passes=self._passes,
-            seconds=self._seconds,
-            duplicates=duplicates,
-            unsupported={kind: count for kind, count in sorted(kinds.items()) if count},
             errors=dict(self._context.errors),
             forgotten=forgotten,
-            note=self.note,
         )
-        self._context.stats = self._passes = 0
-        self._seconds = 0.0
+        self._context.stats = 0
         self._context.errors.clear()
         return scanned
 

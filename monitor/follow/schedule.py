@@ -8,12 +8,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from monitor.follow.settings import FollowSettings
-
-if TYPE_CHECKING:
-    from monitor.follow.source import Source
 
 _SILENT_SECONDS = 60.0  # a file that grew so lately is looked at in time whatever the budget of looks
 _SPREAD = 0.1  # share of a pause by which the phases of files differ
@@ -62,32 +59,42 @@ class Backoff:
         return min(self.settings.failure_interval, self.settings.poll_interval * 2.0 ** min(failures - 1, 16))
 
 
-class Schedule:
-    """Sources by `due_at`. Whoever changes `due_at` puts the source in again; its older places are void."""
+class Due(Protocol):
+    """What a schedule keeps."""
+
+    due_at: float
+    """When it is to be looked at."""
+
+
+D = TypeVar("D", bound=Due)
+
+
+class Schedule(Generic[D]):
+    """By `due_at`. Whoever changes `due_at` puts the source in again; its older places are void."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Source]] = []
+        self._heap: list[tuple[float, int, D]] = []
         self._puts = 0
 
-    def put(self, source: Source) -> None:
+    def put(self, source: D) -> None:
         """Due at `source.due_at`; those due at the same time come in the order in which they were put."""
         self._puts += 1
         heapq.heappush(self._heap, (source.due_at, self._puts, source))
 
-    def hasten(self, source: Source, now: float) -> None:
+    def hasten(self, source: D, now: float) -> None:
         """Due now, if it was not before."""
         if source.due_at > now:
             source.due_at = now
             self.put(source)
 
-    def hasten_all(self, sources: Iterable[Source], now: float) -> None:
+    def hasten_all(self, sources: Iterable[D], now: float) -> None:
         """All of them due now, in their order."""
         self._heap.clear()
         for source in sources:
             source.due_at = now
             self.put(source)
 
-    def take(self, now: float) -> Iterator[Source]:
+    def take(self, now: float) -> Iterator[D]:
         """Those that are due, the longest first. What is put in meanwhile has to wait for the next call."""
         heap, due = self._heap, []
         while heap and heap[0][0] <= now:

@@ -1,9 +1,9 @@
 """One path as one endless source: each `poll` looks once and gives what is new.
 
 Rules. The same file whose bytes before the offset are what was read: go on (tail.py). The path names another file: read
-the old one to its end, then begin the new one (met.py). Those bytes changed: truncated. Absent from a directory that
-can be seen (place.py): read the rest, then gone. Any other error says nothing about the file: keep everything, report
-it after the second in a row, try again later.
+the old one to its end, then begin the new one (rotation.py). Those bytes changed: truncated. Absent from a directory
+that can be seen (log_directory.py): read the rest, then gone. Any other error says nothing about the file: keep
+everything, report it after the second in a row, try again later.
 """
 
 from __future__ import annotations
@@ -13,25 +13,15 @@ import os
 from collections.abc import Generator, Iterable
 from typing import NamedTuple, TypeAlias
 
-from monitor.follow.content import Content
-from monitor.follow.context import Changed, Context, Duplicate
+from monitor.follow.context import Changed, Context, Duplicate, Standing
 from monitor.follow.discovery import kind_of
-from monitor.follow.messages import (
-    Copied,
-    Gone,
-    Message,
-    Position,
-    Readable,
-    SourceId,
-    Unreadable,
-    source_id,
-)
-from monitor.follow.met import Met, held_back, resumed, resumed_beside, unread, whole
+from monitor.follow.log_directory import LogDirectory
+from monitor.follow.messages import Copied, Gone, Message, Position, Readable, SourceId, Unreadable, source_id
 from monitor.follow.patterns import looks_binary
-from monitor.follow.place import Place
+from monitor.follow.rotation import Left, Rotation
 from monitor.follow.schedule import Backoff
+from monitor.follow.start_offset import Start, held_back, resumed, resumed_beside, unread, whole
 from monitor.follow.tail import Stamp, Tail, stamp
-from monitor.follow.turn import Left, Turn
 
 _BINARY_CHECK_BYTES = 1024
 Messages: TypeAlias = Generator[Message, None, None]
@@ -66,18 +56,18 @@ class Source:
         self._settings = context.settings
         self._backoff = Backoff(context.settings, context.phase())
         self._tail = Tail(self.source, path, context, self._backoff)
-        self._place = Place(path, context)
-        self._turn = Turn(self.source, path, context, self._tail, self._place)
+        self._directory = LogDirectory(path, context)
+        self._rotation = Rotation(self.source, path, context, self._tail, self._directory)
         self._resume = resume
-        self.looked_at = float("-inf")
+        self._looked_at = float("-inf")
         self._binary: tuple[int, int] | None = None
-        self._met: tuple[tuple[int, int], float] | None = None  # a file that is held back, and since when
+        self._held_since: tuple[tuple[int, int], float] | None = None  # a file that is held back, and since when
         self._copy: _Copy | None = None
 
     @property
     def directory(self) -> str:
         """Where its path lies."""
-        return self._place.directory
+        return self._directory.path
 
     @property
     def more(self) -> bool:
@@ -85,29 +75,17 @@ class Source:
         return self._tail.more
 
     @property
-    def content(self) -> Content | None:
-        """What is read, as far as it was."""
-        return self._tail.content
-
-    @property
-    def written(self) -> float:
-        """When what was read last had been written, by its time stamp. Unix seconds."""
-        return self._tail.written
-
-    @property
-    def settling(self) -> bool:
-        """Is it not yet settled which file the path stands for, and where it is read on?"""
+    def standing(self) -> Standing:
+        """As another source has to know it."""
         absent = self.missing_since is not None and self.gone_since is None
-        return absent or self._turn.under_way or (self._tail.content is None and self._resume is not None)
-
-    def changed_since(self, at: float) -> bool:
-        """Has it been seen to change since then?"""
-        return self._backoff.changed_at is not None and self._backoff.changed_at >= at
+        unread = self._tail.content is None and self._resume is not None
+        settling = absent or self._rotation.under_way or unread
+        return Standing(settling, self._looked_at, self.changed_at, self._tail.written, self._tail.content)
 
     @property
-    def followed(self) -> bool:
-        """Is there a file, or was there one that may come back?"""
-        return self._tail.content is not None
+    def changed_at(self) -> float:
+        """When it was last seen to change; at first, as long ago as its time stamp says."""
+        return self._backoff.changed_at if self._backoff.changed_at is not None else float("-inf")
 
     @property
     def started(self) -> bool:
@@ -117,7 +95,7 @@ class Source:
     def poll(self, now: float, at: float) -> Iterable[Message]:
         """Look once. Reads at most `read_bytes` of each file concerned."""
         seen: os.stat_result | OSError
-        self.looked_at = now
+        self._looked_at = now
         try:
             seen = self._context.stat(self.path)
             if self._tail.rest_stamp is not None and stamp(seen) == self._tail.rest_stamp:  # most files at most times
@@ -146,16 +124,16 @@ class Source:
             else:
                 yield from self._present(seen, now, at)
         except OSError as error:
-            self._turn.failures += 1
+            self._rotation.failures += 1
             self._context.count_error(error)
             if error.errno in (errno.ESTALE, errno.EBADF):
                 tail.close()
-            if self._turn.failures >= self._settings.failures_reported and not self.unreadable:
+            if self._rotation.failures >= self._settings.failures_reported and not self.unreadable:
                 self.unreadable = True
                 yield Unreadable(self.source, error.errno, error.strerror or str(error), at)
-            self.due_at = now + self._backoff.after_failure(self._turn.failures)
+            self.due_at = now + self._backoff.after_failure(self._rotation.failures)
             return
-        self._turn.failures = 0
+        self._rotation.failures = 0
         if self.unreadable:
             self.unreadable = False
             yield Readable(self.source, at)
@@ -176,7 +154,7 @@ class Source:
         self._backoff.first_seen(now, at - seen.st_mtime)
         tail = self._tail
         try:
-            if self._place.missing:
+            if self._directory.missing:
                 self._directory_back()
             if tail.content is None:
                 yield from self._begin(seen, now, at)
@@ -185,17 +163,17 @@ class Source:
             if tail.content is None:
                 return
             self.missing_since = None
-            self._place.remember()
+            self._directory.remember()
             identity = seen.st_dev, seen.st_ino
             if identity != tail.content.identity:
-                yield from self._turn.moved(seen, now, at)
+                yield from self._rotation.moved(seen, now, at)
             if tail.content is not None and identity == tail.content.identity:
-                self._turn.over()
+                self._rotation.over()
                 cut = yield from tail.read_on(seen, now, at)
                 if self._backoff.grown:
-                    self._turn.note_beside()
+                    self._rotation.note_beside()
                 if cut is not None:
-                    yield from self._turn.cut(cut, seen, now, at)
+                    yield from self._rotation.cut(cut, seen, now, at)
         except Left as left:
             yield from self._leave_to_other_name(now, at, left.links)
             self.unsupported = "duplicate"
@@ -214,15 +192,15 @@ class Source:
             return
         proof = ""
         if self._resume is not None:
-            met, proof = resumed(self._context, self.source, self.path, seen, self._resume)
-            if met is None and (seen.st_ino != self._resume.inode or self._tail.confirmed(seen.st_dev, now)):
-                met = resumed_beside(self._context, self.source, self.path, self._resume)
-                if met is not None:
+            start, proof = resumed(self._context, self.source, self.path, seen, self._resume)
+            if start is None and (seen.st_ino != self._resume.inode or self._tail.confirmed(seen.st_dev, now)):
+                start = resumed_beside(self._context, self.source, self.path, self._resume)
+                if start is not None:
                     registry.release(identity, self.source)
-            elif met is None:
+            elif start is None:
                 return
-            if met is not None:
-                yield from self._start(met)
+            if start is not None:
+                yield from self._start(start)
                 return
         descriptor = self._context.open_claimed(self.path, identity, self.source)
         if not self.literal and looks_binary(self._context.pread(descriptor, _BINARY_CHECK_BYTES, 0)):
@@ -235,25 +213,25 @@ class Source:
             yield from self._held_back(descriptor, seen, now, at)
         ):
             content = unread(self._context, self.source, self.path, descriptor, seen)
-        yield from self._start(Met(content, descriptor, seen), proof)
+        yield from self._start(Start(content, descriptor, seen), proof)
 
     def _held_back(
         self, descriptor: int, seen: os.stat_result, now: float, at: float
     ) -> Generator[Message, None, bool]:
         """Raises Duplicate, and gives the file back, if it is not to be begun yet. True: it is a copy for good."""
         identity = seen.st_dev, seen.st_ino
-        if self._met is None or self._met[0] != identity:
-            self._met = identity, now
-        held = held_back(self._context, self.path, descriptor, seen, now, self._met[1])
+        if self._held_since is None or self._held_since[0] != identity:
+            self._held_since = identity, now
+        held = held_back(self._context, self.path, descriptor, seen, now, self._held_since[1])
         known = self._copy if self._copy is not None and self._copy.stamp == stamp(seen) else None
         if known is not None and known.sure and (held is None or now - known.since > self._settings.idle_interval):
-            self._met = self._copy = None
+            self._held_since = self._copy = None
             mark = whole(self._context, descriptor, seen)
-            self._context.registry.formers.remember(mark, known.original)
+            self._context.registry.finished.remember(mark, known.original)
             yield Copied(known.original, mark, at)
             return True
         if held is None:
-            self._met = None
+            self._held_since = None
             return False
         if held.copied and known is None:
             self._copy = _Copy(held.original, stamp(seen), now, held.sure)
@@ -264,10 +242,10 @@ class Source:
         self._tail.soon = not held.copied
         raise Duplicate
 
-    def _start(self, met: Met, proof: str = "") -> Messages:
+    def _start(self, start: Start, proof: str = "") -> Messages:
         self._resume = self.gone_since = None
         self._context.registry.unreserve(self.source)
-        yield from self._tail.begin(met.content, met.descriptor, met.status, met.position, proof)
+        yield from self._tail.begin(start.content, start.descriptor, start.status, start.position, proof)
 
     def _come_back(self, seen: os.stat_result, at: float) -> Messages:
         """The path was gone and is there again: the same file (a rename and back, a flapping server) or another."""
@@ -283,7 +261,7 @@ class Source:
         if self._tail.announced:
             yield Readable(self.source, at)
         if problem:
-            yield from self._turn.switch("replaced", problem, begun, at, left=None)
+            yield from self._rotation.switch("replaced", problem, begun, at, left=None)
         else:
             content.device = seen.st_dev
 
@@ -302,7 +280,7 @@ class Source:
             return
         if self._links() != 0:
             try:
-                away = self._place.shows_another_mount()
+                away = self._directory.shows_another_mount()
             except FileNotFoundError:
                 if not self._removed():
                     yield from self._without_directory(now, at)
@@ -313,10 +291,10 @@ class Source:
         if self.missing_since is None:
             self.missing_since = now
         if self._tail.content is None and self._resume is not None:
-            met = resumed_beside(self._context, self.source, self.path, self._resume)
-            if met is not None:
-                yield from self._start(met)
-        links = yield from self._turn.drain(now, at)
+            start = resumed_beside(self._context, self.source, self.path, self._resume)
+            if start is not None:
+                yield from self._start(start)
+        links = yield from self._rotation.drain(now, at)
         if self._tail.more:
             return
         self._tail.soon = True
@@ -333,13 +311,13 @@ class Source:
         if tail.content is not None:
             registry.release(tail.content.identity, self.source)
             if links != 0:
-                registry.formers.remember(tail.content.fingerprint(), self.source)
+                registry.finished.remember(tail.content.fingerprint(), self.source)
         elif self._resume is not None:  # under another name it goes on
-            registry.formers.remember(self._resume, self.source)
+            registry.finished.remember(self._resume, self.source)
         self.gone_since = now
         if tail.announced or self._resume is not None:
             yield Gone(self.source, at)
-        self._turn.over()
+        self._rotation.over()
         tail.forget_stamps()
 
     def _without_directory(self, now: float, at: float) -> Messages:
@@ -349,32 +327,32 @@ class Source:
         """
         tail, registry = self._tail, self._context.registry
         if tail.descriptor is not None:
-            yield from self._turn.drain(now, at)
-        elif not self._place.missing:
-            self._place.missing = True
+            yield from self._rotation.drain(now, at)
+        elif not self._directory.missing:
+            self._directory.missing = True
             if tail.content is not None:
                 registry.release(tail.content.identity, self.source)
-                registry.formers.remember(tail.content.fingerprint(), self.source)
+                registry.finished.remember(tail.content.fingerprint(), self.source)
             elif self._resume is not None:
                 registry.unreserve(self.source)
-                registry.formers.remember(self._resume, self.source)
+                registry.finished.remember(self._resume, self.source)
 
     def _directory_back(self) -> None:
         """The directory is there again. Another name may have read the file, or still does."""
-        self._place.missing = False
+        self._directory.missing = False
         content = self._tail.content
         if content is None:
             return
         if not self._context.registry.claim(content.identity, self.source):
             raise Left(None)
-        formers = self._context.registry.formers.renamed(content.inode, content.offset)
-        if any(former.offset > content.offset for former in formers):
+        finished = self._context.registry.finished.renamed(content.inode, content.offset)
+        if any(former.offset > content.offset for former in finished):
             self._tail.content = None  # begin anew, behind what the other name read
 
     def _removed(self) -> bool:
         """Its directory is not there: was it removed? What is still open was not."""
         known = self._tail.content if self._tail.content is not None else self._resume
-        return known is not None and self._tail.descriptor is None and self._place.removed(known.device)
+        return known is not None and self._tail.descriptor is None and self._directory.removed(known.device)
 
     def _links(self) -> int | None:
         """Names that the open file still has: 0 proves that it was deleted. None if it is not open or fails."""

@@ -4,7 +4,7 @@ CONTROL is a JSON file, read again whenever it changes:
 `mounts`: {path: type} shown instead of /proc/self/mountinfo (at the start only);
 `faults`: [{call, path, error | hang | size | plus | device | repeat | hide}]; `call` is stat, fstat, open, pread or
 scandir, `path` a part of the path. `error` is an errno's name; `hang` blocks until the fault is gone.
-`deaf`: inotify's events never arrive; `no_inotify`: it cannot start. `patience`: FollowSettings by name.
+`deaf`: events of directories never arrive; `no_inotify`: their observer cannot start. `patience`: FollowSettings by name.
 `kill_at`: SIGKILL at this system call of the state file's writing; `state_error`: these fail while `state_error_file`
 exists; `no_locks`: flock is not supported. `clock`: seconds that the wall clock is off.
 Each overflow line is counted, also one that says what another has said: so a unit that is read twice shows.
@@ -24,10 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import inotify_simple
-
 from monitor import clock, daemon, store
-from monitor.follow import follower
+from monitor.follow import directory_watches, follower
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.settings import FollowSettings
@@ -175,14 +173,13 @@ def main() -> None:
         follower.Follower.__init__.__kwdefaults__["mounts"] = _mounts
     daemon.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
     if CONTROL.get("deaf"):
-        read = inotify_simple.INotify.read
-        inotify_simple.INotify.read = lambda self, timeout: list(read(self, timeout)) and []  # type: ignore[method-assign]
+        directory_watches._Handler.on_any_event = lambda *_: None  # type: ignore[method-assign]
     if CONTROL.get("no_inotify"):
 
         def refuse(*_: Any) -> None:
             raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-        inotify_simple.INotify.__init__ = refuse  # type: ignore[method-assign]
+        directory_watches.Observer = refuse  # type: ignore[assignment]
     if CONTROL.get("kill_at"):
         store.os = DyingOs(CONTROL.get("kill_at"))  # type: ignore[assignment]
     if CONTROL.get("state_error"):

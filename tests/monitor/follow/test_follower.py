@@ -56,7 +56,7 @@ def until(messages, kind):
             return message
 
 
-def test_woken_by_inotify(start, append, tmp_path):
+def test_woken_by_events(start, append, tmp_path):
     """On a local mount an append is delivered long before the next poll, and so is a new file."""
     log = tmp_path / "a.log"
     log.write_text("one\n")
@@ -72,10 +72,10 @@ def test_woken_by_inotify(start, append, tmp_path):
     assert follower.alive
 
 
-def test_what_lies_unread_while_events_add_up_is_read_for_who_asks(start, append, tmp_path, monkeypatch):
-    """After a pass inotify is not listened to for a while: `catch_up` ends that, but not over and over."""
+def test_what_lies_unread_while_events_add_up_is_read_for_who_calls(start, append, tmp_path, monkeypatch):
+    """After a pass events are left to add up for a while: a call ends that."""
     monkeypatch.setattr(follower_module, "_COALESCE_SECONDS", 1000.0)
-    monkeypatch.setattr(follower_module, "_CATCH_UP_AFTER", 0.0)
+    monkeypatch.setattr(follower_module, "_LONGEST_PAUSE", 1000.0)
     log = tmp_path / "a.log"
     log.write_text("one\n")
     follower, messages = start(log, poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0)
@@ -85,22 +85,16 @@ def test_what_lies_unread_while_events_add_up_is_read_for_who_asks(start, append
     append(log, b"three\n")
     with pytest.raises(queue.Empty):
         messages.get(timeout=0.3)
-    assert follower.catch_up(SECONDS)
-    assert messages.get_nowait().data == b"three\n"
-    monkeypatch.setattr(follower_module, "_CATCH_UP_AFTER", 1000.0)
-    append(log, b"four\n")
-    assert follower.catch_up(SECONDS)
-    assert messages.empty()
+    follower.wake()
+    assert until(messages, Data).data == b"three\n"
 
 
 def test_among_many_files_a_line_comes_within_two_seconds(start, append, tmp_path):
-    """Events of sixty that are written together add up for longer, not for long; who asks ends it at once."""
+    """Events of sixty that are written together add up for longer, not for long."""
     logs = [tmp_path / f"{number:02d}.log" for number in range(60)]
     for log in logs:
         log.write_text("one\n")
-    follower, messages = start(
-        tmp_path / "*.log", poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0
-    )
+    _, messages = start(tmp_path / "*.log", poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0)
     for _ in logs:
         until(messages, CaughtUp)
     for log in logs:
@@ -110,36 +104,10 @@ def test_among_many_files_a_line_comes_within_two_seconds(start, append, tmp_pat
     append(logs[7], b"three\n")
     message = messages.get(timeout=2.0)
     assert (message.source, message.data) == (str(logs[7]), b"three\n")
-    for log in logs:
-        append(log, b"four\n")
-    for _ in logs:
-        assert until(messages, Data).data == b"four\n"
-    threading.Event().wait(0.2)
-    append(logs[7], b"five\n")
-    assert follower.catch_up(SECONDS)
-    assert messages.get_nowait().data == b"five\n"
-
-
-def test_nobody_waits_for_long_for_a_reader_that_does_not_answer(start, append, tmp_path, monkeypatch):
-    """The queue is full and nobody takes from it: the loop itself may be who asks."""
-    monkeypatch.setattr(follower_module, "_COALESCE_SECONDS", 1000.0)
-    monkeypatch.setattr(follower_module, "_CATCH_UP_AFTER", 0.0)
-    log = tmp_path / "a.log"
-    log.write_text("one\n")
-    follower, messages = start(log, size=1, poll_interval=1000.0, idle_interval=1000.0, discovery_interval=1000.0)
-    until(messages, CaughtUp)
-    append(log, b"two\n")
-    assert until(messages, Data).data == b"two\n"
-    with pytest.raises(queue.Empty):
-        messages.get(timeout=0.3)
-    while not messages.full():
-        messages.put(CaughtUp("/b", 0.0))
-    append(log, b"three\n")
-    assert not follower.catch_up(0.05)
 
 
 def test_polled_on_a_network_mount(start, append, tmp_path):
-    """Where inotify sees nothing it is not used, and the poll finds the change."""
+    """Where this system sees nothing of others' writes nothing is watched, and the poll finds the change."""
     log = tmp_path / "a.log"
     log.write_text("one\n")
     follower, messages = start(log, local=False, poll_interval=0.02)

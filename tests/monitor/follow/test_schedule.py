@@ -82,7 +82,7 @@ def test_passes_are_paced(make_rig, append, tmp_path):
         (tmp_path / f"{number}.log").write_text("x\n")
     rig = make_rig(tmp_path / "*.log", stats_per_second=100.0, read_bytes=100)
     rig.settle(3)
-    thread = ReaderThread(rig.reader, None, rig.clock, None, None)
+    thread = ReaderThread(rig.reader, None, rig.clock, None)
     looks = passes = 0
     for _ in range(400):
         rig.os.calls.clear()

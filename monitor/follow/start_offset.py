@@ -1,4 +1,4 @@
-"""A file that a path is met with for the first time: what of it is still to be read.
+"""The offset from which a file is read that a path shows for the first time, and whether it is to be read at all.
 
 At the position of the state file; else with that position's file, renamed beside the path; else what no other name has
 delivered.
@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from monitor.follow.beside import LOOKED_AT, begins_as, copy_of, is_part_of, made_from, made_of, renamed
 from monitor.follow.content import ENOUGH_BYTES, HEAD_BYTES, TAIL_BYTES, Content, is_strong, tail_of
 from monitor.follow.context import Context, Duplicate
 from monitor.follow.messages import Fingerprint, Position, SourceId, source_id
+from monitor.follow.sibling_files import LOOKED_AT, begins_as, copy_of, is_part_of, made_from, made_of, renamed
 
 _NO_ACCIDENT = 1 << 14  # bytes that two launches do not print alike: the times of a few iterations are among them
 
 
-class Met(NamedTuple):
-    """A file that was claimed and opened, and from where it is to be read."""
+class Start(NamedTuple):
+    """A file that was claimed and opened: its content has the offset from which it is to be read."""
 
     content: Content
     descriptor: int
@@ -29,7 +29,7 @@ class Met(NamedTuple):
 
 def resumed(
     context: Context, source: SourceId, path: str, seen: os.stat_result, position: Position
-) -> tuple[Met | None, str]:
+) -> tuple[Start | None, str]:
     """The file that the path names, if the position is true of it; else what speaks against it."""
     identity = seen.st_dev, seen.st_ino
     try:
@@ -42,10 +42,10 @@ def resumed(
     if problem:
         context.descriptors.discard(descriptor)
         return None, problem
-    return Met(Content(*identity, position.offset, head, tail), descriptor, seen, position), ""
+    return Start(Content(*identity, position.offset, head, tail), descriptor, seen, position), ""
 
 
-def resumed_beside(context: Context, source: SourceId, path: str, position: Position) -> Met | None:
+def resumed_beside(context: Context, source: SourceId, path: str, position: Position) -> Start | None:
     """The position's file, if it was renamed beside the path, or copied and cut, while nobody looked."""
     found = renamed(context, path, position)
     if found is None:
@@ -58,7 +58,7 @@ def resumed_beside(context: Context, source: SourceId, path: str, position: Posi
     if not context.registry.claim(identity, source):
         context.descriptors.discard(descriptor)
         return None
-    return Met(Content(*identity, position.offset, head, tail), descriptor, status, position)
+    return Start(Content(*identity, position.offset, head, tail), descriptor, status, position)
 
 
 def unread(context: Context, source: SourceId, path: str, descriptor: int, seen: os.stat_result) -> Content:
@@ -72,8 +72,8 @@ def unread(context: Context, source: SourceId, path: str, descriptor: int, seen:
         context.descriptors.discard(descriptor)
         registry.release((seen.st_dev, seen.st_ino), source)
         raise Duplicate
-    formers = registry.formers
-    for former in (*formers.renamed(seen.st_ino, seen.st_size), *formers.copied(_originals(path), seen.st_size)):
+    finished = registry.finished
+    for former in (*finished.renamed(seen.st_ino, seen.st_size), *finished.copied(_originals(path), seen.st_size)):
         problem, head, tail = context.verify(descriptor, former)
         if not problem:
             return Content(seen.st_dev, seen.st_ino, former.offset, head, tail)
@@ -98,13 +98,13 @@ def held_back(
     """Of a file that was met `since`. A copy is held back while its log may be cut any moment, or where it is sure."""
     wait = context.settings.copy_seconds
     for name in _originals(path) if wait else ():
-        original = context.followed(name)
-        if original is None or not original.started:
+        original = context.standing(name)
+        if original is None:
             continue
         if (original.settling or original.looked_at < since) and now - since < wait:
-            context.hasten(original, now)
+            context.hasten(name, now)
             return Held(name, copied=False)
-        live, content = original.changed_since(now - wait), original.content
+        live, content = original.changed_at >= now - wait, original.content
         if seen.st_size < ENOUGH_BYTES and live and now - since < wait:  # a copy that has only begun
             return Held(name, copied=False)
         if content is not None and is_part_of(context, descriptor, seen.st_size, name, content):
@@ -119,8 +119,8 @@ def held_back(
 
 def _is_part_of_left(context: Context, original: str, descriptor: int, seen: os.stat_result) -> bool:
     """Is all that the open file holds in one that the original has read to its end and left beside it?"""
-    formers = context.registry.formers
-    left = [name for name, inode in made_of(context, original) if inode != seen.st_ino and formers.renamed(inode, 0)]
+    finished = context.registry.finished
+    left = [name for name, inode in made_of(context, original) if inode != seen.st_ino and finished.renamed(inode, 0)]
     for name in left[:LOOKED_AT]:
         known = context.descriptors.open(name)
         same = begins_as(context, descriptor, seen.st_size, known)

@@ -1,4 +1,4 @@
-"""Where a log lies: whether its directory is there, was removed, or belongs to a mount that is away."""
+"""The directory of a log: is it there, was it removed, or is the mount away that holds it?"""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from monitor.follow.context import Context
 
 
-class Place:
+class LogDirectory:
     """The directory of one path. A name is only believed absent in the directory that once held it."""
 
     def __init__(self, path: str, context: Context) -> None:
-        self.directory = os.path.dirname(path)
+        self.path = os.path.dirname(path)
         self.missing = False
         """It is not there, and no descriptor is held, so that the file is left to other names."""
-        self._path = path
+        self._log = path
         self._context = context
         self._device: int | None = None
 
@@ -38,7 +38,7 @@ class Place:
         """
         if not self._context.is_local(device):
             return False
-        above = os.path.dirname(self.directory)
+        above = os.path.dirname(self.path)
         while True:
             try:
                 return self._context.stat(above).st_dev == device
@@ -49,4 +49,4 @@ class Place:
 
     def _look(self) -> os.stat_result:
         """The directory that holds the file itself, links followed."""
-        return self._context.stat(os.path.dirname(self._context.os_layer.realpath(self._path)))
+        return self._context.stat(os.path.dirname(self._context.os_layer.realpath(self._log)))

@@ -1,4 +1,4 @@
-"""Files that were read to their ends and left: what is found of them again, under whatever name, is not read again.
+"""The files that were read to their ends and left: what is found of them again, under whatever name, is not read again.
 
 A file that was renamed is known by its inode. A copy (copytruncate) has another: it is known by its contents, among
 those of the log whose name its own was made from. The same words under a name of their own are another job that said
@@ -20,7 +20,7 @@ _CANDIDATES = 64  # proofs that are tried at one file
 _Key: TypeAlias = tuple[int, str, int, str]  # inode, head, offset, tail
 
 
-class Formers:
+class FinishedFiles:
     """By inode and by source. Any thread may ask."""
 
     def __init__(self, resume: Mapping[SourceId, Position]) -> None:

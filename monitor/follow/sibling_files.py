@@ -1,5 +1,4 @@
-"""What lies beside a log and is, or was, its own: under the name that a rotation gave it, or as a copy that was made
-before it was cut (copytruncate).
+"""Files beside a log that a rotation made of it: renamed, or copied before it was cut (copytruncate).
 
 Names only say where to look; contents prove. The one exception are the files of rotations that came and went between
 two looks (`passed_by`): nobody has read a byte of them, so their names, inodes and times must do.
@@ -70,11 +69,11 @@ def copy_of(context: Context, path: str, mark: Fingerprint, head: bytes = b"", r
 
 def _may_be_copies(context: Context, path: str) -> list[str]:
     """Beside `path`: first those that nobody has read, then those that may have been written over since."""
-    formers = context.registry.formers
+    finished = context.registry.finished
     new: list[str] = []
     known: list[str] = []
     for name, inode in made_of(context, path):
-        (known if formers.renamed(inode, 0) else new).append(name)
+        (known if finished.renamed(inode, 0) else new).append(name)
     return new[:LOOKED_AT] + known[:LOOKED_AT]
 
 

@@ -1,5 +1,5 @@
-"""From one file of a path to the next: the old one is read to its end first, then what came and went between two looks,
-then what the path names now.
+"""Rotation: from one file of a path to the next. The old one is read to its end first, then what came and went between
+two looks, then what the path names now.
 
 A file that was cut is, where its copy lies beside it, a file that was renamed: the rest of it stands in the copy.
 """
@@ -12,12 +12,12 @@ from collections.abc import Generator
 
 import msgspec
 
-from monitor.follow.beside import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
 from monitor.follow.content import Content, is_strong
 from monitor.follow.context import Changed, Context, Duplicate
+from monitor.follow.log_directory import LogDirectory
 from monitor.follow.messages import Fingerprint, Gone, Message, Restarted, RestartReason, SourceId
-from monitor.follow.met import unread
-from monitor.follow.place import Place
+from monitor.follow.sibling_files import begins_as, copy_of, is_part_of_file, passed_by, renamed, rotations
+from monitor.follow.start_offset import unread
 from monitor.follow.tail import Cut, Tail
 
 _TRIES_AT_OLD = 5  # failed reads of a rotated file before its rest is given up: the new one must not wait for ever
@@ -31,15 +31,15 @@ class Left(Duplicate):
         self.links = links
 
 
-class Turn:
+class Rotation:
     """Of one source. Times: `now` is monotonic, `at` Unix seconds."""
 
-    def __init__(self, source: SourceId, path: str, context: Context, tail: Tail, place: Place) -> None:
+    def __init__(self, source: SourceId, path: str, context: Context, tail: Tail, directory: LogDirectory) -> None:
         self.source, self.path = source, path
         self.failures = 0
         """To look at the path, in a row."""
         self._context, self._settings = context, context.settings
-        self._tail, self._place = tail, place
+        self._tail, self._directory = tail, directory
         self._moved_at: float | None = None
         self._cut_by: tuple[RestartReason, str] | None = None  # its copy is read to the end first
         self._rewritten = False  # the old file was cut and holds other text, which nobody has read
@@ -203,9 +203,9 @@ class Turn:
         if content.identity != old.identity:
             registry.release(old.identity, self.source)
         if left is not None:
-            registry.formers.remember(left, self.source)
+            registry.finished.remember(left, self.source)
         tail.turn_to(content)
-        self._place.forget()
+        self._directory.forget()
         self._moved_at = self._cut_by = None
         self._rewritten = False
         if tail.announced and not content.offset:
