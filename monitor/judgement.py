@@ -19,8 +19,8 @@ from monitor.run.ends import believe, may_be_optional, settle
 from monitor.run.fold import fold, fold_timers
 from monitor.run.launches import retire
 from monitor.run.settings import is_known
-from monitor.run.state import RunState
-from monitor.run.step import STEP_EVENTS, Step, step_of
+from monitor.run.state import Launch, RunState
+from monitor.run.step import STEP_EVENTS, Step, may_change_launch, step_of
 from parsers.events import (
     CustomProgressLogged,
     CustomValueLogged,
@@ -47,8 +47,8 @@ _KEEP_BUFFER: frozenset[type[Event]] = frozenset(
         LineDiscarded, PartBegan, GenerationMoved,
     }
 )  # fmt: skip
-"""Events that change nothing of what `Detector.update` may take as constant, but for a restart (`_may_restart`): as a
-setting does that is known already."""
+"""Events that change nothing of what `Detector.update` may take as constant, but for a restart (`may_change_launch`):
+as a setting does that is known already."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Judge:
             kind = type(event)
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
-            if steps and (_may_restart(state, event) if kind in _KEEP_BUFFER else not is_known(state.launch, event)):
+            if steps and _ends_buffer(state.launch, event):
                 self._update(state, steps)
                 steps = []
             iterations, skipped, step_source = (
@@ -230,16 +230,9 @@ class Judge:
         ]
 
 
-def _may_restart(state: RunState, event: Event) -> bool:
-    """Whether a report of a step may begin another launch, or may come from another step source than the last one."""
-    launch = state.launch
-    if type(event) is IterationLogged:
-        last = launch.last_iteration
-        return launch.driver != "iteration" or (last is not None and event.iteration <= last)
-    if type(event) is EngineStepLogged:
-        last = launch.last_iteration
-        return launch.driver == "engine" and last is not None and event.step < last
-    return False
+def _ends_buffer(launch: Launch, event: Event) -> bool:
+    """Whether the steps before the event are to be seen before it is folded."""
+    return may_change_launch(launch, event) if type(event) in _KEEP_BUFFER else not is_known(launch, event)
 
 
 def _remember_fired(state: RunState, transitions: Iterable[Transition]) -> None:

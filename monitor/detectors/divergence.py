@@ -68,7 +68,7 @@ class Memory(Struct):
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: DivergenceSettings) -> bool:
     """Collect the losses of the step source in blocks; every node of HF Trainer or an engine may print the same one."""
-    lines, changed, infinite = state.launch.driver == "iteration", False, math.inf
+    lines, changed, infinite = state.launch.whole_lines, False, math.inf
     current, size = memory.current, settings.block
     for step in steps:
         loss = step.loss

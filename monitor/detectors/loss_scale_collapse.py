@@ -72,7 +72,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
     """See the scale of each step."""
     launch = state.launch
     _begin(memory, launch.number)
-    lines, first, changed = launch.driver == "iteration", launch.first_iteration, False
+    lines, first, changed = launch.whole_lines, launch.first_iteration, False
     low, block = math.log2(2 * settings.minimum), settings.block
     scale_before, level = 0.0, 0.0
     for step in steps:

@@ -70,7 +70,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Ove
     """See each step: skipped ones, and its grad norm."""
     launch = state.launch
     _begin(memory, launch.number)
-    lines, first, changed = launch.driver == "iteration", launch.first_iteration, False
+    lines, first, changed = launch.whole_lines, launch.first_iteration, False
     for step in steps:
         memory.skipped = plus(memory.skipped, step.new_skipped)
         if not step.counted:

@@ -81,7 +81,7 @@ def on_event(
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: ResumeSettings) -> bool:
     """Remember the lines; the first ones after a restart are compared."""
     launch = state.launch
-    lines, attempt, changed = launch.driver == "iteration", launch.number, False
+    lines, attempt, changed = launch.whole_lines, launch.number, False
     for step in steps:
         rate, iteration = step.learning_rate, step.iteration
         if rate is not None:
@@ -135,7 +135,7 @@ def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettin
     memory.deliberate = (
         memory.schedule != state.launch.topology.schedule or memory.total != state.launch.train_iterations
     )
-    memory.found, memory.rate_awaited = [], state.launch.driver != "iteration"
+    memory.found, memory.rate_awaited = [], not state.launch.whole_lines
     _take(memory, step, found)
     if found:
         memory.older, memory.past = past, Past()
@@ -174,7 +174,7 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
     if saved is not None and resumes and iteration + every <= saved <= last and iteration <= every:
         text = f"began again at iteration {iteration} although the checkpoint of iteration {saved} was saved"
         found.append(("iteration", "warning", text, {"iteration": iteration, "last_checkpoint": saved}))
-    if launch.driver == "iteration":
+    if launch.whole_lines:
         found += _rate(past, step, max(every, jump), settings)
     before = past.batches_at(iteration)
     grows = launch.topology.rampup is not None and before is not None and (batch or 0) > before[1]

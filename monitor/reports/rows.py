@@ -265,7 +265,7 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     topology, seconds = launch.topology, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
     peak = derived.peak_tflops(state, options.peak_tflops)
-    printed = derived.printed_tflops(state) if launch.driver == "iteration" else None
+    printed = derived.printed_tflops(state) if launch.whole_lines else None
     if steady is not None and steady.tflops.seen:
         printed = steady.tflops.median
     rounding = _rounding(steady.seconds.values) if steady is not None else 0.0

@@ -247,7 +247,7 @@ def _larger(known: int | None, new: int | None) -> int | None:
 
 
 def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float, live: bool, _entry: LogEvent) -> bool:
-    state.launch.account.take(event, state.launch.driver == "iteration")
+    state.launch.account.take(event, state.launch.whole_lines)
     if not PART_OF.keys().isdisjoint(event.timers):
         state.launch.parts.note_printed(event)
     if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
@@ -274,7 +274,7 @@ def fold_timers(state: RunState, event: TimersReported, at: float) -> bool:
         return False
     if at > state.updated_at:
         state.updated_at = at
-    state.launch.account.take(event, state.launch.driver == "iteration")
+    state.launch.account.take(event, state.launch.whole_lines)
     if not PART_OF.keys().isdisjoint(event.timers):
         state.launch.parts.note_printed(event)
     return True

@@ -56,7 +56,7 @@ def record(
     elif isinstance(event, TrainerLogged) and event.eval_loss is not None:
         when = time if time is not None else latest_known
         history.add_validation("validation", (iteration, when, launch.number, event.eval_loss))
-    elif history.steps.open and (launch.driver != "iteration" or isinstance(event, ThroughputReported)):
+    elif history.steps.open and (not launch.whole_lines or isinstance(event, ThroughputReported)):
         last = history.steps.open[-1]
         if last[0] == iteration and last[2] == launch.number:
             history.steps.open[-1] = _row(state, last[1])

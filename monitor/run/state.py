@@ -190,6 +190,11 @@ class Launch:
     """Its failure is in the run's total."""
 
     @property
+    def whole_lines(self) -> bool:
+        """Whether each report of a step holds all that is printed of it: the loop's own line does."""
+        return self.driver == "iteration"
+
+    @property
     def training_done(self) -> bool:
         """Whether the last iteration that was asked for is done."""
         last = self.latest.iteration

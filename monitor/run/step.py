@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from monitor.breakdown.account import Timed
-from monitor.run.state import RunState
+from monitor.run.phases import ENDED
+from monitor.run.state import Launch, RunState
 from parsers.dialects import BY_NAME
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
 
 STEP_EVENTS: frozenset[type[Event]] = frozenset({IterationLogged, EngineStepLogged, TrainerLogged, TrainerProgressed})
 
 
-class Step(Struct, gc=False):
+class Step(Struct, gc=False, kw_only=True):
     """One report of a step. Seconds, bytes; None where the log does not say."""
 
     iteration: int
@@ -66,48 +69,71 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
     """
     launch = state.launch
     counted = state.iterations_total != iterations
-    driver, kind = launch.driver, type(event)
-    loss: float | None = None
-    norm: float | None = None
-    rate: float | None = None
-    used: int | None = None
-    peak: int | None = None
-    on_line: int | None = None
-    nans: int | None = None
-    reported = False
-    if kind is IterationLogged:
-        assert isinstance(event, IterationLogged)
-        if not counted and source == driver:
-            return None  # a copy, or a source that lags behind
-        reported = event.lm_loss is not None or event.dialect in BY_NAME  # elsewhere a line may be without one
-        loss, norm, rate = event.lm_loss, event.grad_norm, event.learning_rate
-        on_line, nans = event.skipped_iterations, event.nan_iterations
-    elif kind is TrainerProgressed:
-        if not counted:
-            return None
-    else:
-        assert isinstance(event, EngineStepLogged | TrainerLogged)
-        loss, rate = event.loss, event.learning_rate
-        if isinstance(event, EngineStepLogged):
+    match event:
+        case IterationLogged():
+            if not counted and source == launch.driver:
+                return None  # a copy, or a source that lags behind
+            # of a declared dialect a line may be without a loss
+            reported = event.lm_loss is not None or event.dialect in BY_NAME
+            return _step(
+                state, counted, skipped, reported=reported, loss=event.lm_loss, grad_norm=event.grad_norm,
+                learning_rate=event.learning_rate, skipped=event.skipped_iterations, nans=event.nan_iterations,
+            )  # fmt: skip
+        case EngineStepLogged():
             carries = event.allocated_bytes is not None or event.max_allocated_bytes is not None
-            reported = driver == "engine" and loss is not None
-            if driver == "iteration" and loss is None and not carries:
+            if launch.driver == "iteration" and event.loss is None and not carries:
                 return None
-        else:
-            if driver != "trainer":
+            return _step(
+                state, counted, skipped, carries, reported=launch.driver == "engine" and event.loss is not None,
+                loss=event.loss, learning_rate=event.learning_rate,
+                outside=launch.engine.between.outside if launch.driver == "engine" else None,
+            )  # fmt: skip
+        case TrainerLogged():
+            if launch.driver != "trainer":
                 return None
-            carries = event.memory_bytes is not None
-            norm, reported = event.grad_norm, loss is not None
-        if carries:
-            memory = launch.memory
-            used = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
-            peak = max((value for value in (memory.max_allocated, memory.allocated) if value), default=None)
-    latest, attempt = launch.latest, launch
-    at = launch.watch.at
+            return _step(
+                state, counted, skipped, event.memory_bytes is not None, reported=event.loss is not None,
+                loss=event.loss, grad_norm=event.grad_norm, learning_rate=event.learning_rate,
+            )  # fmt: skip
+    return _step(state, counted, skipped) if counted else None
+
+
+def _step(state: RunState, counted: bool, skipped_before: int, carries: bool = False, **told: Any) -> Step:
+    """What every report has, with what this one tells. `carries`: it tells of the memory."""
+    launch = state.launch
+    latest, memory = launch.latest, launch.memory
+    if carries:
+        told["memory_bytes"] = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
+        peaks = [value for value in (memory.max_allocated, memory.allocated) if value]
+        told["memory_peak_bytes"] = max(peaks, default=None)
     return Step(
-        latest.iteration or 0, state.updated_at if at is None else at, counted, launch.log_interval or 1,
-        attempt.iterations, launch.step_seconds, latest.seconds_per_iteration, reported, loss, norm, latest.loss_scale,
-        rate, latest.global_batch_size, latest.sequence_length, latest.consumed_samples, on_line, nans,
-        state.skipped_iterations_total - skipped, used, peak, launch.evaluated_at,
-        launch.account.last if counted else None, launch.engine.between.outside if driver == "engine" else None,
-    )  # fmt: skip
+        iteration=latest.iteration or 0,
+        at=state.updated_at if launch.watch.at is None else launch.watch.at,
+        counted=counted,
+        interval=launch.log_interval or 1,
+        finished=launch.iterations,
+        seconds=launch.step_seconds,
+        printed_seconds=latest.seconds_per_iteration,
+        loss_scale=latest.loss_scale,
+        batch_size=latest.global_batch_size,
+        sequence_length=latest.sequence_length,
+        samples=latest.consumed_samples,
+        new_skipped=state.skipped_iterations_total - skipped_before,
+        evaluated_at=launch.evaluated_at,
+        timed=launch.account.last if counted else None,
+        **told,
+    )
+
+
+def may_change_launch(launch: Launch, event: Event) -> bool:
+    """Whether a report of a step may begin another launch, or may come from another step source than the last one."""
+    last = launch.last_iteration
+    match event:
+        case IterationLogged():
+            return launch.driver != "iteration" or (last is not None and event.iteration <= last)
+        case EngineStepLogged():
+            over = launch.driver != "engine" and launch.phase in ENDED
+            return over or (launch.driver == "engine" and last is not None and event.step < last)
+        case TrainerLogged() | TrainerProgressed():
+            return launch.driver != "trainer"
+    return False

@@ -28,7 +28,7 @@ _NAME = "loss_spike"
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossSpikeSettings) -> bool:
     """See the lines of the step source; every node of HF Trainer or an engine may print the same one."""
     launch = state.launch
-    lines, number, changed = launch.driver == "iteration", launch.number, False
+    lines, number, changed = launch.whole_lines, launch.number, False
     log, infinite = math.log, math.inf
     for step in steps:
         printed, norm = step.loss, step.grad_norm
