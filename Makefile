@@ -58,7 +58,7 @@ test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, wat
 soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-rules: dev  ## write deploy/prometheus/rules anew from deploy/source
+rules: dev  ## write the relay in deploy/prometheus/rules/runs.yml anew from deploy/source/incidents.yml
 	$(BIN)/python -m deploy.source
 
 golden: dev  ## write the golden files anew; review them as a diff

@@ -1,3 +1,3 @@
-"""Prometheus rules, and what is made of them, as code. `python -m deploy.source` writes the files; a test holds them
-equal to what is committed.
+"""What a site has of rules, dashboards and manifests, by its settings. The rules themselves are prometheus/rules/*.yml,
+the chart is helm/; only the relay in runs.yml is written from here (incidents.yml), and a test holds it equal.
 """

@@ -1,26 +1,26 @@
-"""For the Prometheus Operator and Grafana's sidecar: the same rules as a PrometheusRule, the dashboards as ConfigMaps, the
-daemons beside them, as one kustomize base. Written where they are asked for, and not committed.
+"""What a site copies; and for the Prometheus Operator and Grafana's sidecar the same rules as a PrometheusRule, the
+dashboards as ConfigMaps, the daemons beside them: one kustomize base, or a Helm chart.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from deploy.source.rule import Group
+from deploy.source.rules import files, groups
 from deploy.source.selection import Selection
 from deploy.source.settings import Settings
 
 _HEAD = "# Written by `python -m deploy.source`.\n"
 _ROOT = Path(__file__).parents[2]
-_BOARDS = _ROOT / "grafana" / "dashboards"
-KUBERNETES = _ROOT / "deploy" / "kubernetes"
-_NAMESPACE = "megatron-monitor"
-_LABELS = {"app.kubernetes.io/name": "megatron-monitor"}
+_KUBERNETES = _ROOT / "deploy" / "kubernetes"
+_HELM = _ROOT / "deploy" / "helm"
+_NAME = "megatron-monitor"
+_LABELS = {"app.kubernetes.io/name": _NAME}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -33,49 +33,62 @@ _Dumper.add_representer(
 )
 
 
-def manifests(groups: Sequence[Group], settings: Settings) -> dict[str, str]:
-    """File name -> text. What stands in deploy/kubernetes/ already is taken over as it is."""
-    made = {name: (KUBERNETES / name).read_text() for name in ("daemonset.yaml", "podmonitor.yaml")}
-    made["prometheusrule.yaml"] = dump(prometheus_rule(groups, settings))
+def site(settings: Settings) -> dict[str, str]:
+    """Path below a folder -> text: what a site copies, its dashboards with the rules."""
+    made = files(settings)
     for name, board in dashboards(settings).items():
-        made[f"dashboard-{name}.yaml"] = dump(config_map(name, board))
-    base = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": sorted(made)}
-    return made | {"kustomization.yaml": dump(base)}
+        made[f"grafana/dashboards/{name}.json"] = json.dumps(board, indent=2, sort_keys=True) + "\n"
+    return made
 
 
-def prometheus_rule(groups: Sequence[Group], settings: Settings) -> dict[str, Any]:
-    """All rules as one object of the Operator."""
-    return {
+def kubernetes(settings: Settings) -> dict[str, str]:
+    """File name -> text: a kustomize base, for `kubectl apply -k`, with deploy/kubernetes/ as it is."""
+    made = {name: (_KUBERNETES / name).read_text() for name in ("daemonset.yaml", "podmonitor.yaml")}
+    made["prometheusrule.yaml"] = _dump({
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": {"name": _NAMESPACE, "namespace": _NAMESPACE, "labels": {**_LABELS, "role": "alert-rules"}},
-        "spec": {"groups": [group.data(settings) for group in groups]},
-    }
+        "metadata": {"name": _NAME, "namespace": _NAME, "labels": {**_LABELS, "role": "alert-rules"}},
+        "spec": {"groups": groups(settings)},
+    })  # fmt: skip
+    for name, board in dashboards(settings).items():
+        made[f"dashboard-{name}.yaml"] = _dump({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": f"megatron-dashboard-{name}",
+                "namespace": _NAME,
+                "labels": {**_LABELS, "grafana_dashboard": "1"},  # what Grafana's sidecar looks for
+            },
+            "data": {f"megatron-{name}.json": _compact(board)},
+        })  # fmt: skip
+    base = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": sorted(made)}
+    return made | {"kustomization.yaml": _dump(base)}
+
+
+def helm(settings: Settings) -> dict[str, str]:
+    """Path -> text: the chart in deploy/helm/, for `helm install`. Rules and dashboards lie in it as files, which Helm
+    does not read as templates: their `{{ }}` are Prometheus's and Grafana's. Its values replace two marks in them.
+    """
+    made = {path.relative_to(_HELM).as_posix(): path.read_text() for path in _HELM.rglob("*.yaml")}
+    for usual, address in ((Settings().grafana, settings.grafana), (Settings().runbook, settings.runbook)):
+        made["values.yaml"] = made["values.yaml"].replace(json.dumps(usual), json.dumps(address))
+    marked = replace(settings, grafana="@GRAFANA@", runbook="@RUNBOOK@")
+    made["rules.json"] = json.dumps({"groups": groups(marked)})
+    return made | {f"dashboards/megatron-{name}.json": _compact(board) for name, board in dashboards(marked).items()}
 
 
 def dashboards(settings: Settings) -> dict[str, Any]:
     """Name -> the dashboard as it is shipped, with the site's series and its address of the runbook."""
     chosen, made = Selection.of(settings), {}
-    for path in sorted(_BOARDS.glob("*.json")):
+    for path in sorted((_ROOT / "grafana" / "dashboards").glob("*.json")):
         text = path.read_text().replace(Settings().runbook, settings.runbook)
         made[path.stem] = chosen.of_dashboard(json.loads(text))
     return made
 
 
-def config_map(name: str, board: dict[str, Any]) -> dict[str, Any]:
-    """A dashboard where Grafana's sidecar finds it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": f"megatron-dashboard-{name}",
-            "namespace": _NAMESPACE,
-            "labels": {**_LABELS, "grafana_dashboard": "1"},
-        },
-        "data": {f"megatron-{name}.json": json.dumps(board, sort_keys=True, separators=(",", ":"))},
-    }
+def _compact(board: dict[str, Any]) -> str:
+    return json.dumps(board, sort_keys=True, separators=(",", ":"))
 
 
-def dump(data: dict[str, Any], head: str = _HEAD) -> str:
-    """As YAML that people read."""
-    return head + yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+def _dump(data: dict[str, Any]) -> str:
+    return _HEAD + yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,8 +1,8 @@
 """Which series a site means: the matchers of its settings put into every query of rules, their texts, and dashboards.
 
-What is scraped is chosen by its labels. What the rules record has lost most of them (a run that moves to another daemon is
-the same run), so every rule of a chosen set adds the label `scope`, and reads what carries it: two sets of rules in one
-Prometheus neither read nor overwrite each other's series.
+What is scraped is chosen by its labels. What the rules record has lost most of them (a run that moves to another daemon
+is the same run), so every rule of a chosen set adds the label `scope`, and reads what carries it: two sets of rules in
+one Prometheus neither read nor overwrite each other's series.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ class Settings:
     runbook: str = "https://runbooks.example/megatron-monitor/runbook.md"
     """Address of runbook.md, or of a copy of it whose sections have the same anchors."""
     job: str = "(.+/)?megatron-monitor"
-    """Regular expression over the label `job` of the daemons' targets; of the Operator: NAMESPACE/megatron-monitor. Another
-    one chooses all that is read, and not the daemons' own targets alone."""
+    """Regular expression over the label `job` of the daemons' targets; of the Operator: NAMESPACE/megatron-monitor.
+    Another one chooses all that is read, and not the daemons' own targets alone."""
     selector: str = ""
     """Label matchers for every scraped series, such as `env="prod"`: where one Prometheus serves several teams."""
     goodput: float = 0.9

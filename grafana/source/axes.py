@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from grafana_foundation_sdk.builders import common, trend
 from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.builders import trend
 from grafana_foundation_sdk.models import common as shape
 from grafana_foundation_sdk.models import dashboard as model
 
 from grafana.source import queries as q
 from grafana.source.layout import DATASOURCE
-from grafana.source.panels import QUIET, Query, limits, override, palette, target
+from grafana.source.panels import Query, override, palette, plain, target, transformed
 
 X_AXES = ("iteration", "samples", "tokens", "GPU-hours")
 """What the variable offers; its value is the place."""
@@ -66,7 +66,7 @@ def by_scale(panel: Any) -> Any:
 def smoothed(metric: str, select: str, *labels: str) -> str:
     """The metric of each run, its mean over `$smoothing`; where the run has ended there is none."""
     series = f"{metric}{{{select}}}"
-    return f"max by ({', '.join(('cluster', 'run', *labels))}) (avg_over_time({series}[$smoothing]) and {series} or {series})"
+    return f"{q.by(*labels)} (avg_over_time({series}[$smoothing]) and {series} or {series})"
 
 
 def work(select: str) -> str:
@@ -100,22 +100,11 @@ def plot(title: str, text: str, query: Query, empty: str, *, x: str, y: str, lin
         ("partitionByValues", {"fields": ["run"], "keepFields": False, "naming": {"asLabels": True}}),
         ("joinByField", {"byField": "x", "mode": "outer"}),
     ]  # fmt: skip
-    for name, options in chain:
-        panel.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
-    panel.thresholds(limits(((None, QUIET),))).color_scheme(palette()).axis_label(y)
+    transformed(plain(panel), *chain).color_scheme(palette()).axis_label(y)
     panel.draw_style(shape.GraphDrawStyle.LINE if lines else shape.GraphDrawStyle.POINTS).line_width(2)
     panel.show_points(shape.VisibilityMode.NEVER if lines else shape.VisibilityMode.ALWAYS).point_size(10)
     panel.span_nulls(lines).display_name("${__field.labels.run}")
-    panel.override_by_name("x", override(custom__axisLabel=x, displayName=x))
-    panel.legend(
-        common.VizLegendOptions()
-        .show_legend(True)
-        .display_mode(shape.LegendDisplayMode.LIST)
-        .placement(shape.LegendPlacement.BOTTOM)
-        .calcs([])
-    )
-    panel.tooltip(common.VizTooltipOptions().mode(shape.TooltipDisplayMode.SINGLE).sort(shape.SortOrder.NONE))
-    return panel
+    return panel.override_by_name("x", override(custom__axisLabel=x, displayName=x))
 
 
 def learning_by_x(title: str, text: str, metric: str, select: str, *, y: str, before: str = "") -> Any:

@@ -39,16 +39,16 @@ def of_run(select: str) -> list[Line]:
             (14, coloured(chart("Parts of an iteration", "Seconds of the last iteration on the rank that the others wait "
                                 "for, by the log's timers. The part that grows is why it is slower; grey is in no timer: "
                                 "garbage collection, logging, the host.", "s", Query(parts, "{{category}}"), stacked=True,
-                                minimum=0, decimals=2, empty=EMPTY), **COLOURS)),
+                                empty=EMPTY).min(0).decimals(2), **COLOURS)),
             (10, coloured(chart("Spread between ranks", "The most less the least of each part over the ranks. Compute that "
                                 "spreads further than it did is a rank that is getting slow; the waiting of the others is "
-                                "the spread of communication.", "s", Query(spread, "{{category}}"), minimum=0, decimals=3,
-                                empty="The log prints no times over the ranks"), **COLOURS)),
+                                "the spread of communication.", "s", Query(spread, "{{category}}"),
+                                empty="The log prints no times over the ranks").min(0).decimals(3), **COLOURS)),
         ]),
         Line(9, [
             (24, bars("Timers, the longest over the ranks", "Each timer of the last iteration, up to 30. Timers hold one "
                       "another: forward-backward has the compute in it. Compare with a healthy hour.", "s",
-                      Query(f"sort_desc({longest})", "{{timer}}", instant=True), decimals=3, empty=EMPTY)),
+                      Query(f"sort_desc({longest})", "{{timer}}"), empty=EMPTY).decimals(3)),
         ]),
     ]  # fmt: skip
 
@@ -60,9 +60,9 @@ def of_runs(select: str) -> Line:
     return Line(10, [
         (12, bars("Parts of an iteration, median", "Seconds, each run's parts by the log's timers. What differs between a "
                   "fast and a slow run of one model is where to look. At most 40.", "s",
-                  Query(f"sort_desc(topk(40, {middle}))", "{{run}}: {{category}}", instant=True), decimals=3, empty=EMPTY)),
+                  Query(f"sort_desc(topk(40, {middle}))", "{{run}}: {{category}}"), empty=EMPTY).decimals(3)),
         (12, bars("Parts of an iteration, share", "The same as shares, also between models: more communication or data "
                   "than others have is a layout or a file system to improve. At most 40.", "percentunit",
-                  Query(f"sort_desc(topk(40, {share}))", "{{run}}: {{category}}", instant=True), decimals=1, maximum=1.0,
-                  empty=EMPTY)),
+                  Query(f"sort_desc(topk(40, {share}))", "{{run}}: {{category}}"),
+                  empty=EMPTY).decimals(1).max(1.0)),
     ])  # fmt: skip

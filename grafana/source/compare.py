@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard as build
-from grafana_foundation_sdk.models import dashboard as model
 
 from grafana.source import axes, breakdown
 from grafana.source import queries as q
@@ -18,20 +17,14 @@ from grafana.source.panels import (
     bars,
     chart,
     override,
+    transformed,
 )
-from grafana.source.tables import LINK, Column, limit_look, rows
+from grafana.source.tables import LINK, TOPOLOGY, Column, limit_look, rows
 
 RUN = q.MANY
 BASE = 'cluster=~"$cluster", run="$baseline"'
 NO_RUN = "Choose runs above"
 EFFICIENCY_STEPS = ((None, "orange"), (0.8, "dark-yellow"), (0.95, "green"))
-
-
-DIFFERING = {
-    "world_size": "GPUs", "tp": "TP", "pp": "PP", "dp": "DP", "mbs": "Micro batch", "layers": "Layers", "hidden": "Hidden",
-    "heads": "Heads", "seq_len": "Sequence", "dtype": "Type", "zero_stage": "ZeRO", "dialect": "Program",
-}  # fmt: skip
-"""Labels of `megatron_run_info` that are compared, and what people call them."""
 MODEL = "layers, hidden, heads, seq_len"
 """What two runs have in common whose TFLOP/s are a matter of scale alone."""
 
@@ -84,7 +77,7 @@ def _table() -> Any:
 
 
 def _topologies() -> Any:
-    labels = {label: title for label, title in DIFFERING.items() if label != "world_size"}
+    labels = {label: title for label, title in TOPOLOGY.items() if label != "world_size"}
     info = Query(f"max by (cluster, run, {', '.join(labels)}) (last_over_time(megatron_run_info{{{RUN}}}[$__range]))")
     short = {"mbs": "MBS", "seq_len": "Seq.", "dialect": "Program"}
     return rows(
@@ -114,7 +107,7 @@ def _alike(expression: str) -> str:
 def _differences() -> Any:
     """One row a setting that is not the same for all chosen runs, one column a run."""
     terms = []
-    for label, title in DIFFERING.items():
+    for label, title in TOPOLOGY.items():
         values = f'max by (cluster, run, {label}) (last_over_time(megatron_run_info{{{RUN}, {label}!=""}}[$__range]))'
         several = f"count(count by ({label}) ({values})) > 1"
         named = (
@@ -131,17 +124,15 @@ def _differences() -> Any:
         pages=False,
     )
     panel.override_by_regexp("/.+/", override(noValue="–", custom__wrapHeaderText=True))
-    panel.transformations([])
-    for name, options in (
+    return transformed(
+        panel.transformations([]),
         ("organize", {"excludeByName": {"Time": True, "Value": True}, "indexByName": {}, "renameByName": {}}),
         (
             "groupingToMatrix",
             {"columnField": "run", "rowField": "setting", "valueField": "value", "emptyValue": "null"},
         ),
         ("organize", {"excludeByName": {}, "indexByName": {}, "renameByName": {"setting\\run": "Setting"}}),
-    ):
-        panel.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
-    return panel
+    )
 
 
 def _lines() -> list[Line]:
@@ -155,21 +146,20 @@ def _lines() -> list[Line]:
             (10, axes.by_scale(chart("Loss over time", "Training loss of each chosen run (the 12 longest). For runs that "
                        "began together; otherwise use the chart on the left.", "none",
                        Query(q.largest(f"$loss ({axes.smoothed('megatron_lm_loss', RUN)})", "megatron_iteration", RUN),
-                             "{{run}} $scale"), decimals=2, empty=NO_RUN))),
+                             "{{run}} $scale"), empty=NO_RUN).decimals(2))),
         ]),
         Line(6, [
             (8, bars("Seconds per iteration, median", "Lower is faster, for the same model and batch size only. At "
-                     "most 20 runs.", "s", Query(f"sort(topk(20, {over('megatron_iteration_seconds')}))", "{{run}}",
-                                                 instant=True), decimals=2)),
+                     "most 20 runs.", "s", Query(f"sort(topk(20, {over('megatron_iteration_seconds')}))", "{{run}}")).decimals(2)),
             (8, bars("TFLOP/s per GPU, median", "Higher is better, also between models: the share of the GPU that is "
                      "used. At most 20 runs.", "none",
-                     Query(f"sort_desc(topk(20, {tflops}))", "{{run}}", instant=True), decimals=0)),
+                     Query(f"sort_desc(topk(20, {tflops}))", "{{run}}")).decimals(0)),
             (8, bars("Scaling efficiency", "TFLOP/s per GPU over the baseline run's, of runs of the same "
                      "model and sequence length alone. 100 % is perfect scaling; below 80 % the added GPUs wait for one "
                      "another: less pipeline, more data parallel, a larger batch.", "percentunit",
                      Query(f"sort_desc(topk(20, {_alike(tflops)} / on () group_left () max({over('megatron_tflops_per_gpu', BASE)})))",
-                           "{{run}}", instant=True), steps=EFFICIENCY_STEPS, decimals=1, maximum=1.2,
-                     empty="Choose a baseline whose TFLOP/s are known")),
+                           "{{run}}"), steps=EFFICIENCY_STEPS,
+                     empty="Choose a baseline whose TFLOP/s are known").decimals(1).max(1.2)),
         ]),
         Line(9, [
             (8, axes.plot("Scaling: TFLOP/s per GPU by GPUs", "One point a run of the baseline's model. A line that falls to the right is the price "
@@ -179,12 +169,12 @@ def _lines() -> list[Line]:
             (8, chart("Tokens per second and GPU", "While the runs are alive. Compare levels between runs of one model; a step down is a slowdown or another batch size.", "short",
                       Query(q.while_alive(q.largest(
                           f"{q.value('megatron_tokens_per_second', RUN)} / {q.value('megatron_world_size', RUN)}",
-                          "megatron_tokens_per_second", RUN), RUN), "{{run}}"), minimum=0)),
+                          "megatron_tokens_per_second", RUN), RUN), "{{run}}")).min(0)),
             (8, chart("Time over normal", "Each run against its own learned normal, medians, at most 1.5. One run above the dashed lines is "
                       "its own trouble; all of them at once is the network or the file system.", "none",
                       Query(q.while_alive(q.largest(f"clamp_max(max by (cluster, run) (quantile_over_time(0.5, megatron_slowdown_ratio{{{RUN}}}[$__rate_interval])), 1.5)",
                                                     "megatron_slowdown_ratio", RUN), RUN), "{{run}}"),
-                      steps=SLOW_STEPS, decimals=2, soft=(0.97, 1.12))),
+                      steps=SLOW_STEPS).decimals(2).axis_soft_min(0.97).axis_soft_max(1.12)),
         ]),
     ]  # fmt: skip
 

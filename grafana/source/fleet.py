@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from grafana_foundation_sdk.builders import dashboard as build
 
 from grafana.source import queries as q
@@ -17,7 +15,7 @@ from grafana.source.panels import (
     Query,
     bars,
     chart,
-    number,
+    figure,
     run_link,
     state_colours,
     state_mapping,
@@ -35,44 +33,40 @@ def _count(states: str) -> str:
     return f"count({q.in_state(RUN, states)}) or vector(0)"
 
 
-def _figure(title: str, text: str, unit: str, expression: str, **options: Any) -> Any:
-    return number(title, text, unit, Query(expression, instant=True), **options)
-
-
 def _now() -> list[Line]:
     ratio, gpus = q.value("megatron_effective_training_time_ratio", RUN), q.value("megatron_world_size", RUN)
     return [
         Line(3, [
-            (6, _figure("Running", "Runs that start, train, evaluate or save. Fewer than you launched is bad: see the "
-                        "table below for the others.", "none", _count(q.ALIVE), steps=((None, "green"),))),
-            (6, _figure("Hung", "Runs without progress for longer than their own budget of silence. Any is bad: GPUs are "
-                        "paid for and idle. Open the run, read its last lines, dump stacks, then restart it.", "none",
-                        _count("hung"), steps=((None, "green"), (1.0, "orange")), background=True)),
-            (6, _figure("Crashed", "Runs whose last attempt ended in a failure and that no launch has followed. Any is "
-                        "bad: see its cause in the tables, fix it, launch again.", "none", _count("crashed"), steps=CALM,
-                        background=True)),
-            (6, _figure("Not seen", "Runs whose log no daemon can read or that were silent when first seen (lost), and runs "
-                        "that no daemon shows any more (unwatched). Above 0 you are blind there: open the "
-                        "dashboard monitor.", "none",
-                        f"({_count('lost')}) + (count({q.unwatched(RUN)}) or vector(0))",
-                        steps=((None, "green"), (1.0, "dark-yellow")), background=True)),
+            (6, figure("Running", "Runs that start, train, evaluate or save. Fewer than you launched is bad: see the "
+                       "table below for the others.", "none", _count(q.ALIVE), steps=((None, "green"),))),
+            (6, figure("Hung", "Runs without progress for longer than their own budget of silence. Any is bad: GPUs are "
+                       "paid for and idle. Open the run, read its last lines, dump stacks, then restart it.", "none",
+                       _count("hung"), steps=((None, "green"), (1.0, "orange")), background=True)),
+            (6, figure("Crashed", "Runs whose last attempt ended in a failure and that no launch has followed. Any is "
+                       "bad: see its cause in the tables, fix it, launch again.", "none", _count("crashed"), steps=CALM,
+                       background=True)),
+            (6, figure("Not seen", "Runs whose log no daemon can read or that were silent when first seen (lost), and runs "
+                       "that no daemon shows any more (unwatched). Above 0 you are blind there: open the "
+                       "dashboard monitor.", "none",
+                       f"({_count('lost')}) + (count({q.unwatched(RUN)}) or vector(0))",
+                       steps=((None, "green"), (1.0, "dark-yellow")), background=True)),
         ]),
         Line(3, [
-            (6, _figure("Critical", "Incidents of severity critical that fire now. Above 0 somebody should be "
-                        "working on it: the table below shows what, where and what to do.", "none",
-                        f'count(max by (cluster, run, incident) (megatron_incident{{{RUN}, severity="critical"}}) == 1) or vector(0)',
-                        steps=CALM, background=True)),
-            (6, _figure("Idle GPUs", "GPUs of runs that are hung, crashed or lost now, from the world size in their "
-                        "logs. They cost and do nothing: start with the largest.", "none",
-                        f"sum({gpus} and on (cluster, run) {q.in_state(RUN, 'hung|crashed|lost')}) or vector(0)", steps=CALM)),
-            (6, _figure("Tokens/s", "Tokens per second of all runs that are alive. A step down is a run that "
-                        "stopped or slowed: see Throughput below.", "short",
-                        f"sum({q.while_alive(q.value('megatron_tokens_per_second', RUN), RUN)})", decimals=1)),
-            (6, _figure("Effective time", "Productive time over wall time since each run's first line, weighted "
-                        "by GPUs where logs print them. Below 95 % restarts, hangs and evaluation take too much time: see "
-                        "Lost time.", "percentunit",
-                        f"sum({ratio} * on (cluster, run) {gpus}) / sum({gpus} and on (cluster, run) {ratio})",
-                        steps=EFFECTIVE_STEPS, decimals=1)),
+            (6, figure("Critical", "Incidents of severity critical that fire now. Above 0 somebody should be "
+                       "working on it: the table below shows what, where and what to do.", "none",
+                       f'count(max by (cluster, run, incident) (megatron_incident{{{RUN}, severity="critical"}}) == 1) or vector(0)',
+                       steps=CALM, background=True)),
+            (6, figure("Idle GPUs", "GPUs of runs that are hung, crashed or lost now, from the world size in their "
+                       "logs. They cost and do nothing: start with the largest.", "none",
+                       f"sum({gpus} and on (cluster, run) {q.in_state(RUN, 'hung|crashed|lost')}) or vector(0)", steps=CALM)),
+            (6, figure("Tokens/s", "Tokens per second of all runs that are alive. A step down is a run that "
+                       "stopped or slowed: see Throughput below.", "short",
+                       f"sum({q.while_alive(q.value('megatron_tokens_per_second', RUN), RUN)})").decimals(1)),
+            (6, figure("Effective time", "Productive time over wall time since each run's first line, weighted "
+                       "by GPUs where logs print them. Below 95 % restarts, hangs and evaluation take too much time: see "
+                       "Lost time.", "percentunit",
+                       f"sum({ratio} * on (cluster, run) {gpus}) / sum({gpus} and on (cluster, run) {ratio})",
+                       steps=EFFECTIVE_STEPS).decimals(1)),
         ]),
         Line(9, [(24, troubles.what(RUN, several=True))]),
         Line(9, [(24, troubles.advised(RUN, several=True))]),
@@ -148,13 +142,13 @@ def _throughput() -> list[Line]:
             (12, chart("Tokens per second, the 12 largest runs", "Stacked tokens per second of runs that are alive. A "
                        "layer that ends is a run that stopped; a sagging one is slow.", "short",
                        Query(q.largest(tokens, "megatron_tokens_per_second", RUN), "{{run}}"), stacked=True,
-                       minimum=0, empty="No run has tokens per second").data_links(_links())),
+                       empty="No run has tokens per second").min(0).data_links(_links())),
             (12, chart("Time per iteration over normal, the 12 worst runs", "Time per iteration over what the run "
                        "learned as normal, over that of before a slowdown while one stands; the median of each interval, at most 1.5. 1 is normal; above the dashed lines (2 %, 10 %) a node, a link or the "
                        "file system got slower: open the run, look at Speed.", "none",
-                       Query(q.largest(slow, "megatron_slowdown_ratio", RUN), "{{run}}"), steps=SLOW_STEPS, soft=(0.97, 1.12),
-                       empty="No run has learned its normal yet (three iterations)",
-                       decimals=2).data_links(_links())),
+                       Query(q.largest(slow, "megatron_slowdown_ratio", RUN), "{{run}}"), steps=SLOW_STEPS,
+                       empty="No run has learned its normal yet (three iterations)")
+             .axis_soft_min(0.97).axis_soft_max(1.12).decimals(2).data_links(_links())),
         ]),
     ]  # fmt: skip
 
@@ -165,30 +159,29 @@ def _lost() -> list[Line]:
             (8, bars("GPU-hours lost, by cause", "Training time that had to be computed again in the shown "
                      "range, times the run's GPUs. The longest bar is the cause to remove first.", "none",
                      Query(f"sort_desc(sum by (cause) ({q.grown('megatron_lost_seconds_total', RUN, 'cause')} * on (cluster, run) "
-                           f"group_left () {q.value('megatron_world_size', RUN)}) / 3600 > 0)", "{{cause}}", instant=True),
+                           f"group_left () {q.value('megatron_world_size', RUN)}) / 3600 > 0)", "{{cause}}"),
                      steps=((None, "orange"),), empty="Nothing was lost to restarts in this range")),
             (8, bars("Failures, by cause", "Attempts that ended in a failure in the shown range. Hardware causes (ecc, "
                      "nccl, node_failure) that repeat on a run call for another node.", "none",
                      Query(f"sort_desc(sum by (failure) ({q.grown('megatron_failures_total', RUN, 'failure')}) > 0)",
-                           "{{failure}}", instant=True),
-                     steps=((None, "red"),), empty="No attempt failed in this range", decimals=0)),
+                           "{{failure}}"),
+                     steps=((None, "red"),), empty="No attempt failed in this range").decimals(0)),
             (8, bars("Restarts, the 12 worst runs", "Launches after the first in the shown range. Many in a row are a "
                      "crash loop: stop it and read the cause.", "none",
-                     Query(f"sort_desc(topk(12, {q.increase('megatron_restarts_total', RUN)} > 0))", "{{run}}", instant=True),
-                     steps=((None, "dark-yellow"), (3.0, "orange")), empty="No run was restarted in this range",
-                     decimals=0)),
+                     Query(f"sort_desc(topk(12, {q.increase('megatron_restarts_total', RUN)} > 0))", "{{run}}"),
+                     steps=((None, "dark-yellow"), (3.0, "orange")), empty="No run was restarted in this range").decimals(0)),
         ]),
         Line(7, [
             (12, state_colours(chart("Runs by state", "How many runs are in which state. Watch for orange, red and yellow layers that "
                        "stay.", "none",
                        Query(f"sum by (state) ({q.value('megatron_run_state', RUN, 'state')}) > 0", "{{state}}"),
                        steps_line=True,
-                       stacked=True, minimum=0, empty="No run is monitored", decimals=0))),
+                       stacked=True, empty="No run is monitored").min(0).decimals(0))),
             (12, bars("Incidents, by kind", "Incidents that have fired in the shown range, over all runs. A kind that "
                       "leads here is the fleet's habit: treat the cause once.", "none",
                       Query(f"sort_desc(sum by (incident) ({q.grown('megatron_incidents_total', RUN, 'incident')}) > 0)",
-                            "{{incident}}", instant=True),
-                      steps=((None, "dark-yellow"),), empty="No incident has fired in this range", decimals=0)),
+                            "{{incident}}"),
+                      steps=((None, "dark-yellow"),), empty="No incident has fired in this range").decimals(0)),
         ]),
     ]  # fmt: skip
 

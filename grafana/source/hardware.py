@@ -80,7 +80,7 @@ def of_run(select: str) -> Section:
     median = {"custom__lineWidth": 3, "color": {"mode": "fixed", "fixedColor": "#8e8e8e"}}
 
     def outliers(title: str, text: str, unit: str, decimals: int, expression: str) -> Any:
-        panel = chart(title, text, unit, Query(expression, "{{node}}"), empty=EMPTY, decimals=decimals)
+        panel = chart(title, text, unit, Query(expression, "{{node}}"), empty=EMPTY).decimals(decimals)
         return panel.override_by_name("median of all", override(**median))
 
     return Section("Hardware by node (where DCGM's or AMD's exporter is scraped)", [
@@ -119,11 +119,11 @@ def of_run(select: str) -> Section:
                          0, _outliers("topk", "max_over_time", "max", _TEMPERATURE, "1", select))),
             (8, bars("XID of each node", "The driver's last error of each node. 63, 64, 79, 94 and 95 mean a GPU to be drained; "
                      "13, 31, 43 and 45 are mostly the program's own.", "none",
-                     Query(f"sort_desc({_by_node('max', _XID, select)} > 0)", "{{node}}", instant=True),
-                     steps=((None, "red"),), decimals=0, empty="No XID, or no DCGM exporter")),
+                     Query(f"sort_desc({_by_node('max', _XID, select)} > 0)", "{{node}}"),
+                     steps=((None, "red"),), empty="No XID, or no DCGM exporter").decimals(0)),
             (8, bars("Link errors, the worst nodes", "Errors of NVLink or xGMI in the shown range, the twelve worst nodes. They are "
                      "repeated by the hardware and cost speed; a node that stands out has a bad link or bridge.", "none",
-                     Query(f"sort_desc(topk(12, {_grown(_LINK, select)} > 0))", "{{node}}", instant=True),
-                     steps=((None, "orange"),), decimals=0, empty="None, or not exported")),
+                     Query(f"sort_desc(topk(12, {_grown(_LINK, select)} > 0))", "{{node}}"),
+                     steps=((None, "orange"),), empty="None, or not exported").decimals(0)),
         ]),
     ], collapsed=True)  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard as build
@@ -41,39 +42,20 @@ class Section:
     collapsed: bool = False
 
 
-@dataclass
-class _Grid:
-    y: int = 0
-    next_id: int = 1
-    rows: list[Any] = field(default_factory=list)
-
-    def take_id(self) -> int:
-        self.next_id += 1
-        return self.next_id - 1
-
-
 def place(dashboard: build.Dashboard, sections: list[Section]) -> build.Dashboard:
     """Put the sections below one another."""
-    grid = _Grid()
+    ids, y = count(1), 0
     for section in sections:
-        row = build.Row(section.title).id(grid.take_id()).collapsed(section.collapsed)
-        row.grid_pos(model.GridPos(h=1, w=24, x=0, y=grid.y))
-        grid.y += 1
-        placed = []
+        row = build.Row(section.title).id(next(ids)).collapsed(section.collapsed)
+        dashboard.with_row(row.grid_pos(model.GridPos(h=1, w=24, x=0, y=y)))
+        y += 1
+        holder = row if section.collapsed else dashboard
         for line in section.lines:
             x = 0
             for width, panel in line.panels:
-                panel.id(grid.take_id()).grid_pos(model.GridPos(h=line.height, w=width, x=x, y=grid.y))
-                placed.append(panel)
+                holder.with_panel(panel.id(next(ids)).grid_pos(model.GridPos(h=line.height, w=width, x=x, y=y)))
                 x += width
-            grid.y += line.height
-        if section.collapsed:
-            for panel in placed:
-                row.with_panel(panel)
-        dashboard.with_row(row)
-        if not section.collapsed:
-            for panel in placed:
-                dashboard.with_panel(panel)
+            y += line.height
     return dashboard
 
 

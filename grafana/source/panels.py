@@ -21,6 +21,9 @@ UNKNOWN = "unknown"
 """The text of a figure without a value; longer words do not fit."""
 GREY = "#8e8e8e"
 QUIET = "text"
+LOGARITHMIC = common.ScaleDistributionConfig().type(shape.ScaleDistribution.LOG).log(10)
+ENDING = shape.LineInterpolation.STEP_BEFORE
+"""A value stands for the interval that ends at its time."""
 
 Steps = Sequence[tuple[float | None, str]]
 """Threshold steps: from which value, which colour; the first begins at None."""
@@ -170,34 +173,47 @@ def _common(panel: Any, title: str, description: str, unit: str, queries: Sequen
     return panel
 
 
-def number(
+def _legend(mode: str = "list", values: Sequence[str] = ()) -> common.VizLegendOptions:
+    """Below the panel, with these figures of each series; `hidden`: none."""
+    made = common.VizLegendOptions().show_legend(mode != "hidden").display_mode(shape.LegendDisplayMode(mode))
+    return made.placement(shape.LegendPlacement.BOTTOM).calcs(list(values))
+
+
+def plain(panel: Any) -> Any:
+    """A legend without figures, a tooltip of the one series that is pointed at, no threshold."""
+    tooltip = common.VizTooltipOptions().mode(shape.TooltipDisplayMode.SINGLE).sort(shape.SortOrder.NONE)
+    return panel.legend(_legend()).tooltip(tooltip).thresholds(limits(((None, QUIET),)))
+
+
+def transformed(panel: Any, *steps: tuple[str, dict[str, Any]]) -> Any:
+    """What Grafana does with the answers before it shows them: name and options of each step."""
+    for name, options in steps:
+        panel.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
+    return panel
+
+
+def figure(
     title: str,
     description: str,
     unit: str,
-    *queries: Query,
+    expression: str,
+    *,
     steps: Steps = ((None, QUIET),),
-    mappings: list[model.ValueMapping] | None = None,
+    mappings: Sequence[model.ValueMapping] = (),
     empty: str = UNKNOWN,
-    decimals: int | None = None,
-    text: str = "value",
     background: bool = False,
-    calculation: str = "lastNotNull",
     size: int = 28,
 ) -> Any:
     """A figure. Colour only where a threshold or a mapping means something."""
-    panel = _common(stat.Panel(), title, description, unit, queries, empty)
+    panel = _common(stat.Panel(), title, description, unit, [Query(expression, instant=True)], empty)
     panel.thresholds(limits(steps)).color_scheme(by_limits())
     panel.graph_mode(shape.BigValueGraphMode.NONE).justify_mode(shape.BigValueJustifyMode.CENTER)
     panel.color_mode(shape.BigValueColorMode.BACKGROUND_SOLID if background else shape.BigValueColorMode.VALUE)
-    panel.text_mode(shape.BigValueTextMode(text)).text(common.VizTextDisplayOptions().value_size(size))
-    panel.reduce_options(common.ReduceDataOptions().calcs([calculation]).values(False))
+    panel.text_mode(shape.BigValueTextMode.VALUE).text(common.VizTextDisplayOptions().value_size(size))
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     # Without a value the colour of the lowest threshold would state something unknown.
-    panel.mappings([*(mappings or ()), *nothing(empty)])
-    if decimals is not None:
-        panel.decimals(decimals)
-    if unit == "percentunit":
-        panel.min(0).max(1)
-    return panel
+    panel.mappings([*mappings, *nothing(empty)])
+    return panel.min(0).max(1) if unit == "percentunit" else panel
 
 
 def chart(
@@ -205,60 +221,33 @@ def chart(
     description: str,
     unit: str,
     *queries: Query,
-    colour: str | None = None,
-    steps: Steps | None = None,
+    colour: str = "",
+    alone: str = "",
+    steps: Steps = (),
     stacked: bool = False,
-    percent: bool = False,
     steps_line: bool = False,
-    fill: int = 0,
-    empty: str = NOT_PRINTED,
-    interval: str = "",
-    legend: str = "list",
-    values: Sequence[str] = (),
-    log: bool = False,
-    minimum: float | None = None,
     bars: bool = False,
-    decimals: int | None = None,
-    soft: tuple[float, float] | None = None,
-    before: bool = False,
+    values: Sequence[str] = (),
+    empty: str = NOT_PRINTED,
 ) -> Any:
-    """Lines over time. `percent` is the axis 0 to 100 %; `steps` draws threshold lines; gaps stay gaps; `soft` is what
-    the axis shows at least; `before`: a value stands for the interval that ends at its time.
+    """Lines over time; gaps stay gaps. `alone`: the colour of a single series, which needs no legend; `steps` draws
+    threshold lines; `values` are figures of each series in the legend.
     """
     panel = _common(timeseries.Panel(), title, description, unit, queries, empty)
-    panel.line_width(1 if stacked else 2).fill_opacity(70 if stacked or bars else fill)
+    panel.line_width(1 if stacked else 2).fill_opacity(70 if stacked or bars else 0)
     panel.show_points(shape.VisibilityMode.NEVER).span_nulls(False)
-    panel.color_scheme(fixed(colour) if colour else palette())
+    panel.color_scheme(fixed(colour or alone) if colour or alone else palette())
     panel.tooltip(common.VizTooltipOptions().mode(shape.TooltipDisplayMode.MULTI).sort(shape.SortOrder.DESCENDING))
-    panel.legend(
-        common.VizLegendOptions()
-        .show_legend(legend != "hidden")
-        .display_mode(shape.LegendDisplayMode(legend))
-        .placement(shape.LegendPlacement.BOTTOM)
-        .calcs(list(values))
-    )
-    panel.thresholds(limits(steps or ((None, QUIET),)))
+    panel.legend(_legend("hidden" if alone else "list", values)).thresholds(limits(steps or ((None, QUIET),)))
     if steps:
         style = shape.GraphThresholdsStyleMode.DASHED
         panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(style))
     if stacked:
         panel.stacking(common.StackingConfig().mode(shape.StackingMode.NORMAL).group("A"))
     if steps_line:
-        panel.line_interpolation(shape.LineInterpolation.STEP_BEFORE if before else shape.LineInterpolation.STEP_AFTER)
-    if soft:
-        panel.axis_soft_min(soft[0]).axis_soft_max(soft[1])
+        panel.line_interpolation(shape.LineInterpolation.STEP_AFTER)
     if bars:
         panel.draw_style(shape.GraphDrawStyle.BARS)
-    if log:
-        panel.scale_distribution(common.ScaleDistributionConfig().type(shape.ScaleDistribution.LOG).log(10))
-    if percent:
-        panel.min(0).max(1)
-    if minimum is not None:
-        panel.min(minimum)
-    if interval:
-        panel.interval(interval)
-    if decimals is not None:
-        panel.decimals(decimals)
     return panel
 
 
@@ -269,11 +258,10 @@ def bars(
     *queries: Query,
     steps: Steps = ((None, "blue"),),
     empty: str = NOT_PRINTED,
-    maximum: float | None = None,
-    decimals: int | None = None,
 ) -> Any:
-    """Horizontal bars, one a series, value and name in text beside them."""
-    panel = _common(bargauge.Panel(), title, description, unit, queries, empty)
+    """Horizontal bars, one a series, value and name in text beside them; the values at the end of the shown range."""
+    at_end = [query._replace(instant=True) for query in queries]
+    panel = _common(bargauge.Panel(), title, description, unit, at_end, empty)
     # Where there is nothing, or 0, a bar still draws its end: it must not have the colour of trouble.
     panel.thresholds(limits(((None, "transparent"), (_SOME, steps[0][1]), *steps[1:]))).color_scheme(by_limits())
     panel.orientation(shape.VizOrientation.HORIZONTAL).display_mode(shape.BarGaugeDisplayMode.BASIC)
@@ -281,52 +269,25 @@ def bars(
     panel.name_placement(shape.BarGaugeNamePlacement.LEFT)
     panel.sizing(shape.BarGaugeSizing.MANUAL).min_viz_height(12).max_viz_height(26).min_viz_width(40)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
-    panel.text(common.VizTextDisplayOptions().value_size(15)).display_name("${__series.name}")
-    if maximum is not None:
-        panel.max(maximum)
-    if decimals is not None:
-        panel.decimals(decimals)
-    return panel
+    return panel.text(common.VizTextDisplayOptions().value_size(15)).display_name("${__series.name}")
 
 
-def timeline(
-    title: str, description: str, *queries: Query, mappings: list[model.ValueMapping], empty: str, per_page: int = 12
-) -> Any:
-    """A band a series, coloured by its value's mapping, with the text in it; pages of `per_page` bands."""
-    panel = _common(statetimeline.Panel(), title, description, "none", queries, empty)
-    panel.mappings(mappings).merge_values(True).show_value(shape.VisibilityMode.AUTO).per_page(per_page)
+def timeline(title: str, description: str, *queries: Query, mappings: list[model.ValueMapping], empty: str) -> Any:
+    """A band a series, coloured by its value's mapping, with the text in it; pages of twelve bands."""
+    panel = plain(_common(statetimeline.Panel(), title, description, "none", queries, empty))
+    panel.mappings(mappings).merge_values(True).show_value(shape.VisibilityMode.AUTO).per_page(12)
     panel.row_height(0.85).line_width(0).fill_opacity(85).span_nulls(False)
     # A colour by thresholds would replace the mapping's text by the threshold's range.
-    panel.align_value(shape.TimelineValueAlignment.LEFT).color_scheme(fixed("transparent")).thresholds(
-        limits(((None, QUIET),))
-    )
-    panel.legend(
-        common.VizLegendOptions()
-        .show_legend(True)
-        .display_mode(shape.LegendDisplayMode.LIST)
-        .placement(shape.LegendPlacement.BOTTOM)
-    )
-    panel.tooltip(common.VizTooltipOptions().mode(shape.TooltipDisplayMode.SINGLE).sort(shape.SortOrder.NONE))
-    return panel
+    return panel.align_value(shape.TimelineValueAlignment.LEFT).color_scheme(fixed("transparent"))
 
 
-def buckets(title: str, description: str, unit: str, query: Query, interval: str = "", empty: str = NOT_PRINTED) -> Any:
-    """A heatmap of a Prometheus histogram, with the scale of its colours below it."""
+def buckets(title: str, description: str, unit: str, series: str, *, empty: str) -> Any:
+    """A heatmap of a Prometheus histogram, five minutes a column, with the scale of its colours below it."""
+    query = Query(f"sum by (le) (increase({series}[$__rate_interval]))", "{{le}}", format="heatmap")
     panel = _common(heatmap.Panel(), title, description, unit, [query], empty)
-    panel.calculate(False).cell_gap(1)
-    panel.y_axis(heatmap_shape_axis(unit))
-    panel.color(heatmap_color().mode(heatmap_shape.HeatmapColorMode.SCHEME).scheme("Oranges").steps(32).exponent(0.5))
-    panel.tooltip(heatmap_tooltip().mode(shape.TooltipDisplayMode.SINGLE).y_histogram(True).show_color_scale(True))
-    panel.show_legend()
-    if interval:
-        panel.interval(interval)
-    return panel
-
-
-def heatmap_shape_axis(unit: str) -> Any:
-    """The axis of buckets."""
-    return heatmap.YAxisConfig().unit(unit).axis_placement(shape.AxisPlacement.LEFT)
-
-
-heatmap_color = heatmap.HeatmapColorOptions
-heatmap_tooltip = heatmap.HeatmapTooltip
+    panel.calculate(False).cell_gap(1).interval("5m").show_legend()
+    panel.y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(shape.AxisPlacement.LEFT))
+    colours = heatmap.HeatmapColorOptions().mode(heatmap_shape.HeatmapColorMode.SCHEME).scheme("Oranges")
+    panel.color(colours.steps(32).exponent(0.5))
+    tooltip = heatmap.HeatmapTooltip().mode(shape.TooltipDisplayMode.SINGLE).y_histogram(True).show_color_scale(True)
+    return panel.tooltip(tooltip)

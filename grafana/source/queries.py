@@ -41,11 +41,19 @@ ALIVE = "starting|training|evaluating|saving"
 SEVERITIES = {"info": (1, "blue"), "warning": (2, "dark-yellow"), "critical": (3, "red")}
 
 
+def by(*labels: str) -> str:
+    """The greatest over daemons: one series a run, and a value of `labels`."""
+    return f"max by ({', '.join(('cluster', 'run', *labels))})"
+
+
+def _series(metric: str, select: str, where: dict[str, str]) -> str:
+    matchers = "".join(f', {name}=~"{pattern}"' for name, pattern in where.items())
+    return f"{metric}{{{select}{matchers}}}"
+
+
 def value(metric: str, select: str, *labels: str, **where: str) -> str:
     """The metric of each run, one series a run (and a value of `labels`); `where` are label matchers (regex)."""
-    matchers = "".join(f', {name}=~"{pattern}"' for name, pattern in where.items())
-    by = ", ".join(("cluster", "run", *labels))
-    return f"max by ({by}) ({metric}{{{select}{matchers}}})"
+    return f"{by(*labels)} ({_series(metric, select, where)})"
 
 
 def in_state(select: str, states: str) -> str:
@@ -81,16 +89,14 @@ def open_incidents(select: str, *labels: str) -> str:
     terms = " or ".join(
         f'{code} * megatron_incident{{{select}, severity="{name}"}}' for name, (code, _) in SEVERITIES.items()
     )
-    by = ", ".join(("cluster", "run", *labels))
-    return f"max by ({by}) ({terms}) > 0"
+    return f"{by(*labels)} ({terms}) > 0"
 
 
 def last_known(metric: str, select: str, *labels: str) -> str:
     """The metric of each run, or its last value of a day where no daemon reports it: for boards of one run, or of
     metrics with one series a run.
     """
-    by = ", ".join(("cluster", "run", *labels))
-    return f"{value(metric, select, *labels)} or max by ({by}) (last_over_time({metric}{{{select}}}[1d]))"
+    return f"{value(metric, select, *labels)} or {by(*labels)} (last_over_time({metric}{{{select}}}[1d]))"
 
 
 def unwatched(select: str, at: str = "") -> str:
@@ -110,15 +116,10 @@ def remembered(metric: str, select: str, *labels: str, **where: str) -> str:
     """What of each open incident a daemon exports, and while none shows the run what was exported last of those that the
     rules hold: nothing is resolved because nobody looks.
     """
-    matchers = "".join(f', {name}=~"{pattern}"' for name, pattern in where.items())
-    series = f"{metric}{{{select}{matchers}}}"
-    held = f"max by (cluster, run, incident) (run:megatron_incident:held{{{select}}}) == 1"
-    seen = f"max by (cluster, run) (megatron_run_info{{{select}}})"
-    by = f"max by ({', '.join(('cluster', 'run', 'incident', *labels))})"
-    last = (
-        f"{by} (last_over_time({series}[1d])) and on (cluster, run, incident) ({held}) unless on (cluster, run) {seen}"
-    )
-    return f"({by} ({series}) or {last})"
+    series, each = _series(metric, select, where), by("incident", *labels)
+    held = f"{by('incident')} (run:megatron_incident:held{{{select}}}) == 1"
+    known = f"{each} (last_over_time({series}[1d])) and on (cluster, run, incident) ({held})"
+    return f"({each} ({series}) or {known} unless on (cluster, run) {value('megatron_run_info', select)})"
 
 
 def deadline(select: str) -> str:
@@ -152,22 +153,19 @@ def largest(expression: str, metric: str, select: str, count: int = 12) -> str:
 
 def rate(metric: str, select: str, *labels: str, **where: str) -> str:
     """Per second, summed over daemons where they count themselves and the greatest where they count a run."""
-    matchers = "".join(f', {name}=~"{pattern}"' for name, pattern in where.items())
-    by = f" by ({', '.join(labels)})" if labels else ""
-    return f"sum{by} (rate({metric}{{{select}{matchers}}}[$__rate_interval]))"
+    each = f" by ({', '.join(labels)})" if labels else ""
+    return f"sum{each} (rate({_series(metric, select, where)}[$__rate_interval]))"
 
 
 def increase(metric: str, select: str, *labels: str, over: str = "$__range") -> str:
     """How much a run's counter grew in the window."""
-    by = ", ".join(("cluster", "run", *labels))
-    return f"max by ({by}) (increase({metric}{{{select}}}[{over}]))"
+    return f"{by(*labels)} (increase({metric}{{{select}}}[{over}]))"
 
 
 def grown(metric: str, select: str, *labels: str, over: str = "$__range") -> str:
     """How much a labelled counter grew in the window, a series born within it included: `increase` misses the first
     event of a cause, as the series begins at 1.
     """
-    by = ", ".join(("cluster", "run", *labels))
-    now = f"max by ({by}) ({metric}{{{select}}})"
-    before = f"max by ({by}) ({metric}{{{select}}} offset {over})"
+    now = value(metric, select, *labels)
+    before = f"{by(*labels)} ({metric}{{{select}}} offset {over})"
     return f"clamp_min({now} - ({before} or 0 * {now}), 0)"

@@ -11,6 +11,8 @@ from grafana.source import queries as q
 from grafana.source.layout import Line, Section, annotation, cluster, new, place, runbook, variable
 from grafana.source.panels import (
     EFFECTIVE_STEPS,
+    ENDING,
+    LOGARITHMIC,
     MFU_STEPS,
     RISK_STEPS,
     SLOW_STEPS,
@@ -20,7 +22,7 @@ from grafana.source.panels import (
     buckets,
     chart,
     coloured,
-    number,
+    figure,
     severity_mapping,
     state_colours,
     state_mapping,
@@ -37,10 +39,6 @@ def of(metric: str, *labels: str) -> str:
     return q.value(metric, RUN, *labels)
 
 
-def _figure(title: str, text: str, unit: str, expression: str, **options: Any) -> Any:
-    return number(title, text, unit, Query(expression, instant=True), **options)
-
-
 def _headline() -> list[Line]:
     progress = q.last_known("megatron_last_progress_timestamp_seconds", RUN)
     deadline = q.deadline(RUN)
@@ -49,42 +47,42 @@ def _headline() -> list[Line]:
     state = f"{q.state_or_unwatched(RUN)} or on (cluster, run) {q.code_of(last_state)}"
     return [
         Line(3, [
-            (4, _figure("State", "What the run does now. Orange (hung), red (crashed), yellow (lost) and pink (no daemon shows "
-                        "it) are bad: see below what is wrong. Of a run that is shown no more the last one.", "none", state,
-                        mappings=state_mapping(unwatched=True), background=True, empty="no run")),
-            (4, _figure("Progress at", "When the last line that proves progress was written. Everything since is silence; "
-                        "it stands still when no daemon looks.", "dateTimeAsIsoNoDateIfToday", f"1000 * ({progress})", size=18)),
-            (4, _figure("Silence", "Time since the last progress over the budget of silence that the run's phase has. "
-                        "50 % is late, 100 % is a hang: dump stacks, look for the rank that waits. It counts on when no "
-                        "daemon looks. Empty for runs that have ended.", "percentunit",
-                        f"(time() - ({progress})) / ({deadline} - ({progress}))",
-                        steps=((None, "green"), (0.5, "dark-yellow"), (1.0, "orange")), decimals=0, empty="ended")),
-            (4, _figure("Deadline", "When silence becomes a hang, or since when it is one, as a clock. Of a run that nobody "
-                        "watches the last deadline that a daemon gave.", "dateTimeAsIsoNoDateIfToday", f"1000 * {deadline}", empty="none", size=18)),
-            (4, _figure("Unwatched", "Since when no daemon shows this run although it was alive. All else here is what was "
-                        "last known: start the monitor again.", "dateTimeAsIsoNoDateIfToday", f"1000 * {q.unwatched(RUN)}",
-                        steps=((None, q.UNWATCHED.colour),), empty="no", size=18)),
-            (4, _figure("At risk", "Training time that a crash now would lose: iterations since the last whole "
-                        "checkpoint. Over an hour is much, over three is bad: save more often, or saving fails.",
-                        "s", q.last_known("megatron_at_risk_seconds", RUN), steps=RISK_STEPS, decimals=1)),
+            (4, figure("State", "What the run does now. Orange (hung), red (crashed), yellow (lost) and pink (no daemon shows "
+                       "it) are bad: see below what is wrong. Of a run that is shown no more the last one.", "none", state,
+                       mappings=state_mapping(unwatched=True), background=True, empty="no run")),
+            (4, figure("Progress at", "When the last line that proves progress was written. Everything since is silence; "
+                       "it stands still when no daemon looks.", "dateTimeAsIsoNoDateIfToday", f"1000 * ({progress})", size=18)),
+            (4, figure("Silence", "Time since the last progress over the budget of silence that the run's phase has. "
+                       "50 % is late, 100 % is a hang: dump stacks, look for the rank that waits. It counts on when no "
+                       "daemon looks. Empty for runs that have ended.", "percentunit",
+                       f"(time() - ({progress})) / ({deadline} - ({progress}))",
+                       steps=((None, "green"), (0.5, "dark-yellow"), (1.0, "orange")), empty="ended").decimals(0)),
+            (4, figure("Deadline", "When silence becomes a hang, or since when it is one, as a clock. Of a run that nobody "
+                       "watches the last deadline that a daemon gave.", "dateTimeAsIsoNoDateIfToday", f"1000 * {deadline}", empty="none", size=18)),
+            (4, figure("Unwatched", "Since when no daemon shows this run although it was alive. All else here is what was "
+                       "last known: start the monitor again.", "dateTimeAsIsoNoDateIfToday", f"1000 * {q.unwatched(RUN)}",
+                       steps=((None, q.UNWATCHED.colour),), empty="no", size=18)),
+            (4, figure("At risk", "Training time that a crash now would lose: iterations since the last whole "
+                       "checkpoint. Over an hour is much, over three is bad: save more often, or saving fails.",
+                       "s", q.last_known("megatron_at_risk_seconds", RUN), steps=RISK_STEPS).decimals(1)),
         ]),
         Line(3, [
-            (4, _figure("Done", "Last iteration over the planned ones. It should only grow; after a restart it steps "
-                        "back to the checkpoint.", "percentunit",
-                        f"({q.last_known('megatron_iteration', RUN)}) / ({q.last_known('megatron_train_iterations', RUN)})",
-                        decimals=1, empty="no plan")),
-            (4, _figure("Time left", "Expected time to the end at the run's real efficiency, restarts counted. If it "
-                        "grows, the run loses more than it gains. Empty where it stands.", "s", left, decimals=1)),
-            (4, _figure("Loss now", "Training loss of the last iteration. Absent when the log leaves it out, as it does "
-                        "for NaN: then see Skipped, NaN, overflow.", "none", q.last_known("megatron_lm_loss", RUN), decimals=3)),
-            (4, _figure("× normal", "Time of the last iteration over the learned normal, over that of before a slowdown "
-                        "while one stands. 1 is normal; above 1.02 a node, a link or the file system got slower.", "none",
-                        q.last_known("megatron_slowdown_ratio", RUN), steps=SLOW_STEPS, decimals=3)),
-            (4, _figure("MFU", "Model FLOPs utilisation. Below 35 % look at the parallel layout and at the micro batch size; below "
-                        "20 % something is configured wrong. Unknown where the log names no GPU: set gpu_peak_tflops.",
-                        "percentunit", of("megatron_mfu_ratio"), steps=MFU_STEPS, decimals=1)),
-            (4, _figure("GPUs", "World size as the log prints it. Not what you asked for? Then nodes are missing: see the "
-                        "launcher.", "none", q.last_known("megatron_world_size", RUN))),
+            (4, figure("Done", "Last iteration over the planned ones. It should only grow; after a restart it steps "
+                       "back to the checkpoint.", "percentunit",
+                       f"({q.last_known('megatron_iteration', RUN)}) / ({q.last_known('megatron_train_iterations', RUN)})",
+                       empty="no plan").decimals(1)),
+            (4, figure("Time left", "Expected time to the end at the run's real efficiency, restarts counted. If it "
+                       "grows, the run loses more than it gains. Empty where it stands.", "s", left).decimals(1)),
+            (4, figure("Loss now", "Training loss of the last iteration. Absent when the log leaves it out, as it does "
+                       "for NaN: then see Skipped, NaN, overflow.", "none", q.last_known("megatron_lm_loss", RUN)).decimals(3)),
+            (4, figure("× normal", "Time of the last iteration over the learned normal, over that of before a slowdown "
+                       "while one stands. 1 is normal; above 1.02 a node, a link or the file system got slower.", "none",
+                       q.last_known("megatron_slowdown_ratio", RUN), steps=SLOW_STEPS).decimals(3)),
+            (4, figure("MFU", "Model FLOPs utilisation. Below 35 % look at the parallel layout and at the micro batch size; below "
+                       "20 % something is configured wrong. Unknown where the log names no GPU: set gpu_peak_tflops.",
+                       "percentunit", of("megatron_mfu_ratio"), steps=MFU_STEPS).decimals(1)),
+            (4, figure("GPUs", "World size as the log prints it. Not what you asked for? Then nodes are missing: see the "
+                       "launcher.", "none", q.last_known("megatron_world_size", RUN))),
         ]),
         Line(5, [(24, troubles.what(RUN, several=False))]),
         Line(6, [(24, troubles.advised(RUN, several=False))]),
@@ -130,23 +128,23 @@ def _learning() -> list[Line]:
                        "a divergence: go back to a checkpoint before it, with a lower learning rate or without the "
                        "bad data. Smoothing, scale and perplexity are chosen above.", "none",
                        Query(f'{loss} or label_replace({validation}, "series", "$1", "dataset", "(.*)")', "{{series}} $scale"),
-                       values=("lastNotNull", "min"), decimals=3), axes.ENDS, training="blue"))),
+                       values=("lastNotNull", "min")).decimals(3), axes.ENDS, training="blue"))),
             (12, banded(chart("Gradient norm", "Norm of the gradient, logarithmic; shaded, all iterations of the last minute or "
                        "two. Spikes come before loss spikes; a level that rises for long is a divergence in the making.", "none",
-                       Query(norm, "{{series}} $scale"), log=True, values=("lastNotNull", "max")), axes.ENDS, **{"gradient norm": "orange"})),
+                       Query(norm, "{{series}} $scale"), values=("lastNotNull", "max")).scale_distribution(LOGARITHMIC),
+                        axes.ENDS, **{"gradient norm": "orange"})),
         ]),
         Line(7, [
             (8, chart("Learning rate", "As the schedule sets it. A step that you did not plan is a resume with other "
-                      "arguments.", "sci", Query(of("megatron_learning_rate"), "learning rate"), colour="blue",
-                      legend="hidden", minimum=0)),
+                      "arguments.", "sci", Query(of("megatron_learning_rate"), "learning rate"), alone="blue").min(0)),
             (8, chart("Loss scale", "Loss scale of fp16, logarithmic. It halves at an overflow; a fall without "
                       "recovery is a collapse: the gradients are broken. bf16 runs have none.", "none",
-                      Query(of("megatron_loss_scale"), "loss scale"), colour="purple", log=True, steps_line=True,
-                      legend="hidden", empty="No loss scale: bf16 or fp32")),
+                      Query(of("megatron_loss_scale"), "loss scale"), alone="purple", steps_line=True,
+                      empty="No loss scale: bf16 or fp32").scale_distribution(LOGARITHMIC)),
             (8, coloured(chart("Skipped, NaN, overflow", "Iterations that taught nothing, each interval. A few skipped "
                       "ones are how fp16 finds its scale; NaN, or many in a row, are bad: stop and go back.", "none",
                       Query(q.named(**{name: f"sum(increase({metric}{{{RUN}}}[$__rate_interval])) > 0" for name, metric in trouble}),
-                            "{{series}}"), bars=True, minimum=0, decimals=0, empty="None in this range"),
+                            "{{series}}"), bars=True, empty="None in this range").min(0).decimals(0),
                       skipped="dark-yellow", NaN="red", overflow="orange")),
         ]),
     ]  # fmt: skip
@@ -168,31 +166,27 @@ def _speed() -> list[Line]:
             (12, axes.by_scale(banded(chart("Time per iteration", "Median of each interval and the learned normal, evaluation "
                        "and saving taken out; shaded, all iterations of the last minute or two. What takes over three times the "
                        "normal, as first iterations do, is drawn there. A level above the normal is a slow node, link or file "
-                       "system; a saw is the data loader.", "s", Query(seconds, "{{series}} $scale"), decimals=2), axes.ENDS,
+                       "system; a saw is the data loader.", "s", Query(seconds, "{{series}} $scale")).decimals(2), axes.ENDS,
                        median="blue", normal="#8e8e8e"))),
             (12, buckets("Time over normal, distribution", "How many iterations took how much longer than was normal before them, over "
                          "the normal of before a slowdown while one stands. One band at 1 is good; a band above it is a slow node, "
                          "a second one beside it a periodic disturbance.", "none",
-                         Query(f"sum by (le) (increase(megatron_iteration_over_normal_ratio_bucket{{{RUN}}}"
-                               "[$__rate_interval]))", "{{le}}", format="heatmap"), interval="5m",
-                         empty="No iteration in this range")),
+                         f"megatron_iteration_over_normal_ratio_bucket{{{RUN}}}", empty="No iteration in this range")),
         ]),
         Line(7, [
             (6, chart("Tokens per second", "Over all GPUs, while the run is alive. It should be flat; steps are batch "
                       "size or sequence length.", "short",
-                      Query(q.while_alive(of("megatron_tokens_per_second"), RUN), "tokens/s"), colour="blue",
-                      minimum=0, legend="hidden")),
+                      Query(q.while_alive(of("megatron_tokens_per_second"), RUN), "tokens/s"), alone="blue").min(0)),
             (6, chart("Global batch size", "Samples per iteration. A staircase is a ramp-up: the time per iteration "
                       "rises with it and is no slowdown.", "none",
-                      Query(of("megatron_global_batch_size"), "batch size"), colour="blue", steps_line=True,
-                      legend="hidden", minimum=0)),
+                      Query(of("megatron_global_batch_size"), "batch size"), alone="blue", steps_line=True).min(0)),
             (6, coloured(chart("TFLOP/s per GPU", "As the log prints it, and by the same formula from the topology. Two "
                       "lines apart mean that the program counts differently from its formula.", "none",
-                      Query(q.while_alive(of("megatron_tflops_per_gpu", "source"), RUN), "{{source}}"),
-                      minimum=0, decimals=1), log="blue", computed="#8e8e8e")),
+                      Query(q.while_alive(of("megatron_tflops_per_gpu", "source"), RUN), "{{source}}")).min(0).decimals(1),
+                      log="blue", computed="#8e8e8e")),
             (6, coloured(chart("MFU and HFU", "Model (no recomputation) and hardware FLOPs utilisation. The gap is "
                       "what recomputing activations costs; below 35 % MFU the layout deserves a look.", "percentunit",
-                      Query(use, "{{series}}"), percent=True, empty="The GPU's peak is unknown: set gpu_peak_tflops"),
+                      Query(use, "{{series}}"), empty="The GPU's peak is unknown: set gpu_peak_tflops").min(0).max(1),
                       MFU="blue", HFU="#8e8e8e")),
         ]),
     ]  # fmt: skip
@@ -217,26 +211,28 @@ def _time() -> list[Line]:
             (10, state_colours(chart("Where the time goes", "Share of each interval that the run spent in each state. "
                        "Green should fill it; much purple is evaluation too often, much blue is slow saving, orange "
                        "and red are lost.", "percentunit",
-                       Query(f"max by (state) ({share}) > 0", "{{state}}"), stacked=True, percent=True,
-                       steps_line=True, before=True, interval="5m", empty=NO_RUN))),
-            (6, _figure_bars()),
+                       Query(f"max by (state) ({share}) > 0", "{{state}}"), stacked=True,
+                       empty=NO_RUN).min(0).max(1).line_interpolation(ENDING).interval("5m"))),
+            (6, _shares()),
             (8, bars("Lost to restarts", "Training time that had to be computed again in the shown range. "
                      "Shorten it by saving more often; remove the longest cause.", "s",
-                     Query(f"sort_desc({q.grown('megatron_lost_seconds_total', RUN, 'cause')} > 0)", "{{cause}}", instant=True),
+                     Query(f"sort_desc({q.grown('megatron_lost_seconds_total', RUN, 'cause')} > 0)", "{{cause}}"),
                      steps=((None, "orange"),), empty="Nothing was lost")),
         ]),
     ]  # fmt: skip
 
 
-def _figure_bars() -> Any:
-    panel = bars(
-        "Time in each state",
-        "Share of the shown range spent in each state. Training should have nearly all of it.",
-        "percentunit",
-        Query(f"max by (state) (avg_over_time(megatron_run_state{{{RUN}}}[$__range])) > 0", "{{state}}", instant=True),
-        maximum=1.0,
-        empty=NO_RUN,
-        decimals=1,
+def _shares() -> Any:
+    panel = (
+        bars(
+            "Time in each state",
+            "Share of the shown range spent in each state. Training should have nearly all of it.",
+            "percentunit",
+            Query(f"max by (state) (avg_over_time(megatron_run_state{{{RUN}}}[$__range])) > 0", "{{state}}"),
+            empty=NO_RUN,
+        )
+        .max(1.0)
+        .decimals(1)
     )
     return state_colours(panel)
 
@@ -244,24 +240,24 @@ def _figure_bars() -> Any:
 def _reliability() -> list[Line]:
     return [
         Line(3, [
-            (8, _figure("Effective training time", "Productive time over wall time since the run's first line. Below "
-                        "95 % restarts, hangs, evaluation and saving eat the budget: see Where the time goes.",
-                        "percentunit", of("megatron_effective_training_time_ratio"), steps=EFFECTIVE_STEPS, decimals=1)),
-            (8, _figure("Restarts", "Launches after the first, since the run began. Watch it together with the failures "
-                        "beside it.", "none", of("megatron_restarts_total"), decimals=0)),
-            (8, _figure("Iterations lost", "Iterations lost to restarts since the run began. Many with few "
-                        "restarts: save more often.", "none", of("megatron_lost_iterations_total"), decimals=0)),
+            (8, figure("Effective training time", "Productive time over wall time since the run's first line. Below "
+                       "95 % restarts, hangs, evaluation and saving eat the budget: see Where the time goes.",
+                       "percentunit", of("megatron_effective_training_time_ratio"), steps=EFFECTIVE_STEPS).decimals(1)),
+            (8, figure("Restarts", "Launches after the first, since the run began. Watch it together with the failures "
+                       "beside it.", "none", of("megatron_restarts_total")).decimals(0)),
+            (8, figure("Iterations lost", "Iterations lost to restarts since the run began. Many with few "
+                       "restarts: save more often.", "none", of("megatron_lost_iterations_total")).decimals(0)),
         ]),
         Line(3, [
-            (8, _figure("Last checkpoint", "Iteration of the last checkpoint saved whole: where a restart would begin. "
-                        "It should follow the iteration closely.", "locale", of("megatron_last_checkpoint_iteration"),
-                        decimals=0, empty="none seen")),
-            (8, _figure("Last save took", "Seconds of the last save. Twice the usual is a file system in trouble.", "s",
-                        of("megatron_checkpoint_save_seconds"), decimals=1, empty="none seen")),
-            (8, _figure("Incidents in this range", "Incidents that began in the shown range, warnings included. A "
-                        "healthy run has none.", "none",
-                        f"sum({q.grown('megatron_incidents_total', RUN, 'incident')})",
-                        steps=((None, "green"), (1.0, "dark-yellow")), decimals=0, empty="none")),
+            (8, figure("Last checkpoint", "Iteration of the last checkpoint saved whole: where a restart would begin. "
+                       "It should follow the iteration closely.", "locale", of("megatron_last_checkpoint_iteration"),
+                       empty="none seen").decimals(0)),
+            (8, figure("Last save took", "Seconds of the last save. Twice the usual is a file system in trouble.", "s",
+                       of("megatron_checkpoint_save_seconds"), empty="none seen").decimals(1)),
+            (8, figure("Incidents in this range", "Incidents that began in the shown range, warnings included. A "
+                       "healthy run has none.", "none",
+                       f"sum({q.grown('megatron_incidents_total', RUN, 'incident')})",
+                       steps=((None, "green"), (1.0, "dark-yellow")), empty="none").decimals(0)),
         ]),
         Line(7, [
             (8, chart("Iteration and last checkpoint", "The iteration climbs, the checkpoint follows in steps; the gap "
@@ -270,12 +266,11 @@ def _reliability() -> list[Line]:
                       Query(of("megatron_last_checkpoint_iteration"), "checkpoint"))),
             (8, chart("Training time at risk", "Seconds that a crash would lose at each moment: a saw whose teeth are "
                       "the save interval. Teeth that grow are saves that fail.", "s",
-                      Query(of("megatron_at_risk_seconds"), "at risk"), colour="orange", fill=20, minimum=0,
-                      legend="hidden")),
+                      Query(of("megatron_at_risk_seconds"), "at risk"), alone="orange").fill_opacity(20).min(0)),
             (8, bars("Failures, by cause", "Attempts that ended in a failure since the run began. Hardware causes that "
                      "repeat call for another node.", "none",
-                     Query(f"sort_desc({of('megatron_failures_total', 'failure')})", "{{failure}}", instant=True),
-                     steps=((None, "red"),), empty="No attempt failed", decimals=0)),
+                     Query(f"sort_desc({of('megatron_failures_total', 'failure')})", "{{failure}}"),
+                     steps=((None, "red"),), empty="No attempt failed").decimals(0)),
         ]),
     ]  # fmt: skip
 

@@ -11,7 +11,17 @@ from grafana_foundation_sdk.models import common as shape
 from grafana_foundation_sdk.models import dashboard as model
 
 from grafana.source.layout import DATASOURCE
-from grafana.source.panels import Query, limits, nothing, override, run_link, severity_mapping, state_mapping, target
+from grafana.source.panels import (
+    Query,
+    limits,
+    nothing,
+    override,
+    run_link,
+    severity_mapping,
+    state_mapping,
+    target,
+    transformed,
+)
 
 
 @dataclass
@@ -50,9 +60,22 @@ def gauge_look(steps: Sequence[tuple[float | None, str]]) -> dict[str, Any]:
     }
 
 
+TOPOLOGY = {
+    "world_size": "GPUs", "tp": "TP", "pp": "PP", "dp": "DP", "mbs": "Micro batch", "layers": "Layers", "hidden": "Hidden",
+    "heads": "Heads", "seq_len": "Sequence", "dtype": "Type", "zero_stage": "ZeRO", "dialect": "Program",
+}  # fmt: skip
+"""Labels of `megatron_run_info`, and what people call them."""
+
 STATE = mapped_look(state_mapping(unwatched=True)) | {"custom__align": "center"}
 SEVERITY = mapped_look(severity_mapping()) | {"custom__align": "center"}
 LINK = {"links": run_link("__value.text", "__data.fields.Cluster")}
+
+
+def _field(source: str, *, several: bool) -> str:
+    """What Grafana calls it: the value of one query among several by the query's letter."""
+    if len(source) > 1:
+        return source
+    return f"Value #{source}" if several else "Value"
 
 
 def rows(
@@ -73,24 +96,15 @@ def rows(
     panel = table.Panel().title(title).description(description).unit(unit).datasource(DATASOURCE).no_value(empty)
     for place, query in enumerate(queries):
         panel.with_target(target(query._replace(instant=True, format="table"), place))
-    named = {
-        (f"Value #{column.source}" if len(column.source) == 1 and len(queries) > 1 else column.source): column
-        for column in columns
-    }
-    if len(queries) == 1:
-        named = {("Value" if len(name) == 1 else name): column for name, column in named.items()}
+    named = {_field(column.source, several=len(queries) > 1): column for column in columns}
     if len(queries) > 1:
-        panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
-    panel.with_transformation(
-        model.DataTransformerConfig(
-            id_val="organize",
-            options={
-                "excludeByName": dict.fromkeys(("Time", *hidden), True),
-                "indexByName": {name: place for place, name in enumerate(named)},
-                "renameByName": {name: column.title for name, column in named.items()},
-            },
-        )
-    )
+        transformed(panel, ("merge", {}))
+    shown = {
+        "excludeByName": dict.fromkeys(("Time", *hidden), True),
+        "indexByName": {name: place for place, name in enumerate(named)},
+        "renameByName": {name: column.title for name, column in named.items()},
+    }
+    transformed(panel, ("organize", shown))
     for column in columns:
         # A table's no-value text stands in every empty cell, so only the whole table may explain why it is empty.
         properties = {"noValue": "–", "mappings": nothing("–"), **column.look}

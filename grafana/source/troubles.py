@@ -28,10 +28,6 @@ def _with(expression: str, **labels: str) -> str:
     return expression
 
 
-def _by(*labels: str) -> str:
-    return f"max by ({', '.join(('cluster', 'run', *labels))})"
-
-
 def _incidents(select: str, *labels: str) -> str:
     """Open ones."""
     known = [label for label in labels if label != "section"]
@@ -39,7 +35,7 @@ def _incidents(select: str, *labels: str) -> str:
         f"{code} * {q.remembered('megatron_incident_info', select, *known, severity=name)}"
         for name, (code, _) in q.SEVERITIES.items()
     )
-    found = f"{_by('incident', *known)} ({terms})"
+    found = f"{q.by('incident', *known)} ({terms})"
     if "section" in labels:
         found = f'label_replace({found}, "section", "$1", "incident", "(.*)")'
         for _ in range(2):  # a heading's anchor has hyphens
@@ -49,14 +45,14 @@ def _incidents(select: str, *labels: str) -> str:
 
 def _dead(select: str, *labels: str) -> str:
     """Runs that had crashed before they were watched: no incident was opened for them."""
-    crashed = f'{_by()} (megatron_incident{{{select}, incident=~"crash.*"}} == 1)'
-    found = f"{_by(*(label for label in labels if label in _OF_FAILURES))} (megatron_failure_info{{{select}}})"
+    crashed = f'{q.by()} (megatron_incident{{{select}, incident=~"crash.*"}} == 1)'
+    found = f"{q.by(*(label for label in labels if label in _OF_FAILURES))} (megatron_failure_info{{{select}}})"
     return f"2 * {found} unless {ON} {crashed}"
 
 
 def _silent(select: str) -> str:
     """Runs of which nobody knows what became of them: they were silent when they were first seen."""
-    return f"2 * {q.in_state(select, 'lost')} unless {ON} {_by()} (megatron_incident{{{select}}} == 1)"
+    return f"2 * {q.in_state(select, 'lost')} unless {ON} {q.by()} (megatron_incident{{{select}}} == 1)"
 
 
 def _unwatched(select: str) -> str:
@@ -113,7 +109,9 @@ def _page(select: str) -> str:
         f'megatron_monitor_page_info or ignoring (url) label_replace({built}, "url", "http://$1/", "instance", "(.*)")'
     )
     shown = f'max without (state) (megatron_run_state{{{select}, state="finished"}})'
-    pages = f"topk by (cluster, run) (1, {_by('url')} ({shown} ^ 0 * ignoring (run, url) group_left (url) ({daemons})))"
+    pages = (
+        f"topk by (cluster, run) (1, {q.by('url')} ({shown} ^ 0 * ignoring (run, url) group_left (url) ({daemons})))"
+    )
     return f"({_incidents(select)}) ^ 0 * {ON} group_left (url) ({pages})"
 
 

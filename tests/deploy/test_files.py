@@ -283,6 +283,20 @@ def test_the_manifests_hold_the_rules_and_the_dashboards(tmp_path: Path) -> None
     assert len(boards) == len(list((ROOT / "grafana" / "dashboards").glob("*.json")))
 
 
+def test_the_charts_values_are_what_the_daemonset_has() -> None:
+    """Image and version, nodes, resources, configuration: said twice, and the same."""
+    values = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
+    about = yaml.safe_load((DEPLOY / "helm" / "Chart.yaml").read_text())
+    _, config, daemons = documents("daemonset.yaml")
+    pod = daemons["spec"]["template"]["spec"]
+    for name, place in (("image", pod["containers"][0]), ("resources", pod["containers"][0]), ("nodeSelector", pod)):
+        assert values[name] == place[name]
+    assert values["tolerations"] == pod["tolerations"]
+    assert values["config"] == yaml.safe_load(config["data"]["config.yaml"])
+    assert {about["version"], about["appVersion"]} == {values["image"].rpartition(":")[2]}
+    assert values["podMonitor"]["trainings"] == documents("podmonitor.yaml")[1]["metadata"]["namespace"]
+
+
 @pytest.mark.parametrize(
     ("pod", "run"),
     [

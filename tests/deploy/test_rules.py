@@ -13,8 +13,9 @@ import promql_parser
 import pytest
 import yaml
 
-from deploy.source.__main__ import files
 from deploy.source.manifests import dashboards
+from deploy.source.relay import written
+from deploy.source.rules import files
 from deploy.source.settings import Settings
 from monitor.detectors import DETECTORS
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
@@ -173,10 +174,43 @@ def test_an_alert_says_what_is_needed(rule: dict[str, Any]) -> None:
         )
 
 
-def test_the_rules_are_made_by_their_source() -> None:
-    """What is committed is what `python -m deploy.source` writes."""
-    for path, text in files(Settings()).items():
+def test_the_relay_is_made_by_its_source() -> None:
+    """`make rules` has been run: runs.yml has what incidents.yml makes, and what is missing there comes back."""
+    text = (RULES / "runs.yml").read_text()
+    assert written(text) == text
+    emptied, found = re.subn(r"(# --- begin of the relay.*?\n).*(?=    # --- end)", r"\1", text, flags=re.DOTALL)
+    assert found
+    assert "MegatronNanLoss" not in emptied
+    assert written(emptied.replace('incident!~"hang|', 'incident!~"')) == text
+
+
+def test_without_settings_a_site_has_the_rules_as_they_are_written() -> None:
+    """Each file, to the letter; the alert that wants a number of runs is a comment."""
+    made = files(Settings())
+    assert {DEPLOY / path for path in made} == set(RULES.glob("*.yml"))
+    for path, text in made.items():
         assert (DEPLOY / path).read_text() == text, path
+
+
+def test_a_site_gets_the_comments_too() -> None:
+    """What people wrote beside the rules, with settings that change every one of them; and their order."""
+    for path, text in files(Settings("https://g.example", selector='env="prod"')).items():
+        written_by_people = r"^ *#.*|^ *- (?:alert|record|name): .*|^ *for: .*"
+        shipped = (DEPLOY / path).read_text()
+        assert text != shipped
+        assert re.findall(written_by_people, text, re.MULTILINE) == re.findall(written_by_people, shipped, re.MULTILINE)
+
+
+def test_the_objective_reaches_conditions_and_texts() -> None:
+    """95 of 100: five times the loss that it allows is a quarter."""
+    made = files(Settings(goodput=0.95))["prometheus/rules/goodput.yml"]
+    fast, below = [rule for rule in yaml.safe_load(made)["groups"][0]["rules"] if "alert" in rule]
+    assert re.findall(r"> (0\.\d+)", fast["expr"]) == ["0.25", "0.25"]
+    assert "ratio3d < 0.95 and" in below["expr"]
+    assert "objective 95%" in fast["annotations"]["description"]
+    assert "objective 95%" in below["annotations"]["summary"]
+    assert "90%" not in made
+    assert "allows to lose 5%" in made
 
 
 @pytest.mark.prometheus
@@ -185,18 +219,19 @@ def test_settings_reach_every_rule(tmp_path: Path) -> None:
     them.
     """
     site = Settings("https://g.example", "https://r.example/book", "watch", 'env="prod"', runs=4)
-    for path, written in files(site).items():
-        assert "grafana.example" not in written
-        assert "runbooks.example" not in written
+    for path, text in files(site).items():
+        assert "grafana.example" not in text
+        assert "runbooks.example" not in text
         file = tmp_path / Path(path).name
-        file.write_text(written)
+        file.write_text(text)
         assert tool("promtool", "check", "rules", file).returncode == 0
-        for rule in (rule for group in yaml.safe_load(written)["groups"] for rule in group["rules"]):
+        for rule in (rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]):
+            assert rule["labels"]["scope"] == "watch-env-prod"
             for found in re.finditer(r"(?<![:\w])(megatron_\w+|up)\b(.{0,30})", rule["expr"]):
                 assert found[2].startswith('{job=~"watch", env="prod"'), rule["expr"]
-            for text in (rule["expr"], *rule.get("annotations", {}).values()):
-                for found in re.finditer(r"\b(?:\w+:megatron_|megatron:)\w+(?::\w+)?(.{0,30})", text):
-                    assert found[1].startswith('{scope="watch-env-prod"'), text
+            for words in (rule["expr"], *rule.get("annotations", {}).values()):
+                for found in re.finditer(r"\b(?:\w+:megatron_|megatron:)\w+(?::\w+)?(.{0,30})", words):
+                    assert found[1].startswith('{scope="watch-env-prod"'), words
 
 
 @pytest.mark.prometheus
@@ -232,6 +267,16 @@ def test_settings_that_would_break_every_rule_are_refused(wrong: tuple[str, str]
     assert done.returncode == 2
     assert f"{wrong[0]} '{wrong[1]}' is no" in done.stderr
     assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize("where", [(), (DEPLOY,)])
+def test_what_everybody_has_is_not_overwritten(where: tuple[Path, ...]) -> None:
+    """A site's settings want a folder of its own: the rules in deploy/ are what they are put into."""
+    before = {path: path.read_text() for path in RULES.glob("*.yml")}
+    done = tool(sys.executable, "-m", "deploy.source", *where, "--selector", 'env="prod"')
+    assert done.returncode == 2
+    assert "folder" in done.stderr
+    assert {path: path.read_text() for path in RULES.glob("*.yml")} == before
 
 
 @pytest.mark.prometheus
