@@ -78,7 +78,7 @@ class SourceReader:
         out: list[LogEvent] = []
         self._read(self._splitter.flush(), out)
         for name, gatherer in self._open:
-            out.extend(LogEvent(self._splitter.line, name, event, "") for event in gatherer.close())
+            out.extend(LogEvent(self._splitter.line, name, event, _shown(gatherer)) for event in gatherer.close())
         self._open = []
         return out
 
@@ -96,7 +96,7 @@ class SourceReader:
             kept = []
             for name, gatherer in self._open:
                 events = gatherer.close() if _settles(gatherer) else []
-                out.extend(LogEvent(self.lines, name, event, "") for event in events)
+                out.extend(LogEvent(self.lines, name, event, _shown(gatherer)) for event in events)
                 if not events:
                     kept.append((name, gatherer))
             self._open = kept
@@ -193,7 +193,7 @@ class SourceReader:
         parts = 0
         for segment, line in _segments(raw):
             parts += 1
-            out.extend(LogEvent(number, rule, event, segment) for rule, event in self._ask(line, rules))
+            out.extend(LogEvent(number, rule, event, shown or segment) for rule, event, shown in self._ask(line, rules))
         found = out[before:]
         if not found:
             return
@@ -234,13 +234,14 @@ class SourceReader:
             items.append((malformed, Malformed(rule=malformed, text=line.text[:_MALFORMED], **line.origin)))
         return items
 
-    def _ask(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event]]:
-        found: list[tuple[str, Event]] = []
+    def _ask(self, line: Line, rules: tuple[int, ...]) -> list[tuple[str, Event, str]]:
+        """(rule, event, the line that tells it where that is an earlier one)."""
+        found: list[tuple[str, Event, str]] = []
         if self._open:
             taken, still_open = False, []
             for name, gatherer in reversed(self._open):  # the one that was opened last is nearest
                 events, took, done = ([], False, False) if taken else gatherer.offer(line)
-                found.extend((name, event) for event in events)
+                found.extend((name, event, _shown(gatherer)) for event in events)
                 taken = taken or took
                 if not done:
                     still_open.append((name, gatherer))
@@ -249,12 +250,16 @@ class SourceReader:
                 return found
         for name, item in self._read_by_rules(line, rules):
             if isinstance(item, Event):
-                found.append((name, item))
+                found.append((name, item, ""))
             else:
                 self._open.append((name, item))
         for rule in self._extra:
-            found.extend((rule.name, item) for item in rule.read(line) if isinstance(item, Event))
+            found.extend((rule.name, item, "") for item in rule.read(line) if isinstance(item, Event))
         return found
+
+
+def _shown(gatherer: Gatherer) -> str:
+    return str(getattr(gatherer, "shown", ""))
 
 
 def _settles(gatherer: Gatherer) -> bool:

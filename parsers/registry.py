@@ -29,6 +29,7 @@ from parsers.formats import (
     slurm,
     stamps,
     system,
+    torchrun,
 )
 
 SPEAKERS = (
@@ -45,6 +46,7 @@ SPEAKERS = (
     batch,
     nccl,
     pytorch,
+    torchrun,
     launchers,
     system,
     environment,

@@ -57,6 +57,8 @@ _PREFIX = re.compile(
     # `mbs_128gbs/0 ` torchx and NeMo-Run: the job's name, cut, and the replica; only before a line of a training
     | (?=[\w.-]{0,60}[A-Za-z])[\w.-]{1,60}/\d{1,4}[ ]
       (?=Training[ ]epoch[ ]|Validation|Epoch[ ]\d|Step[ ]Time[ ]|\[|[ ]?\[\d{4}-|[ ]?iteration[ =])
+    # `slurmstepd-node05: ` of a Slurm that runs several daemons on a machine: the node's name
+    | slurmstepd-(?P<slurm_host>[\w.-]{1,80}):[ ](?=error:[ ])
     # `node01: `, `192.168.205.202: `, `localhost: ` pdsh; a name without a digit only before a training line
     | (?P<host>localhost|\d{1,3}(?:\.\d{1,3}){3}|[a-z][a-z-]*\d[\w.-]*):[ ]
     | (?P<word_host>[a-z][a-z.-]*):[ ](?=[ ]?iteration[ =]|\[\d{4}-|\[default\d|[ ]?samples/sec:)

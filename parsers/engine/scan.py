@@ -33,7 +33,9 @@ class Line:
 class Gatherer(Protocol):
     """Reads a fact that takes several lines. A dataclass of plain JSON values, so that a resume can carry it on.
 
-    While it is open it is offered every line, noise too; what it does not take goes to the rules as usual.
+    While it is open it is offered every line, noise too; what it does not take goes to the rules as usual. It may have
+    `settles` (what it holds is told if nothing follows for a while) and `shown` (the line that tells its events, if the
+    one that ends it says nothing).
     """
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:

@@ -27,6 +27,19 @@ Failure = Literal[
 SIGTERM).
 """
 
+Teller = Literal["slurm", "pbs", "lsf", "kernel", "driver", "launcher", "shell"]
+"""Who tells of a failure, where it is not the program itself. `launcher`: torchrun, deepspeed, mpirun, a script."""
+
+Notice = Literal["job_cancelled", "step_cancelled", "xid"]
+"""A sentence of a fixed form that says more than its failure: Slurm cancelled the whole job or one step of it; the
+NVIDIA driver numbered an error of a GPU.
+"""
+
+Role = Literal["trainer", "helper", "bystander", "launcher"]
+"""Whose traceback it is. `trainer`: a program that trains; `helper`: another one of the job (data, copies);
+`bystander`: one beside it (wandb, tensorboard); `launcher`: who started the processes, and says that one has ended.
+"""
+
 ExitReason = Literal["finished", "iterations", "duration", "signal", "kill_switch", "unknown"]
 
 
@@ -79,6 +92,8 @@ class FailureSeen(Event, frozen=True, kw_only=True, gc=False):
     device_bytes: int | None = None
     pattern: str | None = None
     """The configured pattern's name, for a site's own failures."""
+    by: Teller | None = None
+    notice: Notice | None = None
 
 
 class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False):
@@ -111,7 +126,7 @@ class CollectiveStatus(Event, frozen=True, kw_only=True, gc=False):
 
 
 class TracebackSeen(Event, frozen=True, kw_only=True, gc=False):
-    """The last line of a Python traceback. It may belong to a helper (wandb): the run decides."""
+    """The last line of a Python traceback. One of a chain is told each; the one that came out is the last."""
 
     kind: ClassVar[str] = "traceback"
     proves_training: ClassVar[bool] = False
@@ -119,6 +134,18 @@ class TracebackSeen(Event, frozen=True, kw_only=True, gc=False):
     exception: str
     message: str
     script: str | None = None
-    """The file of the outermost frame, where it was seen."""
+    """The file of the outermost frame, where it was seen; that of `python -m` is the module's."""
     top_level: bool | None = None
     """True if it begins at a program's own module: nobody has caught it."""
+    root: str | None = None
+    """The last line of the exception that the chain began with; None where it is no chain, or its first."""
+    role: Role | None = None
+    """Whose program it is of; None where no frame was seen."""
+    failure: Failure | None = None
+    """The cause that its class or text names: memory, a GPU, a disk, NCCL, a signal. None: an exception like others."""
+    signal: int | None = None
+    """The signal that ended torchrun's agent, as its SignalException says."""
+    optional: bool = False
+    """It is of an import, which a program may do without."""
+    lost_peer: bool = False
+    """Its rank lost another one: a consequence."""

@@ -1,4 +1,5 @@
-"""Launchers: deepspeed, torchrun, torch.distributed.launch, pdsh, mpirun, Primus, bash. They see processes end.
+"""Launchers: deepspeed, torch.distributed.launch, pdsh, mpirun, Primus, bash (torchrun.py: torchrun). They see
+processes end.
 
 What they kill because something else failed is a consequence: 256 lines of `Killing subprocess` follow one scancel.
 """
@@ -7,11 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from parsers.engine.fields import integer
-from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import (
     Event,
@@ -23,7 +22,6 @@ from parsers.events import (
     TopologyLogged,
 )
 
-_BLOCK_LINES = 120  # of a torchrun report that other ranks' lines may stand between
 _FRAME_LINES = 8  # of MPICH's report
 _SENTENCE = 300  # characters of a script's own line at most
 
@@ -31,21 +29,15 @@ _SENTENCE = 300  # characters of a script's own line at most
 _NODES = re.compile(r"nnodes=(\d{1,6}), num_local_procs=(\d{1,6}), node_rank=\d{1,6}")
 # `dist_world_size=16`
 _WORLD = re.compile(r"dist_world_size=(\d{1,7})")
-# `Killing subprocess 35155`; `Main process received SIGTERM, exiting`
+# `Killing subprocess 35155`; `Main process received SIGTERM, exiting`, `SIGINT` after Ctrl-C
 _KILLING = re.compile(r"Killing subprocess (\d{1,10})")
+_RECEIVED = re.compile(r"Main process received (SIG[A-Z]{2,6}), exiting")
 # `['/opt/python', '-u', 'x.py'] exits with return code = -9`
 _RETURNED = re.compile(r"exits with return code = (-?\d{1,5})")
 # `Process 115977 exits successfully.`
 _SUCCESS = re.compile(r"Process (\d{1,10}) exits successfully")
 # `Sending process 291888 closing signal SIGTERM`
 _CLOSING = re.compile(r"Sending process (\d{1,10}) closing signal SIG\w{2,8}")
-# `failed (exitcode: 1) local_rank: 1 (pid: 3677234) of binary: /usr/bin/python3`
-_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,6}) \(pid: (\d{1,10})\)")
-_ROOT_CAUSE = "Root Cause (first observed failure):"
-# `  host      : nid006913`, `  exitcode  : 1 (pid: 194956)`
-_BLOCK_FIELD = re.compile(r"^[ ]{1,8}(time|host|rank|exitcode|traceback)[ ]{1,8}:[ ](.{0,300})$")
-# `Received 15 death signal, shutting down workers` of torchrun's agent: somebody or something told it to end
-_DEATH_SIGNAL = re.compile(r"Received (?:(\d{1,2})|Signals\.(SIG\w{2,8})) death signal, shutting down workers")
 # `pdsh@head: node02: ssh exited with exit code 1`
 _PDSH = re.compile(r"pdsh@\S{1,80}: (\S{1,80}): ssh exited with exit code (\d{1,3})")
 # `[NODE-0(host)] [ERROR] primus launcher exited with code 1`
@@ -74,16 +66,30 @@ _PALS = re.compile(
 # `/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 pretrain_gpt.py`; a shell that
 # runs no script writes the word alone
 _SHELL = re.compile(
-    r"(?:line \d{1,6}:[ ]{1,4}(\d{1,10}) |^)(Killed|Terminated|Segmentation fault|Bus error|Aborted)\b"
+    r"(?:line \d{1,6}:[ ]{1,4}(\d{1,10}) |^)(Killed|Terminated|Segmentation fault|Bus error|Aborted|Hangup|Interrupt"
+    r"|Quit|Illegal instruction|Floating point exception|Trace/breakpoint trap|User defined signal [12]|Broken pipe"
+    r"|Alarm clock|CPU time limit exceeded|File size limit exceeded)\b"
     r"(?:[ ]{0,20}\(core dumped\))?(.*)$"  # behind it the whole command, with all its arguments
 )
-_SHELL_FAILURES: dict[str, tuple[Failure, bool]] = {
+SIGNAL_ENDS: dict[str, tuple[Failure, bool]] = {
     "Killed": ("killed", False),
     "Terminated": ("stopped", False),
+    "Interrupt": ("stopped", False),
+    "Hangup": ("killed", False),  # its terminal closed: nobody asked for it
+    "Quit": ("killed", False),
+    "User defined signal": ("killed", False),  # nobody caught the warning that a scheduler was told to send
     "Segmentation fault": ("segfault", False),
     "Bus error": ("bus_error", False),
+    "CPU time limit exceeded": ("time_limit", False),
+    "Illegal instruction": ("unknown", False),
+    "Floating point exception": ("unknown", False),
+    "Trace/breakpoint trap": ("unknown", False),
+    "Alarm clock": ("unknown", False),
+    "File size limit exceeded": ("unknown", False),
+    "Broken pipe": ("unknown", True),
     "Aborted": ("unknown", True),  # what abort() was called for stands elsewhere
 }
+"""How the C library names signals (strsignal) -> what they tell, and whether another line says why."""
 # A script's words for a launch: `[Sun May 10 01:54:52 UTC 2026] SFT attempt #1 rc=1 last_step=40`, `training exited
 # with code 1`, `run_1: exit code = 137`, `pretrain failed with exit status 1`
 _SCRIPT = re.compile(
@@ -117,7 +123,12 @@ def failure_of(exit_code: int) -> Failure:
     return "python_exception" if exit_code == 1 else "unknown"
 
 
-def _is_victim(exit_code: int) -> bool:
+def ended_by(signal: str) -> tuple[Failure, bool] | None:
+    """What the name of a signal tells, whatever stands behind it; None if it is none."""
+    return next((ends for name, ends in SIGNAL_ENDS.items() if signal.startswith(name)), None)
+
+
+def is_victim(exit_code: int) -> bool:
     """SIGTERM is what launchers send to the others."""
     return exit_code in (-15, 143)
 
@@ -131,8 +142,10 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
         yield TopologyLogged(world_size=int(match[1]), **origin)
     elif text.startswith("cmd = ") and "runner.py" in (line.prefix.location or ""):
         yield MilestoneReached(milestone="launched", **origin)
-    elif "Main process received SIGTERM, exiting" in text:
-        yield FailureSeen(failure="stopped", message="the launcher received SIGTERM", consequence=True, **origin)
+    elif match := _RECEIVED.search(text):
+        yield FailureSeen(
+            failure="stopped", message=f"the launcher received {match[1]}", consequence=True, by="launcher", **origin
+        )
         yield ProcessTerminated(**origin)
     elif match := _SUCCESS.search(text):
         yield ProcessExited(exit_code=0, pid=int(match[1]), **origin)
@@ -141,7 +154,12 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
         if code:
             message = f"a process exited with return code {code}"
             yield FailureSeen(
-                failure=failure_of(code), message=message, exit_code=code, consequence=_is_victim(code), **origin
+                failure=failure_of(code),
+                message=message,
+                exit_code=code,
+                consequence=is_victim(code),
+                by="launcher",
+                **origin,
             )
         yield ProcessExited(exit_code=code, **origin)
 
@@ -150,67 +168,6 @@ def read_killing(line: Line) -> Iterator[Event]:
     """launch.py ends the other processes of its node; torchrun's agent those of its worker group."""
     if match := _KILLING.search(line.text) or _CLOSING.search(line.text):
         yield ProcessTerminated(pid=int(match[1]), **line.origin)
-
-
-def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
-    """Torchrun's agent: who failed, who was ended for it."""
-    text, origin = line.text, line.origin
-    if _ROOT_CAUSE in text:
-        yield RootCauseGatherer()
-    elif match := _FAILED.search(text):
-        code = int(match[1])
-        yield FailureSeen(
-            failure=failure_of(code),
-            message=f"local rank {match[2]} failed with exit code {code}",
-            exit_code=code,
-            consequence=_is_victim(code),
-            **origin,
-        )
-        yield ProcessExited(exit_code=code, local_rank=int(match[2]), pid=int(match[3]), **origin)
-    elif match := _DEATH_SIGNAL.search(text):
-        name = match[2] or f"signal {match[1]}"
-        yield FailureSeen(failure="stopped", message=f"torchrun received {name}", consequence=True, **origin)
-    elif "worker group" in text and "will restart" in text:
-        yield ProcessTerminated(**origin)
-
-
-@dataclass(slots=True)
-class RootCauseGatherer:
-    """torchrun's block: `[0]:` and named lines under `Root Cause (first observed failure):`."""
-
-    fields: dict[str, str] = field(default_factory=dict)
-    lines: int = 0
-
-    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
-        """Take the named lines; the traceback's is the last."""
-        self.lines += 1
-        match = _BLOCK_FIELD.match(line.text)
-        if match:
-            self.fields.setdefault(match[1], match[2].strip())
-            if match[1] == "traceback":
-                return self.close(), True, True
-            return [], True, False
-        return (self.close(), False, True) if self.lines > _BLOCK_LINES else ([], False, False)
-
-    def close(self) -> list[Event]:
-        """The failure that the block names."""
-        code_text = self.fields.get("exitcode", "").split(" ", 1)[0]
-        code = integer(code_text) if code_text.lstrip("-").isdecimal() else None
-        if code is None:
-            return []
-        rank = self.fields.get("rank", "").split(" ", 1)[0]
-        victim = _is_victim(code) or "Signal 15" in self.fields.get("traceback", "")
-        when = self.fields.get("time")
-        event = FailureSeen(
-            failure=failure_of(code),
-            message=f"torchrun: first failure on rank {rank or '?'}, exit code {code}",
-            consequence=victim,
-            exit_code=code,
-            rank=integer(rank) if rank.isdecimal() else None,
-            node=self.fields.get("host"),
-            logged_at=iso_time(when.replace("_", " ")) if when else None,
-        )
-        return [event, ProcessExited(exit_code=code, rank=event.rank, node=event.node, logged_at=event.logged_at)]
 
 
 @dataclass(slots=True)
@@ -246,7 +203,12 @@ def _ended(who: str, code: int, origin: dict[str, Any], *, launch: bool = False)
     signal = -code if code < 0 else code - 128
     message = f"{who}: a process ended by signal {signal}"
     failure = FailureSeen(
-        failure=failure_of(code), message=message, exit_code=code, consequence=_is_victim(code), **origin
+        failure=failure_of(code),
+        message=message,
+        exit_code=code,
+        consequence=is_victim(code),
+        by="launcher",
+        **origin,
     )
     return [failure, exited]
 
@@ -302,18 +264,20 @@ def read_other(line: Line) -> Iterator[Event]:
             failure=failure_of(code),
             message=f"mpirun: rank {match[1]} exited on signal {match[3]}",
             exit_code=code,
-            consequence=_is_victim(code),
+            consequence=is_victim(code),
+            by="launcher",
             **origin,
         )
         yield ProcessExited(exit_code=code, **origin)
     elif match := _MPI_ABORT.search(text):
-        yield FailureSeen(
-            failure="unknown", message=f"MPI_ABORT on rank {match[1]}", **{**line.origin, "rank": int(match[1])}
-        )
+        origin = {**line.origin, "rank": int(match[1])}
+        yield FailureSeen(failure="unknown", message=f"MPI_ABORT on rank {match[1]}", by="launcher", **origin)
     elif (match := _SHELL.search(text)) and (match[1] or not match[3].strip()):
-        failure, consequence = _SHELL_FAILURES[match[2]]
+        failure, consequence = ended_by(match[2]) or ("unknown", False)
         who = f"process {match[1]}" if match[1] else "the shell"
-        yield FailureSeen(failure=failure, message=f"{who}: {match[2]}", consequence=consequence, **line.origin)
+        yield FailureSeen(
+            failure=failure, message=f"{who}: {match[2]}", consequence=consequence, by="shell", **line.origin
+        )
         yield ProcessExited(pid=int(match[1]) if match[1] else None, **line.origin)
 
 
@@ -321,14 +285,9 @@ RULES: tuple[Rule, ...] = (
     Rule("launcher.killing", (b"Killing subprocess", b"closing signal SIG"), read_killing, templated=True),
     Rule(
         "launcher.deepspeed",
-        (b"num_local_procs=", b"dist_world_size=", b"runner.py", b"received SIGTERM, exiting",
+        (b"num_local_procs=", b"dist_world_size=", b"runner.py", b"Main process received SIG",
          b"exits successfully", b"exits with return code"),
         read_deepspeed,
-    ),
-    Rule(
-        "launcher.torchrun",
-        (b"Root Cause (first", b"failed (exitcode:", b"will restart", b" death signal, shutting"),
-        read_torchrun,
     ),
     Rule(
         "launcher.mpi",
@@ -339,7 +298,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "launcher.other",
         (b"with PID ", b"MPI_ABORT was invoked", b": line ", b"Killed", b"Terminated", b"Segmentation fault",
-         b"Bus error", b"Aborted"),
+         b"Bus error", b"Aborted", b"Hangup"),
         read_other,
     ),
     Rule(
@@ -349,4 +308,4 @@ RULES: tuple[Rule, ...] = (
         read_launch,
     ),
 )  # fmt: skip
-GATHERERS = {"launcher.torchrun": RootCauseGatherer, "launcher.mpi": HydraGatherer}
+GATHERERS = {"launcher.mpi": HydraGatherer}

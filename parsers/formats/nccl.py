@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from parsers.engine.fields import number
 from parsers.engine.scan import Line, Rule
 from parsers.events import CollectiveStatus, Event, FailureSeen, WatchdogTimedOut
+from parsers.formats.exceptions import NCCL
 
 # `[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=469508, OpType=ALLREDUCE,
 #  Timeout(ms)=1800000) ran for 1802212 milliseconds before timing out.`
@@ -31,11 +32,6 @@ _STATUS = re.compile(
 _PLACE = re.compile(r"\[PG (?:ID \d{1,7} PG GUID )?(\w{1,80}) ?(?:\(([^()]{0,80})\))? ?Rank (\d{1,7})\]")
 _GAVE_UP = re.compile(r"(?:work sequence id|detected by watchdog at work|Timeout at NCCL work): (\d{1,15})")
 _FOLLOWERS = ("terminated with exception", "what():", "Exception raised from")
-# NCCL's own words for what went wrong
-_ERRORS = re.compile(
-    r"NCCL error in: |\bncclSystemError\b|\bncclInternalError\b|\bncclUnhandledCudaError\b|\bncclRemoteError\b"
-    r"|\bncclInvalidUsage\b|DistBackendError: NCCL"
-)
 # `Process group watchdog thread terminated with exception`, `Some NCCL operations have failed or timed out.`
 _AFTER = re.compile(
     r"watchdog thread terminated with exception|NCCL operations have failed or timed out"
@@ -96,7 +92,7 @@ def read_error(line: Line) -> Iterator[Event]:
     text = line.text
     if "NCCL INFO" in text or "NCCL WARN" in text:
         return
-    if _ERRORS.search(text):
+    if NCCL.search(text):
         yield FailureSeen(failure="nccl", message=text.strip()[:300], **line.origin)
     elif _LOST.search(text):
         yield FailureSeen(failure="nccl", message=text.strip()[:300], fatal=False, consequence=True, **line.origin)

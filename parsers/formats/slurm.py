@@ -10,13 +10,17 @@ from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
-from parsers.formats.launchers import failure_of
+from parsers.formats.launchers import ended_by, failure_of
 
 # `slurmstepd: error: *** STEP 1999616.0 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***`
 _CANCELLED = re.compile(
     r"\*\*\* (JOB|STEP) (\S{1,40}) ON (\S{1,200}) CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
     r"(?: DUE TO ([A-Z ]{3,40}))?"
 )
+# `slurmstepd: error: *** STEP 4242.0 ON n5 FAILED (non-zero exit code or other failure mode) ***`: of another end
+_STEP_FAILED = re.compile(r"\*\*\* (JOB|STEP) (\S{1,40}) ON \S{1,200} FAILED \(")
+# `*** JOB 4242 ON n1 UNCORRECTABLE MEMORY ERROR AT 2026-04-12T21:18:22 ***`: of a node of the job, which is not told
+_MEMORY_ERROR = re.compile(r"\*\*\* (JOB|STEP) (\S{1,40}) ON \S{1,200} UNCORRECTABLE MEMORY ERROR AT (\d{4}-\S{14})")
 _REASONS: tuple[tuple[str, Failure], ...] = (
     ("TIME LIMIT", "time_limit"),
     ("PREEMPTION", "preempted"),
@@ -27,20 +31,19 @@ _FOLLOWS = "TASK FAILURE"  # of srun -K: the task's own end stands on another li
 # `srun: error: nid006913: task 0: Exited with exit code 1`, `srun: error: nid0: tasks 37,39: Killed`
 _TASK = re.compile(r"srun: error: ([\w.\[\],-]{1,200}): tasks? ([\d,-]{1,400}): (.{1,120})$")
 _EXIT_CODE = re.compile(r"Exited with exit code (\d{1,4})")
+# what srun says of a task beside the names of signals, and what it means by one of them
 _STATES: dict[str, tuple[Failure, bool]] = {
-    "Killed": ("killed", False),
-    "Segmentation fault": ("segfault", False),
-    "Bus error": ("bus_error", False),
     "Out Of Memory": ("host_oom", False),
-    "Aborted": ("unknown", True),  # what abort() was called for stands elsewhere
     "Terminated": ("stopped", True),
 }
 # `slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup.`, newer `oom_kill event`
 _OOM = re.compile(
-    r"Detected \d{1,6} oom[-_]kill events?|slurmstepd: error: (?:Exceeded (?:job|step) memory limit"
-    r"|(?:Job|Step) \S{1,30} exceeded memory limit)"
+    r"Detected \d{1,6} oom[-_]kill events?|\berror: (?:Exceeded (?:job|step) memory limit"
+    r"|(?:Job |Step |StepId=)\S{1,30} exceeded memory limit)"
 )
 _NODE = re.compile(r"srun: error: Node failure on (\S{1,200})")
+# `srun: error: Application launch failed: Invalid node name specified`
+_UNLAUNCHED = re.compile(r"srun: error: (?:Application launch failed|Unable to create step for job \d{1,12}): ")
 _ENDING = ("srun: Terminating ", "srun: Job step aborted", "srun: Force Terminated", "srun: forcing job termination")
 
 
@@ -56,17 +59,40 @@ def read_cancelled(line: Line) -> Iterator[Event]:
         failure=failure,
         message=f"Slurm cancelled {match[1].lower()} {match[2]}{why}",
         consequence=_FOLLOWS in reason,
+        by="slurm",
+        notice="job_cancelled" if match[1] == "JOB" else "step_cancelled",
         # without a reason it is scancel, or follows from another end: another line may say which
         **{**line.origin, "node": match[3], "logged_at": match[4]},
     )
     yield ProcessTerminated(**line.origin)
 
 
+def read_failed(line: Line) -> Iterator[Event]:
+    """A step failed, or a node's memory. The daemon of the job's first node writes it, whichever node it is of
+    (src/slurmd/slurmstepd/req.c `_handle_signal_container`).
+    """
+    origin = {**line.origin, "rank": None, "node": None}
+    if match := _STEP_FAILED.search(line.text):
+        message = f"Slurm: {match[1].lower()} {match[2]} failed"
+        yield FailureSeen(failure="unknown", message=message, consequence=True, by="slurm", **origin)
+        yield ProcessTerminated(**line.origin)
+    elif match := _MEMORY_ERROR.search(line.text):
+        message = f"Slurm: uncorrectable memory error under {match[1].lower()} {match[2]}"
+        origin["logged_at"] = match[3]
+        yield FailureSeen(failure="node_failure", message=message, fatal=False, by="slurm", **origin)
+
+
+def read_launch(line: Line) -> Iterator[Event]:
+    """Srun could not start its tasks."""
+    if _UNLAUNCHED.search(line.text):
+        yield ProcessExited(launch=True, **line.origin)
+
+
 def read_task(line: Line) -> Iterator[Event]:
     """Srun saw tasks end badly."""
     if match := _NODE.search(line.text):
         origin = {**line.origin, "node": match[1]}
-        yield FailureSeen(failure="node_failure", message=f"Slurm: node failure on {match[1]}", **origin)
+        yield FailureSeen(failure="node_failure", message=f"Slurm: node failure on {match[1]}", by="slurm", **origin)
         yield ProcessTerminated(**line.origin)
         return
     match = _TASK.search(line.text)
@@ -80,25 +106,26 @@ def read_task(line: Line) -> Iterator[Event]:
         if value > 128:
             message = f"task {tasks} on {node} exited with code {value}"
             yield FailureSeen(
-                failure=failure_of(value), message=message, exit_code=value, consequence=value == 143, **origin
+                failure=failure_of(value),
+                message=message,
+                exit_code=value,
+                consequence=value == 143,
+                by="slurm",
+                **origin,
             )
         yield ProcessExited(exit_code=value, tasks=tasks, **origin)
         return
-    for state, (kind, consequence) in _STATES.items():
-        if how.startswith(state):
-            yield FailureSeen(
-                failure=kind, message=f"task {tasks} on {node}: {state}", consequence=consequence, **origin
-            )
-            yield ProcessExited(tasks=tasks, **origin)
-            return
+    state = how.partition(" (core dumped)")[0]
+    if ends := _STATES.get(state) or ended_by(state):
+        message = f"task {tasks} on {node}: {state}"
+        yield FailureSeen(failure=ends[0], message=message, consequence=ends[1], by="slurm", **origin)
+        yield ProcessExited(tasks=tasks, **origin)
 
 
 def read_oom(line: Line) -> Iterator[Event]:
     """The cgroup's memory was used up."""
     if _OOM.search(line.text):
-        node = line.prefix.node  # `slurmstepd-node04: error: Detected ...` where the step has a node of its own
-        origin = {**line.origin, "node": node.removeprefix("slurmstepd-") if node else None}
-        yield FailureSeen(failure="host_oom", message=line.text.strip()[:300], **origin)
+        yield FailureSeen(failure="host_oom", message=line.text.strip()[:300], by="slurm", **line.origin)
 
 
 def read_ending(line: Line) -> Iterator[Event]:
@@ -109,6 +136,8 @@ def read_ending(line: Line) -> Iterator[Event]:
 
 RULES: tuple[Rule, ...] = (
     Rule("slurm.cancelled", (b" CANCELLED AT ",), read_cancelled),
+    Rule("slurm.failed", (b" FAILED (non-zero exit", b" UNCORRECTABLE MEMORY ERROR AT "), read_failed),
+    Rule("slurm.launch", (b"Application launch failed: ", b"Unable to create step for job "), read_launch),
     Rule("slurm.task", (b"srun: error: ",), read_task),
     Rule("slurm.oom", (b" oom-kill event", b" oom_kill event", b"xceeded memory limit", b"memory limit"), read_oom),
     Rule("slurm.ending", (b"srun: Terminating", b"srun: Job step", b"srun: Force", b"srun: forcing"), read_ending),

@@ -38,12 +38,13 @@ def read_time(line: Line) -> Iterator[Event]:
         yield TimeShown(**line.origin)
         return
     match = _FIRST.match(line.text)
-    stamp = iso_time(match[1]) if match else _of_date(line.text) or _of_hf(line.text)
+    stamp = iso_time(match[1]) if match else date_of(line.text) or _of_hf(line.text)
     if stamp is not None:
         yield TimeShown(**{**line.origin, "logged_at": stamp})
 
 
-def _of_date(text: str) -> str | None:
+def date_of(text: str) -> str | None:
+    """ISO 8601 of a line that begins with `date`'s form, after three words at most; the zone where it is UTC."""
     if match := _DATE_1.match(text):
         month, day, hour, rest, half, zone, year = match.groups()
     elif match := _DATE_2.match(text):

@@ -27,15 +27,22 @@ _OOM_KILLER = re.compile(
 # `[enforce fail at inline_container.cc:672] . unexpected pos 2816 vs 2710`, and before it in torch 2.13
 # `RuntimeError: basic_ios::clear: iostream error`: torch.save could not write, and does not say why; a full
 # disk or quota it is in nearly all reports
-_DISK = re.compile(
+DISK = re.compile(
     r"No space left on device|Disk quota exceeded|^RuntimeError: basic_ios::clear: iostream error$"
     r"|inline_container\.cc:\d{1,5}\] ?\.? ?(?:unexpected pos|PytorchStreamWriter failed writing file)"
 )
 # `Segmentation fault (core dumped)`, `Fatal Python error: Segmentation fault`, `*** Process received signal ***` of MPI
 _SEGFAULT = re.compile(
     r"Segmentation fault(?: \(core dumped\)|$|\s*$)|Fatal Python error: Segmentation fault|Signal: Segmentation fault"
+    r"|Caught signal 11 \(Segmentation fault"  # `[n1:4242:0:4242] Caught signal 11 (Segmentation fault: ...)` of UCX
 )
-_BUS = re.compile(r"^(?:Fatal Python error: )?Bus error(?: \(core dumped\))?\s*$")
+_BUS = re.compile(
+    r"^(?:Fatal Python error: )?Bus error(?: \(core dumped\))?\s*$|Signal: Bus error \(|Caught signal 7 \(Bus error"
+)
+# `  what():  std::bad_alloc` of C++; `2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed
+# due to other reasons at node` of Ray's daemon, which may start them anew
+_BAD_ALLOC = re.compile(r"what\(\):[ ]{1,4}std::bad_alloc|an instance of 'std::bad_alloc'")
+_RAY = re.compile(r"[1-9]\d{0,5} Workers? \(tasks / actors\) killed due to memory pressure \(OOM\)")
 
 
 def read_system(line: Line) -> Iterator[Event]:
@@ -45,10 +52,14 @@ def read_system(line: Line) -> Iterator[Event]:
     if match := _XID.search(text):
         failure = _XID_FAILURES.get(int(match[2]), "cuda_error")
         # the driver reports more than kills a run: the run's own lines say whether it ended
-        yield FailureSeen(failure=failure, message=message, fatal=False, **line.origin)
+        yield FailureSeen(failure=failure, message=message, fatal=False, by="driver", notice="xid", **line.origin)
     elif _OOM_KILLER.search(text):
+        yield FailureSeen(failure="host_oom", message=message, by="kernel", **line.origin)
+    elif _BAD_ALLOC.search(text):
         yield FailureSeen(failure="host_oom", message=message, **line.origin)
-    elif _DISK.search(text):
+    elif _RAY.search(text):
+        yield FailureSeen(failure="host_oom", message=message, fatal=False, **line.origin)
+    elif DISK.search(text):
         yield FailureSeen(failure="disk_full", message=message, **line.origin)
     elif _SEGFAULT.search(text):
         yield FailureSeen(failure="segfault", message=message, **line.origin)
@@ -60,7 +71,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "system",
         (b"NVRM: Xid", b"ut of memory: Kill", b"oom-killer", b"oom_reaper", b"No space left on device",
-         b"inline_container.cc", b"Disk quota exceeded", b"iostream error", b"Segmentation fault", b"Bus error"),
+         b"inline_container.cc", b"Disk quota exceeded", b"iostream error", b"Segmentation fault", b"Bus error",
+         b"std::bad_alloc", b"due to memory pressure (OOM)"),
         read_system,
     ),
 )  # fmt: skip

@@ -1,0 +1,158 @@
+"""What the last line of a Python traceback says: its class and text, the failure that they name, whose program it was.
+
+Decided here, where lines are read: whoever judges a run reads fields and no text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from parsers.engine.fields import byte_size
+from parsers.events import Failure, Role
+from parsers.formats.system import DISK
+
+# `RuntimeError: message`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`
+_EXCEPTION = re.compile(
+    r"^(?:\w{1,60}\.){0,8}(\w{0,60}(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Iteration))"
+    r"(?::[ ]?(.{0,1000}))?$"
+)
+_MESSAGE = 500  # characters of it that are kept
+
+_SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
+# `CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total capacity; ...)`
+# 2.1 on: `GPU 0 has a total capacty of 23.65 GiB of which ...` (misspelt), `total capacity` since 2.2
+_TRIED = re.compile(r"Tried to allocate " + _SIZE)
+_CAPACITY = re.compile(r"(?:total capac\w{1,4} of " + _SIZE + r"|" + _SIZE + r" total capacity)")
+_OOM = re.compile(r"(?:CUDA|HIP|XPU) out of memory|(?:CUDA|HIP) error: out of memory|\bOutOfMemoryError\b")
+# `CUDA error: uncorrectable ECC error encountered`, `cudaErrorECCUncorrectable`
+_ECC = re.compile(r"uncorrectable ECC error|cudaErrorECCUncorrectable")
+# `CUDA error: an illegal memory access was encountered`, `HIP error: ...`, `cudaErrorLaunchFailure`
+_CUDA = re.compile(r"\b(?:CUDA|HIP) error: [^\n]{3,200}|\bcudaError[A-Z]\w{3,60}|CUBLAS_STATUS_(?!SUCCESS)\w{3,40}")
+# The driver's words in another program's: NCCL's `Cuda failure 2 'out of memory'`, `Triton Error [CUDA]: device-side
+# assert triggered`
+_INSIDE = re.compile(r"\b(?:Cuda|CUDA|HIP) failure (?:\d{1,4} )?'(.{3,200})'|\bTriton Error \[\w{2,8}\]: (.{3,200})")
+# `[Errno 12] Cannot allocate memory`, `DefaultCPUAllocator: can't allocate memory`, `Unable to allocate 8 GiB for an
+# array`, Ray's `OutOfMemoryError: Task was killed due to the node running low on memory.`
+_HOST_OOM = re.compile(
+    r"^MemoryError\b|^_ArrayMemoryError\b|[Cc]an(?:no|')t allocate memory|std::bad_alloc|node running low on memory"
+)
+# NCCL's own words for what went wrong
+NCCL = re.compile(
+    r"NCCL error in: |\bncclSystemError\b|\bncclInternalError\b|\bncclUnhandledCudaError\b|\bncclRemoteError\b"
+    r"|\bncclInvalidUsage\b|DistBackendError: NCCL"
+)
+# `DataLoader worker (pid 30882) is killed by signal: Bus error.`
+_WORKER = re.compile(
+    r"DataLoader worker \(pid\(?s?\)? ?[\d, ]{1,80}\) "
+    r"(?:is killed by signal|exited unexpectedly)(?:: ([A-Za-z ]{3,40}))?"
+)
+_WORKER_ENDS: tuple[tuple[str, Failure], ...] = (("bus", "bus_error"), ("seg", "segfault"), ("kill", "killed"))
+
+# Exceptions of ranks that lost another one
+_LOST = re.compile(
+    r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe|NCCL communicator was aborted|gloo/transport"
+    r"|recvValue failed|sendBytes failed|Socket (?:Closed|Timeout)|store->(?:get|wait)|DistNetworkError"
+)
+# Programs try imports that they can do without, and some print what they caught
+_IMPORTS = frozenset({"ModuleNotFoundError", "ImportError", "PackageNotFoundError"})
+
+# Programs beside the training whose tracebacks say nothing of it
+_BYSTANDERS = re.compile(r"wandb|tensorboard|nvidia-smi|mlflow|(?<![A-Za-z])(?:aim|comet)(?![a-z])|comet_ml")
+# A program that trains, by the name of its file; others of a job make data, parse logs, copy files
+_TRAINERS = re.compile(r"train|tune|sft|gpt|llama|bert|megatron", re.IGNORECASE)
+# `Command '['/usr/bin/python3', '-u', 'train.py']' returned non-zero exit status 1.`, `Command 'torchrun train.py' died
+# with <Signals.SIGKILL: 9>.`; a build (`ninja`, `make`) or a copy that failed ended no training process
+_COMMAND = re.compile(r"^Command '(?:\['([^']{1,400})'|(\S{1,400}))")
+_STARTS = re.compile(r"python|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|prterun|pdsh|bash|\bsh$|launch")
+_LAUNCHERS = frozenset({"ChildFailedError", "SignalException"})  # torchrun's
+_SIGNAL = re.compile(r"got signal: (\d{1,2})")
+
+
+def exception_of(text: str) -> tuple[str, str] | None:
+    """(class without its module, message) of a traceback's last line; None if it is none."""
+    match = _EXCEPTION.match(text)
+    return (match[1], (match[2] or "").strip()[:_MESSAGE]) if match else None
+
+
+def cuda_failure(text: str) -> Failure | None:
+    """Out of memory, ECC, and every other CUDA error that a text tells of; Ray calls the host's memory alike."""
+    if inside := _INSIDE.search(text):
+        said = inside[1] or inside[2]
+        return "cuda_oom" if "out of memory" in said else "ecc" if "ECC" in said else "cuda_error"
+    if _OOM.search(text):
+        return "host_oom" if "node running low on memory" in text else "cuda_oom"
+    if _ECC.search(text):
+        return "ecc"
+    return "cuda_error" if _CUDA.search(text) else None
+
+
+def memory_told(text: str) -> dict[str, Any]:
+    """Bytes that an out-of-memory text tells of, as arguments of FailureSeen."""
+    tried, capacity = _TRIED.search(text), _CAPACITY.search(text)
+    return {
+        "requested_bytes": byte_size(tried[1]) if tried else None,
+        "device_bytes": byte_size(capacity[1] or capacity[2]) if capacity else None,
+    }
+
+
+def worker_failure(text: str) -> Failure | None:
+    """How a DataLoader worker died."""
+    match = _WORKER.search(text)
+    if not match:
+        return None
+    how = (match[1] or "").strip().lower()
+    return next((name for word, name in _WORKER_ENDS if word in how), "unknown")
+
+
+def named_failure(exception: str, message: str) -> Failure | None:
+    """What an exception is of, where its class or its text says so; None for one of Python's own."""
+    if exception == "KeyboardInterrupt":
+        return "stopped"
+    if exception == "SignalException":
+        return "stopped" if signal_of(message) in (2, 15) else "killed"
+    text = f"{exception}: {message}"
+    if failure := cuda_failure(text) or worker_failure(text):
+        return failure
+    if _HOST_OOM.search(text):
+        return "host_oom"
+    if DISK.search(text):
+        return "disk_full"
+    return "nccl" if NCCL.search(text) else None
+
+
+def signal_of(message: str) -> int | None:
+    """The signal of torchrun's `SignalException: Process 4242 got signal: 15`."""
+    match = _SIGNAL.search(message)
+    return int(match[1]) if match else None
+
+
+def lost_peer(exception: str, message: str) -> bool:
+    """Whether it is of a rank that lost another one."""
+    return bool(_LOST.search(f"{exception}: {message}"))
+
+
+def is_optional(exception: str) -> bool:
+    """Whether it is of an import, which a program may do without."""
+    return exception in _IMPORTS
+
+
+def role_of(exception: str, message: str, script: str | None, text: str) -> Role | None:
+    """Whose traceback it is; `text` is its last line. Who started the processes tells by its exception that one of them
+    has ended, never why.
+    """
+    if _BYSTANDERS.search(text) or (script is not None and _BYSTANDERS.search(script)):
+        return "bystander"
+    if exception in ("ChildFailedError", "SignalException") or (
+        exception == "CalledProcessError" and _launched(message)
+    ):
+        return "launcher"
+    if script is None:
+        return None
+    return "trainer" if _TRAINERS.search(script.rpartition("/")[2]) else "helper"
+
+
+def _launched(message: str) -> bool:
+    """Whether the command that failed was a program that trains, as far as its name is told."""
+    match = _COMMAND.match(message)
+    return match is None or bool(_STARTS.search((match[1] or match[2]).rpartition("/")[2]))

@@ -1,0 +1,181 @@
+"""torchrun's agent: which rank failed, what it died of, who was ended for it.
+
+Its last word is the text of a ChildFailedError (torch/distributed/elastic/multiprocessing/errors/__init__.py
+`format_msg`): a title between `=`, `Failures:` with one entry a failed rank or `  <NO_OTHER_FAILURES>`, `Root Cause
+(first observed failure):` with the entry whose time is the earliest, `=`. An entry is `[index]:` and six named lines:
+time, host, rank (local_rank), exitcode (pid), error_file, traceback. Where the program is wrapped in `@record` a rank
+writes its exception to a file before it dies (error_handler.py `record_exception`): then `error_file` is its path and
+`traceback` what `traceback.format_exc()` gave, each further line two blanks deeper. Else they are `<N/A>`, and one
+sentence: `Signal 9 (SIGKILL) received by PID 4242`, or where to read how a traceback is enabled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from parsers.engine.fields import integer
+from parsers.engine.prefixes import iso_time
+from parsers.engine.scan import Gatherer, Line, Rule
+from parsers.events import Event, FailureSeen, ProcessExited, ProcessTerminated
+from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure
+from parsers.formats.launchers import failure_of, is_victim
+from parsers.formats.tracebacks import HEADER, WRAPPER
+
+_ENTRY_LINES = 400  # of a report, those of other ranks that stand between counted; from an entry's first line on
+_FAILURES = "Failures:"
+_ROOT_CAUSE = "Root Cause (first observed failure):"
+_NO_OTHERS = "<NO_OTHER_FAILURES>"
+_INDENT = "  "
+# `  host      : nid006913`, `  exitcode  : 1 (pid: 194956)`
+_FIELD = re.compile(r"^[ ]{1,8}(time|host|rank|exitcode|error_file|traceback)[ ]{0,8}:[ ](.{0,1100})$")
+_INDEX = re.compile(r"^\[\d{1,7}\]:$")
+_BORDER = re.compile(r"^[=-]{4,200}$")
+# `failed (exitcode: 1) local_rank: 1 (pid: 3677234) of binary: /usr/bin/python3`
+_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,6}) \(pid: (\d{1,10})\)")
+# `Received 15 death signal, shutting down workers` of torchrun's agent: somebody or something told it to end
+_DEATH_SIGNAL = re.compile(r"Received (?:(\d{1,2})|Signals\.(SIG\w{2,8})) death signal, shutting down workers")
+_ASKED = frozenset({"2", "15", "SIGINT", "SIGTERM"})  # others come of a terminal that closed, or of the system
+
+
+def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
+    """Torchrun's agent: who failed, who was ended for it."""
+    text, origin = line.text, line.origin
+    if _ROOT_CAUSE in text:
+        yield RootCauseGatherer(writer=str(line.prefix.key), root=True)
+    elif text.strip() == _FAILURES:
+        yield RootCauseGatherer(writer=str(line.prefix.key))
+    elif match := _FAILED.search(text):
+        code = int(match[1])
+        yield FailureSeen(
+            failure=failure_of(code),
+            message=f"local rank {match[2]} failed with exit code {code}",
+            exit_code=code,
+            consequence=is_victim(code),
+            by="launcher",
+            **origin,
+        )
+        yield ProcessExited(exit_code=code, local_rank=int(match[2]), pid=int(match[3]), **origin)
+    elif match := _DEATH_SIGNAL.search(text):
+        yield FailureSeen(
+            failure="stopped" if (match[1] or match[2]) in _ASKED else "killed",
+            message=f"torchrun received {match[2] or f'signal {match[1]}'}",
+            consequence=True,
+            by="launcher",
+            **origin,
+        )
+    elif "worker group" in text and "will restart" in text:
+        yield ProcessTerminated(**origin)
+
+
+@dataclass(slots=True)
+class RootCauseGatherer:
+    """torchrun's report: the other failures are passed over, they came later; of the root cause's entry the named lines
+    are taken, and of its traceback the exception that came out.
+    """
+
+    writer: str
+    root: bool = False
+    """The entry of the root cause has begun."""
+    begun: bool = False
+    """An entry of another has begun, or the word for none."""
+    lines: int = 0
+    fields: dict[str, str] = field(default_factory=dict)
+    exception: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The exception's own line."""
+        return self.exception
+
+    @property
+    def settles(self) -> bool:
+        """The entry tells who failed, although its end was not written."""
+        return self.root and "exitcode" in self.fields
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """Take the report's lines, of the one who writes it; the border behind the root cause is the last."""
+        self.lines += 1
+        text, bare = line.text, line.text.strip()
+        if str(line.prefix.key) != self.writer:
+            return self._other()
+        if not self.root:
+            return self._before(line)
+        if match := _FIELD.match(text):
+            if match[1] not in self.fields:
+                self.fields[match[1]] = match[2].strip()
+                if match[1] != "traceback":
+                    return [], True, False
+                if HEADER not in match[2]:  # the whole of it
+                    self._note(match[2].strip())
+                    return self.close(), True, True
+            return [], True, False
+        if "traceback" not in self.fields:
+            return ([], True, False) if _INDEX.match(bare) else self._other()
+        if _BORDER.match(bare):
+            return self.close(), True, True
+        if text.startswith(_INDENT) or not bare:
+            self._note(text[len(_INDENT) :].rstrip())
+            return [], True, False
+        return (self.close(), False, True) if self.exception else self._other()
+
+    def _before(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """The entries of the others, up to the root cause."""
+        text, bare = line.text, line.text.strip()
+        if _ROOT_CAUSE in text:
+            self.root, self.lines = True, 0
+            return [], True, False
+        if _INDEX.match(bare) or bare == _NO_OTHERS:
+            self.begun, self.lines = True, 0
+            return [], True, False
+        if not self.begun:
+            return [], False, True  # another program's `Failures:`
+        return ([], True, False) if text.startswith(_INDENT) or _BORDER.match(bare) else self._other()
+
+    def _other(self) -> tuple[list[Event], bool, bool]:
+        """Another rank's line between those of the report."""
+        return (self.close(), False, True) if self.lines > _ENTRY_LINES else ([], False, False)
+
+    def _note(self, text: str) -> None:
+        """The last exception of a chain is the one that came out; TorchScript's own line is none."""
+        found = exception_of(text)
+        if found and not found[1].startswith(WRAPPER):
+            self.exception = text[:1000]
+
+    def close(self) -> list[Event]:
+        """The failure that the entry names."""
+        code_text = self.fields.get("exitcode", "").split(" ", 1)[0]
+        code = integer(code_text) if code_text.lstrip("-").isdecimal() else None
+        if code is None:
+            return []
+        rank, when = self.fields.get("rank", "").split(" ", 1)[0], self.fields.get("time")
+        raised = exception_of(self.exception)
+        if raised:
+            failure, message = named_failure(*raised) or "python_exception", ": ".join(filter(None, raised))
+            consequence = lost_peer(*raised)
+        else:
+            failure, message = failure_of(code), f"torchrun: first failure on rank {rank or '?'}, exit code {code}"
+            consequence = is_victim(code) or "Signal 15" in self.fields.get("traceback", "")
+        event = FailureSeen(
+            failure=failure,
+            message=message,
+            consequence=consequence,
+            exit_code=code,
+            by="launcher",
+            **memory_told(self.exception),
+            rank=integer(rank) if rank.isdecimal() else None,
+            node=self.fields.get("host"),
+            logged_at=iso_time(when.replace("_", " ")) if when else None,
+        )
+        return [event, ProcessExited(exit_code=code, rank=event.rank, node=event.node, logged_at=event.logged_at)]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "launcher.torchrun",
+        (b"Root Cause (first", b"Failures:", b"failed (exitcode:", b"will restart", b" death signal, shutting"),
+        read_torchrun,
+    ),
+)
+GATHERERS = {"launcher.torchrun": RootCauseGatherer}

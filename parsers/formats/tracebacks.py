@@ -1,0 +1,140 @@
+"""Python's tracebacks, of many ranks in one file: what came out, what it began with, and whose program it was.
+
+Python prints the exceptions of a chain from the first to the one that came out, a sentence between two of them
+(traceback.py `_cause_message` and `_context_message`). Each is told; the last one names the first as its root. An
+operation of TorchScript prints a traceback inside the exception's text (torch/csrc/jit/runtime/interpreter.cpp
+`handleError`: `The following operation failed in the TorchScript interpreter.`, frames, `RuntimeError: ` and what
+failed): that last line is the exception.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from parsers.engine.scan import Gatherer, Line
+from parsers.events import Event, TracebackSeen
+from parsers.formats.exceptions import exception_of, is_optional, lost_peer, named_failure, role_of, signal_of
+
+_MAX_PENDING = 10_000
+_TRACEBACK_LINES = 400  # after a header in which an exception line is looked for: many ranks interleave
+_CHAIN_LINES = 24  # after an exception in which the sentence of a chain is looked for: its message may have several
+_IGNORED_LINES = 60
+HEADER = "Traceback (most recent call last):"
+_IGNORED = ("Exception ignored in", "Exception ignored while")
+_CHAINS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+WRAPPER = "The following operation failed in the TorchScript interpreter."
+# `  File "/x/pretrain_gpt.py", line 215, in <module>`; of `python -m` the frames of runpy stand before it
+_FILE = re.compile(r'^[ ]{0,8}File "((?!<frozen |[^"]{0,200}/runpy\.py")[^"]{1,400})", line \d{1,7}')
+# The first frame of what nobody caught; a traceback that a handler prints begins at the handler's function.
+_TOP_LEVEL = ", in <module>"
+
+
+def _is_header(line: Line) -> bool:
+    """At the start of the line, or glued behind an exception of another rank (`RuntimeError: Traceback ...`)."""
+    text = line.text.strip()
+    return text.startswith((HEADER, f": {HEADER}")) or (
+        text.endswith(HEADER) and text[:1] not in "[{" and not text.startswith("traceback ")
+    )
+
+
+@dataclass(slots=True)
+class TracebackGatherer:
+    """Open while `pending` tracebacks wait for their exception line, whichever rank writes it, and a little longer: a
+    chain may follow. `writers`: of each writer of the file what its frames have told so far.
+    """
+
+    lines: int = 0
+    pending: int = 1
+    writers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """An exception line ends one of the tracebacks; the rules may read it too."""
+        self.lines += 1
+        text, bare = line.text, line.text.strip()
+        writer = self.writers.setdefault(str(line.prefix.key), {})
+        if _is_header(line):
+            self.pending, self.lines = min(self.pending + 1, _MAX_PENDING), 0
+            writer.pop("told", None)  # no sentence stood between: this is another one
+            return [], True, False
+        if bare in _CHAINS and "told" in writer:
+            writer["root"] = writer.pop("told")
+            return [], True, False
+        if "script" not in writer and (match := _FILE.match(text)):
+            writer["script"] = match[1]
+        if text.rstrip().endswith(_TOP_LEVEL):
+            writer["top_level"] = True
+        if "iteration " in text and "elapsed time per iteration" in text:
+            return [], False, True
+        found = None if text.startswith(" ") or not self.pending else exception_of(bare)
+        if found is None:
+            return [], False, self.lines > (_TRACEBACK_LINES if self.pending else _CHAIN_LINES)
+        self.lines = 0
+        if found[1].startswith(WRAPPER):
+            return [], False, False
+        self.pending -= 1
+        root = writer.get("root")
+        event = _seen(found, line, script=writer.get("script"), top_level=writer.get("top_level"), root=root)
+        writer.clear()
+        writer["told"] = root or bare[:300]
+        return [event], False, False
+
+    def close(self) -> list[Event]:
+        """A header without its exception is no fact."""
+        return []
+
+
+def _seen(found: tuple[str, str], line: Line, *, script: str | None, top_level: bool | None, root: str | None) -> Event:
+    exception, message = found
+    return TracebackSeen(
+        exception=exception,
+        message=message,
+        script=script,
+        top_level=top_level,
+        root=root,
+        role=role_of(exception, message, script, line.text),
+        failure=named_failure(exception, message),
+        signal=signal_of(message) if exception == "SignalException" else None,
+        optional=is_optional(exception),
+        lost_peer=lost_peer(exception, message),
+        **line.origin,
+    )
+
+
+@dataclass(slots=True)
+class IgnoredGatherer:
+    """`Exception ignored in: <function ...>`, from Python 3.14 on `Exception ignored while calling deallocator ...`,
+    and what follows it: Python's clean-up complained, nothing ended.
+    """
+
+    lines: int = 0
+
+    def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
+        """Swallow the traceback, to its exception line."""
+        self.lines += 1
+        text = line.text
+        if self.lines == 1 and not _is_header(line):
+            return [], False, True
+        over = self.lines > _IGNORED_LINES or bool(not text.startswith(" ") and exception_of(text.strip()))
+        return [], text.startswith(" ") or over or self.lines == 1, over
+
+    def close(self) -> list[Event]:
+        """Nothing is told."""
+        return []
+
+
+def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
+    """The first traceback of a group."""
+    if _is_header(line):
+        yield TracebackGatherer()
+
+
+def open_ignored(line: Line) -> Iterator[Event | Gatherer]:
+    """Python's word for an exception in a finalizer."""
+    if line.text.strip().startswith(_IGNORED):
+        yield IgnoredGatherer()
