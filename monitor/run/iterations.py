@@ -9,6 +9,7 @@ from __future__ import annotations
 from monitor.model import flops
 from monitor.run.bursts import watch_bursts
 from monitor.run.counting import in_iterations, is_beside, measured, take_interval
+from monitor.run.evidence import pass_by
 from monitor.run.launches import begin_launch, first_of_launch, is_over, program_of, set_phase
 from monitor.run.observed import observe_iteration
 from monitor.run.pace import Intervals
@@ -197,9 +198,8 @@ def count_step(
     attempt.last_iteration = state.launch.latest.iteration = iteration
     attempt.iterations += delta
     state.iterations_total = plus(state.iterations_total, delta)
-    attempt.first_failure_at = None
     attempt.opening.clear()
-    state.launch.failure = None  # whatever was seen before, the loop goes on
+    pass_by(state, at, step=True)
     state.launch.step_seconds = None
     if elapsed is not None:
         state.launch.latest.seconds_per_iteration = elapsed
@@ -223,7 +223,8 @@ def count_step(
         state.launch.evaluation_sets, state.launch.validations_since = state.launch.validations_since, 0
     if state.launch.evaluation_due:
         _nothing_evaluated(state, at, live)
-    phase = _phase_after(state, iteration)
+    ended = state.launch.ending.state
+    phase = ended if ended in ("crashed", "finished") else _phase_after(state, iteration)
     if phase != state.launch.phase:
         set_phase(state, phase, at)
     if phase == "evaluating":

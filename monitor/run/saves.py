@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from monitor.breakdown.saves import KEPT
+from monitor.run.evidence import pass_by
 from monitor.run.iterations import gap_of
 from monitor.run.launches import set_phase
 from monitor.run.log_clock import log_clock
@@ -53,7 +54,9 @@ def on_evaluation(
             launch.stopwatch.pause(moment)
         elif launch.stopwatch.go_on(moment):
             launch.impure = False
-    set_phase(state, "training" if event.finished else PHASE_AFTER[event.kind], at)
+    pass_by(state, at, step=False)
+    if launch.ending.state != "crashed":
+        set_phase(state, "training" if event.finished else PHASE_AFTER[event.kind], at)
     return True
 
 

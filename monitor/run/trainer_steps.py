@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from monitor.run.evidence import pass_by
 from monitor.run.iterations import count_step
 from monitor.run.launches import set_phase
 from monitor.run.records import Validation
@@ -42,7 +43,9 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: boo
         state.launch.trainer_total = state.launch.train_iterations = event.max_steps
     if event.eval_loss is not None:
         state.launch.validations["validation"] = Validation(state.launch.latest.iteration, event.eval_loss)
-        set_phase(state, "evaluating", at)
+        pass_by(state, at, step=False)
+        if state.launch.ending.state != "crashed":
+            set_phase(state, "evaluating", at)
         return True
     if state.launch.driver not in (None, "trainer"):
         return False
