@@ -15,7 +15,7 @@ from monitor.config import Config
 from monitor.detectors import DETECTORS, crash, hang
 from monitor.detectors.base import Detector, Verdict, recall
 from monitor.incidents import IncidentBook, Transition, give_up, judge
-from monitor.run.ends import believe, may_be_optional, settle
+from monitor.run.evidence import believe, settle
 from monitor.run.fold import fold, fold_timers
 from monitor.run.launches import retire
 from monitor.run.settings import is_known
@@ -153,7 +153,7 @@ class Judge:
         if run.state.launch.phase == "crashed":
             due = crash.due(run.state, self._crash)
             if due is not None and (heard >= due or not (run.state.live or run.state.launch.doubtful)):
-                believe(run.state)
+                believe(run.state, heard)
         transitions = judge(
             run.book, run.state, self._verdicts(run, heard), now, self._repeat_interval, self._hold, self._limit
         )
@@ -178,7 +178,7 @@ class Judge:
         state = run.state
         due = crash.due(state, self._crash)
         if due is not None:
-            believe(state)
+            believe(state, due)
         told = max(at, due or at)
         transitions = self.judge(run, told) if state.live else []
         retire(state, at)
@@ -213,11 +213,13 @@ class Judge:
         """When the end of the launch is reported; None where none has failed."""
         return crash.due(run.state, self._crash)
 
-    def import_believed_at(self, run: Judged) -> float:
-        """When a failed import that nothing else calls an end is reported; 0 where there is none."""
+    def believed_at(self, run: Judged) -> float:
+        """When a failure of the training that may have been caught is believed, where nothing goes on; 0 where none is
+        in doubt.
+        """
         state = run.state
         failure = crash.ended_by(state)
-        if failure is None or not state.launch.doubtful or not may_be_optional(failure, state.launch.iterations):
+        if failure is None or failure.helper or not state.launch.doubtful:
             return 0.0
         return crash.due(state, self._crash) or 0.0
 

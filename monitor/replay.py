@@ -22,7 +22,7 @@ from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.naming import experiment_name
 from monitor.run import derived, goodput
-from monitor.run.ends import settle
+from monitor.run.evidence import settle
 from monitor.run.experiments import BOUNDS, Experiments
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
@@ -110,11 +110,11 @@ class Replay:
         return at
 
     def finish(self, after: float) -> Iterator[Transition]:
-        """The log has ended; `after` seconds more are watched, or until a failed import is believed: nobody went on
-        behind it. What became of a run that had not ended by then is unknown.
+        """The log has ended; `after` seconds more are watched, or until what may have been caught is believed: nobody
+        went on behind it. What became of a run that had not ended by then is unknown.
         """
         last = self.now
-        yield from self.pass_until(max(last + after, self._judge.import_believed_at(self.run) + 2 * _EPSILON))
+        yield from self.pass_until(max(last + after, self._judge.believed_at(self.run) + 2 * _EPSILON))
         yield from self._judge.judge(self.run, self.now)
         settle(self.run.state, self.now, 0.0)  # what said that it was done, and nothing more, is done
         self.now = last

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from monitor.run.ending import Evidence, ending
 from monitor.run.launches import program_of
 
 _OF_THE_LAUNCH = (
@@ -13,11 +16,12 @@ _OF_THE_LAUNCH = (
     "tflops_key", "tflops_seconds", "gap_ratios", "overhead_until", "overhead_iteration", "timed_overhead",
     "evaluated_at", "impure", "last_iteration_at", "stopwatch", "arrivals", "between", "counts_steps",
     "evaluation_interval", "evaluation_due", "evaluation_silent", "silent_work", "evaluation_sets",
-    "validations_since", "seconds_since_checkpoint", "memory", "validations", "custom_values", "failure",
-    "watchdog_ranks", "watchdog_nodes", "observed", "last_raw", "trainer_total", "trainer_declared", "trainer_bar",
+    "validations_since", "seconds_since_checkpoint", "memory", "validations", "custom_values",
+    "observed", "last_raw", "trainer_total", "trainer_declared", "trainer_bar",
     "account", "parts",
 )  # fmt: skip
 """Fields of a run in version 2 that are those of its present launch."""
+_OF_A_FAILURE = ("failure", "message", "line", "consequence", "rank", "node", "logged_at", "exit_code", "helper")
 
 
 def from_version_2(saved: dict[str, Any]) -> dict[str, Any]:
@@ -56,9 +60,49 @@ def _run(state: dict[str, Any]) -> dict[str, Any]:
         "gaps": state.get("gaps", {}),
         "checkpoints": checkpoints,
     }
+    launch["evidence"] = _evidence(state, launch)
+    found = ending([msgspec.convert(row, Evidence) for row in launch["evidence"]])
+    launch["ending"] = msgspec.to_builtins(found)
     state["launch_records"] = state.get("launches", [])
     state["launch"] = launch
     return state
+
+
+def _evidence(state: dict[str, Any], launch: dict[str, Any]) -> list[dict[str, Any]]:
+    """The flags of a launch's end, as what they were set by."""
+    rows: list[dict[str, Any]] = []
+    failure, at = state.get("failure"), launch.get("first_failure_at") or state.get("updated_at", 0.0)
+    after, phase = launch.get("iterations", 0), launch.get("phase")
+    if failure is not None:
+        known = {name: failure[name] for name in _OF_A_FAILURE if failure.get(name) is not None}
+        raised = failure["failure"] in ("python_exception", "stopped") and launch.get("uncaught_after") is not None
+        ended = phase == "crashed" and bool(failure.get("fatal"))
+        told = {"sort": "traceback" if raised else "failure", "at": failure["at"], "fatal": ended}
+        rows.append({**known, **told, "after": failure.get("after", 0), "raised": not raised})
+    rows += [
+        {"sort": "watchdog", "at": at, "failure": "nccl", "message": "NCCL watchdog", "fatal": True, "rank": rank}
+        for rank in state.get("watchdog_ranks", [])
+    ]
+    rows += [
+        {"sort": "watchdog", "at": at, "failure": "nccl", "message": "NCCL watchdog", "fatal": True, "node": node}
+        for node in state.get("watchdog_nodes", [])
+    ]
+    if launch.get("done_at") is not None:
+        rows.append({"sort": "finished" if phase == "finished" else "done", "at": launch["done_at"]})
+    elif phase == "finished":
+        rows.append({"sort": "finished", "at": at})
+    bad = launch.get("job_failed_at")
+    if launch.get("processes_ended") or (phase == "crashed" and failure is None):
+        code = None if phase == "crashed" else 1 if bad is not None else 0
+        count = max(1, launch.get("processes_ended", 0))
+        message = "a process ended badly" if code != 0 else ""
+        exited = {"sort": "exit", "failure": "unknown", "message": message, "exit_code": code, "count": count}
+        rows.append({**exited, "at": at if bad is None else bad})
+    if launch.get("processes_terminated"):
+        rows.append({"sort": "terminated", "at": at})
+    if phase == "crashed" and not launch.get("doubtful"):
+        rows.append({"sort": "silence", "at": at})
+    return [{"after": after, **row} for row in rows]
 
 
 EARLIER = {2: from_version_2}

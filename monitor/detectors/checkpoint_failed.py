@@ -99,7 +99,7 @@ def on_event(state: RunState, memory: Memory, event: Event, _settings: Checkpoin
         if event.consequence or not event.fatal or event.failure not in _OF_THE_SAVE:
             return False  # the run ends, the save with it: `check` sees that
         message = event.message
-    elif isinstance(event, TracebackSeen) and launch.failure is not None:  # a bystander's leaves no record
+    elif isinstance(event, TracebackSeen) and event.role != "bystander":
         message = f"{event.exception}: {event.message}" if event.message else event.exception
     else:
         return False

@@ -1,6 +1,6 @@
 """Crash: a launch has died, of what, where, and what it cost. One incident, however many ranks report it.
 
-The cause is the first fatal line that is no consequence (monitor/run/ends.py). It is reported a few seconds after the
+The cause is the first fatal line that is no consequence (monitor/run/ending.py). It is reported a few seconds after the
 first line: the ranks' lines arrive out of order, and what the launcher says of a victim often comes first.
 A loop may catch what Python raises: out of memory, a full disk. Where nothing else proves an end (a launcher, the
 scheduler, another failure, a traceback that begins in no function), it is reported when the next iterations have not
@@ -16,11 +16,10 @@ from msgspec import Struct
 
 from monitor.detectors.base import Detector, Severity, Verdict, duration, missing_evidence
 from monitor.run.derived import at_risk_seconds
-from monitor.run.ends import may_be_optional
+from monitor.run.ending import PLANNED, Evidence
 from monitor.run.job import evidence as job_evidence
-from monitor.run.launches import PLANNED
 from monitor.run.nodes import blamed
-from monitor.run.records import AttemptEnd, FailureRecord
+from monitor.run.records import AttemptEnd
 from monitor.run.state import RunState
 from monitor.units import Factor, Seconds
 
@@ -71,7 +70,7 @@ class CrashSettings(Struct, frozen=True):
     that flash-attn is not there and go on; importing the rest from a busy file system takes a minute or two."""
 
 
-def ended_by(state: RunState) -> FailureRecord | None:
+def ended_by(state: RunState) -> Evidence | None:
     """The failure that has ended the present launch."""
     launch = state.launch
     return launch.failure if launch.phase == "crashed" else None
@@ -79,17 +78,19 @@ def ended_by(state: RunState) -> FailureRecord | None:
 
 def due(state: RunState, settings: CrashSettings) -> float | None:
     """When the cause is believed; None where nothing has failed."""
-    launch = state.launch
-    at = launch.first_failure_at
-    if ended_by(state) is None or at is None:
+    found, failure = state.launch.ending, ended_by(state)
+    at = found.since
+    if failure is None or at is None:
         return None
-    if not launch.doubtful:
-        proved = launch.proved_at
-        return at + settings.wait if proved is None else max(at + settings.wait, proved + _PROVED)
-    least, failure, iterations = settings.wait, launch.failure, launch.iterations
-    if failure is not None and failure.failure == "python_exception" and not iterations:
-        least = settings.failed_import if may_be_optional(failure, iterations) else settings.starting
-    return at + max(least, min(settings.caught_maximum, settings.caught_iterations * _expected(state)))
+    if found.certain:
+        proved = found.certain_at or at
+        return at + settings.wait if proved <= at else max(at + settings.wait, proved + _PROVED)
+    least = settings.wait
+    if failure.failure == "python_exception" and not state.launch.iterations:
+        least = settings.failed_import if failure.optional else settings.starting
+    return max(at, found.passed_at or at) + max(
+        least, min(settings.caught_maximum, settings.caught_iterations * _expected(state))
+    )
 
 
 def _expected(state: RunState) -> float:
@@ -103,7 +104,7 @@ def _expected(state: RunState) -> float:
 
 def next_change(state: RunState, now: float, settings: CrashSettings) -> float | None:
     """When the cause is believed."""
-    failed = state.launch.job_failed_at
+    failed = state.launch.ending.job_failed_at
     at = due(state, settings) if failed is None else failed + _PROVED
     return at if at is not None and at > now else None
 
@@ -114,8 +115,8 @@ def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSetti
     failure, at = ended_by(state), due(state, settings)
     if not state.live:
         return Verdict(_NAME)
-    if launch.job_failed_at is not None and launch.phase == "finished":
-        return _after_the_end(state, launch.job_failed_at)
+    if launch.ending.job_failed_at is not None and launch.phase == "finished":
+        return _after_the_end(state, launch.ending.job_failed_at)
     if (end := _untold(state, memory)) is not None:
         memory.told = end.number
         return _replaced(end)
@@ -127,10 +128,10 @@ def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSetti
     return Verdict(
         _NAME,
         "firing",
-        severity=_severity(failure.failure, done=launch.done_at is not None),
+        severity=_severity(failure.failure, done=launch.ending.done_at is not None),
         summary=_summary(state, failure),
         onset_iteration=launch.latest.iteration,
-        since=launch.first_failure_at,  # a better cause that is found later is not another crash
+        since=launch.ending.since,  # a better cause that is found later is not another crash
         evidence=_evidence(state, failure),
     )
 
@@ -188,7 +189,7 @@ def _severity(failure: str, *, done: bool) -> Severity:
     return "info" if failure in PLANNED else "warning" if done else "critical"
 
 
-def _summary(state: RunState, failure: FailureRecord) -> str:
+def _summary(state: RunState, failure: Evidence) -> str:
     launch = state.launch
     iteration = launch.latest.iteration
     where = f" after iteration {iteration}" if iteration is not None else " before the first iteration"
@@ -208,7 +209,7 @@ def _summary(state: RunState, failure: FailureRecord) -> str:
     return f"{verb}{where}: {failure.failure}{place}{many}: {message}{lost}; {advice}"
 
 
-def _evidence(state: RunState, failure: FailureRecord) -> dict[str, Any]:
+def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
     launch = state.launch
     fields = {
         "failure": failure.failure,

@@ -32,11 +32,10 @@ class CrashWithoutExitSettings(Struct, frozen=True):
 def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
     """When the silence after the fatal line is over; None if an end was seen or there was no fatal line."""
     launch = state.launch
-    failure, attempt = launch.failure, launch
-    seen = attempt.processes_ended or attempt.processes_terminated or attempt.alone
-    if launch.phase != "crashed" or failure is None or seen or attempt.doubtful:  # nobody knows yet that it was fatal
+    failure, found = launch.failure, launch.ending
+    if launch.phase != "crashed" or failure is None or found.gone or not found.certain:
         return None
-    last = max(failure.at, attempt.first_failure_at or failure.at)
+    last = max(failure.at, found.since or failure.at)
     wait = settings.iterations * (launch.pace.baseline or 0.0) * (launch.log_interval or 1)
     return last + min(settings.maximum, max(settings.minimum, wait))
 

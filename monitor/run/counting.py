@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from monitor.run.bursts import watch_bursts
+from monitor.run.evidence import pass_by
 from monitor.run.launches import first_of_launch, program_of, set_phase
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
@@ -74,9 +75,8 @@ def count_step(state: RunState, report: Report) -> None:
     launch.last_iteration = launch.latest.iteration = iteration
     launch.iterations += delta
     state.iterations_total = plus(state.iterations_total, delta)
-    launch.first_failure_at = None
     launch.opening.clear()
-    launch.failure = None  # whatever was seen before, the loop goes on
+    pass_by(state, at, step=True)
     launch.step_seconds = None
     if report.passed is not None:
         _take_seconds(state, report.passed)
@@ -91,7 +91,8 @@ def count_step(state: RunState, report: Report) -> None:
         state.past.highest_iteration = max(iteration, 0)
     launch.watch.restart(at)
     _leave_evaluation(state, last, report)
-    phase = _phase_after(launch, iteration)
+    ended = launch.ending.state
+    phase = ended if ended in ("crashed", "finished") else _phase_after(launch, iteration)
     if phase != launch.phase:
         set_phase(state, phase, at)
     if phase == "evaluating":

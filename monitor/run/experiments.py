@@ -84,7 +84,7 @@ def _differ(known: dict[str, str], plan: dict[str, str], names: tuple[str, ...])
 def begun(state: RunState) -> bool:
     """Whether the present launch is past its set-up: its own arguments may be printed more than once before."""
     launch = state.launch
-    if launch.iterations > 0 or launch.failures > 0 or launch.phase in ENDED:
+    if launch.iterations > 0 or launch.failed or launch.phase in ENDED:
         return True
     return launch.number > 0 and "arguments" not in launch.boundaries
 

@@ -14,16 +14,8 @@ from monitor.charts.steady import Sample
 from monitor.model.flops import EFFECTIVE
 from monitor.run import saves, setup
 from monitor.run.counting import gap_of
-from monitor.run.ends import (
-    fold_exit,
-    fold_failure,
-    fold_process_exit,
-    fold_process_terminated,
-    fold_traceback,
-    fold_watchdog,
-    may_be_optional,
-)
 from monitor.run.engine import fold_engine_step
+from monitor.run.evidence import EVENTS, fold_evidence
 from monitor.run.launches import set_phase
 from monitor.run.log_clock import log_clock
 from monitor.run.loop import fold_iteration
@@ -64,20 +56,15 @@ from parsers.events import (
     ParametersCounted,
     PartBegan,
     ProcessExited,
-    ProcessTerminated,
-    ProgramExited,
     SizesTold,
     SoftwareSeen,
     ThroughputReported,
     TimersReported,
     TopologyLogged,
-    TracebackSeen,
     TrainerLogged,
     TrainerProgressed,
     TrainerSetting,
-    TrainerSummary,
     ValidationLogged,
-    WatchdogTimedOut,
 )
 from parsers.timers import BESIDE, PART_OF, timer
 
@@ -138,7 +125,7 @@ def _of_training(state: RunState) -> bool:
     """Whether what crashed is a training for all that the log tells, and no other program of its job."""
     if not state.launch.doubtful:
         return True
-    return state.launch.failure is not None and may_be_optional(state.launch.failure, state.launch.iterations)
+    return state.launch.failure is not None and state.launch.failure.optional
 
 
 def _is_of_the_last_launch(state: RunState, clock: float) -> bool:
@@ -292,9 +279,8 @@ def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
 def _on_scale_exhausted(
     state: RunState, _event: LossScaleExhausted, _source: str, at: float, _live: bool, entry: LogEvent
 ) -> bool:
-    return fold_failure(
-        state, FailureSeen(failure="python_exception", message="the loss scale is at its minimum"), at, entry.text
-    )
+    failure = FailureSeen(failure="python_exception", message="the loss scale is at its minimum")
+    return fold_evidence(state, failure, at, entry.text)
 
 
 def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> bool:
@@ -337,11 +323,14 @@ def _on_collective_status(state: RunState, event: CollectiveStatus, *_rest: Any)
     return False
 
 
+def _on_evidence(state: RunState, event: Event, _source: str, at: float, _live: bool, entry: LogEvent) -> bool:
+    return fold_evidence(state, event, at, entry.text)
+
+
 _Handler = Callable[[RunState, Any, str, float, bool, LogEvent], bool]
 _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     TrainerLogged: lambda s, e, _src, at, live, _e: fold_trainer_log(s, e, at, live),
     TrainerProgressed: lambda s, e, _src, at, live, _e: fold_trainer_progress(s, e, at, live),
-    TrainerSummary: lambda s, e, _src, at, _l, entry: fold_exit(s, e, at, entry.text),
     TrainerSetting: setup.on_trainer_setting,
     MilestoneReached: setup.on_milestone,
     ArgumentsDumped: setup.on_arguments,
@@ -366,15 +355,10 @@ _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     OverflowSkipped: _on_overflow,
     ThroughputReported: _on_throughput,
     LossScaleExhausted: _on_scale_exhausted,
-    FailureSeen: lambda s, e, _src, at, _l, entry: fold_failure(s, e, at, entry.text),
-    WatchdogTimedOut: lambda s, e, _src, at, _l, entry: fold_watchdog(s, e, at, entry.text),
     CollectiveStatus: _on_collective_status,
-    TracebackSeen: lambda s, e, _src, at, _l, entry: fold_traceback(s, e, at, entry.text),
-    ProcessExited: lambda s, e, _src, at, _l, entry: fold_process_exit(s, e, at, entry.text),
-    ProcessTerminated: lambda s, e, _src, at, _l, entry: fold_process_terminated(s, e, at, entry.text),
-    ProgramExited: lambda s, e, _src, at, _l, entry: fold_exit(s, e, at, entry.text),
     CustomValueLogged: _on_custom_value,
     CustomProgressLogged: lambda *_: True,
     GenerationMoved: lambda *_: True,
     PartBegan: _on_part,
+    **dict.fromkeys(EVENTS, _on_evidence),
 }

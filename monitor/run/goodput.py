@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from monitor.run.launches import PLANNED
+from monitor.run.ending import PLANNED
 from monitor.run.state import RunState
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from monitor.run.ending import BARE
 from monitor.run.records import Job
 from monitor.run.state import RunState
 from parsers.events import Event, Failure, FailureSeen, LogEvent, ProcessExited, ProcessTerminated
@@ -38,8 +39,6 @@ _FAILURES: Final[dict[str, Failure]] = {
 }
 OVER: Final = frozenset({*_FAILURES, "COMPLETED", "FAILED"})
 """States after which only a requeue brings the job back."""
-_BARE: Final = frozenset({"stopped", "killed", "unknown"})
-"""What a log may end with that Slurm can say more of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def proofs(state: RunState) -> list[LogEvent]:
         failure = "stopped"
     if failure is not None:
         known = state.launch.failure.failure if crashed and state.launch.failure is not None else None
-        if not crashed or (known in _BARE and failure not in _BARE):
+        if not crashed or (known in BARE and failure not in BARE):
             events = [FailureSeen(failure=failure, message=sentence(job)), ProcessTerminated()]
     elif job.state in ("COMPLETED", "FAILED") and not crashed:
         events = [ProcessExited(exit_code=job.exit_code or 0, launch=True)]

@@ -6,6 +6,7 @@ A set-up seen in another file of the same launch (per-rank logs) is a copy of th
 
 from __future__ import annotations
 
+from monitor.run.ending import PLANNED
 from monitor.run.node_record import launch_of
 from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
 from monitor.run.phases import ENDED, Phase, drawn_as
@@ -16,8 +17,6 @@ from monitor.run.totals import plus
 from parsers.dialects import dialect_of
 from parsers.events import Event
 
-PLANNED = frozenset({"time_limit", "preempted", "stopped"})
-"""Ends that are no failures: the scheduler's ordinary business, and what a person ended."""
 _TIMELESS = frozenset({"arguments", "world"})
 _PHASES_KEPT = 64  # phase changes kept for the page
 _ENDS_KEPT = 50
@@ -59,11 +58,12 @@ def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> 
     """A set-up mark of `kind`: a second one begins a new launch. `stamp` is the mark's own time or contents."""
     launch = state.launch
     if launch.phase == "crashed" and launch.doubtful and not launch.iterations and kind not in launch.boundaries:
-        _forgive(state, at)
+        launch.forget()  # a set-up goes on after what failed before its first line: that was another program's
+        set_phase(state, "starting", at)
     mark = f"{kind} {source}"
     # these carry no time: the same again in the same file, after an end, is of another launch
     again = kind in _TIMELESS and launch.phase == "crashed" and not launch.doubtful and mark in launch.boundaries
-    if launch.iterations > 0 or launch.failures > 0 or launch.phase in ENDED:
+    if launch.iterations > 0 or launch.failed or launch.phase in ENDED:
         known = launch.boundaries.get(kind)
         ended_here = launch.phase in ENDED and known != stamp
         if again or _counted_in(state, source) or ended_here or (known is not None and known != stamp):
@@ -90,15 +90,6 @@ def note_setting(state: RunState, event: Event) -> None:
     if len(opening) < _OPENING_KEPT:
         opening.append(plain(event))
     take_setting(state.launch, event)
-
-
-def _forgive(state: RunState, at: float) -> None:
-    """A set-up goes on after what failed before its first line: that was another program's."""
-    attempt = state.launch
-    attempt.doubtful, attempt.first_failure_at, attempt.failures, attempt.alone = False, None, 0, False
-    attempt.uncaught_after = None
-    state.launch.failure = None
-    set_phase(state, "starting", at)
 
 
 def begin_launch(state: RunState, at: float, *, in_process: bool = False) -> None:
@@ -131,10 +122,10 @@ def begin_launch(state: RunState, at: float, *, in_process: bool = False) -> Non
 
 def _left_behind(state: RunState) -> bool:
     """The last that the launch told was an exception: the next launch proves that nobody caught it."""
-    failure, attempt = state.launch.failure, state.launch
-    if failure is None or state.launch.phase in ("finished", "exiting"):
+    failure, launch = state.launch.failure, state.launch
+    if failure is None or launch.phase in ("finished", "exiting"):
         return False
-    return failure.failure in ("python_exception", "stopped") and failure.after == attempt.iterations
+    return failure.failure in ("python_exception", "stopped") and failure.after == launch.iterations
 
 
 def _note_end(state: RunState, at: float, *, died: bool) -> None:
@@ -162,7 +153,7 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
             number=attempt.number,
             failure=cause,
             message=failure.message[:300] if failure else "",
-            at=failure.at if failure else state.progress_at or at,
+            at=max(failure.at, attempt.ending.since or failure.at) if failure else state.progress_at or at,
             started_at=attempt.started_at if attempt.started_at is not None else state.first_at,
             iterations=attempt.iterations,
             last_iteration=attempt.last_iteration,
@@ -181,7 +172,7 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
 def retire(state: RunState, at: float) -> None:
     """Another experiment has begun in its log: nothing more comes of this one."""
     launch, before = state.launch, state.computed
-    if state.ends and not (launch.iterations or launch.failures or "arguments" in launch.boundaries):
+    if state.ends and not (launch.iterations or launch.failed or "arguments" in launch.boundaries):
         end = state.ends.pop()  # the set-up lines before the arguments were the other's
         state.restarts -= 1
         state.unplanned_ends -= not end.planned

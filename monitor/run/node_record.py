@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from monitor.nodes.hostlist import compress, is_node_name
 from monitor.nodes.record import LaunchRecord
-from monitor.run.nodes import NODE_FAULTS, blamed, listed_nodes, missing_ranks, node_of, nodes_of, nodes_of_ranks
+from monitor.run.ending import NODE_FAULTS, PLANNED
+from monitor.run.nodes import blamed, listed_nodes, missing_ranks, node_of, nodes_of, nodes_of_ranks
 from monitor.run.state import RunState
 
-_PLANNED = frozenset({"time_limit", "preempted", "stopped"})
 _PACED = 32  # iterations after which a launch's normal pace is its own
 
 
@@ -50,7 +50,7 @@ def _outcome(state: RunState) -> tuple[str, bool]:
     if launch.phase == "finished":
         return "finished", True
     if launch.phase == "crashed" and failure is not None and not launch.doubtful:
-        return failure.failure, failure.failure in _PLANNED
+        return failure.failure, failure.failure in PLANNED
     if launch.hung:
         return "hang", False
     return "running", True

@@ -11,13 +11,12 @@ from functools import lru_cache
 from monitor.nodes.collectives import Missing, Report, missing
 from monitor.nodes.hostlist import HostlistError, expand, is_node_name
 from monitor.nodes.record import HARDWARE
+from monitor.run.ending import NODE_FAULTS
 from monitor.run.state import RunState
 from parsers.events import CollectiveStatus, FailureSeen, ProcessExited, WatchdogTimedOut
 
 MOST = 4096  # nodes believed: the largest machines have about ten thousand, a run's message names a few
 _MOST_RANKS = 16_384  # ranks kept: of more no training is known
-NODE_FAULTS = frozenset({"node_failure", "ecc", "cuda_error", "bus_error", "segfault", "host_oom", "nccl"})
-"""Failures that speak of the node they happened on. What Python, the scheduler or a person ends speaks of none."""
 _MOST_FAULTS = 64  # different ones a launch: more is a cluster on fire
 NODE_LIST = "SLURM_JOB_NODELIST"
 _LOCAL = frozenset({"localhost", "127.0.0.1"})  # what pdsh prints for itself: the same name on every node
@@ -94,10 +93,10 @@ def note_tasks(state: RunState, event: ProcessExited) -> None:
 def note_fault(state: RunState, event: FailureSeen) -> None:
     """What the driver or the scheduler says of a node, whether it ends the launch or not."""
     launch = state.launch
-    kind = "xid" if "NVRM: Xid" in event.message else event.failure
+    kind = "xid" if event.notice == "xid" else event.failure
     if kind not in HARDWARE or event.consequence or (event.node is None and event.rank is None):
         return
-    if kind == "node_failure" and "CANCELLED" in event.message.upper():
+    if kind == "node_failure" and event.notice in ("job_cancelled", "step_cancelled"):
         return  # the daemon that writes this runs on the job's first node, seldom on the one that failed
     fault = (kind, event.node, event.rank)
     if fault not in launch.faults and len(launch.faults) < _MOST_FAULTS:

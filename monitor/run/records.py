@@ -42,26 +42,6 @@ class Experiment:
 
 
 @dataclass(slots=True)
-class FailureRecord:
-    """The failure that ended an attempt, or the newest that may."""
-
-    failure: str
-    message: str
-    at: float
-    line: str = ""
-    fatal: bool = True
-    consequence: bool = False
-    rank: int | None = None
-    node: str | None = None
-    logged_at: str | None = None
-    exit_code: int | None = None
-    helper: bool = False
-    """Another program of the job told it, not the training."""
-    after: int = 0
-    """Iterations of the launch when it was told: what the launch went on from is not what ended it."""
-
-
-@dataclass(slots=True)
 class AttemptEnd:
     """How a launch ended, kept when the next one begins."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from monitor.breakdown.saves import KEPT
 from monitor.run.counting import gap_of
+from monitor.run.evidence import pass_by
 from monitor.run.launches import set_phase
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED, PARTS, PHASE_AFTER
@@ -50,7 +51,9 @@ def on_evaluation(
             launch.watch.stamps.pause(moment)
         elif launch.watch.stamps.go_on(moment):
             launch.watch.inside = False
-    set_phase(state, "training" if event.finished else PHASE_AFTER[event.kind], at)
+    pass_by(state, at, step=False)
+    if launch.ending.state != "crashed":
+        set_phase(state, "training" if event.finished else PHASE_AFTER[event.kind], at)
     return True
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from monitor.model.arguments import changes
 from monitor.run import saves
+from monitor.run.evidence import fold_done, goes_on
 from monitor.run.experiments import plan_of
 from monitor.run.launches import LAUNCHER, boundary, note_setting, set_phase
 from monitor.run.log_clock import log_clock
@@ -36,11 +37,13 @@ def on_milestone(
             state.launch.launched_clock = log_clock(event.logged_at or "")
         elif event.milestone == "training_started":
             state.launch.watch.stamps.begin(log_clock(event.logged_at))
-    if state.launch.iterations == 0 or event.milestone == "training_done":
-        set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
-        if event.milestone == "training_done":
-            state.launch.done_at = at
-            saves.on_loop_done(state, event)
+    if event.milestone == "training_done":
+        fold_done(state, at)
+        saves.on_loop_done(state, event)
+        return True
+    if state.launch.iterations == 0:
+        if goes_on(state, at):
+            set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
         return True
     return False
 

@@ -28,6 +28,7 @@ from monitor.model.topology import Topology
 from monitor.nodes.collectives import Missing, Report
 from monitor.nodes.record import LaunchRecord
 from monitor.run.copies import Copies
+from monitor.run.ending import RUNNING, Ending, Evidence
 from monitor.run.observed import Observed
 from monitor.run.overflows import Overflows
 from monitor.run.pace import Histogram, Intervals, Pace
@@ -38,7 +39,6 @@ from monitor.run.records import (
     Buffering,
     Checkpoints,
     Experiment,
-    FailureRecord,
     Job,
     Latest,
     Memory,
@@ -165,29 +165,44 @@ class Launch:
     dumped_stacks: dict[int, list[str]] = field(default_factory=dict)
     """and where those were, where it was recorded."""
 
-    failure: FailureRecord | None = None
-    watchdog_ranks: list[int] = field(default_factory=list)
-    watchdog_nodes: list[str] = field(default_factory=list)
-    processes_ended: int = 0
-    processes_terminated: int = 0
-    failures: int = 0
-    first_failure_at: float | None = None
-    doubtful: bool = False
-    """What failed at `first_failure_at` may have been caught: nothing has told yet that a process ended."""
-    proved_at: float | None = None
-    """When something told so of what was doubtful before."""
-    uncaught_after: int | None = None
-    """Iterations of this launch as a traceback came that nobody had caught."""
-    alone: bool = False
-    """A traceback that nobody had caught carries no rank: the process that writes this log has ended."""
-    done_at: float | None = None
-    """When the training loop said that it is done."""
-    job_failed_at: float | None = None
-    """When, after that, its job ended badly: the training's work is whole."""
-    cut_at: float | None = None
-    """When its processes, which should have ended since, were ended by force."""
+    evidence: list[Evidence] = field(default_factory=list)
+    """What was told of its end since its last step (evidence.py),"""
+    ending: Ending = RUNNING
+    """and what that comes to: worked out anew whenever it changes (ending.py)."""
     counted: bool = False
     """Its failure is in the run's total."""
+
+    def forget(self) -> None:
+        """Nothing of what was told was its end."""
+        self.evidence, self.ending = [], RUNNING
+
+    @property
+    def failure(self) -> Evidence | None:
+        """What it died of; while it goes on, what it would have died of if it ended now."""
+        return self.ending.cause
+
+    @property
+    def failed(self) -> bool:
+        """Something has ended it, be it caught yet."""
+        return self.ending.since is not None
+
+    @property
+    def doubtful(self) -> bool:
+        """It has failed, and that may have been caught: nothing has told yet that a process ended."""
+        return self.ending.state == "crashed" and not self.ending.certain
+
+    @property
+    def watchdog_ranks(self) -> list[int]:
+        """Whose watchdogs gave up, in their order."""
+        return list(dict.fromkeys(row.rank for row in self._watchdogs() if row.rank is not None))
+
+    @property
+    def watchdog_nodes(self) -> list[str]:
+        """The nodes of those, where their lines name them."""
+        return list(dict.fromkeys(row.node for row in self._watchdogs() if row.node))
+
+    def _watchdogs(self) -> list[Evidence]:
+        return [row for row in self.evidence if row.sort == "watchdog"]
 
     @property
     def whole_lines(self) -> bool:

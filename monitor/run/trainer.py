@@ -5,6 +5,7 @@ trainer_callback.py). A bar of another length behind the training's own is its e
 from __future__ import annotations
 
 from monitor.run.counting import Report, count_step, take_over
+from monitor.run.evidence import pass_by
 from monitor.run.launches import set_phase
 from monitor.run.records import Validation
 from monitor.run.state import Launch, RunState
@@ -57,7 +58,9 @@ def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> bool:
     launch.evaluation_due = launch.evaluation_silent = False
     launch.silent_work = None
     launch.watch.interrupt(at)
-    set_phase(state, "training" if event.step >= event.total else "evaluating", at)
+    pass_by(state, at, step=False)
+    if launch.ending.state != "crashed":
+        set_phase(state, "training" if event.step >= event.total else "evaluating", at)
     return True
 
 
@@ -80,7 +83,9 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: boo
     if event.eval_loss is not None:
         launch.validations["validation"] = Validation(launch.latest.iteration, event.eval_loss)
         launch.watch.interrupt(at)
-        set_phase(state, "evaluating", at)
+        pass_by(state, at, step=False)
+        if launch.ending.state != "crashed":
+            set_phase(state, "evaluating", at)
         return True
     if not take_over(state, "trainer", HF_TRAINER.name):
         return False

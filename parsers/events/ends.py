@@ -94,6 +94,8 @@ class FailureSeen(Event, frozen=True, kw_only=True, gc=False):
     """The configured pattern's name, for a site's own failures."""
     by: Teller | None = None
     notice: Notice | None = None
+    raised: bool = False
+    """It holds an exception's own words, where its teller mostly has an exit code alone."""
 
 
 class WatchdogTimedOut(Event, frozen=True, kw_only=True, gc=False):

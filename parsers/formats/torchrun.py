@@ -163,6 +163,7 @@ class RootCauseGatherer:
             consequence=consequence,
             exit_code=code,
             by="launcher",
+            raised=raised is not None,
             **memory_told(self.exception),
             rank=integer(rank) if rank.isdecimal() else None,
             node=self.fields.get("host"),

@@ -29,7 +29,7 @@ def watched(state: RunState) -> bool:
     if not state.live or state.progress_at is None or launch.phase in ENDED:
         return False
     # After the last iteration a log may simply end. Only processes that partly ended prove that others hang.
-    return launch.phase != "exiting" or launch.processes_ended > 0
+    return launch.phase != "exiting" or launch.ending.ended > 0
 
 
 def deadline(state: RunState, settings: HangSettings) -> float | None:
@@ -42,7 +42,7 @@ def deadline(state: RunState, settings: HangSettings) -> float | None:
 
 def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
     """When silence becomes late, then a hang; None when neither is ahead."""
-    cut = state.launch.cut_at
+    cut = state.launch.ending.cut_at
     if cut is not None:
         return cut + _CUT if cut + _CUT > now else None
     since = silent_since(state)
@@ -60,8 +60,8 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
     launch = state.launch
     if state.lost or suspended(state):
         return Verdict("hang", "unknown")
-    if launch.cut_at is not None and state.live:
-        return _cut(state, launch.cut_at)
+    if launch.ending.cut_at is not None and state.live:
+        return _cut(state, launch.ending.cut_at)
     since = silent_since(state)
     if not watched(state) or since is None:
         return Verdict("hang")
@@ -122,7 +122,7 @@ def _told_with(state: RunState) -> str:
 def _cut(state: RunState, at: float) -> Verdict:
     """The training was done, its processes were not: they held their nodes until they were ended by force."""
     launch = state.launch
-    done = launch.done_at or at
+    done = launch.ending.done_at or at
     line = launch.failure.line if launch.failure else ""
     return Verdict(
         "hang",
@@ -151,7 +151,7 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
     if absent:
         evidence.update(absent)
         found += f"; {absent['missing']}"
-    failure = launch.failure
+    failure = launch.failure or launch.ending.hint
     if failure is not None:
         evidence["failure"], evidence["failure_line"] = failure.failure, failure.line
         rank = f" on rank {failure.rank}" if failure.rank is not None else ""

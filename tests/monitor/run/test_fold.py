@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from monitor.run import derived
-from monitor.run.ends import believe
+from monitor.run.evidence import believe
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import (
@@ -288,7 +288,7 @@ def test_one_crash_has_one_failure(state: RunState) -> None:
     feed(state, *(iteration(n) for n in range(1, 4)))
     feed(state, *(WatchdogTimedOut(rank=n % 28, operation="ALLREDUCE") for n in range(84)))
     feed(state, FailureSeen(failure="killed", message="SIGTERM", consequence=True))
-    believe(state)
+    believe(state, 0.0)
     assert state.failures_total == {"nccl": 1}
     assert len(state.launch.watchdog_ranks) == 28
     assert state.launch.phase == "crashed"
@@ -311,13 +311,13 @@ def test_a_caught_traceback_is_no_crash(state: RunState) -> None:
 def test_a_traceback_names_the_cause_of_an_exit(state: RunState) -> None:
     """A process that ends after a traceback died of it."""
     feed(state, iteration(1), TracebackSeen(exception="ValueError", message="bad batch"), ProcessExited(exit_code=1))
-    believe(state)
+    believe(state, 0.0)
     assert state.failures_total == {"python_exception": 1}
 
 
 def test_a_bystanders_traceback_says_nothing(state: RunState) -> None:
     """Wandb's own traceback is not the training's."""
-    feed(state, iteration(1), TracebackSeen(exception="ModuleNotFoundError", message="x", script="/usr/bin/wandb"))
+    feed(state, iteration(1), TracebackSeen(exception="ModuleNotFoundError", message="x", role="bystander"))
     assert state.launch.failure is None
 
 

@@ -1,0 +1,329 @@
+"""How a launch ended, by its evidence. Pure: what is kept are facts, in whatever order they came; the verdict is
+computed.
+
+A ladder, the first that holds:
+    1. cut       it was done, and its step stood until its time was over: it hung at exit
+    2. finished  its loop ended as meant, and what failed did so behind that; a job that ends badly then is a warning
+    3. crashed   something fatal: a failure, a traceback that nobody caught, a process that ended badly
+    4. finished  all its processes ended well, or it is done and silent
+    5. exiting   its loop is done, or some processes ended well
+    6. running   what is no end is a hint
+The cause is what says most of it: `KINDS` has how much each kind says. Of those that say as much the earliest counts;
+those of one moment came in any order, and `first` tells which leads to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Sort = Literal["failure", "watchdog", "traceback", "exit", "terminated", "done", "finished", "orderly", "silence"]
+"""`done`: the loop says that it is done; `finished`: the program says so; `orderly`: it ended as a signal asked it to;
+`terminated`: somebody ended the other processes; `silence`: by now it would have gone on.
+"""
+State = Literal["running", "exiting", "crashed", "finished"]
+
+MOMENT = 5.0  # seconds in which the lines of ranks, launchers and daemons about one end come in any order
+_EXIT_SECONDS = 10.0  # in which processes that are done end: tearing down groups takes seconds
+_STRENGTHS = {"exit": 0.0, "bare victim": 1.0, "exit code": 1.5, "victim": 2.0, "hint": 2.4, "raised": 2.5}
+"""How much is said by a process's end; by one that was ended, or lost another; by a code that stands for an exception;
+by a line that need not be of this end, and by an exception that may have been caught."""
+_OWN = _STRENGTHS["raised"]  # from here on it is a cause
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of failures."""
+
+    strength: float
+    """How much it says of why a launch ended."""
+    first: int
+    """Among those of one moment that say as much: which leads to the others."""
+    planned: bool = False
+    """No failure: the scheduler's ordinary business, and what a person ended."""
+    survivable: bool = False
+    """A program may catch it and go on: a batch that does not fit is split, a save is tried again."""
+    of_node: bool = False
+    """It speaks of the node it happened on."""
+    bare: bool = False
+    """It says that something ended, hardly why."""
+
+
+KINDS: dict[str, Kind] = {
+    "ecc": Kind(5.0, 9, of_node=True),
+    "disk_full": Kind(5.0, 8, survivable=True),
+    "host_oom": Kind(5.0, 7, of_node=True),
+    "cuda_oom": Kind(5.0, 6, survivable=True),
+    "node_failure": Kind(5.0, 5, of_node=True),
+    "cuda_error": Kind(4.5, 9, of_node=True),
+    "bus_error": Kind(4.5, 8, of_node=True),
+    "time_limit": Kind(4.0, 9, planned=True),
+    "preempted": Kind(4.0, 8, planned=True),
+    "python_exception": Kind(4.0, 6),
+    "nccl": Kind(4.0, 5, of_node=True),
+    "segfault": Kind(4.0, 4, of_node=True),
+    "killed": Kind(4.0, 3, bare=True),
+    "stopped": Kind(4.0, 2, planned=True, bare=True),
+    "unknown": Kind(3.0, 0, bare=True),
+}
+"""What broke a rank, a node or a disk says more than what the others died of."""
+PLANNED = frozenset(name for name, kind in KINDS.items() if kind.planned)
+BARE = frozenset(name for name, kind in KINDS.items() if kind.bare)
+NODE_FAULTS = frozenset(name for name, kind in KINDS.items() if kind.of_node)
+_ENDED_BY_OTHERS = frozenset({"time_limit", "preempted", "segfault"})
+"""What may stand behind a process that was killed, although its line comes much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact about a launch's end. Of equal ones the earliest is kept, with their number."""
+
+    sort: Sort
+    at: float
+    """When it was told, an instant."""
+    failure: str = ""
+    """One of `KINDS`."""
+    message: str = ""
+    line: str = ""
+    fatal: bool = False
+    """Its process ended of it, if it is of the training; a traceback: nobody has caught it."""
+    consequence: bool = False
+    """Another process had ended before."""
+    rank: int | None = None
+    node: str | None = None
+    logged_at: str | None = None
+    exit_code: int | None = None
+    by: str | None = None
+    """Who tells it, where it is not the program itself."""
+    notice: str | None = None
+    pattern: bool = False
+    """A site's own words."""
+    raised: bool = False
+    """It holds the exception's own words."""
+    helper: bool = False
+    """Another program of the job told it, or nobody knows which."""
+    optional: bool = False
+    """It is of an import, before the first iteration: a training may do without it."""
+    launch: bool = False
+    """The whole launch has ended."""
+    after: int = 0
+    """Iterations of the launch when it was told."""
+    count: int = 1
+    passed_at: float | None = None
+    """When a step was reported behind it that may have been on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the evidence comes to."""
+
+    state: State = "running"
+    cause: Evidence | None = None
+    """What it died of; of one that runs, what it would have died of if it ended now."""
+    certain: bool = False
+    """It cannot have been caught."""
+    since: float | None = None
+    """When it failed."""
+    certain_at: float | None = None
+    """When something told so; None where only silence does."""
+    passed_at: float | None = None
+    """When a step was reported behind what it died of."""
+    done_at: float | None = None
+    """When the loop said that it is done."""
+    job_failed_at: float | None = None
+    """When, after that, its job ended badly: the training's work is whole."""
+    cut_at: float | None = None
+    """When its processes, which should have ended since, were ended by force."""
+    ended: int = 0
+    """Processes that were seen to end."""
+    gone: bool = False
+    """A process was seen to end, or to be ended: nobody waits for it."""
+    hint: Evidence | None = None
+    """Of one that runs: the same, with what was told before a step that may have been on its way."""
+
+
+RUNNING = Ending()
+
+
+def ending(evidence: Sequence[Evidence], *, all_done: bool = False, processes: int | None = None) -> Ending:
+    """The ending that the evidence proves. `all_done`: the last iteration that was asked for is done; `processes`: of
+    how many the log would tell the end.
+    """
+    if not evidence:
+        return RUNNING
+    told = sorted(evidence, key=lambda row: row.at)
+    rows = [row for row in told if _holds(row)]
+    done, over = _first(rows, "done", "finished"), _first(rows, "finished")
+    leaving = all_done or done is not None or any(_ended_well(row) for row in rows)
+    fatal = _fatal(rows, leaving=leaving)
+    silence = _first(rows, "silence")
+    if silence is not None and over is None and not any(row.at <= silence.at for row in fatal):
+        over = silence
+    found = Ending(
+        cause=_cause(told if fatal else rows),
+        done_at=done.at if done is not None else None,
+        ended=sum(row.count for row in rows if _is_end(row)),
+        gone=any(_is_gone(row) for row in rows),
+    )
+    if (cut := _cut(rows, done)) is not None:
+        state: State = "finished" if silence is not None else "exiting"
+        return replace(found, cause=cut, cut_at=cut.at, state=state)
+    if over is not None and not any(_is_own(row) and _is_proof(row) and row.at < over.at - MOMENT for row in fatal):
+        coded = [row for row in fatal if row.sort != "exit" or row.exit_code is not None]
+        return replace(found, state="finished", job_failed_at=_job_failed(rows, coded) if done is not None else None)
+    if done is not None and (failed := _job_failed(rows, fatal)) is not None:
+        return replace(found, state="finished", job_failed_at=failed)
+    orderly = _first(rows, "orderly") is not None
+    if fatal and not (orderly and not any(_is_own(row) and not KINDS[row.failure].planned for row in fatal)):
+        return _crashed(rows, fatal, found)
+    if orderly or _all_ended(rows, processes):
+        return replace(found, state="finished")
+    if done is not None or any(_ended_well(row) for row in rows):
+        return replace(found, state="exiting")
+    return replace(found, hint=_cause(told))
+
+
+def _first(rows: Sequence[Evidence], *sorts: Sort) -> Evidence | None:
+    return next((row for row in rows if row.sort in sorts), None)
+
+
+def _is_end(row: Evidence) -> bool:
+    return row.sort == "exit"
+
+
+def _ended_well(row: Evidence) -> bool:
+    return row.sort == "exit" and row.exit_code == 0
+
+
+def _is_gone(row: Evidence) -> bool:
+    """Whether it shows that a process is gone: one that writes this log alone takes the log with it."""
+    if row.sort == "traceback":
+        return row.fatal and row.rank is None and row.node is None
+    return row.sort in ("exit", "terminated")
+
+
+def _fatal(rows: Sequence[Evidence], *, leaving: bool) -> list[Evidence]:
+    """What the launch may have died of. One that was ended died of what was told, be it no end by itself; where it is
+    on its way out a helper's exception is none.
+    """
+    ended = any(row.sort == "terminated" for row in rows)
+    known = [row for row in rows if row.sort in ("failure", "watchdog", "traceback")]
+    found = [row for row in known if (row.fatal or ended) and not (row.helper and leaving)]
+    bad = [row for row in rows if row.sort == "exit" and row.exit_code != 0]
+    return sorted(found + bad, key=lambda row: row.at)
+
+
+def _holds(row: Evidence) -> bool:
+    """Whether it still speaks of an end: behind what may be caught, a step says that it was."""
+    return row.passed_at is None or row.sort in ("finished", "orderly") or _is_proof(row)
+
+
+def strength(row: Evidence) -> float:
+    """How much it says of why a launch ended."""
+    kind = KINDS[row.failure]
+    if row.sort == "exit":
+        return _STRENGTHS["exit"]
+    if row.consequence:
+        return _STRENGTHS["bare victim" if kind.bare else "victim"]
+    if row.sort == "traceback":
+        return kind.strength if row.fatal and not row.helper else _STRENGTHS["raised"]
+    if not row.fatal:
+        return _STRENGTHS["hint"]
+    if row.pattern:
+        return max(kind.strength, 4.4)
+    if row.exit_code is not None and row.failure == "python_exception":
+        return 4.4 if row.raised else _STRENGTHS["exit code"]  # torchrun names the first of its ranks
+    if row.failure == "unknown" and row.by is not None:
+        return _STRENGTHS["bare victim"] if row.exit_code is not None else _STRENGTHS["victim"]
+    return kind.strength
+
+
+def _is_own(row: Evidence) -> bool:
+    """Whether it names a cause, and not only an end."""
+    return strength(row) >= _OWN and not row.helper
+
+
+def _leads(row: Evidence) -> tuple[bool, int, bool]:
+    """Which of one moment leads to the others: what a site's words say, then by the table; a job that somebody
+    cancelled was ended before its processes were, a step may be cancelled because one of them had ended.
+    """
+    cancelled = row.failure == "stopped" and (row.notice == "job_cancelled" or row.by in ("pbs", "lsf"))
+    return row.pattern, 8 if cancelled else KINDS[row.failure].first, row.rank is not None
+
+
+def _cause(rows: Iterable[Evidence]) -> Evidence | None:
+    """What says most; what the others know of it beside."""
+    known = [row for row in rows if row.failure and not _ended_well(row)]
+    if not known:
+        return None
+    most = max(strength(row) for row in known)
+    equal = [row for row in known if strength(row) == most]
+    moment = [row for row in equal if row.at <= equal[0].at + MOMENT]
+    cause = max(moment, key=_leads)
+    if KINDS[cause.failure].bare:
+        cause = next((row for row in equal if row.failure in _ENDED_BY_OTHERS), cause)
+    if cause.node is None and cause.failure == "node_failure":
+        cause = replace(cause, node=next((row.node for row in equal if row.node is not None), None))
+    if cause.exit_code is None and cause.sort == "traceback":
+        codes = [row.exit_code for row in known if row.sort == "failure" and not row.consequence]
+        cause = replace(cause, exit_code=next((code for code in codes if code is not None), None))
+    return cause
+
+
+def _cut(rows: Sequence[Evidence], done: Evidence | None) -> Evidence | None:
+    """The training had said that it was done, and its processes were still there as their time was over."""
+    if done is None:
+        return None
+    return next(
+        (
+            row
+            for row in rows
+            if row.failure == "time_limit" and row.notice == "step_cancelled" and row.at - done.at >= _EXIT_SECONDS
+        ),
+        None,
+    )
+
+
+def _job_failed(rows: Sequence[Evidence], fatal: Sequence[Evidence]) -> float | None:
+    """When the job of a training that is done ended badly, for no cause of the training's own."""
+    if any(row.sort != "exit" for row in fatal) or any(_is_own(row) for row in rows if row.failure and row.fatal):
+        return None
+    return next((row.at for row in fatal), None)
+
+
+def _all_ended(rows: Sequence[Evidence], processes: int | None) -> bool:
+    well = [row for row in rows if _ended_well(row)]
+    if not well:
+        return False
+    ended = sum(row.count for row in rows if row.sort == "exit")
+    return processes is None or ended >= processes or any(row.launch for row in well)
+
+
+def _is_proof(row: Evidence) -> bool:
+    """Whether it proves that a process has ended: a launcher or the scheduler saw it, nobody can have caught it."""
+    if row.sort in ("terminated", "silence"):
+        return True
+    if row.sort == "exit":
+        return row.exit_code != 0
+    if not row.fatal:
+        return False
+    if row.sort == "traceback":
+        return not (row.helper or row.optional)
+    caught = KINDS[row.failure].survivable and row.exit_code is None and not row.pattern
+    return row.sort in ("failure", "watchdog") and (row.consequence or not caught)
+
+
+def _crashed(rows: Sequence[Evidence], fatal: Sequence[Evidence], found: Ending) -> Ending:
+    hinted = [row.at for row in rows if row.sort == "terminated"]
+    since = min([row.at for row in fatal if row.fatal or row.sort == "exit"] or hinted)
+    proofs = [row for row in rows if row.passed_at is None and _is_proof(row)]
+    seen = [row.at for row in proofs if row.sort != "silence"]
+    return replace(
+        found,
+        state="crashed",
+        certain=bool(proofs),
+        since=since,
+        certain_at=max(since, min(seen)) if seen else None,
+        passed_at=max((row.passed_at for row in fatal if row.passed_at is not None), default=None),
+    )

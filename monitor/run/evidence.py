@@ -1,0 +1,242 @@
+"""What the log tells of a launch's end: an event becomes a row of evidence, kept in the launch until a step passes it.
+
+A step that comes within one usual interval may have been on its way when something failed: another rank's line, a
+buffer. It does not prove that the launch lives, the next one does. Nothing here decides how a launch ended: ending.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from monitor.run.ending import MOMENT, Evidence, ending, strength
+from monitor.run.launches import LAUNCHER, count_failure, set_phase
+from monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
+from monitor.run.phases import ENDED
+from monitor.run.state import Launch, RunState
+from parsers.events import (
+    Event,
+    FailureSeen,
+    ProcessExited,
+    ProcessTerminated,
+    ProgramExited,
+    TracebackSeen,
+    TrainerSummary,
+    WatchdogTimedOut,
+)
+
+_KEPT = 64  # rows of a launch; as many of ranks whose watchdogs gave up
+
+
+def _of_failure(event: FailureSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
+    cancelled = event.notice in ("job_cancelled", "step_cancelled")
+    yield Evidence(
+        "failure", at, event.failure, event.message, text, event.fatal, event.consequence, event.rank,
+        # the daemon that writes that the job was cancelled runs on its first node, seldom the one that failed
+        None if cancelled and event.failure == "node_failure" else event.node,
+        event.logged_at, event.exit_code, event.by, event.notice,
+        pattern=event.pattern is not None, raised=event.raised, after=after,
+    )  # fmt: skip
+
+
+def _of_watchdog(event: WatchdogTimedOut, at: float, text: str, after: int) -> Iterator[Evidence]:
+    """A NCCL watchdog gave up: the collective hung. Ranks are counted, not lines."""
+    waited = f" after {event.waited_seconds:.0f} s" if event.waited_seconds else ""
+    message = f"NCCL watchdog: {event.operation or 'a collective'} timed out{waited}"
+    yield Evidence(
+        "watchdog", at, "nccl", message, text, True, rank=event.rank, node=event.node, logged_at=event.logged_at,
+        after=after,
+    )  # fmt: skip
+
+
+def _of_traceback(event: TracebackSeen, at: float, text: str, after: int) -> Iterator[Evidence]:
+    """One alone ends nothing: it may be caught, or a bystander's. It names the cause if the end follows.
+
+    One that begins in no function was caught by nobody: its process has ended. Risk left: a handler in the main module
+    prints one like it and goes on; the next steps tell.
+    """
+    message = f"{event.exception}: {event.message}" if event.message else event.exception
+    origin: dict[str, Any] = {"rank": event.rank, "node": event.node, "logged_at": event.logged_at, "after": after}
+    if event.role == "bystander":
+        return
+    if event.role == "launcher":
+        ended = Evidence("exit", at, "unknown", "a process ended badly", text, **origin)
+        if event.signal is None:
+            yield ended
+            return
+        failure = event.failure or "killed"  # torchrun's agent was told to end
+        yield Evidence("failure", at, failure, message, text, True, by="launcher", **origin)
+        yield ended
+        return
+    helper = event.role == "helper"
+    yield Evidence(
+        "traceback", at, event.failure or "python_exception", message, text, bool(event.top_level), event.lost_peer,
+        helper=helper or (event.role is None and bool(event.top_level)),
+        optional=event.optional and not after and not helper, **origin,
+    )  # fmt: skip
+
+
+def _of_exit(event: ProcessExited, at: float, text: str, after: int) -> Iterator[Evidence]:
+    """A launcher saw a process end."""
+    code = "badly" if event.exit_code is None else f"with exit code {event.exit_code}"
+    message = f"{'the launch' if event.launch else 'a process'} ended {code}"
+    yield Evidence(
+        "exit", at, "unknown", message, text, exit_code=event.exit_code, node=event.node, launch=event.launch,
+        after=after,
+    )  # fmt: skip
+
+
+def _of_termination(_event: ProcessTerminated, at: float, text: str, after: int) -> Iterator[Evidence]:
+    """A launcher ended the other processes: the run is over, whatever the reason was."""
+    yield Evidence("terminated", at, line=text, after=after)
+
+
+def _of_end(event: ProgramExited | TrainerSummary, at: float, text: str, after: int) -> Iterator[Evidence]:
+    """The training loop ended by itself, or as a signal asked it to: another rank may have died before."""
+    asked = isinstance(event, ProgramExited) and event.reason == "signal"
+    yield Evidence("orderly" if asked else "finished", at, line=text, after=after)
+
+
+_Rows = Callable[[Any, float, str, int], Iterator[Evidence]]
+_OF: dict[type[Event], _Rows] = {
+    FailureSeen: _of_failure,
+    WatchdogTimedOut: _of_watchdog,
+    TracebackSeen: _of_traceback,
+    ProcessExited: _of_exit,
+    ProcessTerminated: _of_termination,
+    ProgramExited: _of_end,
+    TrainerSummary: _of_end,
+}
+EVENTS = frozenset(_OF)
+"""What is evidence of an end."""
+
+
+def fold_evidence(state: RunState, event: Event, at: float, text: str) -> bool:
+    """An event of `EVENTS`. Whether it was progress: of a training that ends as it should."""
+    launch = state.launch
+    if isinstance(event, FailureSeen):
+        note_fault(state, event)
+    elif isinstance(event, WatchdogTimedOut):
+        note_collective(state, event)
+    elif isinstance(event, ProcessExited):
+        note_tasks(state, event)
+    before, failed = launch.phase, launch.ending.job_failed_at
+    for row in _OF[type(event)](event, at, text, launch.iterations):
+        keep(launch, row)
+    weigh(state, at)
+    if isinstance(event, ProgramExited | TrainerSummary):
+        launch.opening.clear()
+        return launch.phase == "finished"
+    if isinstance(event, ProcessExited):
+        well = event.exit_code == 0 and before not in ENDED and launch.phase != "crashed"
+        return well or launch.ending.job_failed_at != failed
+    return False
+
+
+def fold_done(state: RunState, at: float) -> None:
+    """The training loop says that it is done."""
+    keep(state.launch, Evidence("done", at, after=state.launch.iterations))
+    weigh(state, at)
+
+
+def goes_on(state: RunState, at: float) -> bool:
+    """Whether a line of the set-up says that the launch lives, whatever failed: other ranks' lines of the same moment
+    do not.
+    """
+    found = state.launch.ending
+    if found.since is None:
+        return True
+    if found.certain and at - found.since <= MOMENT:
+        return False
+    state.launch.forget()
+    return True
+
+
+def keep(launch: Launch, row: Evidence) -> None:
+    """One row more. Of equal ones the earliest stands for all; of too many the one that says least goes."""
+    rows = launch.evidence
+    for place, known in enumerate(rows):
+        if _same(known, row):
+            first = known if known.at <= row.at else row
+            rows[place] = replace(first, count=known.count + row.count)
+            return
+    rows.append(row)
+    alike = [known for known in rows if (known.sort == "watchdog") == (row.sort == "watchdog") and known.failure]
+    if len(alike) > _KEPT:
+        rows.remove(min(alike, key=lambda known: (strength(known), -known.at)))
+
+
+def _same(known: Evidence, row: Evidence) -> bool:
+    """Whether they say the same, whatever their words."""
+    if (known.sort, known.failure, known.rank) != (row.sort, row.failure, row.rank):
+        return False
+    as_known = replace(
+        row, at=known.at, message=known.message, line=known.line, logged_at=known.logged_at, after=known.after,
+        count=known.count,
+    )  # fmt: skip
+    return as_known == known
+
+
+def weigh(state: RunState, at: float) -> None:
+    """Work out the ending anew: the evidence has changed."""
+    launch = state.launch
+    launch.ending = found = ending(launch.evidence, all_done=launch.training_done, processes=_processes(launch))
+    if found.state == "crashed":
+        launch.opening.clear()  # what is said of a set-up from here on is the next launch's
+        freeze_node_list(state)
+    if found.state != "running":
+        set_phase(state, found.state, at)
+
+
+def _processes(launch: Launch) -> int | None:
+    """Processes whose ends the log will tell: those of the launchers that write to it, else all."""
+    each = launch.topology.processes_per_node
+    launchers = sum(kind.startswith(LAUNCHER) for kind in launch.boundaries)
+    return launchers * each if launchers and each else launch.topology.world_size or each
+
+
+def believe(state: RunState, at: float) -> None:
+    """The loop would have gone on by now: what failed was not caught."""
+    if state.launch.phase != "crashed":
+        return
+    if not state.launch.ending.certain:
+        keep(state.launch, Evidence("silence", at))
+        weigh(state, at)
+    count_failure(state)
+
+
+def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
+    """A run whose iterations are done and whose log is silent has finished, if no process was seen to hang on."""
+    launch = state.launch
+    if launch.phase != "exiting" or state.progress_at is None:
+        return False
+    if launch.ending.ended and launch.ending.cut_at is None:
+        return False
+    if now - state.progress_at - state.unheard < exiting_seconds:
+        return False
+    keep(launch, Evidence("silence", now))
+    weigh(state, now)
+    set_phase(state, "finished", now)
+    return True
+
+
+def pass_by(state: RunState, at: float, *, step: bool) -> None:
+    """The loop has moved: what was told before did not end it, unless the line may have been on its way since then.
+    `step`: of these one may have been, where it comes within the usual interval.
+    """
+    launch = state.launch
+    if not launch.evidence:
+        launch.collectives.clear()
+        return
+    usual = launch.pace.predicted()
+    expected = math.inf if usual is None else usual * (launch.log_interval or 1)
+    launch.evidence = [
+        replace(row, passed_at=at)
+        for row in launch.evidence
+        if row.sort != "silence" and at - row.at <= expected and not (step and row.passed_at is not None)
+    ]
+    if not launch.evidence:
+        launch.collectives.clear()
+    launch.ending = ending(launch.evidence, all_done=launch.training_done, processes=_processes(launch))
