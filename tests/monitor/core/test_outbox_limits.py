@@ -349,6 +349,18 @@ def test_what_was_tried_is_not_taken_for_unknown(tried: int) -> None:
     assert one.known
 
 
+@pytest.mark.parametrize("tried", [0, 1, None])
+def test_what_was_tried_stays_known_behind_its_repetition(tried: int | None) -> None:
+    """The newest takes the place of one that was tried, or was itself: its end is awaited, and goes into no digest."""
+    box = outbox(message("a"), message("a", FIRING, 300.0))
+    chosen = box.batch("chat", 0.0)
+    box.settle("chat", [Tried(one.number, "later" if at == tried else "untried") for at, one in enumerate(chosen)], 0.0)
+    assert len(handed(box, 600.0, last=True)) == 1
+    owe(box, message("a", RESOLVED, 601.0))
+    (one,) = handed(box, 1200.0, last=True)
+    assert one.known is (tried is not None)
+
+
 # --- a storm ----------------------------------------------------------------------------------------------------------
 
 
