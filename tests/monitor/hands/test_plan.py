@@ -92,6 +92,8 @@ def commands(made: Plan) -> list[str]:
         ({"phases": ("saving",)}, {"phase": "saving"}, True),
         ({"phases": ("training",)}, {"phase": "saving"}, False),
         ({"phases": ("saving",)}, {"phase": "rollout"}, False),
+        ({"phases": ("training",)}, {"phase": "rollout"}, True),
+        ({}, {"incident": "crash", "evidence": {"failure": "nccl"}}, True),
         ({"failures": ("nccl",)}, {}, True),
         ({"failures": ("nccl",)}, {"incident": "crash", "evidence": {"failure": "cuda_oom"}}, False),
         ({"failures": ("nccl",)}, {"incident": "crash", "evidence": {"failure": "nccl"}}, True),
@@ -111,6 +113,7 @@ def test_each_condition_of_a_policy_counts(of: dict[str, Any], incident: dict[st
     ("lasting", "since", "watched", "at"),
     [
         (300.0, OPENED + 5.0, 0.0, OPENED + 305.0),
+        (0.0, OPENED, 0.0, OPENED),
         (0.0, OPENED, OPENED, OPENED),
         (0.0, OPENED, OPENED + 1.0, OPENED + 61.0),
         (300.0, OPENED, OPENED + 1.0, OPENED + 301.0),
@@ -390,6 +393,11 @@ def test_nodes_are_left_out_that_the_evidence_names_and_the_job_has(
                         "scontrol release 12"]  # fmt: skip
     else:
         assert made == ["scontrol requeue 12"]
+
+
+def test_what_the_job_leaves_out_already_is_no_reason_to_hold_it() -> None:
+    """Without a node that is new it is requeued as it is."""
+    assert commands(planned(state=run(excluded="n-09"))) == ["scontrol requeue 12"]
 
 
 def test_a_job_whose_nodes_have_domains_is_read_with_them() -> None:
