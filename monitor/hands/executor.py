@@ -117,8 +117,8 @@ class Executor:
         """Why no other job may be submitted: a chain of jobs, or a person, has one already. Two at one checkpoint
         destroy it.
         """
-        if job.uid is None or not job.name:
-            return f"Slurm does not tell job {job.id}'s user and name, by which another would be found in the queue"
+        if not job.name:
+            return f"Slurm does not tell job {job.id}'s name, by which another would be found in the queue"
         found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", "%A|%j"), None)
         if found.message:
             return f"squeue: {found.message}"

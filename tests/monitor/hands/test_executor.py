@@ -164,7 +164,7 @@ def test_one_job_of_a_name_is_in_the_queue(site: Site, queue: str, outcome: str,
 
 
 @pytest.mark.parametrize("fields", [{"JobName": ""}, {"JobName": "x JobName=tr11"}, {"UserId": "(null)"}])
-def test_a_job_without_a_name_or_a_user_has_no_successor(site: Site, fields: dict[str, object]) -> None:
+def test_a_job_whose_name_or_user_slurm_does_not_tell_has_no_successor(site: Site, fields: dict[str, object]) -> None:
     """Another one in the queue would not be found: two jobs would write one checkpoint."""
     site.job("FAILED", **fields)
     ok, outcome = site.carry_out("resubmit", SUBMIT, over=True)
@@ -238,6 +238,14 @@ def test_a_command_that_fails_is_called_once(site: Site) -> None:
     assert site.calls == ["scancel 1234"]
 
 
+@pytest.mark.parametrize("command", [("rm", "-rf", "/x"), ("scancel", "1234", "x")])
+def test_a_program_that_is_none_of_slurms_clients_here_is_not_run(site: Site, command: tuple[str, ...]) -> None:
+    """Another's, whatever a saved record holds, or one that is not installed."""
+    (site.bin / "scancel").unlink()
+    name = command[0]
+    assert site.carry_out("cancel", command) == (False, f"{name} {command[1]}: there is no {name} here")
+
+
 def test_a_command_without_a_time_of_its_own_has_slurms(site: Site) -> None:
     """`slurm.timeout`, as it is configured now."""
     site.executor.settings = SlurmSettings(directory=str(site.bin), timeout=0.2)
@@ -280,9 +288,10 @@ def test_a_dump_that_fails_says_so_and_is_kept(site: Site) -> None:
 
 
 def test_no_dump_overwrites_another(site: Site) -> None:
-    """Of the same second; nor does one fail the executor where its folder cannot be."""
+    """Of the same second; another job's stands beside it. A folder that cannot be is an outcome, too."""
     site.client("srun", "echo stacks")
     assert site.carry_out(*DUMP)[0]
+    assert site.carry_out(*DUMP, job="1235", check=False)[0]
     ok, outcome = site.carry_out(*DUMP)
     assert not ok
     assert outcome.endswith(".txt: File exists")
@@ -315,7 +324,9 @@ def order(number: int, action: str = "cancel") -> Order:
     return Order(number, 0, "r", action, (("scancel", str(number)),), None, None, "1234", None, 0, False, check=False)
 
 
-def test_orders_are_carried_out_in_order_and_reported(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_are_carried_out_in_order_and_reported(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The loop is woken for each; a bug of the executor is an outcome, too, and it goes on."""
     carry_out = Executor.carry_out
 
@@ -338,6 +349,8 @@ def test_orders_are_carried_out_in_order_and_reported(site: Site, monkeypatch: p
     ]
     assert site.executor.done() == []
     site.executor.stop()
+    levels = [record.levelname for record in caplog.records if "ok=" in record.getMessage()]
+    assert levels == ["WARNING", "ERROR", "ERROR"]
 
 
 def test_nothing_more_is_begun_after_the_stop(site: Site) -> None:
