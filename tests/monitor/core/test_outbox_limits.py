@@ -45,10 +45,10 @@ def handed(of: Outbox, now: float, *, last: bool = False) -> list[Owed]:
     return chosen
 
 
-def answer(of: Outbox, now: float, result: Result, chance: float = 0.0) -> int:
+def answer(of: Outbox, now: float, result: Result) -> int:
     """The receiver says the same to all that it is asked to take: how many."""
     chosen = of.batch("chat", now)
-    of.settle("chat", [Tried(one.number, result) for one in chosen], now, chance)
+    of.settle("chat", [Tried(one.number, result) for one in chosen], now)
     return len(chosen)
 
 
@@ -96,7 +96,7 @@ def test_one_failure_of_a_batch_counts_for_each_message() -> None:
 def test_chance_takes_up_to_half_of_a_pause_away() -> None:
     """Many daemons do not come back at once."""
     box = outbox(message("a"))
-    answer(box, 0.0, "later", chance=0.5)
+    box.settle("chat", [Tried(one.number, "later") for one in box.batch("chat", 0.0)], 0.0, 0.5)
     assert handed(box, 0.749) == []
     assert len(handed(box, 0.75)) == 1
 
@@ -204,8 +204,29 @@ def test_a_message_waits_two_seconds_to_be_saved() -> None:
     assert [one.message.run for one in handed(box, 10.0)] == ["a"]
     assert [one.message.run for one in handed(box, 11.999)] == ["a"]
     assert [one.message.run for one in handed(box, 12.0)] == ["a", "b"]
+    assert [one.message.run for one in handed(box, 12.5)] == ["a", "b"]
     box.saved = box.last
     assert [one.message.run for one in handed(box, 10.0)] == ["a", "b"]
+
+
+def test_nothing_overtakes_what_waits_to_be_saved() -> None:
+    """A digest that is older by its first message stands in the place of its newest."""
+    ends = [message(f"r{number}", RESOLVED, number) for number in range(21)]
+    box = outbox(*(message(f"r{number}") for number in range(21)), *ends[:20], saved=False)
+    owe(box, *(message(f"x{number}") for number in range(460)), now=9.0, saved=False)
+    owe(box, ends[20], now=9.5, saved=False)
+    assert handed(box, 10.0) == []
+    assert handed(box, 11.0)[-1].message.run == "x49"
+    assert handed(box, 11.0, last=True)[-1].message.run == "21 runs"
+
+
+def test_a_new_outbox_numbers_from_one() -> None:
+    """Nothing of it is saved."""
+    box = Outbox()
+    box.restore({})
+    assert (box.last, box.saved) == (0, 0)
+    owe(box, message("a"), saved=False)
+    assert (box.last, box.saved) == (1, 0)
 
 
 def test_numbers_go_on_over_a_restart() -> None:
@@ -255,9 +276,18 @@ def told(of: Outbox, now: float) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("now", "count"), [(599.999, 2), (600.0, 1)])
 def test_what_began_and_ended_is_one_message_after_ten_minutes(now: float, count: int) -> None:
     """Before that it is sent as it was. The minutes are the first message's."""
-    box = outbox(message("a"))
-    owe(box, message("a", RESOLVED), now=500.0)
-    assert len(told(box, now)) == count
+    box = outbox(message("a"), now=1000.0)
+    owe(box, message("a", RESOLVED), now=1500.0)
+    assert len(told(box, 1000.0 + now)) == count
+
+
+@pytest.mark.parametrize("status", [FIRING, RESOLVED])
+def test_a_message_by_itself_stays_as_it_is(status: str) -> None:
+    """However long it is owed."""
+    box = outbox(message("a", status))
+    before = box.save()
+    assert handed(box, 6000.0, last=True) == before["chat"]
+    assert box.save() == before
 
 
 @pytest.mark.parametrize(("others", "count"), [(498, 500), (499, 500)])
@@ -390,10 +420,10 @@ def test_those_that_somebody_may_have_heard_of_are_no_storm() -> None:
 
 def test_a_digest_counts_kinds_and_names_runs() -> None:
     """The most frequent kind first, twenty runs, the worst severity, the last end, and over how long it was."""
-    box = outbox(*storm(22, severity="warning")[:-2])
-    owe(box, message("x", kind="crash"), message("x", RESOLVED, 5.0, kind="crash"), now=180.0)
-    owe(box, message("z"), now=181.0)
-    digest, still = handed(box, 800.0, last=True)
+    box = outbox(message("x", kind="crash"), message("x", RESOLVED, 5.0, kind="crash"), now=1000.0)
+    owe(box, *storm(21, severity="warning"), now=1180.0)
+    owe(box, message("z"), now=1181.0)
+    digest, still = handed(box, 1800.0, last=True)
     told = digest.message
     assert (told.incident, told.status, told.severity, told.time) == ("hang", RESOLVED, "critical", AT + 20.0)
     assert told.summary == (
@@ -402,23 +432,24 @@ def test_a_digest_counts_kinds_and_names_runs() -> None:
     assert told.evidence == {
         "kept_back": 22,
         "kinds": {"hang": 21, "crash": 1},
-        "runs": ", ".join(f"r{number}" for number in range(20)) + " and 2 more",
+        "runs": "x, " + ", ".join(f"r{number}" for number in range(19)) + " and 2 more",
     }
-    assert (digest.since, len(digest.runs)) == (0.0, 22)
+    assert (digest.since, len(digest.runs)) == (1000.0, 22)
     assert still.message.run == "z"
     assert digest.number < still.number
 
 
-def test_a_digest_that_names_all_its_runs_says_so() -> None:
-    """Two kinds of eleven runs: none is left to count."""
+@pytest.mark.parametrize("runs", [11, 20])
+def test_a_digest_that_names_all_its_runs_counts_no_more(runs: int) -> None:
+    """Two kinds of incidents in each."""
     pairs = [
         message(f"r{number}", status, number, kind=kind)
         for kind in ("hang", "crash")
-        for number in range(20)
+        for number in range(runs)
         for status in (FIRING, RESOLVED)
     ]
     (digest,) = stale(*pairs)
-    assert digest.message.evidence["runs"] == ", ".join(f"r{number}" for number in range(20))
+    assert digest.message.evidence["runs"] == ", ".join(f"r{number}" for number in range(runs))
 
 
 def test_a_digest_that_waits_takes_a_second_storm_in() -> None:
