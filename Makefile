@@ -8,7 +8,7 @@ TORCH ?= torch
 # More than two cores have: the tests that take long wait for real programs.
 WORKERS ?= 5
 
-.PHONY: all install dev demo run test test-live soak check lint types layers golden readme dashboards rules licences versions clean
+.PHONY: all install dev demo run test test-live mutants soak check lint types layers golden readme dashboards rules licences versions clean
 all: check
 
 $(VENV)/.installed: pyproject.toml
@@ -55,6 +55,14 @@ $(VENV)-live/.installed: pyproject.toml
 test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, watched: downloads torch and deepspeed
 	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live $(ARGS)
 
+$(VENV)-mutants/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-mutants
+	$(VENV)-mutants/bin/pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.7,<9' -e '.[dev]'
+	touch $@
+
+mutants: $(VENV)-mutants/.installed  ## which changed conditions no test notices (docs/mutants.md); make mutants ARGS=outbox
+	$(VENV)-mutants/bin/python -m benchmarks.mutants $(ARGS)
+
 soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
@@ -81,4 +89,4 @@ versions:  ## the least and the newest versions that pyproject.toml allows, on e
 	.ci/versions
 
 clean:
-	rm -rf $(VENV) $(VENV)-licences build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-licences $(VENV)-mutants build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

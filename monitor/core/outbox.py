@@ -239,8 +239,9 @@ def _condensed(group: Sequence[Owed]) -> list[Owed]:
     for owed in group:
         if owed.message.status == "firing":
             known = known or owed.known
+            heard = owed.known or (firing is not None and firing.known)
             # It grew worse, or was repeated: the newest says it all, in the place of the first.
-            firing = owed if firing is None else replace(owed, number=firing.number, since=firing.since)
+            firing = owed if firing is None else replace(owed, number=firing.number, since=firing.since, known=heard)
         else:
             ended += sum(owed.ended.values()) or firing is not None
             known = known or owed.known or not (owed.ended or firing)

@@ -90,7 +90,8 @@ class Executor:
         for place, command in enumerate(order.commands):
             finished = self._call(command, order.timeout)
             if finished.message:
-                if 0 < place < len(order.commands) - 1:  # held for a change that was refused: never left so
+                # Held for a change that was refused, or perhaps held by a call that did not end in time: never left so.
+                if place < len(order.commands) - 1 and (place > 0 or finished.code is None):
                     self._call(order.commands[-1], order.timeout)
                 return False, f"{command[0]} {command[1]}: {finished.message}"
         submitted = _SUBMITTED.fullmatch(finished.output) if order.action == "resubmit" else None
@@ -116,12 +117,14 @@ class Executor:
         """Why no other job may be submitted: a chain of jobs, or a person, has one already. Two at one checkpoint
         destroy it.
         """
+        if not job.name:
+            return f"Slurm does not tell job {job.id}'s name, by which another would be found in the queue"
         found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", "%A|%j"), None)
         if found.message:
             return f"squeue: {found.message}"
         for line in found.output.decode("utf-8", "replace").splitlines():
             number, _, name = line.strip().partition("|")
-            if name == job.name and number != job.id:
+            if name.strip() == job.name and number != job.id:
                 return f"job {number} of the same name is in the queue"
         return ""
 

@@ -150,7 +150,8 @@ def _forbidden(policy: Policy, state: RunState, incident: Incident, record: Reco
         return f"job {_id(job)} is {job.state}"
     for course in own:
         same = (course.job, course.job_restarts) == (_id(job), job.restarts)
-        if same and course.ends and not course.dry_run:
+        # One successor a launch, too: the queue is searched for the job's name, and a batch script may give another.
+        if same and (course.ends or course.restarts) and not course.dry_run:
             return f"policy {course.policy} has dealt with job {course.job}"
     return ""
 

@@ -22,7 +22,8 @@ _TEXTS: Final = {
     0x42: 4,
     0x43: 1,
 }  # BINUNICODE, SHORT_, 8, BINBYTES, SHORT_: bytes of the length
-_WHOLES: Final = {0x4A: "<i", 0x4B: "<B", 0x4D: "<H"}  # BININT, BININT1, BININT2
+_NUMBERS: Final = {0x4A: "<i", 0x4B: "<B", 0x4D: "<H", 0x47: ">d"}  # BININT, BININT1, BININT2, BINFLOAT
+_SKIPPED: Final = {0x80: 1, 0x95: 8}  # PROTO, FRAME: bytes that say nothing of the value
 _PUTS: Final = {0x71: 1, 0x72: 4}  # BINPUT, LONG_BINPUT: bytes of the place
 _GETS: Final = {0x68: 1, 0x6A: 4}  # BINGET, LONG_BINGET
 _TUPLES: Final = {0x85: 1, 0x86: 2, 0x87: 3}
@@ -59,8 +60,8 @@ class _Reader:
             elif opcode in _TEXTS:
                 text = self._take(self._number(_TEXTS[opcode]))
                 stack.append(text.decode("utf-8", "surrogatepass"))
-            elif opcode in _WHOLES:
-                form = _WHOLES[opcode]
+            elif opcode in _NUMBERS:
+                form = _NUMBERS[opcode]
                 stack.append(struct.unpack(form, self._take(struct.calcsize(form)))[0])
             elif opcode in _CONSTANTS:
                 stack.append(_CONSTANTS[opcode])
@@ -72,17 +73,13 @@ class _Reader:
                 memo[len(memo)] = stack[-1]
             elif opcode == 0x8A:  # LONG1
                 stack.append(int.from_bytes(self._take(self._number(1)), "little", signed=True))
-            elif opcode == 0x47:  # G BINFLOAT
-                stack.append(struct.unpack(">d", self._take(8))[0])
             elif opcode in _TUPLES:
                 count = _TUPLES[opcode]
                 if len(stack) < count or _MARK in stack[-count:]:
                     raise NotPlainError("a tuple of what is not there")
                 stack[-count:] = [tuple(stack[-count:])]
-            elif opcode == 0x80:  # PROTO
-                self._take(1)
-            elif opcode == 0x95:  # FRAME
-                self._take(8)
+            elif opcode in _SKIPPED:
+                self._take(_SKIPPED[opcode])
             elif opcode == 0x2E:  # . STOP
                 return stack.pop()
             else:

@@ -39,6 +39,22 @@ def test_it_resolves_when_the_loss_is_back() -> None:
     assert len(log.resolved("divergence")) == 1
 
 
+def test_between_half_of_the_threshold_and_all_of_it_a_rise_stands() -> None:
+    """What hovers about the threshold is one divergence, not one after the other."""
+    log = long_run()
+    for step in range(1, 301):
+        log.feed(bloom(500 + step, log.around(2.5 * (1 + 0.0002 * step), 0.01)))
+    (told,) = log.fired("divergence")
+    bar = told.evidence["threshold_ratio"]
+    base = told.evidence["lowest_median_lm_loss"]
+    for step in range(1, 201):
+        log.feed(bloom(800 + step, log.around(base * (1 + 0.75 * bar), 0.01)))
+    assert log.resolved("divergence") == []
+    for step in range(1, 101):
+        log.feed(bloom(1000 + step, log.around(base * (1 + 0.25 * bar), 0.01)))
+    assert len(log.resolved("divergence")) == 1
+
+
 def test_a_wander_and_a_new_level_are_none() -> None:
     """Near misses: a slow wave of 1 %, then other data whose loss is 4 % higher at once and stays there."""
     log = long_run()
