@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from monitor.run.bursts import watch_bursts
 from monitor.run.evidence import pass_by
-from monitor.run.launches import first_of_launch, program_of, set_phase
+from monitor.run.launches import first_of_launch, program_of
 from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
 from monitor.run.sources import SourceName, takes_over
@@ -58,8 +58,8 @@ def take_over(state: RunState, name: SourceName, dialect: str) -> bool:
     return True
 
 
-def count_step(state: RunState, report: Report) -> None:
-    """The iteration of the report has finished."""
+def count_step(state: RunState, report: Report) -> Phase:
+    """The iteration of the report has finished; the phase that it leads to."""
     launch, iteration, at = state.launch, report.iteration, report.at
     last, first = launch.last_iteration, launch.last_iteration is None
     if launch.account.active:
@@ -93,11 +93,10 @@ def count_step(state: RunState, report: Report) -> None:
     _leave_evaluation(state, last, report)
     ended = launch.ending.state
     phase = ended if ended in ("crashed", "finished") else _phase_after(launch, iteration)
-    if phase != launch.phase:
-        set_phase(state, phase, at)
     if phase == "evaluating":
         launch.evaluation_due = True
     launch.silent_work = _silent_work(state, iteration) if phase == "training" else None
+    return phase
 
 
 def _leave_evaluation(state: RunState, last: int | None, report: Report) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from monitor.run.counting import Report, count_step, take_over, take_seconds
 from monitor.run.launches import begin_launch, is_over
+from monitor.run.phases import Moved
 from monitor.run.saves import note_save
 from monitor.run.state import Launch, RunState
 from monitor.run.totals import plus
@@ -15,7 +16,7 @@ from parsers.events import EngineStepLogged
 
 def fold_engine_step(
     state: RunState, event: EngineStepLogged, at: float, live: bool, clock: float | None = None
-) -> bool:
+) -> Moved:
     """A DeepSpeed engine's step: adds to another source's, or stands alone. `clock` is its stamp on the log's own
     clock. Returns whether it was progress.
     """
@@ -68,7 +69,7 @@ def _number(launch: Launch, event: EngineStepLogged) -> int:
     return event.step
 
 
-def _take_step(state: RunState, event: EngineStepLogged, number: int, at: float, live: bool) -> bool:
+def _take_step(state: RunState, event: EngineStepLogged, number: int, at: float, live: bool) -> Moved:
     launch, engine, latest = state.launch, state.launch.engine, state.launch.latest
     launch.dialect = event.dialect or launch.dialect or DEEPSPEED.name
     if event.train_steps is not None:
@@ -95,8 +96,7 @@ def _take_step(state: RunState, event: EngineStepLogged, number: int, at: float,
             take_seconds(state, report, 1 if first else launch.log_interval or 1, first=first)
         return False
     latest.seconds_per_iteration = seconds
-    count_step(state, report)
-    return True
+    return count_step(state, report)
 
 
 def _between(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from monitor.run.ending import MOMENT, Evidence, ending, strength
-from monitor.run.launches import LAUNCHER, count_failure, set_phase
+from monitor.run.launches import LAUNCHER, count_failure, enter
 from monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
 from monitor.run.phases import ENDED
 from monitor.run.state import Launch, RunState
@@ -187,7 +187,7 @@ def weigh(state: RunState, at: float) -> None:
         launch.opening.clear()  # what is said of a set-up from here on is the next launch's
         freeze_node_list(state)
     if found.state != "running":
-        set_phase(state, found.state, at)
+        enter(state, found.state, at)
 
 
 def _processes(launch: Launch) -> int | None:
@@ -218,7 +218,7 @@ def settle(state: RunState, now: float, exiting_seconds: float) -> bool:
         return False
     keep(launch, Evidence("silence", now))
     weigh(state, now)
-    set_phase(state, "finished", now)
+    enter(state, "finished", now)
     return True
 
 

@@ -16,11 +16,11 @@ from monitor.run import saves, setup
 from monitor.run.counting import gap_of
 from monitor.run.engine import fold_engine_step
 from monitor.run.evidence import EVENTS, fold_evidence
-from monitor.run.launches import set_phase
+from monitor.run.launches import enter
 from monitor.run.log_clock import log_clock
 from monitor.run.loop import fold_iteration
 from monitor.run.nodes import note_collective, note_node, note_rank
-from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Phase, drawn_as
+from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
 from monitor.run.recording import AMENDING, record
 from monitor.run.records import Memory
 from monitor.run.state import RunState
@@ -90,17 +90,20 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
             note_rank(state, event.rank, event.node)
     before, silent, counted = state.launch.phase, state.launch.silent_work, state.iterations_total
     if kind is IterationLogged:
-        progressed = fold_iteration(state, event, source, at, live, clock)  # type: ignore[arg-type]
-        if progressed:
+        moved = fold_iteration(state, event, source, at, live, clock)  # type: ignore[arg-type]
+        if moved:
             raw = entry.raw
             state.launch.last_raw = raw if isinstance(raw, bytes) else raw.encode()
     elif kind is EngineStepLogged:
-        progressed = fold_engine_step(state, event, at, live, clock)  # type: ignore[arg-type]
+        moved = fold_engine_step(state, event, at, live, clock)  # type: ignore[arg-type]
     else:
         handler = _HANDLERS.get(kind)
         if clock is not None and kind in _OF_AN_END and _is_of_the_last_launch(state, clock):
             handler = _nothing
-        progressed = handler is None or handler(state, event, source, at, live, entry)
+        moved = handler is None or handler(state, event, source, at, live, entry)
+    if isinstance(moved, str):
+        enter(state, moved, at)
+    progressed = bool(moved)
     phase = state.launch.phase
     entered = drawn_as(phase) != drawn_as(before)
     if phase == "crashed" and (not state.proven or (live and before != "crashed")) and _of_training(state):
@@ -301,7 +304,7 @@ def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> b
     return False
 
 
-def _on_part(state: RunState, event: PartBegan, _source: str, at: float, live: bool, _entry: LogEvent) -> bool:
+def _on_part(state: RunState, event: PartBegan, _source: str, at: float, live: bool, _entry: LogEvent) -> Moved:
     """A part that no line tells of is a phase only where lines tell of others. A line that comes late is progress."""
     if state.launch.phase in ENDED or state.launch.phase == "exiting":
         return False
@@ -309,7 +312,7 @@ def _on_part(state: RunState, event: PartBegan, _source: str, at: float, live: b
         return False
     state.launch.parts.tell(event.part)
     if not (live and state.launch.parts.is_late(event.part, state.launch.phase, state.launch.phase_since, at)):
-        set_phase(state, event.part, at)
+        return event.part
     return True
 
 
@@ -327,7 +330,7 @@ def _on_evidence(state: RunState, event: Event, _source: str, at: float, _live: 
     return fold_evidence(state, event, at, entry.text)
 
 
-_Handler = Callable[[RunState, Any, str, float, bool, LogEvent], bool]
+_Handler = Callable[[RunState, Any, str, float, bool, LogEvent], Moved]
 _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     TrainerLogged: lambda s, e, _src, at, live, _e: fold_trainer_log(s, e, at, live),
     TrainerProgressed: lambda s, e, _src, at, live, _e: fold_trainer_progress(s, e, at, live),

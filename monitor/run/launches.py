@@ -34,7 +34,7 @@ LAUNCHER = "launcher "
 """Before the node's name: the set-up mark of a launcher that starts the processes of a node."""
 
 
-def set_phase(state: RunState, phase: Phase, at: float) -> None:
+def enter(state: RunState, phase: Phase, at: float) -> None:
     """Enter a phase; staying in it changes nothing. The history keeps no parts of a step: all of them are training."""
     before = state.launch.phase
     if phase != before:
@@ -59,7 +59,7 @@ def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> 
     launch = state.launch
     if launch.phase == "crashed" and launch.doubtful and not launch.iterations and kind not in launch.boundaries:
         launch.forget()  # a set-up goes on after what failed before its first line: that was another program's
-        set_phase(state, "starting", at)
+        enter(state, "starting", at)
     mark = f"{kind} {source}"
     # these carry no time: the same again in the same file, after an end, is of another launch
     again = kind in _TIMELESS and launch.phase == "crashed" and not launch.doubtful and mark in launch.boundaries
@@ -117,7 +117,7 @@ def begin_launch(state: RunState, at: float, *, in_process: bool = False) -> Non
         take_setting(launch, event_of(setting))
     for cursor in state.copies.cursors.values():
         cursor.last_iteration = None
-    set_phase(state, "starting", at)
+    enter(state, "starting", at)
 
 
 def _left_behind(state: RunState) -> bool:
@@ -181,9 +181,9 @@ def retire(state: RunState, at: float) -> None:
         if known:
             state.computed = None
         died: Phase = "training" if end.failure == "unknown" else "crashed"
-        set_phase(state, "finished" if _finished(end) else died, at)
+        enter(state, "finished" if _finished(end) else died, at)
     if state.launch.phase == "exiting":
-        set_phase(state, "finished", at)
+        enter(state, "finished", at)
 
 
 def program_of(dialect: str | None) -> str:

@@ -8,6 +8,7 @@ from monitor.model import flops
 from monitor.run.counting import LONGEST_INTERVAL, Report, count_step, take_over
 from monitor.run.launches import begin_launch, is_over, program_of
 from monitor.run.observed import observe_iteration
+from monitor.run.phases import Moved
 from monitor.run.state import Launch, RunState
 from monitor.run.totals import plus
 from parsers.dialects import BY_NAME, dialect_of
@@ -20,7 +21,7 @@ EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 
 def fold_iteration(
     state: RunState, event: IterationLogged, source: str, at: float, live: bool, clock: float | None = None
-) -> bool:
+) -> Moved:
     """A line of the loop. `clock` is its stamp on the log's own clock. Returns whether it was progress."""
     in_units = event.in_samples or event.in_tokens
     if in_units:
@@ -49,7 +50,7 @@ def fold_iteration(
         launch.watch.inside = False  # evaluation and saving are out of the time that the line tells
     whole = bool(in_units) and last is None and launch.number == 0 and iteration <= LONGEST_INTERVAL
     seconds, steps = _seconds(state, event, clock, whole=whole)
-    count_step(state, Report(iteration, seconds, at, live, steps))
+    phase = count_step(state, Report(iteration, seconds, at, live, steps))
     if whole:
         state.iterations_total += iteration - launch.iterations  # its first line says how far it is
         launch.iterations = iteration
@@ -58,7 +59,7 @@ def fold_iteration(
     observe_iteration(launch.observed, event, latest.global_batch_size, latest.sequence_length)
     if launch.tflops_formula is None and event.tflops is not None:
         _explain(launch, event, event.tflops)
-    return True
+    return phase
 
 
 def _counts(state: RunState, event: IterationLogged, source: str, at: float) -> bool:

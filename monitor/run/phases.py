@@ -1,12 +1,13 @@
 """The phases of a training, as tables: which event leads where, and which event is progress in which phase.
 
-Law: everything that decides a phase stands here. Liveness is progress, not writing: an event that is no progress in
-the current phase never moves the hang clock (in the BLOOM hang an hourly status line kept the log growing).
+Law: a handler of the fold returns the phase that its event leads to, and `enter` (launches.py) alone assigns it.
+Liveness is progress, not writing: an event that is no progress in the current phase never moves the hang clock (in the
+BLOOM hang an hourly status line kept the log growing).
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, TypeAlias, get_args
 
 from parsers import events
 from parsers.events import Event, Milestone, Part
@@ -21,6 +22,9 @@ where the log's lines tell them apart.
 
 PARTS: tuple[Part, ...] = get_args(Part)
 """The phases of one step of reinforcement learning, in its order."""
+
+Moved: TypeAlias = bool | Phase
+"""What a handler of the fold returns: whether its event was progress, and where that leads if it leads anywhere."""
 
 ENDED: frozenset[Phase] = frozenset({"finished", "crashed"})
 

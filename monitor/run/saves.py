@@ -1,6 +1,6 @@
 """Evaluation and checkpoints: what interrupts the loop legally, and what a crash now would lose.
 
-Each function takes (state, event, source, at, live, entry) and returns whether the event was progress.
+Each function takes (state, event, source, at, live, entry) and returns phases.Moved.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Any
 from monitor.breakdown.saves import KEPT
 from monitor.run.counting import gap_of
 from monitor.run.evidence import pass_by
-from monitor.run.launches import set_phase
 from monitor.run.log_clock import log_clock
-from monitor.run.phases import ENDED, PARTS, PHASE_AFTER
+from monitor.run.phases import ENDED, PARTS, PHASE_AFTER, Moved
 from monitor.run.records import Validation
 from monitor.run.state import RunState
 from parsers.events import (
@@ -40,7 +39,7 @@ def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
 
 def on_evaluation(
     state: RunState, event: EvaluationProgressed, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> bool:
+) -> Moved:
     """Evaluation moves."""
     launch = state.launch
     launch.evaluation_due = launch.evaluation_silent = launch.engine.between.saving = False
@@ -52,14 +51,12 @@ def on_evaluation(
         elif launch.watch.stamps.go_on(moment):
             launch.watch.inside = False
     pass_by(state, at, step=False)
-    if launch.ending.state != "crashed":
-        set_phase(state, "training" if event.finished else PHASE_AFTER[event.kind], at)
-    return True
+    return launch.ending.state == "crashed" or ("training" if event.finished else PHASE_AFTER[event.kind])
 
 
 def on_validation(
     state: RunState, event: ValidationLogged, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> bool:
+) -> Moved:
     """A validation set has its result; more sets may follow."""
     launch = state.launch
     launch.evaluation_due = launch.evaluation_silent = launch.engine.between.saving = False
@@ -73,15 +70,15 @@ def on_validation(
         launch.evaluation_interval = event.iteration - known.iteration
     _overhead(state, at, event.iteration)
     launch.validations_since += 1
-    if launch.phase not in ENDED:
-        last_set = launch.evaluation_sets is not None and launch.validations_since >= launch.evaluation_sets
-        set_phase(state, "exiting" if launch.training_done else "training" if last_set else "evaluating", at)
-    return True
+    if launch.phase in ENDED:
+        return True
+    last_set = launch.evaluation_sets is not None and launch.validations_since >= launch.evaluation_sets
+    return "exiting" if launch.training_done else "training" if last_set else "evaluating"
 
 
 def on_save_started(
     state: RunState, event: CheckpointSaveStarted, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> bool:
+) -> Moved:
     """A save has begun."""
     launch = state.launch
     save = launch.save
@@ -89,37 +86,31 @@ def on_save_started(
         return False  # another rank's copy
     save.iteration, save.started_at, save.stamp = event.iteration, at, event.logged_at
     _overhead(state, at, event.iteration)
-    if launch.phase not in ENDED:
-        set_phase(state, "saving", at)
-    return True
+    return launch.phase in ENDED or "saving"
 
 
 def on_save_file(
     state: RunState, event: CheckpointFileWritten, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> bool:
+) -> Moved:
     """One file of a checkpoint moves."""
     launch = state.launch
     if not launch.watch.inside:
         launch.engine.between.saving, launch.save.files_iteration = True, event.iteration
     _overhead(state, at)
-    if launch.phase in PARTS:
-        set_phase(state, "saving", at)
-    return True
+    return "saving" if launch.phase in PARTS else True
 
 
 def on_save_scheduled(
     state: RunState, _event: CheckpointSaveScheduled, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> bool:
+) -> Moved:
     """The save goes on in the background; training goes on."""
     launch = state.launch
     launch.save.pending_async = True
     _overhead(state, at)
-    if launch.phase == "saving":
-        set_phase(state, "training", at)
-    return True
+    return "training" if launch.phase == "saving" else True
 
 
-def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, live: bool, _entry: LogEvent) -> bool:
+def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, live: bool, _entry: LogEvent) -> Moved:
     """A checkpoint is whole: nothing before it can be lost any more."""
     launch = state.launch
     checkpoints, save = state.past.checkpoints, launch.save
@@ -143,9 +134,9 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
     save.pending_async, save.started_at = False, None
     launch.engine.between.saving = False
     _overhead(state, at)
-    if launch.phase == "saving":
-        set_phase(state, "exiting" if launch.training_done else "training", at)
-    return True
+    if launch.phase != "saving":
+        return True
+    return "exiting" if launch.training_done else "training"
 
 
 def on_loop_done(state: RunState, event: MilestoneReached) -> None:
@@ -188,15 +179,14 @@ def on_load(
     state: RunState,
     event: CheckpointLoadStarted | CheckpointLoaded | CheckpointNotFound,
     _source: str,
-    at: float,
+    _at: float,
     _live: bool,
     _entry: LogEvent,
-) -> bool:
+) -> Moved:
     """Weights are being loaded, or there are none."""
     launch = state.launch
     if isinstance(event, CheckpointLoaded) and event.iteration is not None and not launch.iterations:
         launch.loaded = event.iteration
     if launch.iterations == 0 and launch.phase not in ENDED:
-        set_phase(state, PHASE_AFTER[event.kind], at)
-        return True
+        return PHASE_AFTER[event.kind]
     return False

@@ -1,6 +1,6 @@
 """The set-up of a launch: milestones, arguments, topology, software, environment.
 
-Each function takes (state, event, source, at, live, entry) and returns whether the event was progress.
+Each function takes (state, event, source, at, live, entry) and returns phases.Moved.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from monitor.model.arguments import changes
 from monitor.run import saves
 from monitor.run.evidence import fold_done, goes_on
 from monitor.run.experiments import plan_of
-from monitor.run.launches import LAUNCHER, boundary, note_setting, set_phase
+from monitor.run.launches import LAUNCHER, boundary, note_setting
 from monitor.run.log_clock import log_clock
-from monitor.run.phases import PHASE_AFTER_MILESTONE
+from monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
 from monitor.run.settings import stamp_of
 from monitor.run.state import RunState
 from parsers.engine.fields import whole
@@ -29,7 +29,7 @@ from parsers.events import (
 
 def on_milestone(
     state: RunState, event: MilestoneReached, source: str, at: float, _live: bool, _entry: LogEvent
-) -> bool:
+) -> Moved:
     """A set-up step was announced."""
     if event.milestone != "training_done":
         boundary(state, event.milestone, event.logged_at or source, source, at)
@@ -43,7 +43,7 @@ def on_milestone(
         return True
     if state.launch.iterations == 0:
         if goes_on(state, at):
-            set_phase(state, PHASE_AFTER_MILESTONE[event.milestone], at)
+            return PHASE_AFTER_MILESTONE[event.milestone]
         return True
     return False
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from monitor.run.counting import Report, count_step, take_over
 from monitor.run.evidence import pass_by
-from monitor.run.launches import set_phase
+from monitor.run.phases import Moved
 from monitor.run.records import Validation
 from monitor.run.state import Launch, RunState
 from parsers.dialects import HF_TRAINER
@@ -16,7 +16,7 @@ _OF_TRAINING = ("", "train", "training")
 _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict", "prediction")
 
 
-def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, live: bool) -> bool:
+def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, live: bool) -> Moved:
     """A progress bar. Returns whether it was progress: of the training, or of an evaluation amid it."""
     launch = state.launch
     trainer, name = launch.trainer, event.description.lower()
@@ -52,29 +52,26 @@ def _timed(launch: Launch, event: TrainerProgressed, at: float, live: bool) -> R
     return Report(event.step, seconds, at, live, steps, max(0.0, passed))
 
 
-def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> bool:
+def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> Moved:
     """A bar of an evaluation or prediction amid the training."""
     launch = state.launch
     launch.evaluation_due = launch.evaluation_silent = False
     launch.silent_work = None
     launch.watch.interrupt(at)
     pass_by(state, at, step=False)
-    if launch.ending.state != "crashed":
-        set_phase(state, "training" if event.step >= event.total else "evaluating", at)
-    return True
+    return launch.ending.state == "crashed" or ("training" if event.step >= event.total else "evaluating")
 
 
-def _step(state: RunState, report: Report) -> bool:
+def _step(state: RunState, report: Report) -> Moved:
     launch = state.launch
     launch.dialect = HF_TRAINER.name
     if report.iteration <= 0 or (launch.last_iteration is not None and report.iteration <= launch.last_iteration):
         return False  # every node draws its own bar; a new launch begins with the Trainer's own heading
     launch.latest.global_batch_size = launch.topology.global_batch_size
-    count_step(state, report)
-    return True
+    return count_step(state, report)
 
 
-def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: bool) -> bool:
+def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: bool) -> Moved:
     """HF Trainer's metric dict. It may not name its step: then the bar before it does."""
     launch = state.launch
     trainer = launch.trainer
@@ -84,16 +81,14 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: boo
         launch.validations["validation"] = Validation(launch.latest.iteration, event.eval_loss)
         launch.watch.interrupt(at)
         pass_by(state, at, step=False)
-        if launch.ending.state != "crashed":
-            set_phase(state, "evaluating", at)
-        return True
+        return launch.ending.state == "crashed" or "evaluating"
     if not take_over(state, "trainer", HF_TRAINER.name):
         return False
     _take_values(launch, event)
     step = event.step if event.step is not None else _step_of_bar(launch)
     launch.dialect = HF_TRAINER.name
     if step is not None:
-        _step(state, Report(step, event.seconds_per_step, at, live))
+        return _step(state, Report(step, event.seconds_per_step, at, live)) or True
     return True
 
 
