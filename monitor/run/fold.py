@@ -237,9 +237,7 @@ def _larger(known: int | None, new: int | None) -> int | None:
 
 
 def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float, live: bool, _entry: LogEvent) -> bool:
-    state.launch.account.take(event, state.launch.whole_lines)
-    if not PART_OF.keys().isdisjoint(event.timers):
-        state.launch.parts.note_printed(event)
+    _take_timers(state, event)
     if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
             if name in BESIDE and state.launch.iterations:
@@ -264,10 +262,15 @@ def fold_timers(state: RunState, event: TimersReported, at: float) -> bool:
         return False
     if at > state.updated_at:
         state.updated_at = at
-    state.launch.account.take(event, state.launch.whole_lines)
-    if not PART_OF.keys().isdisjoint(event.timers):
-        state.launch.parts.note_printed(event)
+    _take_timers(state, event)
     return True
+
+
+def _take_timers(state: RunState, event: TimersReported) -> None:
+    launch = state.launch
+    launch.account.take(event, launch.whole_lines)
+    if not PART_OF.keys().isdisjoint(event.timers):
+        launch.parts.note_printed(event)
 
 
 def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
