@@ -7,6 +7,7 @@ none is dated from `start`, the instant of its first line, by the sum of its ite
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -54,19 +55,16 @@ def history(
     `written`: when the files were last written, Unix seconds, for stamps without a year.
     """
     latest = float("inf") if written is None else written + _DAY
+    clocks = {source: SourceClock(zone, written, latest) for source in sources}
     begins = {source: _beginning(read(), SourceClock(zone, written, latest)) for source, read in sources.items()}
-    dated = [begin for begin in begins.values() if begin is not None]
-    if not dated and start is None:
-        raise UndatedError(name)
-    origin = min(dated) if dated else start or 0.0
-    streams, clocks = [], dict[str, SourceClock]()
-    for source, read in sources.items():
-        clock = clocks[source] = SourceClock(zone, written, latest)
-        placed = clocked(read(), source, clock)
-        streams.append(placed if begins[source] is not None else _from(placed, origin))
+    origin = _origin(name, begins.values(), start)
+    streams = [
+        _from(clocked(read(), source, clocks[source]), origin if begins[source] is None else 0.0)
+        for source, read in sources.items()
+    ]
     players = Players(judge, name, clocks)
     player = players.current()
-    player.dated = bool(dated)
+    player.dated = not set(begins.values()) <= {None}
     due: float | None = None
     shown: Samples | None = None
     for item in heapq.merge(*streams, key=itemgetter(0)):
@@ -81,20 +79,28 @@ def history(
             if player.run.state.proven:
                 yield Moment(player.run.state.name, due, shown)
             due += step
-        before = player
-        for _ in players.play(item):
-            pass
-        player, shown = players.current(), None
-        if player is not before and before.run.state.proven and before.now > due - step:  # its last
-            yield _moment(config, before)
-    for _ in players.finish(0.0):
-        pass
-    if due is not None and player.run.state.proven:
-        yield _moment(config, player)
+        before, shown = player, None
+        deque(players.play(item), maxlen=0)
+        player = players.current()
+        if player is not before and before.now > due - step:
+            yield from _last(config, before)
+    deque(players.finish(0.0), maxlen=0)
+    if due is not None:
+        yield from _last(config, player)
 
 
-def _moment(config: Config, player: Replay) -> Moment:
-    return Moment(player.run.state.name, player.now, _samples(config, player))
+def _origin(name: str, begins: Iterable[float | None], start: float | None) -> float:
+    """When the first line was written that shows a time, else what the caller says."""
+    dated = [begin for begin in begins if begin is not None]
+    if not dated and start is None:
+        raise UndatedError(name)
+    return min(dated, default=start or 0.0)
+
+
+def _last(config: Config, player: Replay) -> Iterator[Moment]:
+    """How a run ends that holds a training."""
+    if player.run.state.proven:
+        yield Moment(player.run.state.name, player.now, _samples(config, player))
 
 
 def _beginning(entries: Iterable[LogEvent], clock: SourceClock) -> float | None:
@@ -104,9 +110,9 @@ def _beginning(entries: Iterable[LogEvent], clock: SourceClock) -> float | None:
 
 
 def _from(items: Iterator[Placed], origin: float) -> Iterator[Placed]:
-    """Times counted from 0 made times of the day."""
+    """Times counted from 0 made times of the day; an origin of 0 leaves them as they are."""
     for item in items:
-        yield item._replace(at=item.at + origin)
+        yield item._replace(at=item.at + origin) if origin else item
 
 
 def _samples(config: Config, player: Replay) -> Samples:

@@ -40,7 +40,20 @@ class Cause(NamedTuple):
 
 def cause_of(told: Transition | Incident) -> Cause:
     """Of what a message says, or of what an incident is by now."""
-    return _cause(told)
+    evidence = told.evidence
+    failure = str(evidence.get("failure") or "")
+    advice = ADVICE.get(failure) if told.incident == "crash" else None
+    return Cause(
+        told.incident,
+        told.severity,
+        (told.phase or "").replace("_", " "),
+        failure,
+        _first(evidence, _RANKS),
+        _first(evidence, _NODES),
+        told.summary,
+        advice or DETECTORS[told.incident].advice,
+        next((str(evidence[name]) for name in _LINES if evidence.get(name)), ""),
+    )
 
 
 def cost_gpu_hours(incident: str, seconds: float, gpus: int | None, evidence: Mapping[str, Any]) -> float | None:
@@ -56,7 +69,7 @@ def cost_gpu_hours(incident: str, seconds: float, gpus: int | None, evidence: Ma
 def causes(book: IncidentBook) -> Iterator[Cause]:
     """One for each open incident, as it was last told."""
     for incident in book.open.values():
-        yield _cause(_told(book, incident) or incident)
+        yield cause_of(_told(book, incident) or incident)
 
 
 def failure_of(state: RunState) -> Cause | None:
@@ -83,23 +96,6 @@ def _told(book: IncidentBook, incident: Incident) -> Transition | None:
     return next(
         (item for item in reversed(book.history) if item.incident == incident.incident and item.status == "firing"),
         None,
-    )
-
-
-def _cause(told: Incident | Transition) -> Cause:
-    evidence = told.evidence
-    failure = str(evidence.get("failure") or "")
-    advice = ADVICE.get(failure) if told.incident == "crash" else None
-    return Cause(
-        told.incident,
-        told.severity,
-        (told.phase or "").replace("_", " "),
-        failure,
-        _first(evidence, _RANKS),
-        _first(evidence, _NODES),
-        told.summary,
-        advice or DETECTORS[told.incident].advice,
-        next((str(evidence[name]) for name in _LINES if evidence.get(name)), ""),
     )
 
 

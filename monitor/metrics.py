@@ -214,15 +214,10 @@ def _job(view: View) -> Iterator[Sample]:
         yield Sample(tuple(clean_label(text) for text in texts), 1.0)
 
 
-def _nodes(view: View) -> Iterator[Sample]:
-    for node in view.nodes:
-        yield Sample((clean_label(node),), 1.0)
-
-
 CATALOGUE: tuple[Metric, ...] = (
     Metric("megatron_run_info", "gauge", "Topology and model of the run, from its arguments dump; always 1", _INFO_LABELS, _info),
     Metric("megatron_job_info", "gauge", "The run's Slurm job as Slurm tells of it, time_limit in seconds; absent where none is known; always 1", _JOB_LABELS, _job),
-    Metric("megatron_run_node_info", "gauge", "A node of the present launch, as the log or Slurm names it: to join with hardware's metrics. Absent where there are more than `max_run_nodes`; always 1", ("node",), _nodes),
+    Metric("megatron_run_node_info", "gauge", "A node of the present launch, as the log or Slurm names it: to join with hardware's metrics. Absent where there are more than `max_run_nodes`; always 1", ("node",), lambda v: [Sample((clean_label(node),), 1.0) for node in v.nodes]),
     Metric("megatron_world_size", "gauge", "GPUs (ranks) of the run, as a number to weigh and to sum with", (), lambda v: _one(v.state.launch.topology.world_size)),
     Metric("megatron_run_state", "gauge", "1 for the state that the run is in, 0 for the others", ("state",),
            lambda v: [Sample((name,), float(name == v.run_state)) for name in RUN_STATES]),

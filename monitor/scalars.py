@@ -12,7 +12,7 @@ import os.path
 import re
 import urllib.parse
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -35,6 +35,24 @@ def compiled(pattern: str) -> Any:
     import regex  # few configurations hold a pattern
 
     return regex.compile(pattern)
+
+
+def _text(raw: object, expected: str) -> str:
+    if not isinstance(raw, str) or not raw:
+        raise ValueError(f"expected {expected}")
+    return raw
+
+
+def _shaped(what: str, fits: Callable[[str], object], expected: str = "") -> Callable[[object], str]:
+    """Reads text that `fits`; ValueError says what was `expected`, or `what` where there is none."""
+
+    def read(raw: object) -> str:
+        text = _text(raw, what)
+        if not fits(text):
+            raise ValueError(f"expected {expected or what}")
+        return text
+
+    return read
 
 
 def regex_of(raw: object) -> str:
@@ -73,14 +91,6 @@ def listen_of(raw: object) -> str:
     return text
 
 
-def host_pattern_of(raw: object) -> str:
-    """A host's name, which may hold `*`, without a port."""
-    text = _text(raw, "a host's name such as monitor.example or *.example")
-    if not _HOST_PATTERN.fullmatch(text):
-        raise ValueError("expected a host's name without a port, such as monitor.example or *.example")
-    return text
-
-
 def url_of(raw: object) -> str:
     """An http or https address without a password in it."""
     text = _text(raw, "an http or https address")
@@ -93,22 +103,6 @@ def url_of(raw: object) -> str:
         raise ValueError("expected an http or https address")
     if parts.username is not None:
         raise ValueError("a password does not belong into an address: send it in a header of header_files")
-    return text
-
-
-def name_of(raw: object) -> str:
-    """A name that is safe as a label and in a log line."""
-    text = _text(raw, "a name")
-    if not _NAME.fullmatch(text):
-        raise ValueError("expected a name of letters, digits and _ . : / - of 100 characters at most")
-    return text
-
-
-def run_name_of(raw: object) -> str:
-    """A run's name: any printable text."""
-    text = _text(raw, "a run's name")
-    if not text.isprintable() or len(text) > 200 or text != text.strip():
-        raise ValueError("expected a run's name of 200 printable characters at most")
     return text
 
 
@@ -134,35 +128,11 @@ def absolute_if_slashed(path: str, base: str) -> str:
     return absolute(path, base) if "/" in path else path
 
 
-def header_of(raw: object) -> str:
-    """The name of an HTTP header."""
-    text = _text(raw, "a header's name")
-    if not _HEADER.fullmatch(text):
-        raise ValueError("expected a header's name")
-    return text
-
-
 def plain_header_of(raw: object) -> str:
     """The name of a header whose value is no secret."""
     text = header_of(raw)
     if text.lower() in _SECRET_HEADERS:
         raise ValueError("a secret does not belong here: put it into a file and name it in header_files")
-    return text
-
-
-def header_value_of(raw: object) -> str:
-    """The value of an HTTP header."""
-    text = _text(raw, "a header's value")
-    if not text.isascii() or not text.isprintable():
-        raise ValueError("expected a header's value in printable ASCII")
-    return text
-
-
-def variable_of(raw: object) -> str:
-    """The name of an environment variable."""
-    text = _text(raw, "the name of an environment variable")
-    if not _VARIABLE.fullmatch(text):
-        raise ValueError("expected the name of an environment variable")
     return text
 
 
@@ -190,11 +160,25 @@ def positive_of(raw: object) -> float:
     return float(raw)
 
 
-def _text(raw: object, expected: str) -> str:
-    if not isinstance(raw, str) or not raw:
-        raise ValueError(f"expected {expected}")
-    return raw
-
+host_pattern_of = _shaped(
+    "a host's name such as monitor.example or *.example",
+    _HOST_PATTERN.fullmatch,
+    "a host's name without a port, such as monitor.example or *.example",
+)
+"""A host's name, which may hold `*`, without a port."""
+name_of = _shaped("a name", _NAME.fullmatch, "a name of letters, digits and _ . : / - of 100 characters at most")
+"""A name that is safe as a label and in a log line."""
+run_name_of = _shaped(
+    "a run's name",
+    lambda text: text.isprintable() and len(text) <= 200 and text == text.strip(),
+    "a run's name of 200 printable characters at most",
+)
+"""Any printable text."""
+header_of = _shaped("a header's name", _HEADER.fullmatch)
+header_value_of = _shaped(
+    "a header's value", lambda text: text.isascii() and text.isprintable(), "a header's value in printable ASCII"
+)
+variable_of = _shaped("the name of an environment variable", _VARIABLE.fullmatch)
 
 Regex = Annotated[str, Meta(extra={"read": regex_of})]
 Listen = Annotated[str, Meta(extra={"read": listen_of})]

@@ -20,16 +20,8 @@ _BETWEEN = (
 _LIKELY = r"(?=[\w.+/=~-]{0,40}[0-9])(?=[\w.+/=~-]{0,40}[A-Za-z])"  # of a value: letters and digits
 _VALUE = r"""[^\s"',;&)\]}\\]{1,500}"""
 
-_TOKEN: Final = (
-    "token ",
-    "token=",
-    "token:",
-    "token'",
-    'token"',
-    "token.",
-    "token\\",
-    "token,",
-)  # no tokens per second
+# no tokens per second
+_TOKEN: Final = ("token ", "token=", "token:", "token'", 'token"', "token.", "token\\", "token,")
 # (words of which a line in lower case holds one, else the pattern is not tried; what stays is the group `head`)
 _PATTERNS: Final = (
     # WANDB_API_KEY=0123   'api_key': "a b"   aws_secret_access_key ...... 0123
@@ -128,24 +120,26 @@ _PATTERNS: Final = (
 )  # fmt: skip
 
 
+_ANY: Final = (
+    "key", "secret", "pass", "credential", "bearer", "authorization", "wandb login", "://", "hf_", "akia", "asia", "gh",
+    "glpat-", "xox", "sk-", "aiza", "eyj", "pwd=", "curl", "nvapi-",
+)  # fmt: skip
+"""Of these, or of `_TOKEN`, a line holds one, else no pattern is tried."""
+
+
 def masked(text: str) -> str:
     """The text with its secrets masked; the very same object where there is none."""
     lower = text.lower()
-    if not (  # unrolled, for every line that is read goes through here
-        "key" in lower or "secret" in lower or "pass" in lower
-        or ("token" in lower and any(form in lower for form in _TOKEN))
-        or "credential" in lower or "bearer" in lower or "authorization" in lower or "wandb login" in lower
-        or "://" in lower or "hf_" in lower or "akia" in lower or "asia" in lower or "gh" in lower
-        or "glpat-" in lower or "xox" in lower or "sk-" in lower or "aiza" in lower or "eyj" in lower
-        or "pwd=" in lower or "curl" in lower or "nvapi-" in lower
-    ):  # fmt: skip
-        return text
+    for word in _ANY:  # a loop is twice as fast as any(), and every line that is read goes through here
+        if word in lower:
+            break
+    else:
+        if "token" not in lower or not any(word in lower for word in _TOKEN):
+            return text
     found = text
     for words, pattern in _PATTERNS:
-        for word in words:
-            if word in lower:
-                found = pattern.sub(_masked, found)
-                break
+        if any(word in lower for word in words):
+            found = pattern.sub(_masked, found)
     return text if found == text else found
 
 

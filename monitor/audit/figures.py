@@ -13,6 +13,7 @@ from monitor.audit.checks import Finding, Severity
 from monitor.model import misprints as causes
 from monitor.model.flops import FORMULAS, formulas_of, passes, prints_as
 from monitor.model.sizes import parameters
+from monitor.model.topology import Topology
 from monitor.run import derived
 from monitor.run.state import RunState
 from monitor.statistics.median import median
@@ -100,24 +101,32 @@ def _coarse(state: RunState) -> float:
 def _tflops(state: RunState) -> Iterator[Finding]:
     launch = state.launch
     topology, lines = launch.topology, launch.observed.tflops
-    sparse = (topology.experts or 0) > 1 or topology.mtp_layers
-    if not lines or topology.unusual or sparse or topology.other_parallelism:
+    if not lines or _unlike_gpt(topology):
         return  # the formulas do not hold, or not exactly
     own = formulas_of(topology.dialect)
-    known: dict[str, _Pairs] = {}
-    for name, formula in FORMULAS.items():
-        values = [formula(topology, seconds, batch, length) for _, seconds, batch, length in lines]
-        pairs = [(value, line[0]) for value, line in zip(values, lines, strict=True) if value]
-        if len(pairs) == len(lines):
-            known[name] = pairs
-    candidates = [name for name in own if name in known] or list(known)
-    fitting = (name for name in (*own, *known) if name in known and all(prints_as(*pair) for pair in known[name]))
-    if (fits := next(fitting, None)) is not None:
+    known = _by_formula(topology, lines)
+    candidates = {name: known[name] for name in own if name in known} or known
+    fits = next((name for name in {**candidates, **known} if all(prints_as(*pair) for pair in known[name])), None)
+    if fits is not None:
         yield from _older(fits, own, known)
-    elif (ratio := _ratio({name: known[name] for name in candidates})) is not None:
+    elif (ratio := _ratio(candidates)) is not None:
         yield _factor(state, *ratio, known[ratio[0]][-1])
     elif candidates:
-        yield from _unexplained(state, candidates[0], known[candidates[0]])
+        yield from _unexplained(state, *next(iter(candidates.items())))
+
+
+def _unlike_gpt(topology: Topology) -> bool:
+    return bool((topology.experts or 0) > 1 or topology.mtp_layers or topology.unusual or topology.other_parallelism)
+
+
+def _by_formula(topology: Topology, lines: list[tuple[float, float, int, int]]) -> dict[str, _Pairs]:
+    """Of each formula that gives a figure for every line."""
+    known: dict[str, _Pairs] = {}
+    for name, formula in FORMULAS.items():
+        pairs = [(value, line[0]) for line in lines if (value := formula(topology, *line[1:]))]
+        if len(pairs) == len(lines):
+            known[name] = pairs
+    return known
 
 
 def _older(fits: str, own: tuple[str, ...], known: dict[str, _Pairs]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ A log with one rank's timers cannot tell the network from a slow rank elsewhere:
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 from msgspec import Struct, field
 
@@ -18,20 +18,9 @@ from monitor.statistics.median import median
 from parsers.timers import timer
 
 Cause = Literal[
-    "compute",
-    "slow_rank",
-    "data",
-    "network",
-    "communication",
-    "optimizer",
-    "checkpoint",
-    "rollout",
-    "reward",
-    "logprobs",
-    "sync",
-    "outside_timers",
-    "unknown",
-]
+    "compute", "slow_rank", "data", "network", "communication", "optimizer", "checkpoint", "rollout", "reward",
+    "logprobs", "sync", "outside_timers", "unknown",
+]  # fmt: skip
 Scope = Literal["all", "one", "some", "unknown"]
 
 _SHARE = 0.6  # of the added time: what took so much is the cause,
@@ -53,6 +42,9 @@ class Growth(Struct):
     low: float
     high: float
     error: float = 0.0
+
+
+_NONE = Growth("", 0.0, 0.0)
 
 
 class Attribution(Struct):
@@ -81,41 +73,56 @@ def attribute(before: Profile, during: Profile, stages: int | None = None) -> At
     not all load data.
     """
     added = during.seconds - before.seconds
-    out = Attribution("unknown", added=added)
-    out.early = min(before.lines, during.lines) < _LINES
+    out = Attribution("unknown", added=added, early=min(before.lines, during.lines) < _LINES)
     if out.early or added <= 0:
         return out
     grown = [_growth(part, before, during) for part in during.parts.keys() & before.parts.keys()]
     if any(g.low > _MOST * added for g in grown):
         return out  # on all ranks longer by more than the iteration: these are no times of it
     out.grown = sorted((g for g in grown if g.high > 0.15 * added and g.part != OUTSIDE), key=lambda g: -g.high)
-    by_part = {g.part: g for g in grown}
-    if during.covered < _COVERED:
-        by_part.pop(OUTSIDE, None)
-    work = [g for part in _WORK if (g := by_part.get(part)) is not None and _took(g.high, added, g)]
+    by_part = {g.part: g for g in grown if g.part != OUTSIDE or during.covered >= _COVERED}
+    _decide(out, by_part, before, during, stages)
+    return out
+
+
+def _decide(out: Attribution, by_part: dict[str, Growth], before: Profile, during: Profile, stages: int | None) -> None:
+    """Work that grew on all ranks, else on one, else a rank for which the others wait, else waiting itself."""
+    added = out.added
+    work = [g for part in _WORK if _took((g := by_part.get(part, _NONE)).high, added, g)]
     everywhere = [g for g in work if _took(g.low, added, g)]
     single = [g for g in work if g.low < _REST * added and g.part not in (WHOLE, OUTSIDE)]
-    waiting = by_part.get("communication")
-    waits = waiting is not None and waiting.low >= _REST * added
+    waiting = by_part.get("communication", _NONE)
+    waits = waiting.low >= _REST * added
     if during.across == "maximum" and waits and len(everywhere) == 1:  # the others wait for the one with the most
-        everywhere, single, waits = [], everywhere, False
-    if len(everywhere) == 1 and not waits:  # else the parts do not add up
-        _found(out, everywhere[0], before, during)
-        out.scope = "all" if during.across == "range" else "unknown"
-    elif not everywhere and len(single) == 1:
-        _found(out, single[0], before, during)
-        out.scope = "some" if out.cause == "data" and stages != 1 else "one"
-        if out.scope == "one" and out.cause == "compute":
-            out.cause = "slow_rank"
-            _name_rank(out, before, during)
-    elif not everywhere and not _worked(by_part, added, ("data", "optimizer")) and _name_rank(out, before, during):
+        everywhere, single = [], everywhere
+    if everywhere:
+        if len(everywhere) == 1 and not waits:  # else the parts do not add up
+            _found(out, everywhere[0], before, during)
+            out.scope = "all" if during.across == "range" else "unknown"
+    elif len(single) == 1:
+        _on_some(out, single[0], before, during, stages)
+    else:
+        _of_waiting(out, by_part, not work, before, during)
+
+
+def _of_waiting(out: Attribution, by_part: dict[str, Growth], idle: bool, before: Profile, during: Profile) -> None:
+    """No work grew enough: a rank for which the others wait, or (`idle`: no work grew at all) the waiting itself."""
+    waiting = by_part.get("communication", _NONE)
+    if not _worked(by_part, out.added, ("data", "optimizer")) and _name_rank(out, before, during):
         out.cause, out.scope, out.part = "slow_rank", "one", "compute"
         out.timers = _timers_of("communication", before, during)  # the slowest stage hides it: the waiting shows
-    elif not work and waiting is not None and _took(waiting.high, added, waiting) and not _worked(by_part, added, _OWN):
+    elif idle and _took(waiting.high, out.added, waiting) and not _worked(by_part, out.added, _OWN):
         _found(out, waiting, before, during)
-        everyone = during.across == "range" and _took(waiting.low, added, waiting)
+        everyone = during.across == "range" and _took(waiting.low, out.added, waiting)
         out.cause, out.scope = ("network", "all") if everyone else ("communication", "unknown")
-    return out
+
+
+def _on_some(out: Attribution, growth: Growth, before: Profile, during: Profile, stages: int | None) -> None:
+    _found(out, growth, before, during)
+    out.scope = "some" if out.cause == "data" and stages != 1 else "one"
+    if out.scope == "one" and out.cause == "compute":
+        out.cause = "slow_rank"
+        _name_rank(out, before, during)
 
 
 def _worked(by_part: dict[str, Growth], added: float, parts: tuple[str, ...]) -> bool:
@@ -152,12 +159,8 @@ def _took(seconds: float, added: float, growth: Growth) -> bool:
 
 
 def _found(out: Attribution, growth: Growth, before: Profile, during: Profile) -> None:
-    causes: dict[str, Cause] = {
-        "data": "data", "compute": "compute", "optimizer": "optimizer", WHOLE: "unknown", OUTSIDE: "outside_timers",
-        "communication": "communication", "rollout": "rollout", "reward": "reward", "logprobs": "logprobs",
-        "sync": "sync",
-    }  # fmt: skip
-    out.part, out.cause = growth.part, causes[growth.part]
+    unnamed: dict[str, Cause] = {WHOLE: "unknown", OUTSIDE: "outside_timers"}
+    out.part, out.cause = growth.part, unnamed.get(growth.part) or cast(Cause, growth.part)
     out.share = growth.high / out.added
     out.timers = _timers_of(growth.part, before, during)
 

@@ -63,14 +63,7 @@ class Outside(Struct):
         count = min(_LONGEST, _LAST << self.flaps)
         last = [seconds for _, seconds, _ in lines[-count:]]
         if standing is not None:
-            self.stood += 1
-            if len(last) < count or self.stood < count or median(last) >= (standing.base + standing.level) / 2:
-                lasted, standing.lasts = standing.lasts, standing.lasts or _lasts(standing, iteration, standing_for)
-                return standing.lasts and not lasted
-            if self.stood < _FLAP:
-                self.flaps += 1
-            self.longer, self.stood = None, 0
-            return True
+            return self._stands(standing, last if len(last) == count else [], iteration, standing_for)
         if len(lines) < _BEFORE + count:
             return False
         base = median([seconds for _, seconds, _ in lines[:-count]])
@@ -89,6 +82,18 @@ class Outside(Struct):
             return False
         self.longer, self.stood = Longer(lines[since][0], at, base, level, step), 0
         self.longer.lasts = _lasts(self.longer, iteration, standing_for)
+        return True
+
+    def _stands(self, standing: Longer, last: list[float], iteration: int, standing_for: float) -> bool:
+        """Whether what stands lasts from this line on, or is over; `last` is empty where there are too few."""
+        self.stood += 1
+        count = min(_LONGEST, _LAST << self.flaps)
+        if not last or self.stood < count or median(last) >= (standing.base + standing.level) / 2:
+            lasted, standing.lasts = standing.lasts, standing.lasts or _lasts(standing, iteration, standing_for)
+            return standing.lasts and not lasted
+        if self.stood < _FLAP:
+            self.flaps += 1
+        self.longer, self.stood = None, 0
         return True
 
     def _since(self, middle: float) -> int:

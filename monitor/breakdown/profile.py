@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -11,6 +12,8 @@ from monitor.breakdown.account import Across, Timed
 from monitor.statistics.median import deviation, median
 from parsers.timers import BESIDE, timer
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 WHOLE = "whole_pass"
 """A whole pass without its printed parts: what is in it no timer tells."""
 OUTSIDE = "outside_timers"
@@ -126,27 +129,33 @@ def profile(lines: Sequence[Timed]) -> Profile | None:
     if not known:
         return None
     seconds = [line.seconds for line in known if line.seconds is not None]
-    splits = [split(line.timers) for line in known]
-    for line, parts in zip(known, splits, strict=True):
-        rest = outside(line)
-        if rest is not None:
-            parts[OUTSIDE] = rest
-    half = len(known) / 2
+    splits = [_whole(line) for line in known]
     middle = median(seconds)
-    found = Profile(len(known), middle, deviation(seconds, middle), across=known[-1].across)
-    for key in {key for parts in splits for key in parts}:
-        series = [parts[key] for parts in splits if key in parts]
-        if len(series) >= half:
-            found.parts[key] = _span(series)
-    for name in {name for line in known for name in line.timers}:
-        pairs = [line.timers[name] for line in known if name in line.timers]
-        if len(pairs) >= half:
-            found.timers[name] = median([low for low, _ in pairs]), median([high for _, high in pairs])
-    for rank in {rank for line in known for rank in line.ranks}:
-        times = [line.ranks[rank] for line in known if rank in line.ranks]
-        if len(times) >= half:
-            found.ranks[rank] = median(times)
-    return found
+    return Profile(
+        len(known),
+        middle,
+        deviation(seconds, middle),
+        {key: _span(series) for key, series in _usual(splits)},
+        {name: (median([p[0] for p in pairs]), median([p[1] for p in pairs]))
+         for name, pairs in _usual([line.timers for line in known])},
+        known[-1].across,
+        {rank: median(times) for rank, times in _usual([line.ranks for line in known])},
+    )  # fmt: skip
+
+
+def _whole(line: Timed) -> dict[str, tuple[float, float]]:
+    """Its categories, and what is outside of them."""
+    rest = outside(line)
+    return split(line.timers) | ({OUTSIDE: rest} if rest is not None else {})
+
+
+def _usual(lines: Sequence[Mapping[_K, _V]]) -> Iterator[tuple[_K, list[_V]]]:
+    """Each key that at least half of the lines have, with its values."""
+    found: dict[_K, list[_V]] = {}
+    for line in lines:
+        for key, value in line.items():
+            found.setdefault(key, []).append(value)
+    return ((key, values) for key, values in found.items() if 2 * len(values) >= len(lines))
 
 
 def _span(series: list[tuple[float, float]]) -> Span:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
@@ -99,7 +99,7 @@ def backfill(
                 config,
                 name,
                 sources,
-                partial(history, step=step, zone=zone, start=began, written=_written(sources)),
+                partial(history, step=step, zone=zone, start=began, written=max(written_at(sources).values())),
             )
             for name, sources in _runs(files, config).items()
         ]
@@ -110,10 +110,6 @@ def backfill(
                 spool.write(stream)
     _sum_up(spool)
     sys.exit(0 if all(complete) and spool.points else 1)
-
-
-def _written(sources: Iterable[str]) -> float:
-    return max(written_at(sources).values())
 
 
 def _runs(paths: tuple[str, ...], config: Config) -> dict[str, dict[str, Reading]]:

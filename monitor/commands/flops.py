@@ -79,30 +79,34 @@ def flops(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
 
 
 def _question(given: dict[str, Any]) -> Question:
-    base, seconds, batch, sequence, printed = Topology(), None, None, None, None
-    row: Row | None = None
+    base, row = Topology(), Row(run="", outcome="")
     if given["source"]:
         state, row = only_run(given["source"], None, ())
-        base, seconds, batch = state.launch.topology, row.seconds_per_iteration, row.global_batch_size
-        sequence, printed = row.sequence_length, row.tflops if row.tflops_source == "log" else None
-    named = {item.name: given[item.name] for item in fields(Topology) if given.get(item.name) not in (None, False)}
-    if named.keys() & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:
-        named.setdefault("data_parallel_size", None)  # the log's belongs to the log's own layout
-    if "data_parallel_size" in named and named["data_parallel_size"] and "world_size" not in named:
-        named["world_size"] = None
-    topology = _completed(replace(base, **named), given)
-    name, dtype = topology.gpu_name, topology.dtype
-    if given["gpu_name"] and given["peak"] is None and gpus.peak_tflops(given["gpu_name"], dtype) is None:
-        raise click.BadParameter(
-            f"no peak is known for {name!r}{' in ' + dtype if dtype else ''}; give --peak", param_hint="--gpu"
-        )
-    changed = bool(named.keys() - {"gpu_name", "dtype"}) or given["seconds"] is not None
+        base = state.launch.topology
+    topology, named = _asked(base, given)
+    changed = bool(named - {"gpu_name", "dtype"}) or given["seconds"] is not None
+    printed = row.tflops if row.tflops_source == "log" and not changed else None
     return Question(
-        topology, given["seconds"] or seconds, given["global_batch_size"] or batch,
-        given["sequence_length"] or sequence, given["peak"],
-        given["printed"] or (None if changed else printed), given["iterations"], given["tokens"],
-        *((row.breakdown, row.tells_waiting) if row is not None and not changed else ()),
+        topology, given["seconds"] or row.seconds_per_iteration, given["global_batch_size"] or row.global_batch_size,
+        given["sequence_length"] or row.sequence_length, given["peak"], given["printed"] or printed,
+        given["iterations"], given["tokens"],
+        *(() if changed else (row.breakdown, row.tells_waiting)),
     )  # fmt: skip
+
+
+def _asked(base: Topology, given: dict[str, Any]) -> tuple[Topology, set[str]]:
+    """The sizes, and which of them were given; a usage error where the GPU's peak is asked for and not known."""
+    named = {item.name: given[item.name] for item in fields(Topology) if given.get(item.name) not in (None, False)}
+    told = set(named)
+    if told & {"world_size", "tensor_parallel_size", "pipeline_parallel_size"}:
+        named.setdefault("data_parallel_size", None)  # the log's belongs to the log's own layout
+    if named.get("data_parallel_size"):
+        named.setdefault("world_size", None)
+    topology = _completed(replace(base, **named), given)
+    if given["gpu_name"] and given["peak"] is None and gpus.peak_tflops(given["gpu_name"], topology.dtype) is None:
+        where = f" in {topology.dtype}" if topology.dtype else ""
+        raise click.BadParameter(f"no peak is known for {topology.gpu_name!r}{where}; give --peak", param_hint="--gpu")
+    return topology, told
 
 
 def _completed(topology: Topology, given: dict[str, Any]) -> Topology:

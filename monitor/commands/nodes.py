@@ -102,33 +102,31 @@ def _print_exclusion(found: Sequence[Standing], *, named: bool) -> None:
 
 
 def _print_table(found: Sequence[Standing], launches: int, *, everything: bool) -> None:
-    eventful = [one for one in found if one.stands_out or one.named.seen or one.hangs or one.chance < 1.0]
-    shown = found if everything else eventful[:_SHOWN]
+    shown = found if everything else [one for one in found if _eventful(one)][:_SHOWN]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("node", "launches", "named", "x peers", "failed", "slow", "hung", "last", "chance"):
         table.add_column(title, justify="left" if title in ("node", "last") else "right", no_wrap=True)
     for one in shown:
-        mean, low, high = one.rate
-        table.add_row(
-            one.node,
-            str(one.launches),
-            _count(one.named),
-            f"{mean:.1f} [{low:.1f}, {high:.1f}]".replace("[", r"\["),
-            _count(one.present),
-            _count(one.slow),
-            str(one.hangs),
-            _day(one.last_at),
-            "-" if one.chance >= 1.0 else f"{one.chance:.1g}",
-            style="bold red" if one.stands_out else "",
-        )
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(table)
+        table.add_row(*_cells(one), style="bold red" if one.stands_out else "")
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
     suspects = [one for one in found if one.stands_out]
     for one in suspects:
         click.echo(f"{one.node}: {one.evidence}")
     verb = "stands" if len(suspects) == 1 else "stand"
     verdict = f"{len(suspects)} {verb} out: --exclude prints the list" if suspects else "none stands out"
     click.echo(f"{len(found)} nodes in {launches} launches; {verdict}")
+
+
+def _eventful(one: Standing) -> bool:
+    return bool(one.stands_out or one.named.seen or one.hangs or one.chance < 1.0)
+
+
+def _cells(one: Standing) -> tuple[str, ...]:
+    mean, low, high = one.rate
+    rate = f"{mean:.1f} [{low:.1f}, {high:.1f}]".replace("[", r"\[")
+    counts = (rate, _count(one.present), _count(one.slow), str(one.hangs), _day(one.last_at))
+    chance = "-" if one.chance >= 1.0 else f"{one.chance:.1g}"
+    return one.node, str(one.launches), _count(one.named), *counts, chance
 
 
 def _count(count: Count) -> str:

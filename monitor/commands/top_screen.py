@@ -96,7 +96,7 @@ def _cells(run: dict[str, Any], now: float, wide: bool, wider: bool) -> list[Tex
         Text(number(iteration)),
         Text(percent(iteration / total) if iteration is not None and total else DASH),
         Text(number(seconds)),
-        Text(f"{100 * (seconds / normal - 1):+.1f} %" if _is_number(seconds) and normal else DASH),
+        Text(f"{100 * (seconds / normal - 1):+.1f} %" if isinstance(seconds, int | float) and normal else DASH),
     ]
     if wide:
         cells += [Text(number(run.get("tflops"))), Text(percent(run.get("mfu")))]
@@ -118,10 +118,6 @@ def _incident(incident: dict[str, Any], now: float) -> Text:
     text.append(f"{clean_label(incident['run'])}, {severity}, for {duration(now - incident['since'])}\n", style="bold")
     text.append(f"  {clean_label(incident['summary'])}", style="default not bold")
     return text
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def plain(runs: list[dict[str, Any]], now: float) -> str:

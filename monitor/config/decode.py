@@ -48,12 +48,7 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
         extra |= info.extra or {}
         info = info.type
     if isinstance(info, inspect.UnionType):
-        if raw is None and info.includes_none:
-            return None
-        rest = [kind for kind in info.types if not isinstance(kind, inspect.NoneType)]
-        if not all(isinstance(kind, inspect.StructType) and kind.tag_field for kind in rest):
-            return _build(document, rest[0], raw, path)  # ours are `X | None`, or classes with a tag
-        return _tagged(document, cast("list[inspect.StructType]", rest), raw, path)
+        return _chosen(document, info, raw, path)
     if isinstance(info, inspect.StructType) and info.tag_field:
         return _tagged(document, [info], raw, path)
     if isinstance(info, inspect.StructType | inspect.DataclassType):
@@ -63,6 +58,16 @@ def _build(document: Document, info: inspect.Type, raw: Any, path: Path) -> Any:
     if isinstance(info, inspect.DictType):
         return _keyed(document, info, raw, path)
     return _scalar(document, info, raw, path, extra)
+
+
+def _chosen(document: Document, info: inspect.UnionType, raw: Any, path: Path) -> Any:
+    """Ours are `X | None`, or classes with a tag."""
+    if raw is None and info.includes_none:
+        return None
+    rest = [kind for kind in info.types if not isinstance(kind, inspect.NoneType)]
+    if all(isinstance(kind, inspect.StructType) and kind.tag_field for kind in rest):
+        return _tagged(document, cast("list[inspect.StructType]", rest), raw, path)
+    return _build(document, rest[0], raw, path)
 
 
 def _scalar(document: Document, info: inspect.Type, raw: Any, path: Path, extra: dict[str, Any]) -> Any:
@@ -137,8 +142,7 @@ def _shown(raw: Any) -> str:
 
 
 def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: Path, extra: dict[str, Any]) -> Any:
-    if raw is None:
-        raw = []
+    raw = [] if raw is None else raw
     if not isinstance(raw, list):
         document.problem(path, f"expected a list, got {_shown(raw)}")
         return _INVALID
@@ -150,14 +154,18 @@ def _listed(document: Document, info: inspect.VarTupleType, raw: Any, path: Path
     if "first" in extra:
         kinds[0] = inspect.type_info(extra["first"])
     items = [_build(document, kinds[index], item, (*path, index)) for index, item in enumerate(raw)]
-    if key := extra.get("unique"):
-        first: dict[str, int] = {}
-        for index, item in enumerate(raw):
-            name = item.get(key) if isinstance(item, dict) else None
-            if isinstance(name, str) and first.setdefault(name, index) != index:
-                message = f"{name!r} is already the {key} of {'.'.join(map(str, path))}.{first[name]}"
-                document.problem((*path, index, key), message)
+    if "unique" in extra:
+        _refuse_twins(document, raw, path, extra["unique"])
     return _INVALID if _INVALID in items else tuple(items)
+
+
+def _refuse_twins(document: Document, raw: list[Any], path: Path, key: str) -> None:
+    first: dict[str, int] = {}
+    for index, item in enumerate(raw):
+        name = item.get(key) if isinstance(item, dict) else None
+        if isinstance(name, str) and first.setdefault(name, index) != index:
+            message = f"{name!r} is already the {key} of {'.'.join(map(str, path))}.{first[name]}"
+            document.problem((*path, index, key), message)
 
 
 def _keyed(document: Document, info: inspect.DictType, raw: Any, path: Path) -> Any:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Severity, Verdict
-from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.step import Step
 from monitor.units import Factor, Seconds
@@ -95,15 +94,19 @@ def on_event(state: RunState, memory: Memory, event: Event, _settings: Checkpoin
         return _completed(state, memory, event.iteration)
     if isinstance(event, MilestoneReached):
         return event.milestone == "training_done" and _loop_done(state, memory)
+    message = _exception(event)
+    disk = isinstance(event, FailureSeen) and event.failure == "disk_full"
+    return message is not None and _broken(state, memory, message, disk)
+
+
+def _exception(event: Event) -> str | None:
+    """The words of an exception that may be a save's. If the run ends with it, `check` sees the save that is open."""
     if isinstance(event, FailureSeen):
-        if event.consequence or not event.fatal or event.failure not in _OF_THE_SAVE:
-            return False  # the run ends, the save with it: `check` sees that
-        message = event.message
-    elif isinstance(event, TracebackSeen) and event.role != "bystander":
-        message = f"{event.exception}: {event.message}" if event.message else event.exception
-    else:
-        return False
-    return _broken(state, memory, message, disk=isinstance(event, FailureSeen) and event.failure == "disk_full")
+        of_a_save = event.failure in _OF_THE_SAVE and event.fatal and not event.consequence
+        return event.message if of_a_save else None
+    if isinstance(event, TracebackSeen) and event.role != "bystander":
+        return f"{event.exception}: {event.message}" if event.message else event.exception
+    return None
 
 
 def _find(memory: Memory, iteration: int | None) -> Save | None:
@@ -208,9 +211,9 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
     """Fires until a later save completes. An end inside a save is seen as soon as the run is known to have ended."""
     launch = state.launch
     failed, reason, in_a_row = memory.failed, memory.reason, memory.in_a_row
-    if launch.phase in ENDED and failed is None:
+    if failed is None and launch.phase == "crashed":
         open_saves = [save for save in memory.pending if save.attempt == launch.number]
-        if launch.phase == "crashed" and open_saves and not all(_late(save, memory) for save in open_saves):
+        if open_saves and not all(_late(save, memory) for save in open_saves):
             failed, reason, in_a_row = open_saves[-1].iteration or 0, "the run ended inside: it may be partial", 1
     if failed is None:
         return Verdict(_NAME)

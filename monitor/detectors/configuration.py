@@ -1,4 +1,4 @@
-"""Configuration: the run's arguments, lines and names contradict each other, or waste what it has (monitor/audit/).
+"""Configuration: the run's arguments and lines contradict each other, or waste what it has (monitor/audit/).
 
 One incident a run that lists every finding, the worst first; it opens anew when a new one appears. Findings that are
 only worth knowing are shown and never sent. Judged when the arguments are there, and again now and then as lines come:
@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from monitor.audit import IGNORABLE, RANK, Finding, audit, not_ignorable
+from monitor.audit import GONE, IGNORABLE, RANK, Finding, audit, not_ignorable
 from monitor.detectors.base import Detector, Severity, Verdict
 from monitor.run.state import RunState
 from monitor.run.step import Step
@@ -44,7 +44,7 @@ class ConfigurationSettings(Struct, frozen=True):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """(key, message) for each code that is no check of this incident."""
-        yield from (("ignore", not_ignorable(code)) for code in self.ignore if code not in IGNORABLE)
+        yield from (("ignore", not_ignorable(code)) for code in self.ignore if code not in (*IGNORABLE, *GONE))
 
 
 class Memory(Struct):

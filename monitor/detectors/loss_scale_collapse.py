@@ -85,29 +85,36 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
         calm = level == known and level > low and memory.search.over and not memory.counted and not memory.reason
         if calm and iteration - memory.block_from < block:
             memory.block.append(level)  # all but a few steps of a healthy run end here
-            if level > memory.highest:
-                memory.highest = level
+            memory.highest = max(memory.highest, level)
             continue
-        fall = 0.0
-        if known is not None and lines:
-            fall = max(0.0, known - level - memory.counted)
-            if level > known:
-                memory.pair = None
-        memory.line_scale, memory.counted = level, 0.0
-        searching = memory.search.going_on(step.finished, first == iteration, fall > 0)
-        memory.highest = level if searching else max(memory.highest, level)
-        # the minimum is reported once, and again where the scale has moved
-        news = level != known or not _worse(memory, "minimum")
-        if news and _at_minimum(memory, level, settings):
-            changed = _open(memory, step.at, "minimum", iteration) or changed
-        if searching:
-            memory.block_from = iteration
-            continue
-        changed = _slow(memory, step, level, settings) or changed
-        if fall > 0:
-            changed = _fallen(memory, step.at, iteration, step.interval, fall, settings) or changed
-        if memory.reason:
-            changed = _calmed(memory, iteration, level, settings) or changed
+        changed = _seen(memory, step, level, lines, first == iteration, settings) or changed
+    return changed
+
+
+def _seen(
+    memory: Memory, step: Step, level: float, lines: bool, first: bool, settings: LossScaleCollapseSettings
+) -> bool:
+    """A step at which something may have moved. `lines`: the loop's, which show each level; `first`: of the launch."""
+    known, iteration, fall, changed = memory.line_scale, step.iteration, 0.0, False
+    if known is not None and lines:
+        fall = max(0.0, known - level - memory.counted)
+        if level > known:
+            memory.pair = None
+    memory.line_scale, memory.counted = level, 0.0
+    searching = memory.search.going_on(step.finished, first, fall > 0)
+    memory.highest = level if searching else max(memory.highest, level)
+    # the minimum is reported once, and again where the scale has moved
+    news = level != known or not _worse(memory, "minimum")
+    if news and _at_minimum(memory, level, settings):
+        changed = _open(memory, step.at, "minimum", iteration)
+    if searching:
+        memory.block_from = iteration
+        return changed
+    changed = _slow(memory, step, level, settings) or changed
+    if fall > 0:
+        changed = _fallen(memory, step.at, iteration, step.interval, fall, settings) or changed
+    if memory.reason:
+        changed = _calmed(memory, iteration, level, settings) or changed
     return changed
 
 
@@ -172,7 +179,7 @@ def _slow(memory: Memory, step: Step, level: float, settings: LossScaleCollapseS
         return False
     present, memory.block, memory.block_from = median_high(memory.block), [], iteration
     past = memory.blocks
-    declined = _declined(past, present, settings)
+    declined = bool(past) and max(past) - present >= settings.decline
     past.append(present)
     del past[:-_BLOCKS]
     if declined:
@@ -182,10 +189,6 @@ def _slow(memory: Memory, step: Step, level: float, settings: LossScaleCollapseS
         memory.reason = ""
         return True
     return False
-
-
-def _declined(past: list[float], present: float, settings: LossScaleCollapseSettings) -> bool:
-    return bool(past) and max(past) - present >= settings.decline
 
 
 def _worse(memory: Memory, reason: str) -> bool:

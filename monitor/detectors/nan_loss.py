@@ -67,32 +67,41 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Nan
         changed = bool(memory.form)
         renew(memory, Memory(attempt=launch.number, printed=memory.printed, last_loss=memory.last_loss))
     source, checkpoint = launch.driver, state.past.checkpoints.last_iteration
-    lines = source == "iteration"
-    finite = math.isfinite
     for step in steps:
-        loss, norm = step.loss, step.grad_norm
-        if not step.reported:
-            if loss is not None:
-                memory.engine = _form(loss)
-        elif lines:
-            if loss is not None and finite(loss) and not step.nans and (norm is None or finite(norm)):
-                memory.printed += 1  # a healthy line
-                memory.last_loss, memory.last_iteration = loss, step.iteration
-                memory.samples, memory.checkpoint = step.samples, checkpoint
-                if memory.form or memory.norm_lines:
-                    memory.form, memory.lines, memory.norm_lines, changed = "", 0, 0, changed or bool(memory.form)
-                continue
-            form = _form_of_line(memory, step, checkpoint, settings)
-            changed = _enter(memory, step, form) or changed
-        elif loss is not None:
-            if source == "trainer":
-                zero = loss == 0.0 and norm is not None and not finite(norm)
-                form = "grad_norm" if zero else _form(loss) or _norm(memory, step, settings)
-                memory.last_loss = loss if not form else memory.last_loss
-            else:
-                form = memory.engine = _form(loss)
-            changed = _enter(memory, step, form) or changed
+        loss = step.loss
+        if step.reported and source == "iteration":
+            changed = _line(memory, step, checkpoint, settings) or changed
+        elif loss is None:
+            continue
+        elif step.reported and source == "trainer":
+            changed = _trainers(memory, step, loss, settings) or changed
+        else:
+            memory.engine = _form(loss)
+            if step.reported:
+                changed = _enter(memory, step, memory.engine) or changed
     return changed
+
+
+def _line(memory: Memory, step: Step, checkpoint: int | None, settings: NanLossSettings) -> bool:
+    """A line of the loop. Whether anything changed."""
+    loss, norm = step.loss, step.grad_norm
+    if loss is None or not math.isfinite(loss):
+        return _enter(memory, step, _absent(memory, step, settings) if loss is None else _form(loss))
+    memory.printed += 1
+    memory.last_loss, memory.last_iteration = loss, step.iteration
+    memory.samples, memory.checkpoint = step.samples, checkpoint
+    if step.nans or not (norm is None or math.isfinite(norm)):
+        return _enter(memory, step, "counted" if step.nans else _norm(memory, step, settings))
+    changed, memory.form, memory.lines, memory.norm_lines = bool(memory.form), "", 0, 0
+    return changed
+
+
+def _trainers(memory: Memory, step: Step, loss: float, settings: NanLossSettings) -> bool:
+    """HF's Trainer prints a loss of 0 for one that is no number, where the grad norm tells."""
+    zero = loss == 0.0 and step.grad_norm is not None and not math.isfinite(step.grad_norm)
+    form = "grad_norm" if zero else _form(loss) or _norm(memory, step, settings)
+    memory.last_loss = loss if not form else memory.last_loss
+    return _enter(memory, step, form)
 
 
 def _form(loss: float) -> str:
@@ -109,17 +118,9 @@ def _norm(memory: Memory, step: Step, settings: NanLossSettings) -> str:
     return "grad_norm" if memory.norm_lines >= settings.grad_norm_lines else ""
 
 
-def _form_of_line(memory: Memory, step: Step, checkpoint: int | None, settings: NanLossSettings) -> str:
-    """How the loss of this line is no number; empty where it is one, or where nothing can be said."""
+def _absent(memory: Memory, step: Step, settings: NanLossSettings) -> str:
+    """What a line without a loss means; empty where nothing can be said."""
     skipped, counted, norm = step.skipped, step.nans, step.grad_norm
-    if step.loss is not None:
-        form = _form(step.loss)
-        if not form:
-            memory.printed += 1
-            memory.last_loss, memory.last_iteration = step.loss, step.iteration
-            memory.samples, memory.checkpoint = step.samples, checkpoint
-            return "counted" if counted else _norm(memory, step, settings)
-        return form
     if skipped is not None and skipped >= step.interval and not counted:
         return ""
     if counted:

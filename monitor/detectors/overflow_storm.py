@@ -79,25 +79,27 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Ove
         if (scale is None or scale <= 1.0) and not (skipped or memory.firing or memory.overflow_since_line):
             continue  # without a loss scale no step is skipped
         memory.skipped = 0
-        iteration = step.iteration
         fell = memory.scale is not None and scale is not None and scale < memory.scale
         memory.scale = scale
         explained = fell or memory.overflow_since_line
-        repeated = lines and _norm(memory, step.grad_norm, explained)
-        bad = skipped > 0 or explained
         memory.overflow_since_line = False
-        searching = memory.search.going_on(step.finished, first == iteration, bad)
-        if not (bad or repeated or memory.firing):
-            continue
-        if skipped > 0:
-            memory.skips.append((iteration, skipped))
-        if skipped > 0 or fell or repeated:
-            memory.last_bad = iteration
-        if searching:
-            memory.overflows, memory.skips = [], []
-            continue
-        changed = _weigh(state, memory, step.at, iteration, step.interval, settings) or changed
+        bad = skipped > 0 or explained
+        repeated = lines and _norm(memory, step.grad_norm, explained)
+        searching = memory.search.going_on(step.finished, first == step.iteration, bad)
+        if (bad or repeated or memory.firing) and _seen(memory, step.iteration, skipped, fell or repeated, searching):
+            changed = _weigh(state, memory, step.at, step.iteration, step.interval, settings) or changed
     return changed
+
+
+def _seen(memory: Memory, iteration: int, skipped: int, bad: bool, searching: bool) -> bool:
+    """A step with a sign of trouble, or within a storm. Whether it counts: a search of the scale skips as it must."""
+    if skipped > 0:
+        memory.skips.append((iteration, skipped))
+    if skipped > 0 or bad:
+        memory.last_bad = iteration
+    if searching:
+        memory.overflows, memory.skips = [], []
+    return not searching
 
 
 def on_event(state: RunState, memory: Memory, _event: OverflowSkipped, settings: OverflowStormSettings) -> bool:
@@ -174,23 +176,19 @@ def _weigh(
     memory.reported = reported = _reported(state, memory)
     counted = sum(skipped for _, skipped in memory.skips)
     needed = settings.skipped if every == 1 else max(settings.skipped, settings.share * every + 1)
-    most = max(reported, counted, memory.repeats if memory.frozen else 0)
-    storm = max(reported, counted) >= needed or memory.frozen
-    if storm:
-        memory.worst = max(memory.worst, most / span)
-        named = "overflow lines" if reported >= counted and reported >= needed else "skipped iterations"
-        memory.witness = named if max(reported, counted) >= needed else "frozen grad norm"
+    most = max(reported, counted)
+    if most >= needed or memory.frozen:
+        memory.worst = max(memory.worst, most / span, memory.repeats / span if memory.frozen else 0.0)
+        named = "overflow lines" if reported >= max(counted, needed) else "skipped iterations"
+        memory.witness = named if most >= needed else "frozen grad norm"
         if not memory.firing:
-            memory.firing = True
-            memory.onset = min(
-                [*(after for after, _ in memory.overflows), *(after for after, _ in memory.skips), iteration]
-            )
-            memory.since = at
+            memory.firing, memory.since = True, at
+            memory.onset = min(after for after, _ in (*memory.overflows, *memory.skips, (iteration, 0)))
         return True
-    if memory.firing and iteration - memory.last_bad >= settings.calm:
+    over = memory.firing and iteration - memory.last_bad >= settings.calm
+    if over:
         memory.firing, memory.worst = False, 0.0
-        return True
-    return False
+    return over
 
 
 def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormSettings) -> Verdict:

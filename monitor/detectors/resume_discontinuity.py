@@ -160,7 +160,7 @@ def _take(memory: Memory, step: Step, found: list[_Found]) -> None:
 def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: ResumeSettings) -> list[_Found]:
     """All that does not go on from this past."""
     launch = state.launch
-    iteration, batch, samples = step.iteration, step.batch_size, step.samples
+    iteration = step.iteration
     last, every, jump = past.iterations[-1], past.interval, iteration - past.iterations[-1]
     if jump > 2 * every:
         # Lines were lost, or iterations: what the schedule should be now is not known.
@@ -176,20 +176,28 @@ def _compare(state: RunState, memory: Memory, past: Past, step: Step, settings: 
         found.append(("iteration", "warning", text, {"iteration": iteration, "last_checkpoint": saved}))
     if launch.whole_lines:
         found += _rate(past, step, max(every, jump), settings)
-    before = past.batches_at(iteration)
-    grows = launch.topology.rampup is not None and before is not None and (batch or 0) > before[1]
-    anew = iteration <= every  # from the beginning, at whatever size
-    if batch and before and not before[0] <= batch <= before[1] and not grows and not anew:
-        text = f"batch size {batch} where it was {before[1]}"
-        found.append(("batch size", "warning", text, {"global_batch_size": batch, "expected_batch_size": before[1]}))
-    expected = past.samples_at(iteration)
-    if samples is not None and expected is not None:
-        room = settings.samples * expected + 2 * every * max(batch or 0, before[1] if before else 0)
-        if abs(samples - expected) > room:
-            text = f"consumed samples {samples} where there were {expected:.0f}: data is repeated or left out"
-            evidence = {"consumed_samples": samples, "expected_samples": round(expected)}
-            found.append(("samples", "critical", text, evidence))
+    # a ramp may grow, and who begins from the beginning does so at whatever size
+    found += _batch(past, step, grows=launch.topology.rampup is not None, anew=iteration <= every)
+    found += _samples(past, step, settings)
     return found
+
+
+def _batch(past: Past, step: Step, grows: bool, anew: bool) -> Iterator[_Found]:
+    batch, before = step.batch_size, past.batches_at(step.iteration)
+    if anew or not batch or not before or before[0] <= batch <= before[1] or (grows and batch > before[1]):
+        return
+    text = f"batch size {batch} where it was {before[1]}"
+    yield "batch size", "warning", text, {"global_batch_size": batch, "expected_batch_size": before[1]}
+
+
+def _samples(past: Past, step: Step, settings: ResumeSettings) -> Iterator[_Found]:
+    samples, expected, before = step.samples, past.samples_at(step.iteration), past.batches_at(step.iteration)
+    if samples is None or expected is None:
+        return
+    room = settings.samples * expected + 2 * past.interval * max(step.batch_size or 0, before[1] if before else 0)
+    if abs(samples - expected) > room:
+        text = f"consumed samples {samples} where there were {expected:.0f}: data is repeated or left out"
+        yield "samples", "critical", text, {"consumed_samples": samples, "expected_samples": round(expected)}
 
 
 def _rate(past: Past, step: Step, steps: int, settings: ResumeSettings) -> Iterator[_Found]:

@@ -137,12 +137,9 @@ def _ratio(timed: Timed) -> float | None:
     return math.log(high / low) if 0 < low <= high else None
 
 
-def _peers(
-    memory: Memory, timed: Timed, at: float, stages: int, world: int | None, settings: StragglerSettings
-) -> bool:
-    """Compare each rank with the others of its stage; pipeline stages are the outermost order of ranks."""
+def _behind(timed: Timed, size: int, threshold: float) -> dict[int, float]:
+    """Ranks that are clearly slower than the others of their stage of `size` ranks -> by how much (a logarithm)."""
     of_stage: dict[int, list[tuple[int, float]]] = {}
-    size = max(1, (world or len(timed.ranks)) // max(1, stages))
     for rank, seconds in timed.ranks.items():
         if seconds > 0:
             of_stage.setdefault(rank // size, []).append((rank, math.log(seconds)))
@@ -151,8 +148,16 @@ def _peers(
         if len(ranks) >= _PEERS:
             times = [x for _, x in ranks]
             base = median(times)
-            limit = max(math.log1p(settings.threshold), _SCALES / 2 * deviation(times, base))
+            limit = max(math.log1p(threshold), _SCALES / 2 * deviation(times, base))
             out |= {rank: x - base for rank, x in ranks if x - base > limit}
+    return out
+
+
+def _peers(
+    memory: Memory, timed: Timed, at: float, stages: int, world: int | None, settings: StragglerSettings
+) -> bool:
+    """Compare each rank with the others of its stage; pipeline stages are the outermost order of ranks."""
+    out = _behind(timed, max(1, (world or len(timed.ranks)) // max(1, stages)), settings.threshold)
     memory.streaks = {rank: memory.streaks.get(rank, 0) + 1 for rank in out}
     known = memory.found
     if known is not None:

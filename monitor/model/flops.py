@@ -202,20 +202,12 @@ def gpt_neox(topology: Topology, seconds: float, batch: int, sequence: int) -> f
 
 EFFECTIVE = "effective_tera_flops"
 FORMULAS: dict[str, Formula] = {
-    "bigscience": bigscience,
-    "megatron_deepspeed_2021": megatron_deepspeed_2021,
-    "microsoft": microsoft,
-    "megatron_lm_2026": megatron_lm_2026,
-    "megatron_lm_2024": megatron_lm_2024,
-    "megatron_lm_2023": megatron_lm_2023,
-    "gpt_neox": gpt_neox,
-    "gpt_neox_bracket": gpt_neox_bracket,
-    "gpt_neox_2021": gpt_neox_2021,
-    "seed": seed,
-    "bigscience_true_vocabulary": bigscience_true_vocabulary,
-    "microsoft_corrected": microsoft_corrected,
-    EFFECTIVE: effective_tera_flops,
-}
+    formula.__name__: formula
+    for formula in (
+        bigscience, megatron_deepspeed_2021, microsoft, megatron_lm_2026, megatron_lm_2024, megatron_lm_2023, gpt_neox,
+        gpt_neox_bracket, gpt_neox_2021, seed, bigscience_true_vocabulary, microsoft_corrected, effective_tera_flops,
+    )
+}  # fmt: skip
 """The order in which a printed number is explained: what programs print, then corrections that none prints."""
 
 

@@ -7,6 +7,7 @@ Argument names are those of Megatron-LM, its forks, gpt-neox, and DeepSpeedExamp
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
@@ -98,8 +99,6 @@ class Topology:
     flash: bool | None = None
     saves: bool | None = None
     """The arguments say where to save."""
-    names: list[str] = field(default_factory=list)
-    """What the arguments call the run: where it saves, its name on dashboards."""
     schedule: str | None = None
     """The arguments by which a person begins a new phase, as text: equal text, equal plan."""
     told: set[str] = field(default_factory=set)
@@ -107,23 +106,16 @@ class Topology:
 
     def labels(self) -> dict[str, str]:
         """The values of `megatron_run_info`, empty where unknown."""
-        values = {
-            "world_size": self.world_size,
-            "tp": self.tensor_parallel_size,
-            "pp": self.pipeline_parallel_size,
-            "dp": self.data_parallel_size,
-            "mbs": self.micro_batch_size,
-            "layers": self.layers,
-            "hidden": self.hidden_size,
-            "heads": self.attention_heads,
-            "seq_len": self.sequence_length,
-            "dtype": self.dtype,
-            "zero_stage": self.zero_stage,
-            "dialect": self.dialect,
-        }
-        return {name: "" if value is None else str(value) for name, value in values.items()}
+        values = {label: getattr(self, name) for label, name in _LABELS.items()}
+        return {label: "" if value is None else str(value) for label, value in values.items()}
 
 
+_LABELS = {
+    "world_size": "world_size", "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size", "mbs": "micro_batch_size", "layers": "layers", "hidden": "hidden_size",
+    "heads": "attention_heads", "seq_len": "sequence_length", "dtype": "dtype", "zero_stage": "zero_stage",
+    "dialect": "dialect",
+}  # fmt: skip
 # Field -> the argument names that may hold it, the most telling first.
 _NAMES: dict[str, tuple[str, ...]] = {
     "world_size": ("world_size", "global_num_gpus"),
@@ -171,43 +163,22 @@ _LARGEST_NOMINAL = 1e5  # billions
 
 def apply(topology: Topology, event: Event) -> Topology | None:
     """The topology with what the event tells; None if it tells nothing new."""
-    told: dict[str, Any] = {}
-    if isinstance(event, ArgumentsDumped):
-        told = sizes_of(event.values)
-    elif isinstance(event, TopologyLogged):
-        names = (
-            "world_size", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
-            "context_parallel_size", "nodes", "processes_per_node",
-        )  # fmt: skip
-        told = {name: value for name in names if (value := getattr(event, name)) is not None}
-    elif isinstance(event, ModelSettingLogged):
-        told = _from_setting(event.name, event.value)
-    elif isinstance(event, BatchSizeRampupPlanned):
-        told = {"rampup": (event.start, event.increment, event.samples), "global_batch_size": event.end}
-    elif isinstance(event, TrainerSetting) and isinstance(event.value, int | float):
-        told = _from_trainer(event.name, event.value)
-    elif isinstance(event, SizesTold):
-        told = _from_sizes(event.values)
-        if event.default:
-            told = {name: value for name, value in told.items() if name not in topology.told}
-    elif isinstance(event, EnvironmentVariableSeen):
-        billions = _decimal(event.value.rstrip("bB"))
-        if event.name in NOMINAL_SIZES and billions is not None and 0 < billions < _LARGEST_NOMINAL:
-            told = {"nominal_parameters": round(billions * 1e9)}
+    read = _READ.get(type(event))
+    told = read(event) if read is not None else {}
+    if isinstance(event, SizesTold) and event.default:
+        told = {name: value for name, value in told.items() if name not in topology.told}
     told = {name: value for name, value in told.items() if value is not None}
     if not told or all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
         return None
     kept = {name: getattr(topology, name) for name in topology.told}
-    return _derive(replace(Topology(), **{**kept, **told}, told=topology.told | set(told)), topology)
+    return _derive(replace(Topology(), **{**kept, **told}, told=topology.told | set(told)))
 
 
 def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     """What an arguments dump tells, by field of Topology."""
     told: dict[str, Any] = {}
-    for name, spellings in _NAMES.items():
-        found = next((number for spelling in spellings if (number := _whole(values.get(spelling))) is not None), None)
-        if found is not None and (found > 0 or name in _MAY_BE_ZERO):
-            told[name] = found
+    found = {name: _first(values, spellings) for name, spellings in _NAMES.items()}
+    told |= {name: size for name, size in found.items() if size > 0 or (size == 0 and name in _MAY_BE_ZERO)}
     if _flag(values, "group_query_attention") is False:
         told.pop("query_groups", None)
     told["dtype"] = _dtype(values)
@@ -221,49 +192,62 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     ramp = _list(values.get("rampup_batch_size"))
     if ramp is not None and len(ramp) == 3:
         told["rampup"] = tuple(ramp)
-    if "zero_stage" not in told:
-        stage = _parsed(values.get("zero_optimization"))
-        if isinstance(stage, dict) and isinstance(stage.get("stage"), int):
-            told["zero_stage"] = stage["stage"]
+    stage = _parsed(values.get("zero_optimization")) or {}
+    if isinstance(stage, dict) and isinstance(stage.get("stage"), int):
+        told.setdefault("zero_stage", stage["stage"])
     if GPT_NEOX.argument in values:
         told["dialect"] = GPT_NEOX.name
         # gpt-neox counts a model parallel size of 0 pipeline stages as one
         if _whole(values.get("pipe_parallel_size")) == 0:
             told["pipeline_parallel_size"] = 1
-    vocab, tensor = told.get("vocab_size"), told.get("tensor_parallel_size", 1)
-    divisible = _whole(values.get("make_vocab_size_divisible_by"))
-    if vocab and divisible and "padded_vocab_size" not in told:
-        multiple = divisible * tensor
-        told["padded_vocab_size"] = whole(-(-vocab // multiple) * multiple)
+    multiple = (_whole(values.get("make_vocab_size_divisible_by")) or 0) * told.get("tensor_parallel_size", 1)
+    if multiple and "vocab_size" in told:
+        told.setdefault("padded_vocab_size", whole(-(-told["vocab_size"] // multiple) * multiple))
     return told
 
 
-def _from_setting(name: str, value: float | str) -> dict[str, Any]:
+def _first(values: dict[str, str], spellings: tuple[str, ...]) -> int:
+    """The number by the first of these names that has one; -1 if none does."""
+    return next((number for spelling in spellings if (number := _whole(values.get(spelling))) is not None), -1)
+
+
+def _from_line(event: TopologyLogged) -> dict[str, Any]:
+    names = ("world_size", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
+             "context_parallel_size", "nodes", "processes_per_node")  # fmt: skip
+    return {name: getattr(event, name) for name in names}
+
+
+def _from_variable(event: EnvironmentVariableSeen) -> dict[str, Any]:
+    billions = _decimal(event.value.rstrip("bB")) if event.name in NOMINAL_SIZES else None
+    return {"nominal_parameters": round(billions * 1e9)} if billions and 0 < billions < _LARGEST_NOMINAL else {}
+
+
+def _from_setting(event: ModelSettingLogged) -> dict[str, Any]:
+    name, value = event.name, event.value
     if isinstance(value, str):
         if name == "gpu_name":
             return {"gpu_name": value}
         return {"dtype": name} if name in ("fp16", "bf16") and value == "True" else {}
-    if name == "parameters_billions":
-        return {"parameters": whole(value * 1e9)}
-    if name == "unique_parameters":
-        return {"parameters": whole(value)}
+    if name in ("parameters_billions", "unique_parameters"):
+        return {"parameters": whole(value * 1e9 if name == "parameters_billions" else value)}
     sizes = ("padded_vocab_size", "micro_batches", "global_batch_size", "micro_batch_size", "world_size",
              "gradient_accumulation_steps", "zero_stage", "engine_world_size")  # fmt: skip
     return {name: whole(value)} if name in sizes else {}
 
 
-def _from_trainer(name: str, value: float) -> dict[str, Any]:
-    if name == "instantaneous batch size per device":
-        return {"micro_batch_size": whole(value), "trainer": True}
-    if name.startswith("total train batch size"):
-        return {"global_batch_size": whole(value), "trainer": True}
-    if name == "gradient accumulation steps":
-        return {"gradient_accumulation_steps": whole(value), "trainer": True}
-    return {"train_iterations": whole(value)} if name == "total optimization steps" else {}
+def _from_trainer(event: TrainerSetting) -> dict[str, Any]:
+    name = "total train batch size" if event.name.startswith("total train batch size") else event.name
+    field = {
+        "instantaneous batch size per device": "micro_batch_size", "total train batch size": "global_batch_size",
+        "gradient accumulation steps": "gradient_accumulation_steps", "total optimization steps": "train_iterations",
+    }.get(name)  # fmt: skip
+    if field is None or not isinstance(event.value, int | float):
+        return {}
+    return {field: whole(event.value)} | ({} if field == "train_iterations" else {"trainer": True})
 
 
-def _from_sizes(values: dict[str, int]) -> dict[str, Any]:
-    told: dict[str, Any] = dict(values)
+def _from_sizes(event: SizesTold) -> dict[str, Any]:
+    told: dict[str, Any] = dict(event.values)
     if "recomputes" in told:
         told["activation_checkpointing"] = "full" if told.pop("recomputes") else "none"
     if "glu" in told:
@@ -273,40 +257,63 @@ def _from_sizes(values: dict[str, int]) -> dict[str, Any]:
     return told
 
 
+_READ: dict[type[Event], Callable[[Any], dict[str, Any]]] = {
+    ArgumentsDumped: lambda event: sizes_of(event.values),
+    TopologyLogged: _from_line,
+    ModelSettingLogged: _from_setting,
+    BatchSizeRampupPlanned: lambda event: {
+        "rampup": (event.start, event.increment, event.samples),
+        "global_batch_size": event.end,
+    },
+    TrainerSetting: _from_trainer,
+    SizesTold: _from_sizes,
+    EnvironmentVariableSeen: _from_variable,
+}
+
+
 def _derive_trainer(new: Topology) -> None:
     """DeepSpeed alone or HF's Trainer: no rank holds a part of another's layer."""
     context = new.context_parallel_size or 1
+    _derive_ranks(new, context)
     if new.data_parallel_size is None:
-        if new.world_size and new.world_size % context == 0:
-            new.data_parallel_size = new.world_size // context
-        elif new.engine_world_size and context == 1:
+        if new.engine_world_size and context == 1:
             new.data_parallel_size = new.engine_world_size
         elif new.global_batch_size and new.micro_batch_size and new.gradient_accumulation_steps:
             step = new.micro_batch_size * new.gradient_accumulation_steps
             if new.global_batch_size % step == 0:
                 new.data_parallel_size = new.global_batch_size // step
-    if new.world_size is None and new.data_parallel_size:
-        new.world_size = whole(new.data_parallel_size * context)
+    _derive_ranks(new, context)
 
 
-def _derive(new: Topology, _old: Topology) -> Topology:
+def _derive(new: Topology) -> Topology:
     """What follows surely from what was told."""
     tensor, pipeline, context = new.tensor_parallel_size, new.pipeline_parallel_size, new.context_parallel_size or 1
-    if tensor is None and pipeline is None and (new.trainer or new.engine_world_size):
-        _derive_trainer(new)
-    elif new.data_parallel_size is None and new.engine_world_size and context == 1:
-        new.data_parallel_size = new.engine_world_size
+    if new.trainer or new.engine_world_size:
+        if tensor is None and pipeline is None:
+            _derive_trainer(new)
+        elif new.data_parallel_size is None and context == 1:
+            new.data_parallel_size = new.engine_world_size
     if tensor and pipeline:
-        replica = tensor * pipeline * context
-        if new.world_size and new.data_parallel_size is None and new.world_size % replica == 0:
-            new.data_parallel_size = new.world_size // replica
-        elif new.data_parallel_size and new.world_size is None:
-            new.world_size = whole(new.data_parallel_size * replica)
-    if new.global_batch_size is None and new.micro_batch_size and new.gradient_accumulation_steps:
-        ranks = new.data_parallel_size or (new.world_size if tensor in (None, 1) and pipeline in (None, 1) else None)
-        if ranks:
-            new.global_batch_size = whole(new.micro_batch_size * new.gradient_accumulation_steps * ranks)
+        _derive_ranks(new, tensor * pipeline * context)
+    if new.global_batch_size is None:
+        _derive_batch(new)
     return new
+
+
+def _derive_batch(new: Topology) -> None:
+    """Without model parallelism each rank is a replica."""
+    alone = {new.tensor_parallel_size, new.pipeline_parallel_size} <= {None, 1}
+    ranks = new.data_parallel_size or (new.world_size if alone else None)
+    step = (new.micro_batch_size or 0) * (new.gradient_accumulation_steps or 0) * (ranks or 0)
+    new.global_batch_size = whole(step) if step else None
+
+
+def _derive_ranks(new: Topology, replica: int) -> None:
+    """Of data parallel size and world size the one from the other, by the ranks of a replica."""
+    if new.world_size and new.data_parallel_size is None and new.world_size % replica == 0:
+        new.data_parallel_size = new.world_size // replica
+    elif new.data_parallel_size and new.world_size is None:
+        new.world_size = whole(new.data_parallel_size * replica)
 
 
 def _whole(text: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What an arguments dump tells beyond sizes: the run's own names, and what makes plain arithmetic not apply. Pure.
+"""What an arguments dump tells beyond sizes: what makes plain arithmetic not apply. Pure.
 
 In: the dump's values as printed. Out: fields of `Topology`. Law: a trait is only ever a reason to stay silent, so a
 doubtful one counts as there.
@@ -46,7 +46,6 @@ _PARALLEL = frozenset(
         "moe_expert_parallel_size", "virtual_pipeline_model_parallel_size", "world_size",
     }
 )  # fmt: skip
-_NAMES = ("save", "tensorboard_dir", "wandb_exp_name", "wandb_name", "wandb_group", "name", "exp_name", "job_name")
 _SCHEDULE = (
     "lr", "min_lr", "lr_decay_style", "lr_decay_iters", "lr_decay_samples", "lr_decay_tokens", "lr_warmup_iters",
     "lr_warmup_samples", "lr_warmup_tokens", "lr_warmup_fraction", "lr_wsd_decay_iters", "lr_wsd_decay_samples",
@@ -54,6 +53,17 @@ _SCHEDULE = (
     "rampup_batch_size", "global_batch_size", "optimizer", "scheduler",
 )  # fmt: skip
 """Arguments that a person changes to begin a new phase on purpose."""
+
+
+_FLASH = ("use_flash_attn", "use_flash_attn_v2", "use_mcore_models", "use_flash_attn_triton")
+_SWITCHES = {
+    "uneven_pipeline": _UNEVEN,
+    "untied": ("untie_embeddings_and_output_weights", "no_weight_tying"),
+    "flexible_batch": ("decrease_batch_size_if_needed",),
+    "low_precision": ("fp8", "fp4", "transformer_impl_fp8"),
+    "saves": ("save",),
+}
+"""Field of `Topology` -> the arguments of which any, if it is on, sets it."""
 
 
 def _on(values: dict[str, str], name: str) -> bool:
@@ -66,33 +76,29 @@ def _grows(values: dict[str, str]) -> bool:
     return all(one.isdecimal() and len(one) < 19 for one in (first, full)) and 0 < int(first) < int(full)
 
 
+def _parallelism(values: dict[str, str]) -> list[str]:
+    named = (name for name in values if name.endswith("_parallel_size") and "inference" not in name)
+    others = sorted(name for name in named if name not in _PARALLEL and _on(values, name))
+    return [*others, *(["gtp_remat_size"] if _on(values, "gtp_remat_size") else [])]
+
+
+def _unusual(values: dict[str, str]) -> list[str]:
+    packed = _on(values, "reset_attention_mask") and _on(values, "reset_position_ids")
+    return [name for name in _UNUSUAL if _on(values, name)] + (["packed documents"] if packed else [])
+
+
 def from_arguments(values: dict[str, str]) -> dict[str, Any]:
     """The traits that a dump tells; every field is given, so that a new launch replaces the last one's."""
-    parallel = sorted(
-        name
-        for name in values
-        if name not in _PARALLEL and name.endswith("_parallel_size") and "inference" not in name and _on(values, name)
-    )
-    if _on(values, "gtp_remat_size"):
-        parallel.append("gtp_remat_size")
-    dataset_packed = _on(values, "reset_attention_mask") and _on(values, "reset_position_ids")
-    unusual = [name for name in _UNUSUAL if _on(values, name)] + (["packed documents"] if dataset_packed else [])
     virtual = values.get("virtual_pipeline_model_parallel_size") or values.get(
         "num_virtual_stages_per_pipeline_rank", ""
     )
     return {
+        **{field: any(_on(values, name) for name in names) for field, names in _SWITCHES.items()},
         "virtual_pipeline_size": max(integer(virtual) or 1, 1),
-        "uneven_pipeline": any(_on(values, name) for name in _UNEVEN),
-        "other_parallelism": parallel,
-        "unusual": unusual,
-        "untied": _on(values, "untie_embeddings_and_output_weights") or _on(values, "no_weight_tying"),
+        "other_parallelism": _parallelism(values),
+        "unusual": _unusual(values),
         "sequence_grows": _on(values, "random_ltd") or _grows(values),
-        "flexible_batch": _on(values, "decrease_batch_size_if_needed"),
-        "low_precision": _on(values, "fp8") or _on(values, "fp4") or _on(values, "transformer_impl_fp8"),
         "fused_softmax": {"True": True, "False": False}.get(values.get("masked_softmax_fusion", "")),
-        "flash": _on(values, "use_flash_attn") or _on(values, "use_flash_attn_v2") or values.get("transformer_impl")
-        == "transformer_engine" or _on(values, "use_mcore_models") or _on(values, "use_flash_attn_triton"),
-        "saves": _on(values, "save"),
-        "names": [values[name] for name in _NAMES if values.get(name, "None") not in ("None", "")][:8],
+        "flash": any(_on(values, name) for name in _FLASH) or values.get("transformer_impl") == "transformer_engine",
         "schedule": ";".join(f"{name}={values[name][:200]}" for name in _SCHEDULE if name in values),
-    }  # fmt: skip
+    }

@@ -126,21 +126,7 @@ def missing(
     groups: dict[str, _Group] = {}
     for report in reports:
         groups.setdefault(report.group, _Group()).reports[report.rank] = report
-    sizes: dict[str, int] = {}
-    for group in groups.values():
-        for report in group.reports.values():
-            if report.name:
-                sizes[report.name] = max(sizes.get(report.name, 0), group.largest + 1)
-    behind: dict[str, set[int]] = {}
-    silent: dict[str, set[int]] = {}
-    for name, group in groups.items():
-        stuck = _stuck(group)
-        if stuck is None:
-            continue
-        late = {r.rank for r in group.reports.values() if r.enqueued is not None and r.enqueued < stuck}
-        behind[name] = late - waiting
-        ranks = members.get(name, ()) if members else _members(group, world_size, sizes)
-        silent[name] = set(ranks) - set(group.reports) - waiting
+    behind, silent = _late(groups, waiting, world_size, members)
     found = set[int]().union(*behind.values())
     if found:
         if len(found) > max(1, len(waiting) // 2):
@@ -157,6 +143,27 @@ def missing(
     if max(found) - min(found) >= _MOST_SILENT:
         return None  # more than one node's ranks: rather killed than late
     return _told(groups, silent, found, "silent", waiting, world_size)
+
+
+def _late(
+    groups: Mapping[str, _Group], waiting: set[int], world_size: int | None, members: Mapping[str, Sequence[int]] | None
+) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
+    """By group in which somebody waits: the ranks that are behind, and those that were not heard. None of `waiting`."""
+    sizes: dict[str, int] = {}
+    for group in groups.values():
+        for report in group.reports.values():
+            if report.name:
+                sizes[report.name] = max(sizes.get(report.name, 0), group.largest + 1)
+    behind: dict[str, set[int]] = {}
+    silent: dict[str, set[int]] = {}
+    for name, group in groups.items():
+        stuck = _stuck(group)
+        if stuck is not None:
+            late = {r.rank for r in group.reports.values() if r.enqueued is not None and r.enqueued < stuck}
+            behind[name] = late - waiting
+            ranks = members.get(name, ()) if members else _members(group, world_size, sizes)
+            silent[name] = set(ranks) - set(group.reports) - waiting
+    return behind, silent
 
 
 def _stuck(group: _Group) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,37 +42,20 @@ class Question:
 def answer(question: Question) -> dict[str, Any]:
     """Everything that follows from the question, as plain data; None where an input lacks."""
     topology, seconds, batch, sequence = question.topology, question.seconds, question.batch, question.sequence
-    peak = question.peak if question.peak is not None else _peak(topology)
+    peak = _peak(topology) if question.peak is None else question.peak
     mfu, hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
     counted = parameters(topology)
-    tokens = batch * sequence if batch and sequence else None
-    model = flops.model_flops_per_iteration(topology, batch, sequence) if batch and sequence else None
-    hardware = flops.hardware_flops_per_iteration(topology, batch, sequence) if batch and sequence else None
+    given = {"seconds": seconds, "global_batch_size": batch, "sequence_length": sequence}
+    sizes = {name: value for name in _INPUTS if (value := getattr(topology, name)) not in (None, False)}
     out: dict[str, Any] = {
-        "inputs": {name: value for name in _INPUTS if (value := getattr(topology, name)) not in (None, False)}
-        | {
-            name: value
-            for name, value in (("seconds", seconds), ("global_batch_size", batch), ("sequence_length", sequence))
-            if value is not None
-        },
-        "formulas": [
-            {
-                "formula": figure.name,
-                "tflops": figure.tflops,
-                "counts": formulas.FORMULAS[figure.name].counts,
-                "printed_by": formulas.FORMULAS[figure.name].printed_by,
-                "lacks": list(figure.lacks),
-            }
-            for figure in formulas.figures(topology, seconds, batch, sequence)
-        ],
+        "inputs": sizes | {name: value for name, value in given.items() if value is not None},
+        "formulas": [_figure(figure) for figure in formulas.figures(topology, seconds, batch, sequence)],
         "parameters": {"total": counted[0], "outside_embedding": counted[1]} if counted else None,
-        "model_flops_per_iteration": model,
-        "hardware_flops_per_iteration": hardware,
+        **_work(question),
         "peak_tflops": peak,
         "mfu": mfu,
         "hfu": hfu,
-        "samples_per_second": batch / seconds if batch and seconds else None,
-        "tokens_per_second": tokens / seconds if tokens and seconds else None,
+        **_rates(question),
         **_time(question, mfu, hfu),
         **_pipeline(question),
         **_days(question),
@@ -80,6 +63,30 @@ def answer(question: Question) -> dict[str, Any]:
     if question.printed is not None:
         out["printed"] = _explained(question)
     return out
+
+
+def _work(question: Question) -> dict[str, float | None]:
+    """FLOPs of an iteration: the model's, and those that the GPUs do."""
+    counts = {"model": flops.model_flops_per_iteration, "hardware": flops.hardware_flops_per_iteration}
+    return {
+        f"{name}_flops_per_iteration": count(question.topology, question.batch, question.sequence)
+        if question.batch and question.sequence
+        else None
+        for name, count in counts.items()
+    }
+
+
+def _rates(question: Question) -> dict[str, float | None]:
+    samples, seconds = question.batch, question.seconds
+    tokens = samples * question.sequence if samples and question.sequence else None
+    counts = {"samples": samples, "tokens": tokens}
+    return {f"{name}_per_second": count / seconds if count and seconds else None for name, count in counts.items()}
+
+
+def _figure(figure: formulas.Figure) -> dict[str, Any]:
+    known = formulas.FORMULAS[figure.name]
+    told = {"formula": figure.name, "tflops": figure.tflops}
+    return told | {"counts": known.counts, "printed_by": known.printed_by, "lacks": list(figure.lacks)}
 
 
 def _peak(topology: Topology) -> float | None:
@@ -139,6 +146,23 @@ def _explained(question: Question) -> dict[str, Any]:
     return {"tflops": printed, "formula": name, "causes": wrong, "nearest": list(near) if near else None}
 
 
+_FOLLOWS: tuple[tuple[str, str, Callable[[Any, dict[str, Any]], str]], ...] = (
+    ("parameters", "parameters", lambda value, _found:
+     f"{value['total'] / 1e9:.3f} B, {value['outside_embedding'] / 1e9:.3f} B outside the embedding"),
+    ("model_flops_per_iteration", "model FLOPs / iteration", lambda value, _found: f"{value:.4e}"),
+    ("hardware_flops_per_iteration", "hardware FLOPs / iteration", lambda value, _found: f"{value:.4e}"),
+    ("mfu", "MFU", lambda value, found: f"{value:.1%} of {found['peak_tflops']:g} TFLOP/s"),
+    ("hfu", "HFU", lambda value, _found: f"{value:.1%}, what is computed again counted"),
+    ("samples_per_second", "samples per second", lambda value, _found: f"{value:.3f}"),
+    ("tokens_per_second", "tokens per second", lambda value, _found: f"{value:.1f}"),
+    ("pipeline_bubble", "pipeline bubble", lambda value, found:
+     f"{value:.1%} at {found['micro_batches']} micro-batches"),
+    ("tokens", "tokens", lambda value, _found: f"{value:.4e}"),
+    ("days", "days", lambda value, _found: f"{value:.2f}"),
+)  # fmt: skip
+"""Figure of the answer, its name for people, and how it is written."""
+
+
 def text(found: dict[str, Any]) -> str:
     """The answer for people."""
     parts = ["Inputs", _pairs(found["inputs"]), "", "TFLOP/s per GPU"]
@@ -152,28 +176,7 @@ def text(found: dict[str, Any]) -> str:
         for row in found["formulas"]
     ]
     parts.append(aligned(Table(("formula", "TFLOPs", "counts", "printed by"), tuple(rows)), "  "))
-    figures: dict[str, Any] = {}
-    if found["parameters"]:
-        total, outside = found["parameters"]["total"], found["parameters"]["outside_embedding"]
-        figures["parameters"] = f"{total / 1e9:.3f} B, {outside / 1e9:.3f} B outside the embedding"
-    for name, label in (("model_flops_per_iteration", "model FLOPs / iteration"),
-                        ("hardware_flops_per_iteration", "hardware FLOPs / iteration")):  # fmt: skip
-        if found[name] is not None:
-            figures[label] = f"{found[name]:.4e}"
-    if found["mfu"] is not None:
-        figures["MFU"] = f"{found['mfu']:.1%} of {found['peak_tflops']:g} TFLOP/s"
-    if found["hfu"] is not None:
-        figures["HFU"] = f"{found['hfu']:.1%}, what is computed again counted"
-    if found["samples_per_second"] is not None:
-        figures["samples per second"] = f"{found['samples_per_second']:.3f}"
-    if found["tokens_per_second"] is not None:
-        figures["tokens per second"] = f"{found['tokens_per_second']:.1f}"
-    if found["pipeline_bubble"] is not None:
-        figures["pipeline bubble"] = f"{found['pipeline_bubble']:.1%} at {found['micro_batches']} micro-batches"
-    if "tokens" in found:
-        figures["tokens"] = f"{found['tokens']:.4e}"
-    if "days" in found:
-        figures["days"] = f"{found['days']:.2f}"
+    figures = {label: form(value, found) for name, label, form in _FOLLOWS if (value := found.get(name)) is not None}
     if figures:
         parts += ["", "What follows", _pairs(figures)]
     if "time" in found:

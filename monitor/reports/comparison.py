@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -124,39 +124,41 @@ def _verdict(a: Row, b: Row, pace: Difference | None, changed: bool) -> str:
 
 
 def _notes(a: Row, b: Row, changed: dict[str, list[Any]], pace: Difference | None) -> list[str]:
-    out = []
-    if a.tflops is not None and b.tflops is not None and a.tflops_formula != b.tflops_formula:
-        out.append(
-            f"TFLOPs are by different formulas ({a.tflops_formula or 'unknown'}, {b.tflops_formula or 'unknown'}): "
-            "compare seconds or samples"
-        )
-    one, other = (row.environment.get("CUDA_LAUNCH_BLOCKING") for row in (a, b))
-    if one != other:
-        out.append(f"CUDA_LAUNCH_BLOCKING is {one or 'unknown'} and {other or 'unknown'}: never compare across it")
-    clocks = [row.environment.get(CLOCK, "") for row in (a, b)]
-    if (
-        pace is not None
-        and pace.sure
-        and clocks[0] != clocks[1]
-        and all(clock.isdecimal() and len(clock) < 19 for clock in clocks)
-    ):
-        made = int(clocks[0]) / int(clocks[1]) - 1
-        out.append(
-            f"GPU clocks of {clocks[0]} and {clocks[1]} MHz alone make {made:+.2%} where compute is all of the time"
-        )
-    if pace is not None and pace.sure and (cause := _cause(a, b)):
-        out.append(cause)
-    if changed.keys() <= {"global_batch_size"} and "global_batch_size" in changed:
-        out += _batch_model(a, b)
+    sure = pace is not None and pace.sure
+    found = [_formulas(a, b), _blocking(a, b), *((_clocks(a, b), _cause(a, b)) if sure else ())]
+    if changed.keys() == {"global_batch_size"}:
+        found += _batch_model(a, b)
     elif "global_batch_size" in changed:
-        out.append("batch sizes differ: samples per second compare, seconds per iteration do not")
+        found.append("batch sizes differ: samples per second compare, seconds per iteration do not")
     if "gpus" in changed and (kept := efficiency(b, a)) is not None:
-        out.append(f"per GPU {b.run} does {kept:.1%} of {a.run}'s samples per second")
+        found.append(f"per GPU {b.run} does {kept:.1%} of {a.run}'s samples per second")
     if a.restarts or b.restarts:
-        out.append("a run with restarts mixes launches, perhaps on other nodes")
+        found.append("a run with restarts mixes launches, perhaps on other nodes")
     if pace is not None and min(a.steady_iterations, b.steady_iterations) < 30:
-        out.append(f"measured over {a.steady_iterations} and {b.steady_iterations} iterations")
-    return out
+        found.append(f"measured over {a.steady_iterations} and {b.steady_iterations} iterations")
+    return [note for note in found if note]
+
+
+def _formulas(a: Row, b: Row) -> str:
+    if a.tflops is None or b.tflops is None or a.tflops_formula == b.tflops_formula:
+        return ""
+    names = f"{a.tflops_formula or 'unknown'}, {b.tflops_formula or 'unknown'}"
+    return f"TFLOPs are by different formulas ({names}): compare seconds or samples"
+
+
+def _blocking(a: Row, b: Row) -> str:
+    one, other = (row.environment.get("CUDA_LAUNCH_BLOCKING") for row in (a, b))
+    if one == other:
+        return ""
+    return f"CUDA_LAUNCH_BLOCKING is {one or 'unknown'} and {other or 'unknown'}: never compare across it"
+
+
+def _clocks(a: Row, b: Row) -> str:
+    one, other = (row.environment.get(CLOCK, "") for row in (a, b))
+    if one == other or not all(clock.isdecimal() and len(clock) < 19 for clock in (one, other)):
+        return ""
+    made = int(one) / int(other) - 1
+    return f"GPU clocks of {one} and {other} MHz alone make {made:+.2%} where compute is all of the time"
 
 
 def _batch_model(a: Row, b: Row) -> list[str]:
@@ -178,33 +180,32 @@ def _batch_model(a: Row, b: Row) -> list[str]:
 def text(found: dict[str, Any]) -> str:
     """The comparison for people."""
     a, b = found["runs"]
-    parts = [found["verdict"]]
-    same = found["same_configuration"]
-    if same is None:
-        parts += ["", "The logs do not hold their configuration."]
-    elif same:
-        parts += ["", "Same configuration."]
+    same = {None: "The logs do not hold their configuration.", True: "Same configuration.", False: ""}
+    parts = [found["verdict"], *(("", said) if (said := same[found["same_configuration"]]) else ())]
     for kind in ("configuration", "arguments", "environment", "software"):
-        if not found[kind]:
-            continue
-        changes = tuple((name, _shown(values[0]), _shown(values[1])) for name, values in found[kind].items())
-        parts += ["", f"Different {kind}", aligned(Table((" ", a, b), changes), "  ")]
-    rows: list[tuple[str, ...]] = []
+        if found[kind]:
+            changes = tuple((name, _shown(values[0]), _shown(values[1])) for name, values in found[kind].items())
+            parts += ["", f"Different {kind}", aligned(Table((" ", a, b), changes), "  ")]
+    rows = tuple(_figure_rows(found))
+    parts += ["", "Figures", aligned(Table((" ", a, b, "difference"), rows), "  ")]
+    if found["notes"]:
+        parts += ["", *(f"Note: {note}" for note in found["notes"])]
+    return "\n".join(parts)
+
+
+def _figure_rows(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Cells of each figure, of each part of an iteration, and of the outcome."""
     for name, figure in found["figures"].items():
         label = name.replace("_", " ") + (f" near iteration {figure['iteration']}" if "iteration" in figure else "")
         change = "" if figure["difference"] is None else f"{figure['difference']:+.2%}"
         values = figure["values"]
         if name == "memory_bytes":
             label, values = "memory GiB", [None if value is None else value / 2**30 for value in values]
-        rows.append((label, _shown(values[0]), _shown(values[1]), change))
+        yield label, _shown(values[0]), _shown(values[1]), change
     for name, (one, other) in found["breakdown"].items():
         change = f"{other - one:+.4g} s" if one is not None and other is not None else ""
-        rows.append((f"seconds in {name}", _shown(one), _shown(other), change))
-    rows.append(("outcome", *found["outcomes"], ""))
-    parts += ["", "Figures", aligned(Table((" ", a, b, "difference"), tuple(rows)), "  ")]
-    if found["notes"]:
-        parts += ["", *(f"Note: {note}" for note in found["notes"])]
-    return "\n".join(parts)
+        yield f"seconds in {name}", _shown(one), _shown(other), change
+    yield "outcome", *found["outcomes"], ""
 
 
 def _shown(value: Any) -> str:

@@ -125,7 +125,6 @@ def _known(sample: str) -> str:
 
 
 def _lines(name: str, proposal: Proposal, gives: dict[str, object], known: str) -> Iterator[str]:
-    fields, unknown = proposal.guessed
     yield "# Proposed from a log: correct it, then check it (`dialects:` in the configuration, check-config)."
     yield "# Targets, units and how steps are counted: docs/dialects.md. The sample gives what this file reads in it."
     yield f"# The step is {proposal.why}."
@@ -137,31 +136,33 @@ def _lines(name: str, proposal: Proposal, gives: dict[str, object], known: str) 
     yield 'about: "what prints these lines"'
     if proposal.prefix:
         yield f"prefixes: [{_quoted(proposal.prefix)}]"
+    yield from _fields(proposal)
+    yield "lines:"
+    yield "  - means: step"
+    yield f"    line: {_quoted(proposal.mark)}"
+    keys = {
+        "anywhere": "true" if proposal.inside else "",
+        "whole": "true" if proposal.whole else "",
+        "form": proposal.form if proposal.form != "pairs" else "",
+        "indent": f'"{proposal.indent}"'.replace("\t", "\\t") if proposal.form == "block" else "",
+        "separator": f'"{proposal.separator}"'.replace("\n", "\\n") if proposal.form != "json" else "",
+        "assign": _quoted(proposal.assign) if proposal.form != "json" else "",
+        "needs": f"[{_quoted(proposal.step)}]" if proposal.step else "",
+    }
+    yield from (f"    {key}: {value}" for key, value in keys.items() if value)
+    yield "samples:"
+    yield f"  - line: {_sample(proposal.sample)}"
+    yield f"    gives: {{{', '.join(f'{key}: {_plain(value)}' for key, value in gives.items())}}}"
+
+
+def _fields(proposal: Proposal) -> Iterator[str]:
+    fields, unknown = proposal.guessed
     if fields:
         yield "fields:"
         yield from (f"  {_quoted(theirs)}: {ours}" for theirs, ours in fields.items())
     if unknown:
         more = f" and {len(unknown) - _MOST_UNKNOWN} more" if len(unknown) > _MOST_UNKNOWN else ""
         yield f"  # kept, and no more: {', '.join(unknown[:_MOST_UNKNOWN])}{more}"
-    yield "lines:"
-    yield "  - means: step"
-    yield f"    line: {_quoted(proposal.mark)}"
-    if proposal.inside:
-        yield "    anywhere: true"
-    if proposal.whole:
-        yield "    whole: true"
-    if proposal.form != "pairs":
-        yield f"    form: {proposal.form}"
-    if proposal.form == "block":
-        yield f'    indent: "{proposal.indent}"'.replace("\t", "\\t")
-    if proposal.form != "json":
-        yield f'    separator: "{proposal.separator}"'.replace("\n", "\\n")
-        yield f"    assign: {_quoted(proposal.assign)}"
-    if proposal.step:
-        yield f"    needs: [{_quoted(proposal.step)}]"
-    yield "samples:"
-    yield f"  - line: {_sample(proposal.sample)}"
-    yield f"    gives: {{{', '.join(f'{key}: {_plain(value)}' for key, value in gives.items())}}}"
 
 
 def _plain(value: object) -> str:

@@ -129,17 +129,22 @@ def _find_step(shape: Shape) -> bool:
         return True
     count = min(len(places), *map(len, shape.rows))
     for place in sorted(range(count), key=lambda place: place not in named):
-        column = [row[place].replace(",", "") for row in shape.rows]
-        if not all(map(_whole, column)):
-            continue
-        numbers = [int(value) for value in column]
-        steps = [after - before for before, after in pairwise(numbers)]
-        share = _GROWS_BY_NAME if place in named else _GROWS
-        if len(set(numbers)) >= _LEAST and sum(step > 0 for step in steps) >= share * len(steps):
+        numbers = _growing(shape, place, _GROWS_BY_NAME if place in named else _GROWS)
+        if numbers:
             shape.place = place
             shape.why = f"the number that grows, {numbers[0]} to {numbers[-1]} in the last {len(numbers)} lines"
             return True
     return False
+
+
+def _growing(shape: Shape, place: int, share: float) -> list[int]:
+    """The whole numbers of this place, where they grow from line to line in so great a share of the lines."""
+    column = [row[place].replace(",", "") for row in shape.rows]
+    if not all(map(_whole, column)):
+        return []
+    numbers = [int(value) for value in column]
+    grown = sum(after > before for before, after in pairwise(numbers))
+    return numbers if len(set(numbers)) >= _LEAST and grown >= share * (len(numbers) - 1) else []
 
 
 def _whole(text: str) -> bool:
@@ -171,24 +176,29 @@ def _options(shape: Shape) -> Iterator[Proposal]:
             yield Proposal(mark, "block", "\n", assign, inside, "", _named(shape.below, assign),
                            indent=indent, below=shape.below, **common)  # fmt: skip
         return
-    brace = body.find("{")
-    if brace >= 0 and (names := flat_json(body[brace:])):
-        mark, step = _numbered(body[:brace]), _name_before(body, start)
-        if step and len(mark.strip()) >= _LEAST:
-            yield Proposal(mark, "json", ", ", ":", False, step, list(names.items()), **common)
-            return
+    brace, step = body.find("{"), _name_before(body, start)
+    names = flat_json(body[brace:]) if brace >= 0 and step else {}
+    mark = _numbered(body[:brace])
+    if names and len(mark.strip()) >= _LEAST:
+        yield Proposal(mark, "json", ", ", ":", False, step, list(names.items()), **common)
+        return
+    yield from _pairs(shape, body, growing, step, common)
+
+
+def _pairs(shape: Shape, body: str, growing: re.Match[str], step: str, common: dict[str, Any]) -> Iterator[Proposal]:
+    """Ways to read names and values in one line; `step`: the name before the number, where it is one of them."""
     marks = [(*_mark(body, growing), "")]
-    first = _ASSIGNED.search(body)
-    if first is not None and first.start() < start and (step := _name_before(body, start)):
-        lead = body[: first.start()]
-        marks.append((_numbered(lead), body[first.start() :], False, step))
-    for found, rest, inside, step in marks:
+    start, first = growing.start(), _ASSIGNED.search(body)
+    named = bool(step) and first is not None and first.start() < start
+    if named and first is not None:
+        marks.append((_numbered(body[: first.start()]), body[first.start() :], False, step))
+    for found, rest, inside, name in marks:
         mark = _by_epochs(re.sub(r"([\[(]) +\{", r"\1{", found), shape.texts[0])
         if len(re.sub(r"\{\w+\}", "", mark).strip()) < _LEAST:
             continue
         for separator, assign, pairs in _cut(rest):
-            yield Proposal(mark, "pairs", separator, assign, inside, step, pairs, **common)
-    if first is not None and first.start() < start and (step := _name_before(body, start)):
+            yield Proposal(mark, "pairs", separator, assign, inside, name, pairs, **common)
+    if named:
         # one name of many, as in a dict: names stand before it and behind it
         mark = body[body.rfind(step, 0, start) : start] + "{step}"
         for separator, assign, pairs in _cut(body[max(0, body.rfind("{", 0, start)) :]):

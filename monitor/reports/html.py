@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from html import escape
+from pkgutil import get_data
 
 from monitor.reports import svg
 from monitor.reports.benchmark import Benchmark, table
@@ -14,22 +16,10 @@ from monitor.reports.tables import Table
 _BARS_SHOWN = 40
 _CURVES_SHOWN = 24
 
-_STYLE = """
-:root{color-scheme:light dark;--paper:#fff;--ink:#1b1f24;--quiet:#59636e;--rule:#d1d9e0;--mark:#0a5db8;--band:#a8cdf0}
-@media(prefers-color-scheme:dark){:root{--paper:#12161b;--ink:#e6edf3;--quiet:#9aa7b4;--rule:#353d47;--mark:#6cb2ff;
---band:#24466b}}
-body{background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:90rem;
-padding:0 1rem}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}h3{font-size:1rem;margin-bottom:.2rem}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.87rem}
-th,td{padding:.3rem .6rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top;white-space:nowrap}
-td.figure,th.figure{text-align:right}td:last-child{white-space:normal;min-width:18rem}
-svg{width:100%;max-width:760px;height:auto;display:block}svg text{font-size:11px;fill:var(--quiet)}
-.bar,.curve{fill:var(--mark)}.curve{fill:none;stroke:var(--mark);stroke-width:1.2}.band{fill:var(--band)}
-.grid{stroke:var(--rule)}.spread{stroke:var(--ink);stroke-width:2}
-.curves{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem}
-@media print{body{max-width:none}}
-"""
+
+@cache
+def _style() -> str:
+    return (get_data("monitor.reports", "report.css") or b"").decode()
 
 
 def page(found: Benchmark, _extra: bool = True) -> str:
@@ -37,7 +27,7 @@ def page(found: Benchmark, _extra: bool = True) -> str:
     parts = [
         "<!doctype html><html lang=en><head><meta charset=utf-8>",
         '<meta name=viewport content="width=device-width,initial-scale=1"><title>Benchmark report</title>',
-        f"<style>{_STYLE}</style></head><body><main><h1>Benchmark report</h1>",
+        f"<style>\n{_style()}</style></head><body><main><h1>Benchmark report</h1>",
         f"<p>{len(found.rows)} runs. Medians over steady iterations: start-up, evaluation, saving, ramp-up left out.",
         f" Baseline: {escape(found.baseline.run)}." if found.baseline is not None else "",
         "</p>",

@@ -24,9 +24,8 @@ _WORDS = {
     "ecc": "ECC error",
     "nccl": "NCCL failure",
 }
-_SILENT = (
-    3.0  # so many iterations of silence before an end make it a hang, and a minute at least: as in the hang detector
-)
+# so many iterations of silence before an end make it a hang, and a minute at least: as in the hang detector
+_SILENT = 3.0
 _SILENT_AT_LEAST = 60.0  # seconds
 
 
@@ -51,7 +50,7 @@ class Tallies:
     def look(self, state: RunState, entry: LogEvent, source: str) -> None:
         """See an event that was just folded."""
         event = entry.event
-        tally = self._tally(state)
+        tally = self.of.setdefault(state.name, Tally())
         silence = tally.silences.get(source)
         if silence is None:
             silence = tally.silences[source] = Silence(source)
@@ -60,9 +59,6 @@ class Tallies:
             tally.arguments.update(event.values)
         elif isinstance(event, TrainerSummary) and event.samples_per_second:
             tally.summary_rate = event.samples_per_second
-
-    def _tally(self, state: RunState) -> Tally:
-        return self.of.setdefault(state.name, Tally())
 
 
 def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:
@@ -94,12 +90,7 @@ def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | Non
     if outcome_word in ("ok", "running"):
         return "no iteration was logged" if outcome_word == "ok" and last is None else None
     if outcome_word == "hang":
-        if launch.watchdog_ranks:
-            count = len(launch.watchdog_ranks)
-            return f"hang {where}: {failure.message if failure else 'NCCL watchdog'}, {count} ranks"
-        silence = silent_before_end(state, tally)
-        ended = f", ended by {failure.failure.replace('_', ' ')}" if failure and silence else ""
-        return f"hang {where}" + (f": {silence:.0f} s of silence{ended}" if silence else f" while {launch.phase}")
+        return f"hang {where}{_hang(state, tally)}"
     if outcome_word == "incomplete":
         inside = f" while {launch.phase}" if launch.phase in ("evaluating", "saving", "loading") else ""
         return f"the log ends {where}{inside} and does not say why"
@@ -109,25 +100,37 @@ def remark(state: RunState, outcome_word: str, tally: Tally | None) -> str | Non
     return f"{outcome_word} {where}{_shortened(message)}"
 
 
+def _hang(state: RunState, tally: Tally | None) -> str:
+    launch = state.launch
+    failure = launch.failure
+    if launch.watchdog_ranks:
+        return f": {failure.message if failure else 'NCCL watchdog'}, {len(launch.watchdog_ranks)} ranks"
+    silence = silent_before_end(state, tally)
+    ended = f", ended by {failure.failure.replace('_', ' ')}" if failure and silence else ""
+    return f": {silence:.0f} s of silence{ended}" if silence else f" while {launch.phase}"
+
+
 def silent_before_end(state: RunState, tally: Tally | None) -> float | None:
     """Seconds from the last iteration to the end by the log's own clock, where too long for a healthy run."""
-    launch = state.launch
-    if launch.failure is None or tally is None:
+    if state.launch.failure is None or tally is None:
         return None
     for source in tally.silences.values():
         source.close()
     moved = [source.progress_at for source in tally.silences.values() if source.progress_at is not None]
     last = [source.last_at for source in tally.silences.values() if source.last_at is not None]
-    if not moved or not last:
-        return None
-    silence = max(last) - max(moved)
+    silence = max(last) - max(moved) if moved and last else 0.0
+    expected = _expected(state)
+    return silence if expected is not None and silence > max(_SILENT_AT_LEAST, _SILENT * expected) else None
+
+
+def _expected(state: RunState) -> float | None:
+    """Seconds to the next line; None while it evaluates for nobody knows how long."""
+    launch = state.launch
     pace = launch.pace.predicted() or launch.latest.seconds_per_iteration or 0.0
     expected = pace * (launch.log_interval or 1)
-    if "evaluating" in (phase for _, phase in state.phase_history[-2:]):
-        if not launch.topology.eval_iters:
-            return None  # it evaluated: nobody knows how long that may take
-        expected += pace * launch.topology.eval_iters
-    return silence if silence > max(_SILENT_AT_LEAST, _SILENT * expected) else None
+    if "evaluating" not in (phase for _, phase in state.phase_history[-2:]):
+        return expected
+    return expected + pace * launch.topology.eval_iters if launch.topology.eval_iters else None
 
 
 def _shortened(text: str) -> str:

@@ -46,16 +46,6 @@ class Ramp:
         sizes = self.sizes()
         return gcd(sizes[0], self.batch, sizes.step if len(sizes) > 1 else 0)
 
-    def size_at(self, consumed: int) -> int:
-        """The batch size after so many samples, as Megatron's microbatches.py counts."""
-        if self.start is None or self.increment is None or self.batch == self.start:
-            return self.batch
-        samples = self.samples or 0
-        if consumed > samples or samples == 0:
-            return self.batch
-        steps = (self.batch - self.start) // self.increment
-        return min(self.batch, self.start + int(consumed / (samples / steps)) * self.increment)
-
     def stages(self) -> Iterator[tuple[int, int, int]]:
         """(batch size, iterations, samples) of each step of the ramp but the last, which lasts to the end."""
         sizes, consumed = self.sizes(), 0

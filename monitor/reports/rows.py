@@ -6,6 +6,7 @@ ratios from 0 to 1. `None` is what is not in the log.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 
@@ -165,25 +166,29 @@ def row_of(state: RunState, run_state: str, tally: Tally | None, options: Option
     row.iterations, row.last_iteration = state.iterations_total, launch.latest.iteration
     row.train_iterations, row.restarts = launch.train_iterations, state.restarts
     notes = [note] if note else []
-    chosen = state.steady.chosen(topology.global_batch_size)
-    if chosen is not None:
-        row.global_batch_size = chosen[0] or row.global_batch_size
-    notes += _pace(row, state, chosen[1] if chosen else None, tally)
-    measured = _rates(row, state, chosen[1] if chosen else None, options)
+    size, steady = state.steady.chosen(topology.global_batch_size) or (None, None)
+    row.global_batch_size = size or row.global_batch_size
+    notes += _pace(row, state, steady, tally)
+    measured = _rates(row, state, steady, options)
     _memory(row, state)
     row.environment, row.software = dict(launch.environment), dict(launch.software)
     row.sources = list(state.sources)
     _breakdown(row, state)
-    if row.tflops_source == "computed" and row.tflops_formula:
-        notes.append(f"TFLOPs computed by {row.tflops_formula}")
-    if vocabulary is not None:
-        notes.append(f"a vocabulary of {vocabulary}, which the log lacks, makes the printed TFLOPs come out")
-    if state.restarts:
-        notes.append(f"{state.restarts} restart{'s' if state.restarts > 1 else ''}")
+    notes += _remarks(row, vocabulary)
     found = findings(state, measured)
     row.findings = [asdict(finding) for finding in found]
     row.notes = notes + [finding.text for finding in found if noted(finding)]
     return row
+
+
+def _remarks(row: Row, vocabulary: int | None) -> Iterator[str]:
+    """What a reader should know of the row's figures."""
+    if row.tflops_source == "computed" and row.tflops_formula:
+        yield f"TFLOPs computed by {row.tflops_formula}"
+    if vocabulary is not None:
+        yield f"a vocabulary of {vocabulary}, which the log lacks, makes the printed TFLOPs come out"
+    if row.restarts:
+        yield f"{row.restarts} restart{'s' if row.restarts > 1 else ''}"
 
 
 def _breakdown(row: Row, state: RunState) -> None:
@@ -260,35 +265,38 @@ def _unsteady(state: RunState, steady: AtSize | None) -> str:
     return f"no steady time in {state.iterations_total} iterations: the second one's is shown"
 
 
+def _printed(state: RunState, steady: AtSize | None) -> tuple[float | None, float]:
+    """TFLOP/s per GPU as the log prints them, and how coarsely it prints seconds."""
+    printed = derived.printed_tflops(state) if state.launch.whole_lines else None
+    if steady is None:
+        return printed, 0.0
+    return steady.tflops.median if steady.tflops.seen else printed, _rounding(steady.seconds.values)
+
+
 def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -> Measured:
     launch = state.launch
     topology, seconds = launch.topology, row.seconds_per_iteration
     batch, sequence = row.global_batch_size, row.sequence_length
     peak = derived.peak_tflops(state, options.peak_tflops)
-    printed = derived.printed_tflops(state) if launch.whole_lines else None
-    if steady is not None and steady.tflops.seen:
-        printed = steady.tflops.median
-    rounding = _rounding(steady.seconds.values) if steady is not None else 0.0
+    printed, rounding = _printed(state, steady)
     formula = explains(state, printed, seconds, batch, sequence, rounding) if seconds else None
     if seconds:
         wanted = options.formula or formula
         computed = flops.computed_tflops(
             topology, seconds, batch, sequence, launch.dialect, wanted, state.log_clock_first
         )
-        if computed is not None and (options.formula is None or computed[0] == options.formula):
+        if computed is not None and options.formula in (None, computed[0]):
             row.tflops_computed = computed[1]
             row.tflops_formula = computed[0] if options.formula or printed is None else formula
-        if batch:
-            row.samples_per_second = batch / seconds
+        row.samples_per_second = batch / seconds if batch else None
         row.mfu, row.hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
         _goals(row, options)
     if row.samples_per_second is None:
         rate = launch.engine.rates.median if launch.driver == "engine" else None
         row.samples_per_second = rate or launch.latest.samples_per_second
+    row.tflops, row.tflops_source = printed, "log"
     if options.formula is not None or printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
-    else:
-        row.tflops, row.tflops_source = printed, "log"
     return Measured(seconds, batch, sequence, printed, formula, rounding)
 
 

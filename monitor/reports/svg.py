@@ -63,8 +63,8 @@ def line(title: str, unit: str, stretches: Sequence[Sequence[tuple[int, float, f
     buckets = [bucket for stretch in stretches for bucket in stretch]
     if len(buckets) < 2:
         return ""
-    first, last = min(bucket[0] for bucket in buckets), max(bucket[0] for bucket in buckets)
-    low, high = min(bucket[1] for bucket in buckets), max(bucket[2] for bucket in buckets)
+    firsts, lows, highs = zip(*buckets, strict=True)
+    first, last, low, high = int(min(firsts)), int(max(firsts)), float(min(lows)), float(max(highs))
     ticks = nice_ticks(low, high)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
     left, right, top, bottom = 64, 12, 8, 26
@@ -83,9 +83,9 @@ def line(title: str, unit: str, stretches: Sequence[Sequence[tuple[int, float, f
     marks = [tick for tick in nice_ticks(first, last) if first <= tick <= last]
     out += [_text(x(tick), height - 8, f"{tick:g}", "middle") for tick in marks]
     for stretch in stretches:
-        upper = [f"{x(bucket[0]):.1f},{y(bucket[2]):.1f}" for bucket in stretch]
-        lower = [f"{x(bucket[0]):.1f},{y(bucket[1]):.1f}" for bucket in reversed(stretch)]
-        middle = [f"{x(bucket[0]):.1f},{y((bucket[1] + bucket[2]) / 2):.1f}" for bucket in stretch]
+        upper = [_at(x(place), y(most)) for place, _, most in stretch]
+        lower = [_at(x(place), y(least)) for place, least, _ in reversed(stretch)]
+        middle = [_at(x(place), y((least + most) / 2)) for place, least, most in stretch]
         out.append(f'<polygon class="band" points="{" ".join(upper + lower)}"/>')
         out.append(f'<polyline class="curve" points="{" ".join(middle)}"/>')
     return "".join(out) + "</svg>"
@@ -105,6 +105,10 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
 def figure(value: float) -> str:
     """Four significant digits at most, no exponent for everyday sizes."""
     return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
+
+
+def _at(x: float, y: float) -> str:
+    return f"{x:.1f},{y:.1f}"
 
 
 def _open(height: float, title: str) -> str:

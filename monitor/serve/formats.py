@@ -6,7 +6,7 @@ The browser shows the texts that it is sent. For the charts and phases, which it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -100,41 +100,6 @@ def facts(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, st
     return [(name.replace("_", " "), plain(name, values[name])) for name in names]
 
 
-def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:
-    """What the pages and `top` show of a run, by key: `state`, and the keys of LABELS."""
-    return {
-        "state": _state(run),
-        "iteration": _progress(run),
-        "eta": _eta(run, now),
-        "seconds_per_iteration": _pace(run),
-        "tflops": Figure(number(run.get("tflops")), "" if run.get("mfu") is None else f"MFU {percent(run['mfu'])}"),
-        "samples_per_second": Figure(number(run.get("samples_per_second"))),
-        "tokens_per_second": Figure(number(run.get("tokens_per_second"))),
-        "lm_loss": Figure(number(run.get("lm_loss"))),
-        "validation_loss": Figure(
-            ", ".join(f"{name} {number(loss)}" for name, loss in (run.get("validation_loss") or {}).items()) or DASH
-        ),
-        "grad_norm": Figure(number(run.get("grad_norm"))),
-        "learning_rate": Figure(number(run.get("learning_rate"))),
-        "loss_scale": Figure(number(run.get("loss_scale"))),
-        "global_batch_size": Figure(number(run.get("global_batch_size"))),
-        "max_memory_bytes": Figure(size(run.get("max_memory_bytes"))),
-        "progress_at": _silence(run, now),
-        "at_risk_seconds": Figure(
-            duration(run.get("at_risk_seconds")),
-            "no checkpoint yet"
-            if run.get("last_checkpoint_iteration") is None
-            else f"since checkpoint {number(run['last_checkpoint_iteration'])}",
-        ),
-        "restarts": Figure(
-            number(run.get("restarts")),
-            f"{number(run['lost_iterations'])} iterations lost" if run.get("lost_iterations") else "",
-        ),
-        "effective_training_time_ratio": Figure(percent(run.get("effective_training_time_ratio"))),
-        "consumed_tokens": Figure(count(run.get("consumed_tokens"))),
-    }
-
-
 LABELS = {
     "iteration": "Iteration",
     "eta": "Ends in",
@@ -169,7 +134,7 @@ def _state(run: dict[str, Any]) -> Figure:
     return Figure(f"{SYMBOLS.get(state, '?')} {state}", note.replace("_", " "))
 
 
-def _progress(run: dict[str, Any]) -> Figure:
+def _progress(run: dict[str, Any], _now: float) -> Figure:
     iteration, total = run.get("iteration"), run.get("train_iterations")
     if iteration is None or not total:
         return Figure(number(iteration))
@@ -183,7 +148,7 @@ def _eta(run: dict[str, Any], now: float) -> Figure:
     return Figure(duration(eta - now) if eta > now else "overdue", instant(eta))
 
 
-def _pace(run: dict[str, Any]) -> Figure:
+def _pace(run: dict[str, Any], _now: float) -> Figure:
     seconds, normal = run.get("seconds_per_iteration"), run.get("baseline_seconds")
     if not _known(seconds) or not normal:
         return Figure(number(seconds))
@@ -200,3 +165,40 @@ def _silence(run: dict[str, Any], now: float) -> Figure:
         return Figure(f"{duration(silence)} ago", instant(at))
     tone = "bad" if silence >= budget else "warn" if silence >= budget / 2 else ""
     return Figure(f"{duration(silence)} ago", f"of {duration(budget)} allowed", tone)
+
+
+def _tflops(run: dict[str, Any], _now: float) -> Figure:
+    return Figure(number(run.get("tflops")), "" if run.get("mfu") is None else f"MFU {percent(run['mfu'])}")
+
+
+def _validation(run: dict[str, Any], _now: float) -> Figure:
+    losses = (run.get("validation_loss") or {}).items()
+    return Figure(", ".join(f"{name} {number(loss)}" for name, loss in losses) or DASH)
+
+
+def _at_risk(run: dict[str, Any], _now: float) -> Figure:
+    saved = run.get("last_checkpoint_iteration")
+    note = "no checkpoint yet" if saved is None else f"since checkpoint {number(saved)}"
+    return Figure(duration(run.get("at_risk_seconds")), note)
+
+
+def _restarts(run: dict[str, Any], _now: float) -> Figure:
+    lost = f"{number(run['lost_iterations'])} iterations lost" if run.get("lost_iterations") else ""
+    return Figure(number(run.get("restarts")), lost)
+
+
+_OF_RUN: dict[str, Callable[[dict[str, Any], float], Figure]] = {
+    "iteration": _progress, "eta": _eta, "seconds_per_iteration": _pace, "tflops": _tflops,
+    "validation_loss": _validation, "progress_at": _silence, "at_risk_seconds": _at_risk, "restarts": _restarts,
+}  # fmt: skip
+"""Figures that need more than the value of their key; the others are numbers but for these:"""
+_FORMS = {"max_memory_bytes": size, "effective_training_time_ratio": percent, "consumed_tokens": count}
+
+
+def figures(run: dict[str, Any], now: float) -> dict[str, Figure]:
+    """What the pages and `top` show of a run, by key: `state`, and the keys of LABELS."""
+    shown = {"state": _state(run)}
+    for key in LABELS:
+        own = _OF_RUN.get(key)
+        shown[key] = Figure(_FORMS.get(key, number)(run.get(key))) if own is None else own(run, now)
+    return shown

@@ -6,14 +6,10 @@ from html import escape
 from typing import Any
 
 from monitor.serve.formats import instant
-from monitor.serve.page import document
+from monitor.serve.page import document, filled
 from monitor.snapshot import Snapshot
 
 _HEADS = ("Node", "Launches", "Named (due)", "Times its peers", "In failed (due)", "In slow (due)", "Hung", "Chance")
-_WORDS = (
-    "Each node's launches, failures that name it, and failed or slow launches with it, against what chance gives if "
-    "all nodes are alike. The names of nodes come from the logs; a launch whose log names none is not in the record."
-)
 
 
 def render_nodes(snapshot: Snapshot, now: float) -> str:
@@ -25,19 +21,8 @@ def render_nodes(snapshot: Snapshot, now: float) -> str:
     told = f"<ul>{said}</ul>" if said else "<p class=soft>None.</p>"
     empty = f"<tr><td colspan={len(_HEADS)}>Nothing has happened to a node so far.</td></tr>"
     count = f"{len(suspects)} of {snapshot.nodes_in_all} nodes stand out; {instant(now)}"
-    return document(
-        "Nodes · megatron-monitor",
-        "",
-        "",
-        f"<header><p><a href='./'>All runs</a></p><h1>Nodes</h1><p class=soft>{escape(count)}</p>"
-        "<nav aria-label=Links><a href=api/v1/nodes>nodes.json</a></nav></header><main>"
-        f"<section aria-labelledby=out><h2 id=out>Stand out</h2>{told}"
-        f"<p class=soft>{escape(_WORDS)}</p></section>"
-        "<section aria-labelledby=all><h2 id=all>Record</h2><div class=scroll tabindex=0 role=group "
-        f"aria-label='Table of nodes'><table class=past><thead><tr>{heads}</tr></thead><tbody>"
-        f"{body or empty}</tbody></table></div>"
-        "</section></main>",
-    )
+    body = filled("nodes", count=escape(count), told=told, heads=heads, body=body or empty)
+    return document("Nodes · megatron-monitor", "", "", body)
 
 
 def _row(node: dict[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""The pages for people: server-rendered HTML that static/*.js keeps up to date. Every text of a log is escaped.
+"""The pages for people: the markup of templates/, filled here, which static/*.js keeps up to date. Every text of a log is
+escaped.
 
 Law: all addresses are relative, so that the pages work through a tunnel and behind a path prefix; no style or script
 stands in the HTML, so that the Content-Security-Policy can forbid both; without script the pages still show everything
@@ -10,7 +11,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
+from functools import cache
 from html import escape
+from importlib import resources
+from string import Template
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -21,14 +25,9 @@ from monitor.snapshot import RunSnapshot, Snapshot
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_RELOAD_SECONDS = 5  # without script
 _FACTS = ("actions", "job", "losses", "topology", "software", "environment", "tflops_formula", "failure", "sources")
 _ASKED_FOR = ("arguments",)
 """Too much to be sent every other second."""
-_UPLOT = (
-    "<link rel=stylesheet href='{root}static/uplot/uPlot.min.css'>"
-    "<script defer src='{root}static/uplot/uPlot.iife.min.js'></script>"
-)
 _NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
 _TOLD = ("advice", "last_line", "failure", "rank", "node")
 """Evidence that an incident's own lines show."""
@@ -44,48 +43,49 @@ def run_path(name: str) -> str:
     return "/".join(quote(segment, safe="", errors="replace") for segment in segments)
 
 
+@cache
+def _template(name: str) -> Template:
+    """The markup of templates/, line ends and indents aside."""
+    text = resources.files("monitor.serve").joinpath("templates", f"{name}.html").read_text("utf-8")
+    return Template("".join(line.strip() for line in text.splitlines()))
+
+
+def filled(template: str, /, **texts: str) -> str:
+    """A template with these texts, which are escaped already."""
+    return _template(template).substitute(texts)
+
+
 def document(title: str, root: str, script: str, body: str) -> str:
     """A whole page; `script` is the one that keeps it up to date, if any."""
     root = escape(root)
-    return (
-        f"<!doctype html><html lang=en data-root='{root}' data-symbols='{escape(json.dumps(SYMBOLS))}'><head><meta charset=utf-8>"
-        "<meta name=viewport content='width=device-width,initial-scale=1'><meta name=color-scheme content='light dark'>"
-        f"<noscript><meta http-equiv=refresh content={_RELOAD_SECONDS}></noscript><title>{escape(title)}</title>"
-        f"<link rel=icon href='{root}static/icon.svg'>"
-        f"<link rel=stylesheet href='{root}static/page.css'>"
-        f"{_UPLOT.format(root=root) if script == 'run.js' else ''}"
-        + (f"<script type=module src='{root}static/{script}'></script>" if script else "")
-        + f"</head><body>{body}"
-        "<p id=announce role=status class=hidden></p></body></html>"
-    )
+    scripts = filled("charts", root=root) if script == "run.js" else ""
+    if script:
+        scripts += filled("scripts", root=root, script=script)
+    symbols = escape(json.dumps(SYMBOLS))
+    return filled("document", root=root, symbols=symbols, title=escape(title), scripts=scripts, body=body)
+
+
+def _hidden(where: object) -> str:
+    return " hidden" if where else ""
 
 
 def render_index(snapshot: Snapshot, now: float) -> str:
     """All runs and their open incidents."""
-    rows = "".join(each_run(worst_first(snapshot, now), lambda run: _row(run.page, now)))
-    heads = "".join(f"<th scope=col>{escape(LABELS[key])}" for key in FLEET)
     incidents = sorted(snapshot.incidents, key=lambda item: (_SEVERITY.get(item["severity"], 3), item["since"]))
-    empty = "" if not snapshot.all_runs else " hidden"
-    return document(
-        "megatron-monitor",
-        "",
-        "fleet.js",
-        "<header><h1>megatron-monitor</h1>"
-        f"<p class=soft><span id=summary>{escape(summary(snapshot))}</span> <span id=connection></span></p>"
-        "<nav aria-label=Links><a href=metrics>metrics</a> <a href=api/v1/runs>runs.json</a> "
-        "<a href=api/v1/incidents>incidents.json</a> <a href=nodes>nodes</a> "
-        f"<a href='#runs' id=jump{'' if incidents else ' hidden'}>{_open_count(len(incidents))}, all runs below</a></nav></header><main>"
-        "<section aria-labelledby=open><h2 id=open>Open incidents</h2><div id=incidents>"
-        f"{''.join(_incident(item, now, '') for item in incidents)}</div>"
-        f"<p id=none class=soft{' hidden' if incidents else ''}>None.</p></section>"
-        "<section aria-labelledby=all><h2 id=all>Runs, worst first</h2><p id=filter hidden><label>Show runs named <input type=search id=query autocomplete=off></label></p>"
-        f"<div class=scroll><table class=fleet{' hidden' if not snapshot.all_runs else ''} id=runs><caption class=hidden>Runs</caption><thead>"
-        f"<tr><th scope=col>Run<th scope=col>State<th scope=col>Open incidents{heads}</tr></thead>"
-        f"<tbody>{rows}</tbody></table></div><template id=row>{_row({'run': '', 'state': '', 'incidents': []}, now)}</template>"
-        f"<p id=empty{empty}>No training run seen yet. Files are followed as they appear; a file without a training "
-        "line makes no run. <a href=metrics>metrics</a> show what is read.</p>"
-        "</section></main>",
+    body = filled(
+        "index",
+        summary=escape(summary(snapshot)),
+        no_jump=_hidden(not incidents),
+        open_count=f"{len(incidents)} open incident{'' if len(incidents) == 1 else 's'}",
+        incidents="".join(_incident(item, now, "") for item in incidents),
+        no_none=_hidden(incidents),
+        no_runs=_hidden(not snapshot.all_runs),
+        heads="".join(f"<th scope=col>{escape(LABELS[key])}" for key in FLEET),
+        rows="".join(each_run(worst_first(snapshot, now), lambda run: _row(run.page, now))),
+        row=_row({"run": "", "state": "", "incidents": []}, now),
+        no_empty=_hidden(snapshot.all_runs),
     )
+    return document("megatron-monitor", "", "fleet.js", body)
 
 
 _RECENT = 86400.0  # seconds since its last progress in which a run that died may still be news
@@ -118,10 +118,6 @@ def each_run(runs: Iterable[RunSnapshot], shown: Callable[[RunSnapshot], T]) -> 
     return out
 
 
-def _open_count(count: int) -> str:
-    return f"{count} open incident{'' if count == 1 else 's'}"
-
-
 def summary(snapshot: Snapshot) -> str:
     """One line over the table."""
     states: dict[str, int] = {}
@@ -138,45 +134,31 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
     page = run.page
     shown = figures(page, now)
     cards = "".join(
-        f"<div{' class=unknown' if shown[key].text == DASH else ''}><dt>{escape(label)}</dt><dd>{_figure(key, shown[key])}{_bar(page) if key == 'iteration' else ''}</dd></div>"
+        f"<div{' class=unknown' if shown[key].text == DASH else ''}><dt>{escape(label)}</dt>"
+        f"<dd>{_figure(key, shown[key])}{_bar(page) if key == 'iteration' else ''}</dd></div>"
         for key, label in LABELS.items()
     )
-    past = "".join(_past(item) for item in reversed(page.get("history", [])))
-    return document(
-        f"{shown['state'].text} · {page['run']}",
-        root,
-        "run.js",
-        f"<header><p><a href='{escape(root) or './'}'>All runs</a></p><h1>{escape(page['run'])} {_state(page, shown['state'])}</h1>"
-        "<p class=soft><span id=summary></span> <span id=connection></span></p></header>"
-        f"<main data-run='{escape(page['run'])}' data-path='{escape(run_path(page['run']))}'>"
-        f"<section aria-labelledby=open id=open-section{'' if page['incidents'] else ' hidden'}><h2 id=open>Open incidents</h2>"
-        f"<div id=incidents>{''.join(_incident(item, now, root) for item in page['incidents'])}</div></section>"
-        f"{_died(page)}"
-        f"<section aria-labelledby=now><h2 id=now>Now</h2><dl class=cards>{cards}</dl></section>"
-        "<section aria-labelledby=charts-title id=charts-section hidden><h2 id=charts-title>Charts</h2>"
-        "<div id=controls class=controls></div><div id=charts class=charts></div></section>"
-        "<section aria-labelledby=phases-title id=phases-section hidden><h2 id=phases-title>Phases</h2>"
-        "<div id=phases></div></section>"
-        "<section aria-labelledby=past-title><h2 id=past-title>What happened</h2><div class=scroll tabindex=0 role=group "
-        "aria-label='Table of what happened'><table class=past><thead><tr><th scope=col>Time<th scope=col>Incident"
-        "<th scope=col>Iteration<th scope=col>Summary</tr></thead>"
-        f"<tbody id=past>{past or _NOTHING}</tbody></table></div></section>"
-        f"<section aria-labelledby=known><h2 id=known>Known of this run</h2><dl class=facts>{_list(_known(page))}</dl><div id=compare></div></section>"
-        f"<section aria-labelledby=last{'' if page.get('last_line') else ' hidden'}><h2 id=last>Last iteration line</h2>"
-        f"<pre data-k=last_line>{escape(page.get('last_line') or '')}</pre></section></main>",
+    body = filled(
+        "run",
+        home=escape(root) or "./",
+        name=escape(page["run"]),
+        state=_state(page, shown["state"]),
+        path=escape(run_path(page["run"])),
+        no_open=_hidden(not page["incidents"]),
+        incidents="".join(_incident(item, now, root) for item in page["incidents"]),
+        died=_died(page),
+        cards=cards,
+        past="".join(_past(item) for item in reversed(page.get("history", []))) or _NOTHING,
+        known=_list(_known(page)),
+        no_last=_hidden(not page.get("last_line")),
+        last_line=escape(page.get("last_line") or ""),
     )
+    return document(f"{shown['state'].text} · {page['run']}", root, "run.js", body)
 
 
 def render_missing(name: str, root: str) -> str:
     """For who follows a link to a run that is not known: an old message's, or one of another monitor."""
-    return document(
-        "no such run",
-        root,
-        "",
-        f"<header><p><a href='{escape(root) or './'}'>All runs</a></p><h1>No run {escape(name)}</h1></header><main>"
-        "<p>This monitor does not know it, or no more: a run stays until its files vanish, and while there is room for "
-        "it. Its logs can still be read: <code>megatron-monitor report</code>, <code>replay</code>.</p></main>",
-    )
+    return document("no such run", root, "", filled("missing", home=escape(root) or "./", name=escape(name)))
 
 
 def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -72,30 +73,33 @@ def history_json(history: History, width: int = 0, start: int = 0, key: str = ""
     if key == now:
         return out
     if history.parts.axis or history.parts.open:
-        timed = columns(history.parts, PARTS + SPREADS, 0, zone)
-        spread = {name: timed["series"].pop(name, None) for name in SPREADS}
-        timed["spread"] = {name.removeprefix("spread_"): figures for name, figures in spread.items() if figures}
-        out["parts"] = timed
-    if history.changes:
-        out["changes"] = [
-            {"iteration": iteration, "time": None if time is None else time + zone, "arguments": arguments}
-            for iteration, time, arguments in history.changes
-        ]
+        out["parts"] = _parts(history)
+    shown = {name: columns(track, VALIDATION, 0, zone) for name, track in sorted(history.validations.items())}
+    changes = _dated(zone, history.changes, ("iteration", "time", "arguments"))
+    phases = [phase for phase in history.phases if phase[0] is not None]
     return {
         **out,
-        "validation": {
-            name: columns(track, VALIDATION, 0, zone) for name, track in sorted(history.validations.items())
-        },
-        "phases": [
-            {"time": time + zone, "iteration": iteration, "phase": phase}
-            for time, iteration, phase in history.phases
-            if time is not None
-        ],
-        "restarts": [
-            {"iteration": iteration, "after_iteration": before, "time": None if time is None else time + zone}
-            for iteration, before, time in history.restarts
-        ],
+        **({"changes": changes} if changes else {}),
+        "validation": shown,
+        "phases": _dated(zone, phases, ("time", "iteration", "phase")),
+        "restarts": _dated(zone, history.restarts, ("iteration", "after_iteration", "time")),
     }
+
+
+def _dated(zone: float, rows: Iterable[Sequence[Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Rows by the names of their values, the time in Unix seconds; None where it is not known."""
+    place = names.index("time")
+    return [
+        dict(zip(names, row, strict=True)) | {"time": None if row[place] is None else row[place] + zone} for row in rows
+    ]
+
+
+def _parts(history: History) -> dict[str, Any]:
+    """Where iterations' time went, and how far the ranks lay apart."""
+    timed = columns(history.parts, PARTS + SPREADS, 0, history.zone)
+    spread = {name: timed["series"].pop(name, None) for name in SPREADS}
+    timed["spread"] = {name.removeprefix("spread_"): figures for name, figures in spread.items() if figures}
+    return timed
 
 
 def _key(history: History) -> str:

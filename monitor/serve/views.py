@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -69,31 +70,40 @@ def static_files() -> dict[str, StaticFile]:
 def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
     """The page or the JSON at this path, None if there is none."""
     path = request.path
-    if path == "/":
-        return _html(render_index(snapshot, now))
+    if path in _VIEWS:
+        return _VIEWS[path](request, snapshot, now)
     if path.startswith("/runs/"):
         run = _find(snapshot, path.removeprefix("/runs/"), request)
         if run is None:
             name = path.removeprefix("/runs/") or _first(request, "name")
             return _html(render_missing(name, _root(request)), 404)
         return _html(render_run(run, now, _root(request)))
-    if path == "/api/v1/runs":
-        live = fleet_run if _first(request, "view") == "fleet" else live_run
-        runs = each_run(worst_first(snapshot, now), lambda run: live(run.page, now))
-        return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
-    if path == "/nodes":
-        return _html(render_nodes(snapshot, now))
-    if path == "/api/v1/nodes":
-        return _json({"at": now, "launches": snapshot.launches, "nodes": list(snapshot.nodes)})
-    if path == "/api/v1/incidents":
-        return _json({"at": now, "incidents": list(snapshot.incidents)})
-    if path.startswith("/api/v1/runs/") and path.endswith("/configuration"):
-        run = _find(snapshot, path[len("/api/v1/runs/") : -len("/configuration")], request)
-        return _json({name: run.page.get(name) or {} for name in _CONFIGURATION}) if run else None
-    if path.startswith("/api/v1/runs/") and path.endswith("/history"):
-        run = _find(snapshot, path[len("/api/v1/runs/") : -len("/history")], request)
-        return _history(run, request, now) if run else None
-    return None
+    name, _, what = path.removeprefix("/api/v1/runs/").rpartition("/")
+    if not path.startswith("/api/v1/runs/") or what not in ("configuration", "history"):
+        return None
+    run = _find(snapshot, name, request)
+    if run is None:
+        return None
+    if what == "history":
+        return _history(run, request, now)
+    return _json({name: run.page.get(name) or {} for name in _CONFIGURATION})
+
+
+def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
+    live = fleet_run if _first(request, "view") == "fleet" else live_run
+    runs = each_run(worst_first(snapshot, now), lambda run: live(run.page, now))
+    return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
+
+
+_VIEWS: dict[str, Callable[[Request, Snapshot, float], Reply]] = {
+    "/": lambda _request, snapshot, now: _html(render_index(snapshot, now)),
+    "/nodes": lambda _request, snapshot, now: _html(render_nodes(snapshot, now)),
+    "/api/v1/runs": _runs,
+    "/api/v1/nodes": lambda _request, snapshot, now: _json(
+        {"at": now, "launches": snapshot.launches, "nodes": list(snapshot.nodes)}
+    ),
+    "/api/v1/incidents": lambda _request, snapshot, now: _json({"at": now, "incidents": list(snapshot.incidents)}),
+}
 
 
 def _find(snapshot: Snapshot, name: str, request: Request) -> RunSnapshot | None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from monitor.model import flops
-from monitor.model.sizes import parameters
 from monitor.model.topology import Topology
 from monitor.simulate.scenario import Scenario
 from parsers.dialects import DEEPSPEED
@@ -62,7 +61,6 @@ def stamp(scenario: Scenario, at: float, form: str = "%Y-%m-%d %H:%M:%S") -> str
 def arguments(scenario: Scenario, first_iteration: int) -> str:
     """The arguments dump, with everything that follows from the scenario."""
     wrong = {fault.kind for fault in scenario.faults}
-    named = parameters(topology_of(scenario))
     values: dict[str, object] = {
         "adam_beta1": 0.9,
         "adam_beta2": 0.95,
@@ -84,7 +82,7 @@ def arguments(scenario: Scenario, first_iteration: int) -> str:
         "padded_vocab_size": scenario.vocab,
         "pipeline_model_parallel_size": scenario.pp,
         "rampup_batch_size": [str(part) for part in scenario.rampup] if scenario.rampup else None,
-        "save": f"/ckpt/gpt-{named[0] / 1e9:.3g}B" if named and "wrong_size" in wrong else "/ckpt",
+        "save": "/ckpt",
         "save_interval": scenario.save_interval,
         "seq_length": scenario.sequence_length,
         "swiglu": False,

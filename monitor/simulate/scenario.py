@@ -84,7 +84,7 @@ FAULTS: dict[str, str] = {
     "save_unfinished": "from here on saves begin and no line reports their end; training goes on",
     "saves_stop": "from here on nothing is saved",
     "wrong_topology": "the arguments name a data parallel size that does not make the world size (from the start)",
-    "wrong_size": "the MLP is left at a smaller model's width while the run keeps its name (from the start)",
+    "wrong_size": "the MLP is left at a smaller model's width (from the start)",
     "launch_blocking": "a restart with CUDA_LAUNCH_BLOCKING=1, slower by `factor`",
     "slow_data": "the data loader makes iterations `factor` times as long from here on",
     "slow_network": "the network does",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import IO, Any, NamedTuple
@@ -29,6 +29,14 @@ _SPIKE_NORM = (1.0, 4.0, 10.0, 65.0, 600.0, 4000.0, 1500.0, 1500.0, 700.0, 60.0,
 _RESTARTS = frozenset(
     {"crash_and_restart", "resume_bump", "resume_discontinuity", "lr_restart", "launch_blocking", "crash_loop"}
 )
+_CANCELLED = {
+    "time_limit": "TIME LIMIT",
+    "preempted": "PREEMPTION",
+    "node_failure": "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS",
+}
+_CRASHED = {"crash_oom": 1, "crash_ecc": 1, "crash_python": 1, "crash_killed": -9, "crash_without_exit": None}
+"""Fault -> the exit code that the launcher tells, if it does."""
+_ENDS = frozenset({"hang", "hang_rollout", "growing_hang", "kill_switch", "crash_nccl", *_CANCELLED, *_CRASHED})
 
 
 class Emission(NamedTuple):
@@ -166,30 +174,49 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     elapsed = sum(run.window) / len(run.window)
     run.window.clear()
     run.loads, loads = [], run.loads
-    times = bool(scenario.timers) and run.iteration % (scenario.timers_every * scenario.log_interval) == 0
-    parts = timers.parts_of(scenario, pure, extra, active, run.of_timers) if times else None
+    timed = scenario.timers and run.iteration % (scenario.timers_every * scenario.log_interval) == 0
+    parts = timers.parts_of(scenario, pure, extra, active, run.of_timers) if timed else None
     loading = sum(loads) / len(loads) + (parts.data[1] - loads[-1] if parts is not None else 0.0)
     step = Step(
         run.iteration, run.samples, batch, elapsed, _learning_rate(scenario, run) * run.rate_factor, loss, norm,
         run.loss_scale if scenario.fp16 else 1.0, skipped, generation,
         loading if scenario.program.dialect is DEEPSPEED else 0.0,
     )  # fmt: skip
-    truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
+    told = timers.report(scenario, parts) if parts is not None else ""
     text = _iteration_line(scenario, step, run.at)
-    if parts is not None:
-        told = timers.report(scenario, parts)
-        text = told + text if scenario.timers == "engine" else text + told
-    yield Emission(run.at, text, truth)
+    truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
+    yield Emission(run.at, told + text if scenario.timers == "engine" else text + told, truth)
+    yield from _memory(scenario, run, {fault.kind: fault for fault in reversed(active)})
+
+
+def _memory(scenario: Scenario, run: _Run, faults: dict[str, Fault]) -> Iterator[Emission]:
+    """Reports of memory behind an iteration's line."""
     if run.since_launch == scenario.log_interval and scenario.program.dialect.megatron:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration))
-    grows = next((fault for fault in active if fault.kind == "memory_growth"), None)
+    grows, leaks = faults.get("memory_growth"), faults.get("memory_leak")
     if grows is not None and (run.iteration - grows.at) % 10 == 0:
         yield Emission(run.at, lines.memory_lines(scenario, run.iteration, 1 + 0.02 * (run.iteration - grows.at) / 10))
-    leaks = next((fault for fault in active if fault.kind == "memory_leak"), None)
     if leaks is not None:
-        yield Emission(
-            run.at, lines.memory_lines(scenario, run.iteration, min(3.4, 1 + 0.02 * (run.iteration - leaks.at)))
-        )
+        grown = min(3.4, 1 + 0.02 * (run.iteration - leaks.at))
+        yield Emission(run.at, lines.memory_lines(scenario, run.iteration, grown))
+
+
+_Effect = Callable[[_Run, Fault, int, float, float], tuple[float | None, float]]
+_EFFECTS: dict[str, _Effect] = {
+    "loss_spike": lambda _run, _fault, since, loss, norm: (
+        (loss * _SPIKE[since], norm * _SPIKE_NORM[since]) if since < len(_SPIKE) else (loss, norm)
+    ),
+    "loss_spike_stays": lambda _run, _fault, since, loss, norm: (loss * 1.8, norm * (1 + 30 * math.exp(-since / 20))),
+    "resume_bump": lambda run, _fault, _since, loss, norm: (
+        (loss * 1.2, norm * 2) if run.since_launch <= 10 else (loss, norm)
+    ),
+    "slow_divergence": lambda _run, _fault, since, loss, norm: (loss * (1 + 0.0005 * since), norm),
+    "divergence": lambda _run, _fault, since, loss, norm: (loss * (1 + 0.01 * since), norm * (1 + 0.02 * since)),
+    "nan_loss": lambda _run, _fault, _since, _loss, _norm: (None, math.nan),
+    "inf_loss": lambda _run, _fault, _since, _loss, norm: (math.inf, norm),
+    "frozen_grad_norm": lambda run, fault, since, loss, norm: (loss, run.last_norm if since < fault.length else norm),
+}
+"""Fault -> loss and grad norm of the iteration that is `since` behind its first one."""
 
 
 def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float | None, float, int, str]:
@@ -204,22 +231,8 @@ def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float
         since = run.iteration - fault.at
         if loss is None:
             break
-        if fault.kind == "loss_spike" and since < len(_SPIKE):
-            loss, norm = loss * _SPIKE[since], norm * _SPIKE_NORM[since]
-        elif fault.kind == "loss_spike_stays":
-            loss, norm = loss * 1.8, norm * (1 + 30 * math.exp(-since / 20))
-        elif fault.kind == "resume_bump" and run.since_launch <= 10:
-            loss, norm = loss * 1.2, norm * 2
-        elif fault.kind == "slow_divergence":
-            loss *= 1 + 0.0005 * since
-        elif fault.kind == "divergence":
-            loss, norm = loss * (1 + 0.01 * since), norm * (1 + 0.02 * since)
-        elif fault.kind == "nan_loss":
-            loss, norm = None, math.nan
-        elif fault.kind == "inf_loss":
-            loss = math.inf
-        elif fault.kind == "frozen_grad_norm" and since < fault.length:
-            norm = run.last_norm
+        if fault.kind in _EFFECTS:
+            loss, norm = _EFFECTS[fault.kind](run, fault, since, loss, norm)
         elif fault.kind in ("scale_search", "scale_cycle", "loss_scale_decline"):
             text, frozen = _scaler(scenario, run, fault, since)
             norm, skipped = (run.last_norm, 1) if frozen else (norm, 0)
@@ -279,30 +292,30 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             if "hang_evaluation" in kinds:
                 return True
     dialect = scenario.program.dialect
-    saves = scenario.save_interval and (dialect.megatron or dialect is DEEPSPEED)
+    saves = scenario.save_interval and (dialect.megatron or dialect is DEEPSPEED) and "saves_stop" not in kinds
     if saves and run.iteration % scenario.save_interval == 0:
-        if "saves_stop" in kinds:
-            return False
-        yield Emission(run.at, lines.save_started(scenario, run.iteration, run.at))
-        if "hang_saving" in kinds:
-            return True
-        if "save_unfinished" in kinds:
-            return False
-        if "checkpoint_failed" in kinds:
-            run.at += scenario.save_seconds / 2
-            end = lines.launcher_end(lines.stamp(scenario, run.at), 1)
-            yield Emission(run.at, lines.CRASHES["checkpoint_failed"] + end, {"fault": "checkpoint_failed"})
-            return True
-        varies = math.exp(run.of_timers.gauss(0.0, scenario.save_noise)) if scenario.save_noise else 1.0
-        took = scenario.save_seconds * varies + sum(
-            (fault.factor - 1) * scenario.save_interval * scenario.seconds_per_iteration
-            for fault in active if fault.kind == "slow_save"
-        )  # fmt: skip
-        run.at += took
-        run.pending_overhead += took
-        if ended := lines.save_ended(scenario, run.iteration, run.at, took):
-            yield Emission(run.at, ended)
-        run.saved, run.saved_samples = run.iteration, run.samples
+        return (yield from _save(scenario, run, active, kinds))
+    return False
+
+
+def _save(scenario: Scenario, run: _Run, active: list[Fault], kinds: set[str]) -> Generator[Emission, None, bool]:
+    """True if the log ends inside."""
+    yield Emission(run.at, lines.save_started(scenario, run.iteration, run.at))
+    if kinds & {"hang_saving", "save_unfinished"}:
+        return "hang_saving" in kinds
+    if "checkpoint_failed" in kinds:
+        run.at += scenario.save_seconds / 2
+        end = lines.launcher_end(lines.stamp(scenario, run.at), 1)
+        yield Emission(run.at, lines.CRASHES["checkpoint_failed"] + end, {"fault": "checkpoint_failed"})
+        return True
+    varies = math.exp(run.of_timers.gauss(0.0, scenario.save_noise)) if scenario.save_noise else 1.0
+    longer = sum(fault.factor - 1 for fault in active if fault.kind == "slow_save")
+    took = scenario.save_seconds * varies + longer * scenario.save_interval * scenario.seconds_per_iteration
+    run.at += took
+    run.pending_overhead += took
+    if ended := lines.save_ended(scenario, run.iteration, run.at, took):
+        yield Emission(run.at, ended)
+    run.saved, run.saved_samples = run.iteration, run.samples
     return False
 
 
@@ -310,46 +323,40 @@ def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Generator[Emission, 
     """The fault begins. True if the log ends with it."""
     kind = fault.kind
     truth = {"fault": kind, "iteration": run.iteration, "at": run.at}
-    time = lines.stamp(scenario, run.at)
-    if kind in ("hang", "hang_rollout"):  # what verl's last line begins is a rollout
+    if kind in _ENDS:
+        yield from _end(scenario, run, kind, truth)
         return True
+    if kind in _RESTARTS:
+        yield from _restart(scenario, run, fault, truth)
+    elif kind == "hang_then_resume":
+        run.at += fault.seconds
+    elif kind == "loss_scale_collapse":
+        run.loss_scale = min(run.loss_scale, 1024.0)
+    elif kind == "scale_search":
+        run.loss_scale = 2.0**32
+    return False
+
+
+def _end(scenario: Scenario, run: _Run, kind: str, truth: dict[str, Any]) -> Iterator[Emission]:
+    """The last words of the log; a hang has none: what verl's last line begins is a rollout."""
+    time = lines.stamp(scenario, run.at)
     if kind == "growing_hang":
         for hour in range(1, 7):
-            yield Emission(
-                run.at + 3600 * hour, f"PULSE: the run is running for {hour}:00:00\n", truth if hour == 1 else None
-            )
-        return True
-    if kind == "hang_then_resume":
-        run.at += fault.seconds
+            text = f"PULSE: the run is running for {hour}:00:00\n"
+            yield Emission(run.at + 3600 * hour, text, truth if hour == 1 else None)
     elif kind == "kill_switch":
         yield Emission(run.at, f"[Detected kill switch at /runs/kill. Exiting] datetime: {time} \n", truth)
-        return True
-    elif kind in ("time_limit", "preempted", "node_failure"):
-        reason = {"time_limit": "TIME LIMIT", "preempted": "PREEMPTION",
-                  "node_failure": "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"}[kind]  # fmt: skip
-        yield Emission(run.at, lines.cancelled(scenario, run.at, reason), truth)
-        return True
+    elif kind in _CANCELLED:
+        yield Emission(run.at, lines.cancelled(scenario, run.at, _CANCELLED[kind]), truth)
+    elif kind in _CRASHED:
+        code = _CRASHED[kind]
+        yield Emission(run.at, lines.CRASHES[kind] + (lines.launcher_end(time, code) if code else ""), truth)
     elif kind == "crash_nccl":
         run.at += 600.0
         when = lines.stamp(scenario, run.at, "%m%d %H:%M:%S")
         for rank in range(min(scenario.world_size, 16)):
             yield Emission(run.at, lines.watchdog(rank, when), truth if rank == 0 else None)
         yield Emission(run.at + 60, lines.launcher_end(lines.stamp(scenario, run.at + 60), -6))
-        return True
-    elif kind == "crash_without_exit":
-        yield Emission(run.at, lines.CRASHES[kind], truth)
-        return True
-    elif kind in ("crash_oom", "crash_ecc", "crash_python", "crash_killed"):
-        code = -9 if kind == "crash_killed" else 1
-        yield Emission(run.at, lines.CRASHES[kind] + lines.launcher_end(time, code), truth)
-        return True
-    elif kind in _RESTARTS:
-        yield from _restart(scenario, run, fault, truth)
-    elif kind == "loss_scale_collapse":
-        run.loss_scale = min(run.loss_scale, 1024.0)
-    elif kind == "scale_search":
-        run.loss_scale = 2.0**32
-    return False
 
 
 def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any]) -> Iterator[Emission]:

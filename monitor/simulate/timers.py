@@ -72,7 +72,7 @@ def parts_of(
     took["data"] = low + (data if scenario.pp <= 2 else 0.0), high + data
     low, high = took["forward"]  # the batch is taken inside the forward pass
     took["forward"] = low + took["data"][0], high + took["data"][1]
-    return Parts(**took, whole=elapsed, slow={_slow_rank(scenario): rank} if rank else {})
+    return Parts(**took, whole=elapsed, slow={scenario.seed % max(1, scenario.world_size): rank} if rank else {})
 
 
 @cache
@@ -89,10 +89,6 @@ def _extra(scenario: Scenario, fault: Fault, rng: random.Random) -> float:
     """Seconds that the fault adds to this iteration: in the mean `factor`, more or less by its kind."""
     noise = {"slow_data": 0.35, "slow_network": 0.25}.get(fault.kind, 0.06)
     return (fault.factor - 1) * scenario.seconds_per_iteration * math.exp(rng.gauss(0.0, noise) - noise**2 / 2)
-
-
-def _slow_rank(scenario: Scenario) -> int:
-    return scenario.seed % max(1, scenario.world_size)
 
 
 def report(scenario: Scenario, parts: Parts) -> str:

@@ -65,16 +65,15 @@ class SourceClock:
         source, or patience, has ended.
         """
         begin = self.now
-        if not waiting and dated is not None and raw is not None:
-            at = self._scale.place(dated.event, raw) if self.dated else self._scale.first(dated.event, raw)
-            yield self._dated(dated, at, source, "unknown" if self._scale.unsure else "proved")
-            return
-        spans = spans_of(self._steps, waiting, dated, self.now or 0.0, self.dated)
+        spans = spans_of(self._steps, waiting, dated, begin or 0.0, self.dated) if waiting else []
         if dated is None or raw is None:
             yield from self._forward(waiting, spans, source)
             return
         told = sum(span.seconds for span in spans)
         at = self._scale.place(dated.event, raw, told) if self.dated else self._scale.first(dated.event, raw)
+        if not waiting:
+            yield self._dated(dated, at, source, "unknown" if self._scale.unsure else "proved")
+            return
         if begin is None:
             yield from self._backward(waiting, spans, at, source)
         else:
@@ -127,33 +126,40 @@ class SourceClock:
         self, waiting: list[LogEvent], spans: list[Span], begin: float, end: float, dated: LogEvent, source: str
     ) -> Iterator[Placed]:
         """Between two stamps: by what they say, and what is left over where a line leaves it open."""
-        told = sum(span.seconds for span in spans)
-        number, last = number_of(dated.event), 0.0
-        if number is not None and number != self._steps.counted:  # no copy of one that has come
-            last = (seconds_of(dated.event) or 0.0) * self._steps.peek(dated.event)
-        slack = end - begin - told - last
-        if slack < 0:
-            slack = max(0.0, end - begin - told)
-            if told > 0 and last > 0 and slack < last:  # the times printed are longer than the clock allows
-                scale = (end - begin) / (told + last)
-                spans = [span._replace(seconds=span.seconds * scale) for span in spans]
-                slack = 0.0
+        spans, slack = self._slack(spans, end - begin, dated.event)
         at = begin
         if self._carried:
             share = slack * self._carried / (self._carried + sum(span.open for span in spans))
             at, slack = begin + share, slack - share
         shares = shares_of(spans, slack)
-        if slack > 0 and not any(shares) and not self._steps.counting:  # a job's `.err`: its ends are at its end
-            ending = next((index for index, entry in enumerate(waiting) if type(entry.event) in ENDS), None)
-            if ending is not None:
-                shares[ending] = slack
-        jumped, counting = at > begin, self._steps.counting
-        for entry, span, share in zip(waiting, spans, shares, strict=True):
+        counting = self._steps.counting  # a job's `.err` does not: its ends are at its end
+        ends = [] if counting else [index for index, entry in enumerate(waiting) if type(entry.event) in ENDS]
+        if slack > 0 and ends and not any(shares):
+            shares[ends[0]] = slack
+        jumped = at > begin
+        for index, (entry, span, share) in enumerate(zip(waiting, spans, shares, strict=True)):
             at = min(at + span.seconds + share, end)
             proof: Proof = "lawful" if span.open and not span.launch else "proved"
             if jumped or span.after_end:
                 proof = "unknown"
-            elif not counting and type(entry.event) in ENDS:
+            elif index in ends:
                 proof = "beside"
             jumped = False
             yield Placed(at, entry, source, proof, False, span.took)
+
+    def _slack(self, spans: list[Span], passed: float, dated: Event) -> tuple[list[Span], float]:
+        """(the spans, the seconds of those that `passed` which no line explains). Where the times printed are longer
+        than the clock allows, they are scaled down.
+        """
+        told = sum(span.seconds for span in spans)
+        number, last = number_of(dated), 0.0
+        if number is not None and number != self._steps.counted:  # no copy of one that has come
+            last = (seconds_of(dated) or 0.0) * self._steps.peek(dated)
+        slack = passed - told - last
+        if slack >= 0:
+            return spans, slack
+        slack = max(0.0, passed - told)
+        if told <= 0 or last <= slack:
+            return spans, slack
+        scale = passed / (told + last)
+        return [span._replace(seconds=span.seconds * scale) for span in spans], 0.0

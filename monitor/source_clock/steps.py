@@ -74,35 +74,37 @@ class Steps:
 
     def count(self, event: Event, following: int | None) -> int:
         """Iterations that are new with this line; `following` is the next one that is reported."""
-        number = number_of(event)
-        kind = type(event)
+        number, kind = number_of(event), type(event)
         if number is None:
             return 0
         last = self._last.get(kind)
-        known = number == self.counted
-        other = kind is EngineStepLogged and IterationLogged in self._last
-        if last is not None and 0 < last - number <= _COPY_BEHIND and self.stepped:
+        if self.stepped and last is not None and 0 < last - number <= _COPY_BEHIND:
             return 0
         self._last[kind] = number
-        counts_from_0 = kind is IterationLogged
-        if number < (0 if counts_from_0 else 1) or (other and self.stepped):
+        if number < (kind is not IterationLogged) or (self.stepped and self._is_beside(kind)):
             return 0
-        if known and self.stepped:
-            timed = self._untimed == number and seconds_of(event) is not None
-            self._untimed = None if timed else self._untimed
-            return (self.interval or 1) if timed else 0
-        if kind is EngineStepLogged and event.logged_at is None and seconds_of(event) is None:
-            self._untimed = number
+        if number == self.counted and self.stepped:
+            return self._told_again(event, number)
+        self._untimed = number if _wants_time(event) else self._untimed
         self.counted = number
-        first = not self.stepped or last is None or number <= last
+        delta = number - last if self.stepped and last is not None else 0
         self.stepped, self.ended, self._waited, self.counting = True, False, False, True
-        if not first and last is not None:
-            delta = number - last
-            if delta <= _LONGEST_INTERVAL:
-                self.interval = delta
-                return delta
+        if delta <= 0:
+            return self._first_steps(number, following)
+        if delta > _LONGEST_INTERVAL:
             return self.interval or 1
-        return self._first_steps(number, following)
+        self.interval = delta
+        return delta
+
+    def _is_beside(self, kind: type[Event]) -> bool:
+        """Whether the loop's own lines count, and not these of the engine."""
+        return kind is EngineStepLogged and IterationLogged in self._last
+
+    def _told_again(self, event: Event, number: int) -> int:
+        """Another form of a line that has counted: iterations of which it alone tells the time."""
+        timed = self._untimed == number and seconds_of(event) is not None
+        self._untimed = None if timed else self._untimed
+        return (self.interval or 1) if timed else 0
 
     def _first_steps(self, number: int, following: int | None) -> int:
         """Iterations that the first line of a launch stands for."""
@@ -158,13 +160,8 @@ class Steps:
         elif isinstance(event, CheckpointLoaded):
             self._started = event.iteration or 0
         elif isinstance(event, ArgumentsDumped):
-            interval = event.values.get("log_interval") or event.values.get("logging_steps")
-            if (
-                interval is not None
-                and interval.isdecimal()
-                and len(interval) < 19
-                and 0 < int(interval) <= _LONGEST_INTERVAL
-            ):
+            interval = event.values.get("log_interval") or event.values.get("logging_steps") or ""
+            if interval.isdecimal() and len(interval) < 19 and 0 < int(interval) <= _LONGEST_INTERVAL:
                 self.interval = int(interval)
         begins = isinstance(event, ArgumentsDumped | TopologyLogged) or (
             isinstance(event, MilestoneReached) and event.milestone in _MILESTONES_OF_LAUNCH
@@ -183,6 +180,10 @@ class Steps:
     def wants_seconds(self, event: Event) -> bool:
         """Whether a launch's first step has come without the time it took, which another form of it may tell."""
         return not self.stepped and isinstance(event, EngineStepLogged) and event.step > 0 and seconds_of(event) is None
+
+
+def _wants_time(event: Event) -> bool:
+    return isinstance(event, EngineStepLogged) and event.logged_at is None and seconds_of(event) is None
 
 
 def number_of(event: Event) -> int | None:

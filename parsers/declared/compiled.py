@@ -88,11 +88,6 @@ def rules_of(dialects: Iterable[Dialect]) -> tuple[Rule, ...]:
     return tuple(rule for _, rule in found)
 
 
-def gatherer_of(rule: Rule) -> type[Block] | None:
-    """What a rule of a block gathers in."""
-    return getattr(rule.read, "block", None)
-
-
 def _rule(dialect: Dialect, readings: tuple[Reading, ...]) -> Rule:
     first = readings[0]
     name = f"{dialect.name}.{first.spec.means}"

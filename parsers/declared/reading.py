@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, get_args
 
 from parsers.declared.marks import Mark
@@ -24,7 +24,6 @@ from parsers.events import (
     GenerationMoved,
     IterationLogged,
     MemoryReported,
-    Milestone,
     MilestoneReached,
     Part,
     PartBegan,
@@ -41,9 +40,26 @@ _MAX_LINE = 64 * 1024
 _DEPTH = 3
 _MAX_SECONDS = 1e9
 _STEP_VALUES: Final = frozenset(IterationLogged.__struct_fields__)
-_MILESTONES: Final[dict[str, Milestone]] = {
-    "launch": "launched", "begin": "training_started", "done": "training_done",
-}  # fmt: skip
+_OF_STEP: Final[dict[str, Any]] = {"iteration": None, "path": None}
+_TELLS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
+    "launch": (MilestoneReached, {"milestone": "launched"}),
+    "begin": (MilestoneReached, {"milestone": "training_started"}),
+    "done": (MilestoneReached, {"milestone": "training_done"}),
+    "evaluated": (EvaluationProgressed, {"done": 0, "total": 0, "finished": True}),
+    "saving": (CheckpointSaveStarted, _OF_STEP),
+    "loading": (CheckpointLoadStarted, _OF_STEP),
+    "loaded": (CheckpointLoaded, _OF_STEP),
+    "end": (ProgramExited, {"reason": "finished", "iteration": None}),
+    "generating": (GenerationMoved, {}),
+    "evaluating": (EvaluationProgressed, {"done": 0, "total": 0}),
+    "saved": (CheckpointSaved, {**_OF_STEP, "seconds": None}),
+}
+"""What a line means -> its event, and the event's fields: the line's own where it has them."""
+_THEN: Final[dict[str, Callable[[dict[str, Any]], Event]]] = {
+    "evaluating": lambda origin: EvaluationProgressed(done=0, total=0, **origin),
+    "saving": lambda origin: CheckpointSaveStarted(**origin),
+    "rollout": lambda origin: PartBegan(part="rollout", implied=True, **origin),
+}
 _STEP_PARTS: Final[frozenset[str]] = frozenset(get_args(Part))
 _REPEATED: Final = "x across cluster]"
 """Ray tells of other processes' equal lines up to five seconds later (`[repeated 3x across cluster]`): no news."""
@@ -159,12 +175,9 @@ class Reading:
             origin = {**origin, "logged_at": values["time"]}
         if self.spec.means == "step":
             yield from self._step(values, losses, extra, origin)
-            if self.spec.then == "evaluating":
-                yield EvaluationProgressed(done=0, total=0, **origin)
-            elif self.spec.then == "saving":
-                yield CheckpointSaveStarted(**origin)
-            elif self.spec.then == "rollout":
-                yield PartBegan(part="rollout", implied=True, **origin)
+            then = _THEN.get(self.spec.then)
+            if then is not None:
+                yield then(origin)
         else:
             yield from self._other(values, losses, line, origin)
 
@@ -179,13 +192,7 @@ class Reading:
         total = values.get("total")
         if total is None and not values.get("epoch"):
             total = values.get("epoch_steps")
-        aside = sum(values.get(name, 0.0) for name in _BESIDE)
-        if aside and values.get("seconds_per_iteration", 0.0) > aside:
-            values["seconds_per_iteration"] -= aside
-        if not {"seconds_per_iteration", "elapsed_seconds"} & values.keys():
-            each, rate = values.get("tokens_per_iteration", 0.0), values.get("tokens_per_second", 0.0)
-            if rate > 0 and 0 < each / rate < _MAX_SECONDS:
-                values["seconds_per_iteration"] = each / rate
+        _time(values)
         yield from _parts(values, origin, of_next=True)
         known = {name: value for name, value in values.items() if name in _STEP_VALUES}
         yield IterationLogged(
@@ -203,38 +210,22 @@ class Reading:
     def _other(
         self, values: dict[str, Any], losses: dict[str, float], line: Line, origin: dict[str, Any]
     ) -> Iterator[Event]:
-        spec, step, path = self.spec, _step_of(values), values.get("path")
-        means = spec.means
-        if means in _MILESTONES:
-            yield MilestoneReached(milestone=_MILESTONES[means], **origin)
+        spec, step, means = self.spec, _step_of(values), self.spec.means
+        if means in _TELLS:
+            kind, fields = _TELLS[means]
+            given = {"iteration": step, "path": values.get("path"), "seconds": values.get("elapsed_seconds")}
+            given |= {name: values[name] for name in ("done", "total") if name in values and means == "evaluating"}
+            yield kind(**{name: given.get(name, fixed) for name, fixed in fields.items()}, **origin)
         elif means == "evaluation":
             if "lm_loss" in values:
                 losses = {"lm loss": values["lm_loss"], **losses}
             yield ValidationLogged(iteration=step, dataset=spec.name or "validation", losses=losses, **origin)
-        elif means == "evaluating":
-            yield EvaluationProgressed(done=values.get("done", 0), total=values.get("total", 0), **origin)
-        elif means == "evaluated":
-            yield EvaluationProgressed(done=0, total=0, finished=True, **origin)
-        elif means == "saving":
-            yield CheckpointSaveStarted(iteration=step, path=path, **origin)
-        elif means == "saved":
-            seconds = values.get("elapsed_seconds")
-            yield CheckpointSaved(iteration=step, path=path, seconds=seconds, **origin)
-        elif means == "loading":
-            yield CheckpointLoadStarted(iteration=step, path=path, **origin)
-        elif means == "loaded":
-            yield CheckpointLoaded(iteration=step, path=path, **origin)
-        elif means == "end":
-            yield ProgramExited(reason="finished", iteration=step, **origin)
         elif means == "failure":
-            yield FailureSeen(
-                failure=spec.failure, message=line.text.strip()[:500], pattern=spec.name or None, **origin
-            )
+            message = line.text.strip()[:500]
+            yield FailureSeen(failure=spec.failure, message=message, pattern=spec.name or None, **origin)
         elif means in _STEP_PARTS:
             if _REPEATED not in line.text:
                 yield PartBegan(part=means, **origin)  # type: ignore[arg-type]
-        elif means == "generating":
-            yield GenerationMoved(**origin)
         elif means == "progress":
             yield CustomProgressLogged(name=spec.name or self._dialect, **origin)
         elif means == "settings":
@@ -251,6 +242,17 @@ class Reading:
         rates = {name: values[name] for name in names if name in values}
         if rates:
             yield ThroughputReported(**rates, **origin)
+
+
+def _time(values: dict[str, Any]) -> None:
+    """Seconds per iteration without the parts beside it; by tokens and their rate where no time is printed."""
+    aside = sum(values.get(name, 0.0) for name in _BESIDE)
+    if aside and values.get("seconds_per_iteration", 0.0) > aside:
+        values["seconds_per_iteration"] -= aside
+    if not {"seconds_per_iteration", "elapsed_seconds"} & values.keys():
+        each, rate = values.get("tokens_per_iteration", 0.0), values.get("tokens_per_second", 0.0)
+        if rate > 0 and 0 < each / rate < _MAX_SECONDS:
+            values["seconds_per_iteration"] = each / rate
 
 
 def _step_of(values: Mapping[str, Any]) -> int | None:

@@ -132,41 +132,28 @@ def _matches(text: str) -> Iterator[re.Match[str]]:
         position = match.end()
 
 
+_ROLES = {
+    "task": "task", "local": "local_rank", "rank": "rank", "mpi": "rank", "time": "logged_at", "level": "level",
+    "logger": "location", "where": "location", "ip": "node", "host": "node",
+}  # fmt: skip
+"""The last word of a group's name -> what it tells."""
+_ALONE = frozenset({"task", "local", "rank", "mpi", "time", "host", "word_host"})
+"""Groups that stand in a prefix alone."""
+
+
 def _take(prefix: Prefix, match: re.Match[str]) -> None:
     kind = match.lastgroup
-    got = match.groupdict
-    if kind == "task":
-        prefix.task = int(match["task"])
-    elif kind == "local":
-        prefix.local_rank = int(match["local"])
-    elif kind == "rank":
-        prefix.rank = int(match["rank"])
-    elif kind == "mpi":
-        prefix.rank = int(match["mpi"])
-    elif kind == "time":
-        prefix.logged_at = iso_time(match["time"])
-    elif kind == "logger":
-        prefix.level, prefix.location = match["level"], match["logger"]
-    elif kind in ("host", "word_host"):
-        prefix.node = match[kind]
-    elif kind is not None:
-        for name, value in got().items():
-            if value is None or "_" not in name:
-                continue
-            what = name.split("_", 1)[1]
-            if what == "time":
-                prefix.logged_at = iso_time(value)
-            elif what == "rank":
-                if int(value) >= 0:  # DeepSpeed prints -1 before its groups exist
-                    prefix.rank = int(value)
-            elif what == "level":
-                prefix.level = value
-            elif what == "where":
-                prefix.location = value
-            elif what in ("ip", "host"):
-                prefix.node = value
-            elif what == "local":
-                prefix.local_rank = int(value)
+    told = ((kind, match[kind]),) if kind in _ALONE else match.groupdict().items()
+    for name, value in told:
+        role = _ROLES.get(name.rpartition("_")[2])
+        if value is None or role is None:
+            continue
+        if role == "logged_at":
+            prefix.logged_at = iso_time(value)
+        elif role in ("level", "location", "node"):
+            setattr(prefix, role, value)
+        elif int(value) >= 0:  # DeepSpeed prints -1 before its groups exist
+            setattr(prefix, role, int(value))
 
 
 def segments(text: str) -> list[str]:

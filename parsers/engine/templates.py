@@ -261,26 +261,29 @@ class _Finder:
         kind = type(values[0])
         if any(type(value) is not kind for value in values):
             raise NoTemplateError
-        if kind in (dict, tuple) and any(len(value) != len(values[0]) for value in values):
-            raise NoTemplateError
-        if kind is dict:
-            for place, items in enumerate(zip(*(value.items() for value in values), strict=True)):
-                yield "," if place else "{"
-                yield from self._value([key for key, _ in items])
-                yield ":"
-                yield from self._value([item for _, item in items])
-            yield "}" if values[0] else "{}"
-        elif kind is tuple:
-            for place, items in enumerate(zip(*values, strict=True)):
-                yield "," if place else "["
-                yield from self._value(items)
-            yield "]"
+        if kind in (dict, tuple):
+            yield from self._items(values, kind is dict)
         elif len(set(map(repr, values))) == 1:
             yield _constant(values[0])
         elif kind is str:
             yield from self._string(values)
         else:
             yield from self._number(values)
+
+    def _items(self, values: Sequence[Any], named: bool) -> Iterator[str | _Cut]:
+        if any(len(value) != len(values[0]) for value in values):
+            raise NoTemplateError
+        yield "{" if named else "["
+        for place, items in enumerate(zip(*(value.items() if named else value for value in values), strict=True)):
+            if place:
+                yield ","
+            if named:
+                yield from self._value([key for key, _ in items])
+                yield ":"
+                yield from self._value([item for _, item in items])
+            else:
+                yield from self._value(items)
+        yield "}" if named else "]"
 
     def _number(self, values: Sequence[Any]) -> Iterator[str | _Cut]:
         for cut, start, end in self._known.get(repr(values[0]), ()):

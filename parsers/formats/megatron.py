@@ -97,6 +97,11 @@ class _Fields:
     cut: bool = False
 
     @property
+    def told(self) -> bool:
+        """Whether any of ours is among them."""
+        return bool(self.values or self.losses or self.cut)
+
+    @property
     def dialect(self) -> str:
         """Which program prints such names."""
         return recognised(self.names)
@@ -135,6 +140,14 @@ class _Fields:
         elif text:
             self.extra[name] = text[:_MAX_TEXT]
         return True
+
+    def several(self, name: str, piece: str, closed: bool) -> bool:
+        """Read the fields of a piece that holds more than one; False if it does not."""
+        found = _SEVERAL.findall(piece) if ":" in name and len(piece) < _MAX_TEXT else ()
+        for part, value in found:
+            if not self.take(part.strip(), value, closed):
+                self.keep(part.strip(), value)
+        return bool(found)
 
     def keep(self, name: str, text: str) -> None:
         """An unknown field, as number where it is one."""
@@ -182,14 +195,11 @@ def read_fields(body: str, split: _Split) -> _Fields:
         name, text = pair
         if found.take(name, text, index < last):
             continue
-        if ":" in name and len(piece) < _MAX_TEXT and (several := _SEVERAL.findall(piece)):
-            for part, value in several:
-                if not found.take(part.strip(), value, index < last):
-                    found.keep(part.strip(), value)
-        elif not foreign and (":" in piece or "=" in piece) and _NAME.fullmatch(name):
-            found.keep(name, text)
-        else:
-            foreign = True
+        if not found.several(name, piece, index < last):
+            if not foreign and (":" in piece or "=" in piece) and _NAME.fullmatch(name):
+                found.keep(name, text)
+            else:
+                foreign = True
     return found
 
 
@@ -206,7 +216,7 @@ def iterations(line: Line, start: re.Pattern[str], split: _Split, dialect: str |
         return
     for match, lead, end in zip(matches, leads, [*leads[1:], len(text)], strict=True):
         found = read_fields(text[lead : match.start()] + text[match.end() : end], split)
-        if found.values or found.losses or found.cut:
+        if found.told:
             yield IterationLogged(
                 iteration=int(match[1]),
                 train_iterations=integer(match[2]) if match[2].isdecimal() else None,

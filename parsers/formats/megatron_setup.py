@@ -188,6 +188,17 @@ def read_evaluating(line: Line) -> Iterator[Event]:
         yield EvaluationProgressed(done=int(match[1]), total=int(match[2]), **line.origin)
 
 
+def _data_set(match: re.Match[str], draw: re.Match[str] | None) -> str:
+    """What is named behind the words counts before what stands in front of them."""
+    data = _FOR.search(match["rest"] or "")
+    behind = draw[2] if draw else data[1] if data else None
+    if behind and behind not in ("validation", "val"):
+        return behind
+    before = _SET.search(match.string[max(0, match.start() - 200) : match.start()].lstrip("-| "))
+    named = before[1].strip() if before else ""
+    return "validation" if named in ("valid", "") else named
+
+
 def read_validation(line: Line) -> Iterator[Event]:
     """A validation result, of one set among several in BigScience's fork."""
     text = line.text
@@ -206,17 +217,10 @@ def read_validation(line: Line) -> Iterator[Event]:
             perplexities[name[: -len(" PPL")]] = figure
     if not losses and not perplexities and "loss" not in text[match.end() :]:
         return
-    rest = match["rest"] or ""
-    draw, data = _DRAW.search(rest), _FOR.search(rest)
-    before = _SET.search(text[max(0, match.start() - 200) : match.start()].lstrip("-| "))
-    named = before[1].strip() if before else "validation"
-    named = "validation" if named in ("valid", "validation", "") else named
-    suffix = draw[2] if draw else data[1] if data else None
-    if suffix and suffix not in ("validation", "val"):
-        named = suffix
+    draw = _DRAW.search(match["rest"] or "")
     yield ValidationLogged(
         iteration=integer(match["iteration"]) if match["iteration"] else None,
-        dataset=named,
+        dataset=_data_set(match, draw),
         losses=losses,
         perplexities=perplexities,
         samples=int(draw[1]) if draw else None,

@@ -31,26 +31,16 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
     lines, number, changed = launch.whole_lines, launch.number, False
     log, infinite = math.log, math.inf
     for step in steps:
+        if not (step.counted if lines else _is_news(memory, step)):
+            continue
         printed, norm = step.loss, step.grad_norm
-        if lines:
-            if not step.counted:
-                continue
-        else:
-            if not step.reported or printed is None or (step.iteration, printed) == memory.seen:
-                continue
-            memory.seen = (step.iteration, printed)
         if memory.attempt != number:
             changed = resume(memory, number, step.iteration, settings) or changed
         loss = log(printed) if printed is not None and 0.0 < printed < infinite else None
         # 0.000 is not computed, -1 neither, and a norm that is no number is another detector's
         norm = log(norm) if norm is not None and 0.0 < norm < infinite else None
-        if memory.spike is not None:
-            changed = follow(memory, memory.spike, step.iteration, loss, norm, settings) or changed
-            continue
-        if memory.resume_left:  # these lines may be off: nothing is learned from them
-            if is_bump(memory, loss, settings):
-                begin(memory, step, state.past.checkpoints.last_iteration, "resume_bump", loss, norm, settings)
-                changed = True
+        if memory.spike is not None or memory.resume_left:  # these lines may be off: nothing is learned from them
+            changed = _off(state, memory, step, loss, norm, settings) or changed
             continue
         level = memory.loss_level
         loss_excess = 0.0 if loss is None or level is None else loss - level
@@ -79,6 +69,27 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
             if not memory.lines % LEVEL_EVERY and len(memory.loss.values) >= LEVEL_EVERY:
                 mark_level(memory.levels, step.iteration, median(memory.loss.values[-LEVEL_EVERY:]))
     return changed
+
+
+def _is_news(memory: Memory, step: Step) -> bool:
+    """A loss that was not printed by another node already."""
+    printed = step.loss
+    if not step.reported or printed is None or (step.iteration, printed) == memory.seen:
+        return False
+    memory.seen = (step.iteration, printed)
+    return True
+
+
+def _off(
+    state: RunState, memory: Memory, step: Step, loss: float | None, norm: float | None, settings: LossSpikeSettings
+) -> bool:
+    """A line of an open spike, or one of the first after a restart. Whether anything changed."""
+    if memory.spike is not None:
+        return follow(memory, memory.spike, step.iteration, loss, norm, settings)
+    bump = is_bump(memory, loss, settings)
+    if bump:
+        begin(memory, step, state.past.checkpoints.last_iteration, "resume_bump", loss, norm, settings)
+    return bump
 
 
 def check(state: RunState, memory: Memory, _now: float, settings: LossSpikeSettings) -> Verdict:

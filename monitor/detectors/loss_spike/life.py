@@ -78,8 +78,8 @@ def follow(
     before, recent, floor = spike.stage, spike.recent, math.log1p(settings.loss_floor)
     if before == "not recovered" and (spike.lines < _STANDING or min(recent) >= floor):
         return False
-    past_patience = iteration - spike.onset >= settings.patience
-    if past_patience and (level := median(recent[-_RECENT:])) > spike.loss_band:
+    late = iteration - spike.onset >= settings.patience
+    if late and (level := median(recent[-_RECENT:])) > spike.loss_band:
         spike.stage = "not recovered"
         if spike.lines >= _STANDING and level < floor:
             # a level that has stood for a thousand lines, below what a spike is: other data, another schedule
@@ -87,18 +87,19 @@ def follow(
             set_bars(memory, settings)
             return True
     elif spike.stage != "not recovered":
-        risen = math.log1p(settings.recovered)  # against the stretch before; a high plateau does not rise
-        climbing = False
-        if len(recent) >= 3 * _CLIMB:
-            first, second, third = (median(recent[-back:][:_CLIMB]) for back in (3 * _CLIMB, 2 * _CLIMB, _CLIMB))
-            climbing = third > floor and third > second + risen and second > first + risen
-        if climbing:
-            spike.stage = "rising"
-        elif loss_excess < 0.7 * spike.loss_peak or (spike.by != "loss" and (norm_excess or 0) < spike.norm_peak):
-            spike.stage = "recovering"
-        elif spike.stage != "rising":
-            spike.stage = "spike"
+        spike.stage = _stage(spike, loss_excess, norm_excess or 0.0, floor, math.log1p(settings.recovered))
     return spike.stage != before
+
+
+def _stage(spike: Spike, loss_excess: float, norm_excess: float, floor: float, risen: float) -> str:
+    """What an open spike does; `risen`: against the stretch before; a high plateau does not rise."""
+    if len(spike.recent) >= 3 * _CLIMB:
+        first, second, third = (median(spike.recent[-back:][:_CLIMB]) for back in (3 * _CLIMB, 2 * _CLIMB, _CLIMB))
+        if third > floor and third > second + risen and second > first + risen:
+            return "rising"
+    if loss_excess < 0.7 * spike.loss_peak or (spike.by != "loss" and norm_excess < spike.norm_peak):
+        return "recovering"
+    return "rising" if spike.stage == "rising" else "spike"
 
 
 def resume(memory: Memory, attempt: int, iteration: int, settings: LossSpikeSettings) -> bool:

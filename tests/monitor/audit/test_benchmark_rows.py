@@ -20,7 +20,6 @@ pytestmark = pytest.mark.real_logs
 
 EXPECTED: dict[str, tuple[str, ...]] = {
     "E3": ("K12",),  # 2048 in the row, 512 in the heading: four times
-    "E4": ("K07",),  # 10 layers are no 18B
     "E5": ("K07",),  # the MLP of the 13B in the 104B
     "E7": ("K05",),  # 32 layers on 64 stages
     "E8": ("K12",),  # a digit slipped, which happens to be the ratio of 1048 to 1024

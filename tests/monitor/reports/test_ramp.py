@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.reports.ramp import Ramp, largest, layouts, problem
+from monitor.simulate import Scenario
 
 
 @pytest.mark.parametrize(
@@ -78,17 +79,17 @@ def test_the_rules_filter_keeps_four_rows_of_the_topology_table() -> None:
 
 def test_the_batch_size_follows_megatrons_counting() -> None:
     """num_incr = (gbs - start)/incr; current = start + int(consumed / (samples / num_incr)) * incr; then gbs."""
-    ramp = Ramp(2048, 32, 32, 9_765_625)
-    assert [ramp.size_at(n) for n in (0, 155_009, 155_010, 9_765_625, 9_765_626)] == [32, 32, 64, 2048, 2048]
-    assert Ramp(512).size_at(0) == 512
+    simulated = Scenario(rampup=(32, 32, 9_765_625))
+    assert [simulated.batch_size_at(n) for n in (0, 155_009, 155_010, 9_765_625, 9_765_626)] == [32, 32, 64, 2048, 2048]
+    assert Scenario(global_batch_size=512).batch_size_at(0) == 512
 
 
 def test_stages_are_what_counting_iteration_by_iteration_gives() -> None:
     """The closed form against a walk."""
-    ramp = Ramp(256, 64, 32, 5000)
+    ramp, simulated = Ramp(256, 64, 32, 5000), Scenario(global_batch_size=256, rampup=(64, 32, 5000))
     walked: dict[int, int] = {}
     consumed = 0
-    while (size := ramp.size_at(consumed)) < ramp.batch:
+    while (size := simulated.batch_size_at(consumed)) < ramp.batch:
         walked[size] = walked.get(size, 0) + 1
         consumed += size
     assert {size: count for size, count, _ in ramp.stages()} == walked
