@@ -159,6 +159,8 @@ def worst_of_rules(text: str, rules: Sequence[Rule] = RULES) -> tuple[float, str
 
 
 PATTERNS = patterns()
+_USED_BY = {"parsers.formats.exceptions": RULES, "parsers.formats.tracebacks": RULES}
+"""Their expressions read what the rules of several modules have found."""
 SHARED = "parsers.engine.fields"
 """Its expressions are used by the rules of every module."""
 

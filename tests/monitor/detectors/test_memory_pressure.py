@@ -74,7 +74,8 @@ def driven(used: Callable[[float], float], seconds: float, hours: float) -> floa
         state.launch.latest.iteration, state.launch.latest.seconds_per_iteration = iteration, seconds
         state.launch.memory.allocated = state.launch.memory.max_allocated = int(used(elapsed) * 2**20)
         memory_pressure.on_event(state, memory, MemoryReported(allocated_bytes=state.launch.memory.allocated), settings)
-        memory_pressure.update(state, memory, [Step(iteration, 0.0, counted=True, printed_seconds=seconds)], settings)
+        step = Step(iteration=iteration, at=0.0, counted=True, printed_seconds=seconds)
+        memory_pressure.update(state, memory, [step], settings)
         verdict = memory_pressure.check(state, memory, 0.0, settings)
         if verdict.status == "firing" and not verdict.quiet:
             return elapsed
