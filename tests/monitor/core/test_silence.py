@@ -99,3 +99,34 @@ def test_what_version_2_had_learned_is_kept() -> None:
     saved = from_version_2({"runs": {"r": {"state": state}}})
     silences = msgspec.convert(saved["runs"]["r"]["state"]["past"]["silences"], Silences)
     assert (silences.longest("saving"), silences.held) == (40.0, 600.0)
+
+
+SETTINGS = "node-03:4242:4300 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\nCUDA_VISIBLE_DEVICES=0,1\n"
+
+
+def test_lines_that_wait_hold_no_judgement_back() -> None:
+    """Behind the last iteration stand settings, which wait for arguments that never come: the hang is told a minute
+    after the iteration all the same, and once, though the settings are taken two minutes later.
+    """
+    lines = [(float(number), line(number, 500, 1.0)) for number in range(1, 120)]
+    core, told = followed([*lines, (120.0, SETTINGS)], after=600.0)
+    assert firing(told) == [119.0 + 60.0]
+    assert len(told) == 1
+    assert core.runs["a"].state.launch.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    going_on = [(float(second), line(second - 180, 500, 1.0)) for second in range(300, 400)]
+    _, told = followed([*lines, (120.0, SETTINGS), *going_on])
+    assert [(item.incident, item.status) for _, item in told] == [("hang", "firing"), ("hang", "resolved")]
+
+
+@pytest.mark.parametrize("later", [30.0, 90.0, 150.0])
+def test_a_launch_whose_lines_wait_ends_the_hang_before_it_once(later: float) -> None:
+    """A hung run is started again, its first lines wait for the arguments: the hang is told once, and over once."""
+    lines = [(float(number), line(number, 500, 1.0)) for number in range(1, 120)]
+    opening = (200.0, SETTINGS + "> setting tensorboard ...\ntime to initialize megatron (seconds): 12.3\n")
+    arguments = "".join(f"  {name} ........ {value}\n" for name, value in (("hidden_size", 64), ("num_layers", 2)))
+    dump = f"-------- arguments --------\n{arguments}------- end of arguments -------\n"
+    again = [(300.0 + later + number, line(number, 500, 1.0, 4.0)) for number in range(1, 40)]
+    core, told = followed([*lines, opening, (200.0 + later, dump), *again])
+    assert [(item.incident, item.status) for _, item in told] == [("hang", "firing"), ("hang", "resolved")]
+    assert firing(told) == [119.0 + 60.0]
+    assert core.runs["a"].state.restarts == 1
