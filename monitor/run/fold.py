@@ -89,7 +89,7 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         if event.rank is not None:
             note_rank(state, event.rank, event.node)
     launch, counted = state.launch, state.iterations_total
-    before, silent = launch.phase, launch.silent_work
+    before, kind_of_silence = launch.phase, launch.silent_work or launch.phase
     if kind is IterationLogged:
         moved = fold_iteration(state, event, source, at, live, clock)  # type: ignore[arg-type]
         if moved:
@@ -116,8 +116,8 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     if stepped or entered or kind in AMENDING or (progressed and kind is ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
-        if live and state.live and state.launch is launch:
-            _note_silence(state, before, silent, event, at)
+        if live and state.launch is launch:  # what a new launch ended did not end in progress
+            _note_silence(state, before, kind_of_silence, event, at)
         if state.progress_at is None or at > state.progress_at:
             state.progress_at, state.unheard = at, 0.0
         state.live = state.live or live
@@ -182,29 +182,29 @@ def _gap_phase(before: Phase, event: Event) -> Phase | None:
     return before
 
 
-def _note_silence(state: RunState, before: Phase, silent: str | None, event: Event, at: float) -> None:
-    """The launch has moved, live: the silence that ends now is an example of one that was no hang, of its phase, or of
-    the work that may have gone on in it without a word. One that was called a hang only shows that it may come again.
+def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: float) -> None:
+    """The launch has moved, live, behind a silence of that kind in the phase `before`: one more that was no hang. One
+    that was called a hang only shows that it may come again.
     """
-    since, launch, silences = silent_since(state), state.launch, state.past.silences
-    if since is None or state.progress_at is None or at <= state.progress_at or suspended(state):
+    since, silences, hung = silent_since(state), state.past.silences, state.launch.hung
+    if since is None or not state.live or at <= (state.progress_at or 0.0) or suspended(state):
         return
     seconds = max(0.0, at - since)
-    kind = silent if silent and before == "training" else before
-    if launch.hung or silences.is_forgiven(kind, seconds):
+    if hung or silences.is_forgiven(kind, seconds):
         silences.forgive(kind, seconds, at)
-    if launch.hung:
-        return
+    if not hung:
+        _learn(state, before, kind, event, seconds)
+
+
+def _learn(state: RunState, before: Phase, kind: str, event: Event, seconds: float) -> None:
+    """An example of a good silence, of the work that may have gone on in it without a word, or of its phase."""
+    launch, phase = state.launch, _gap_phase(before, event)
     if before in PARTS and launch.parts.told:
         launch.parts.silence = max(launch.parts.silence, seconds)
-        return
-    phase = _gap_phase(before, event)
-    if phase is None or phase in ENDED:
-        return
-    silences.learn(silent if silent and phase == "training" else phase, seconds)
-    if silent is None and phase == "training" and launch.phase == "training":
+    elif phase is not None and phase not in ENDED:
+        state.past.silences.learn(kind if phase == before else phase, seconds)
         expected = (launch.pace.predicted() or 0.0) * (launch.log_interval or 1)
-        if expected > 0:
+        if expected > 0 and kind == phase == launch.phase == "training":
             launch.gap_ratios.add(seconds / expected)
 
 
