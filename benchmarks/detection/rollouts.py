@@ -75,7 +75,7 @@ def main() -> None:
             found += 1
             silence = float(hangs[0].evidence["silence_seconds"])
             exact += abs(silence - float(hangs[0].evidence["budget_seconds"])) < 1.0
-            of_rollout.append(silence / (state.past.gaps["rollout"].longest or 1.0))
+            of_rollout.append(silence / (state.past.silences.longest("rollout") or 1.0))
             of_step.append(silence / each.seconds_per_iteration)
     print(json.dumps({"hang in rollout": {
         "found as such": found, "of": len(seeds), "at the budget": exact,

@@ -57,7 +57,10 @@ def _run(state: dict[str, Any]) -> dict[str, Any]:
         "log_interval": state.get("log_interval_before"),
         "baseline": state.get("baseline_before"),
         "highest_iteration": state.get("highest_iteration"),
-        "gaps": state.get("gaps", {}),
+        "silences": {
+            "good": state.get("gaps", {}),
+            "held": state.get("buffering", {}).get("longest_silence"),
+        },
         "checkpoints": checkpoints,
     }
     launch["evidence"] = _evidence(state, launch)

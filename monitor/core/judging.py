@@ -1,4 +1,7 @@
-"""Judging: at a tick, the runs that are due. Beside the judgement: what Slurm knows of ends, and what is recorded."""
+"""Judging: at a tick, the runs that are due. Beside the judgement: what Slurm knows of ends, and what is recorded.
+
+Law: lines that wait for others (folding.py) hold no judgement back: a run is judged by what was folded.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,12 @@ class Judging:
         self._fold_ends(now)
         self._folding.release_overdue(now)
         self._folding.settle(now)
-        waiting = {self._watched.sources.current(source.run, source) for source in self._folding.holders()}
         for name in self._watched.schedule.names(self._watched.runs, now):
             run = self._watched.runs.get(name)
             if run is None:
                 self._watched.schedule.forget(name)
                 continue
-            if self._watched.sources.catching_up(run.log) or name in waiting:
+            if self._watched.sources.catching_up(run.log):
                 continue
             if run.failed:
                 self._tell_failed(run, now)

@@ -98,8 +98,8 @@ def _expected(state: RunState) -> float:
     launch = state.launch
     expected = (launch.pace.predicted() or 0.0) * (launch.log_interval or 1)
     before = state.phase_history[-2][1] if len(state.phase_history) > 1 else None
-    gaps = state.past.gaps.get(before) if before in ("evaluating", "saving") else None
-    return max(expected, (gaps.longest or 0.0) if gaps else 0.0)
+    longest = state.past.silences.longest(before) if before in ("evaluating", "saving") else None
+    return max(expected, longest or 0.0)
 
 
 def next_change(state: RunState, now: float, settings: CrashSettings) -> float | None:

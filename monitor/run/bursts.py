@@ -28,4 +28,4 @@ def _watch(state: RunState, gap: float, took: float) -> None:
     burst.burst_seconds += took
     silence = burst.silence_before
     if burst.burst_iterations >= 3 and silence > 2 * took and burst.burst_seconds >= _EXPLAINED * silence:
-        burst.longest_silence = max(silence, burst.longest_silence or 0.0)
+        state.past.silences.hold(silence)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from monitor.run.bursts import watch_bursts
 from monitor.run.evidence import pass_by
 from monitor.run.launches import first_of_launch, program_of
-from monitor.run.pace import Intervals
 from monitor.run.phases import Phase
+from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.sources import SourceName, takes_over
 from monitor.run.state import Launch, RunState
 from monitor.run.totals import plus
@@ -18,10 +18,6 @@ from parsers.dialects import BY_NAME
 _LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say
 LONGEST_INTERVAL = 1000
 """Iterations between two lines that are believed before an interval is known."""
-SILENT_EVALUATION = "evaluating silently"
-"""Key of the gaps in which an evaluation may lie of which no line tells."""
-SILENT_SAVE = "saving silently"
-"""Key of the gaps in which a save may lie of which no line tells."""
 
 
 class Report(NamedTuple):
@@ -110,7 +106,11 @@ def _leave_evaluation(state: RunState, last: int | None, report: Report) -> None
     # Arguments ask for evaluations that need not be: there may be no data. None is expected before one is seen.
     launch.evaluation_due, launch.evaluation_silent = False, True
     if report.live and state.progress_at is not None and report.at > state.progress_at:
-        gap_of(state, SILENT_EVALUATION).add(max(0.0, report.at - state.progress_at - state.unheard))
+        silence = max(0.0, report.at - state.progress_at - state.unheard)
+        if launch.hung:
+            state.past.silences.forgive(SILENT_EVALUATION, silence, report.at)
+        else:
+            state.past.silences.learn(SILENT_EVALUATION, silence)
 
 
 def _told_interval(launch: Launch) -> int | None:
@@ -161,7 +161,7 @@ def take_seconds(state: RunState, report: Report, count: int, *, first: bool) ->
     if net.interruption is not None:
         validations = launch.validations_since
         kind, seconds = ("evaluating", net.interruption / validations) if validations else ("saving", net.interruption)
-        gap_of(state, kind).add(seconds)
+        state.past.silences.learn(kind, seconds)
     if net.seconds is None:
         return
     launch.pure_seconds = net.seconds
@@ -184,11 +184,6 @@ def _take_seconds(state: RunState, seconds: float) -> None:
     state.productive_seconds += seconds
     state.gpu_seconds = max(0.0, state.gpu_seconds + seconds * (launch.topology.world_size or 0))
     launch.seconds_since_checkpoint = max(0.0, launch.seconds_since_checkpoint + seconds)
-
-
-def gap_of(state: RunState, phase: str) -> Intervals:
-    """The gaps learned for a phase."""
-    return state.past.gaps.setdefault(phase, Intervals())
 
 
 def evaluation_every(launch: Launch) -> int | None:

@@ -13,9 +13,9 @@ from monitor.breakdown.account import used as timers_used
 from monitor.charts.steady import Sample
 from monitor.model.flops import EFFECTIVE
 from monitor.run import saves, setup
-from monitor.run.counting import gap_of
 from monitor.run.engine import fold_engine_step
 from monitor.run.evidence import EVENTS, fold_evidence
+from monitor.run.job import silent_since, suspended
 from monitor.run.launches import enter
 from monitor.run.log_clock import log_clock
 from monitor.run.loop import fold_iteration
@@ -88,7 +88,8 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         note_node(state, event.node)
         if event.rank is not None:
             note_rank(state, event.rank, event.node)
-    before, silent, counted = state.launch.phase, state.launch.silent_work, state.iterations_total
+    launch, counted = state.launch, state.iterations_total
+    before, kind_of_silence = launch.phase, launch.silent_work or launch.phase
     if kind is IterationLogged:
         moved = fold_iteration(state, event, source, at, live, clock)  # type: ignore[arg-type]
         if moved:
@@ -115,13 +116,18 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     if stepped or entered or kind in AMENDING or (progressed and kind is ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
     if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
-        _note_progress(state, before, silent, event, at, live)
+        if live and state.launch is launch:  # what a new launch ended did not end in progress
+            _note_silence(state, before, kind_of_silence, event, at)
+        if state.progress_at is None or at > state.progress_at:
+            state.progress_at, state.unheard = at, 0.0
+        state.live = state.live or live
+        state.launch.hung = False
         if clock is not None or kind in STEP:
             state.launch.progress_clock = clock
     if state.launch.parts.told:
         silence = state.launch.parts.follow(before, phase, event)
         if silence > 0:
-            gap_of(state, before).add(silence)
+            state.past.silences.learn(before, silence)
 
 
 def _of_training(state: RunState) -> bool:
@@ -176,25 +182,30 @@ def _gap_phase(before: Phase, event: Event) -> Phase | None:
     return before
 
 
-def _note_progress(state: RunState, before: Phase, silent: str | None, event: Event, at: float, live: bool) -> None:
-    """The run has moved. Live, the gap that ends now is an example of a good one, unless it was judged a hang: of its
-    phase, or of the work that may have gone on in it without a word.
+def _note_silence(state: RunState, before: Phase, kind: str, event: Event, at: float) -> None:
+    """The launch has moved, live, behind a silence of that kind in the phase `before`: one more that was no hang. One
+    that was called a hang only shows that it may come again.
     """
-    last = state.progress_at
-    if live and last is not None and state.live and not state.launch.hung and at > last:
-        phase, gap = _gap_phase(before, event), max(0.0, at - last - state.unheard)
-        if before in PARTS and state.launch.parts.told:
-            state.launch.parts.silence = max(state.launch.parts.silence, gap)
-        elif phase is not None and phase not in ENDED:
-            gap_of(state, silent if silent and phase == "training" else phase).add(gap)
-            if silent is None and phase == "training" and state.launch.phase == "training":
-                expected = (state.launch.pace.predicted() or 0.0) * (state.launch.log_interval or 1)
-                if expected > 0:
-                    state.launch.gap_ratios.add(gap / expected)
-    if last is None or at > last:
-        state.progress_at, state.unheard = at, 0.0
-    state.live = state.live or live
-    state.launch.hung = False
+    since, silences, hung = silent_since(state), state.past.silences, state.launch.hung
+    if since is None or not state.live or at <= (state.progress_at or 0.0) or suspended(state):
+        return
+    seconds = max(0.0, at - since)
+    if hung or silences.is_forgiven(kind, seconds):
+        silences.forgive(kind, seconds, at)
+    if not hung:
+        _learn(state, before, kind, event, seconds)
+
+
+def _learn(state: RunState, before: Phase, kind: str, event: Event, seconds: float) -> None:
+    """An example of a good silence, of the work that may have gone on in it without a word, or of its phase."""
+    launch, phase = state.launch, _gap_phase(before, event)
+    if before in PARTS and launch.parts.told:
+        launch.parts.silence = max(launch.parts.silence, seconds)
+    elif phase is not None and phase not in ENDED:
+        state.past.silences.learn(kind if phase == before else phase, seconds)
+        expected = (launch.pace.predicted() or 0.0) * (launch.log_interval or 1)
+        if expected > 0 and kind == phase == launch.phase == "training":
+            launch.gap_ratios.add(seconds / expected)
 
 
 def _read_log_clock(state: RunState, text: str) -> float | None:
@@ -247,7 +258,7 @@ def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float,
                 if timer(name).category == "checkpoint":
                     saves.note_save(state, longest)
                     if not live:
-                        gap_of(state, "saving").add(longest)
+                        state.past.silences.learn("saving", longest)
     return False
 
 

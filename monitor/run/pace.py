@@ -14,8 +14,6 @@ from monitor.statistics.median import median
 _WINDOW = 64  # iterations remembered per batch size: enough for a steady median, short enough to follow a level shift
 _SIZES = 4  # batch sizes remembered: a ramp-up passes through many, only the last few predict the next
 _INTERVALS = (100, 50, 25, 20, 10, 5, 4, 2, 1)  # that people take
-_FEW = 5  # gaps of which one or two may be hiccups
-GAPS_KEPT = 50  # intervals of a phase kept for its budget (docs/incident-record.md, "Budgets of silence")
 HISTOGRAM_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 """Seconds: from a small model on one node to 200B on a few."""
 
@@ -91,26 +89,3 @@ class Pace:
             return None
         middle, last = median(window), window[-1]
         return last if last > middle else middle
-
-
-@dataclass(slots=True)
-class Intervals:
-    """The last good gaps between two signs of progress within one phase, in seconds."""
-
-    values: list[float] = field(default_factory=list)
-
-    def add(self, seconds: float) -> None:
-        """One more gap."""
-        self.values.append(seconds)
-        if len(self.values) > GAPS_KEPT:
-            del self.values[:-GAPS_KEPT]
-
-    @property
-    def usual(self) -> float | None:
-        """Their median; None while fewer than five are known."""
-        return median(self.values) if len(self.values) >= _FEW else None
-
-    @property
-    def longest(self) -> float | None:
-        """The longest of the last gaps."""
-        return max(self.values, default=None)

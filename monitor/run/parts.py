@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from monitor.run.pace import Intervals
 from monitor.run.phases import PARTS, Phase
+from monitor.run.silence import Intervals
 from parsers.events import Event, GenerationMoved, PartBegan, TimersReported
 from parsers.timers import PART_OF
 

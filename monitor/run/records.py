@@ -123,8 +123,6 @@ class Buffering:
     burst_iterations: int = 0
     burst_seconds: float = 0.0
     silence_before: float = 0.0
-    longest_silence: float | None = None
-    """The longest silence that a burst explained."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from monitor.breakdown.saves import KEPT
-from monitor.run.counting import gap_of
 from monitor.run.evidence import pass_by
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED, PARTS, PHASE_AFTER, Moved
@@ -126,7 +125,7 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
     if seconds is not None:
         note_save(state, seconds)
         if not copy and not live:
-            gap_of(state, "saving").add(seconds)
+            state.past.silences.learn("saving", seconds)
     if not copy:
         checkpoints.saves += 1
         launch.seconds_since_checkpoint = 0.0

@@ -2,7 +2,7 @@
 
     RunState   a named training: its totals, its history, its sources; all of its launches
     Launch     all that begins with a launch: who counts its steps, phase and pace, what it printed last, how it ends
-    Past       what launches of one program have taught: gaps, pace, saves; another program's launch has none of it
+    Past       what launches of one program have taught: silences, pace, saves; another program's launch has none of it
     Job        what the scheduler says of the job that the present launch runs in (records.py)
     Stream     one source of a run (streams.py): where it stands in the present launch
 
@@ -31,7 +31,7 @@ from monitor.run.copies import Copies
 from monitor.run.ending import RUNNING, Ending, Evidence
 from monitor.run.observed import Observed
 from monitor.run.overflows import Overflows
-from monitor.run.pace import Histogram, Intervals, Pace
+from monitor.run.pace import Histogram, Pace
 from monitor.run.parts import Parts
 from monitor.run.phases import Phase
 from monitor.run.records import (
@@ -45,6 +45,7 @@ from monitor.run.records import (
     Save,
     Validation,
 )
+from monitor.run.silence import Intervals, Silences
 from monitor.run.sources import Engine, Loop, SourceName, Trainer
 from monitor.run.watch import Watch
 from parsers.events import text_of
@@ -136,7 +137,7 @@ class Launch:
     evaluation_silent: bool = False
     """The loop went on and nothing had been seen: it evaluates nothing, or does not say so."""
     silent_work: str | None = None
-    """What may go on behind the last iteration line without a word: key of its gaps, None for nothing."""
+    """What may go on behind the last iteration line without a word: the kind of its silence, None for nothing."""
     evaluation_sets: int | None = None
     """Validation results in the last whole evaluation: after so many the loop goes on."""
     validations_since: int = 0
@@ -236,8 +237,7 @@ class Past:
     baseline: float | None = None
     """Normal seconds per iteration of the launches before."""
     highest_iteration: int | None = None
-    gaps: dict[str, Intervals] = field(default_factory=dict)
-    """Phase -> gaps between its signs of progress."""
+    silences: Silences = field(default_factory=Silences)
     parts_printed: dict[str, Intervals] = field(default_factory=dict)
     """Part of a step of reinforcement learning -> its seconds in the last steps, where the log prints them."""
     checkpoints: Checkpoints = field(default_factory=Checkpoints)

@@ -11,7 +11,8 @@ from typing import Any
 
 from monitor.detectors import slowdown
 from monitor.detectors.base import Detector, Verdict, missing_evidence
-from monitor.detectors.hang.budget import Budget, HangSettings, budget, lawful
+from monitor.detectors.hang.budget import Budget, budget, lawful
+from monitor.detectors.hang.settings import HangSettings
 from monitor.run.job import evidence as job_evidence
 from monitor.run.job import silent_since, suspended
 from monitor.run.phases import ENDED, PARTS

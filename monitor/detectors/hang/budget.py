@@ -6,70 +6,20 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from monitor.detectors.hang.settings import HangSettings
 from monitor.model.flops import computed_tflops
-from monitor.run.counting import SILENT_SAVE
 from monitor.run.pace import likely_interval
 from monitor.run.phases import EVALUATION, PARTS, SAVE
+from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import RunState
-from monitor.units import Seconds
 from parsers.events import Event
 
 _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
 _LEAST_TFLOPS = 4.0  # small models on a few GPUs, and slow networks: 1.7 was seen (97 s an iteration, a line each 100)
 _CERTAIN = 2  # lines of one part after another: a late one comes alone
 _FEW = 5  # parts of a step that were followed: fewer do not show how long they may take
-
-
-class HangSettings(Struct, frozen=True):
-    """Thresholds, each with its reason."""
-
-    factor: float = 3.0
-    """Budget over the expected gap: steady iterations vary by under 1 %, hiccups of twice the gap happen."""
-    minimum: Seconds = 60.0
-    """No budget is shorter: a page for a minute's silence of a fast run would be noise."""
-    starting: Seconds = 7200.0
-    """Set-up without a past: an index was built for 52 min without a word. Of most hangs there NCCL's own watchdog
-    tells earlier, after 10 to 30 min."""
-    loading: Seconds = 7200.0
-    """Loading a checkpoint without a past: 2.3 TB from a slow file system."""
-    first_iteration: Seconds = 7200.0
-    """The first iteration compiles and allocates; 160 s was seen at 134 s per iteration, 198 s at 1.3 s, and 2,234 s
-    where the next one took 895."""
-    first_late: Seconds = 1800.0
-    """Of these three: from here on the run is shown as late."""
-    first_line: Seconds = 7200.0
-    """More for a first line that stands for several iterations, or for nobody knows how many: a line every 9,750 s was
-    seen."""
-    startup_factor: float = 4.0
-    """Budget of set-up, loading and the first iteration over the longest gap that earlier launches showed there."""
-    startup_minimum: Seconds = 600.0
-    """... but no less: kernels compiled in the last launch and cached may have to be compiled again."""
-    evaluating: Seconds = 1800.0
-    """The first evaluation where the number of its iterations is not known."""
-    saving: Seconds = 1800.0
-    """The first save: it may be the first time the file system is written to by all ranks."""
-    saving_factor: float = 4.0
-    """Saves vary more than iterations, the file system is shared (docs/incident-record.md, "Budgets of silence")."""
-    hiccup_factor: float = 1.5
-    """Over the longest gap of the last 50: hiccups that were always there are no hang."""
-    buffering_factor: float = 2.0
-    """Over the longest silence that a launcher's buffer explained: IDEFICS saw bursts 10 to 20 minutes apart."""
-    exiting: Seconds = 600.0
-    """After the last iteration: final save and evaluation have phases of their own, the rest is tidying up."""
-    rollout: Seconds = 7200.0
-    """The first rollout: engines start, compile and capture graphs; an answer of 32,000 tokens takes 20 to 50 min."""
-    reward: Seconds = 3600.0
-    """The first scoring: a model or a service that other jobs share, code that is run to its time limit."""
-    logprobs: Seconds = 3600.0
-    """The first log probabilities and values: they compile."""
-    sync: Seconds = 3600.0
-    """The first weights handed over: groups of processes are made, a large model is gathered and loaded."""
-    part_factor: float = 3.0
-    """Budget of a part of a step (reinforcement learning) over the longest of the last 50: rollouts have long tails."""
-    step_factor: float = 1.5
-    """... but no less than this over the longest step of the last 64: where a line came late, or none did, the phase is
-    another part, and the next line is a step away. Of a part of which several lines have come, over that part's longest
-    time: one answer may be as long as a whole rollout was."""
+_WORK = {SILENT_SAVE: "saving", SILENT_EVALUATION: "evaluating"}
+"""Kinds of silence in which no line tells of the phase -> the phase."""
 
 
 class Budget(Struct, frozen=True):
@@ -89,42 +39,17 @@ class Budget(Struct, frozen=True):
 
 
 def budget(state: RunState, settings: HangSettings) -> Budget:
-    """How long the run may show no progress in its present phase."""
+    """How long the run may show no progress in its present phase: what the phase usually needs, but no less than a
+    silence that was called a hang here and ended.
+    """
     launch = state.launch
-    phase = launch.phase
-    if phase in PARTS and launch.parts.told:
-        return _part(state, settings)
-    if phase == "training":
-        return _silently_at_work(state, settings, _training(state, settings))
-    gaps = state.past.gaps.get(phase)
-    longest = gaps.longest if gaps else None
-    if phase == "evaluating":
-        allowed = _evaluating(state, settings, longest)
-        if longest is None and launch.evaluation_due and not launch.validations:
-            # the arguments ask for an evaluation; whether there is any data for it only the next lines tell
-            training = _training(state, settings)
-            seconds = training.seconds + allowed.seconds
-            return Budget(seconds, training.expected, f"an iteration ({training.reason}) and {allowed.reason}")
-        first = launch.evaluation_sets is None and launch.validations_since
-        if first or launch.driver == "trainer":
-            # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
-            training = _training(state, settings)
-            return training if training.seconds > allowed.seconds else allowed
+    allowed = _usual(state, settings)
+    kinds = [launch.phase] if launch.silent_work is None else [launch.phase, launch.silent_work]
+    most = max(_most(kind, settings) for kind in kinds)
+    ended = state.past.silences.longest_forgiven(kinds, most, state.progress_at or 0.0)
+    if ended is None or (seconds := min(most, settings.ended_factor * ended)) <= allowed.seconds:
         return allowed
-    if phase == "saving":
-        if longest is not None:
-            seconds = max(settings.minimum, settings.saving_factor * longest)
-            return Budget(seconds, longest, f"{settings.saving_factor:g} x the longest save step seen")
-        return Budget(max(settings.minimum, settings.saving), None, "first default for saving")
-    allowed = _started(state, settings, longest)
-    late = _later_line(state, settings)
-    base = settings.startup_minimum if launch.number else settings.first_iteration
-    if late and base + late > allowed.seconds:
-        every = _interval(state)
-        reason = f"the first line comes after {every or 'an unknown number of'} iterations"
-        shown = settings.first_late + (late / 2 if every else 0.0)
-        return Budget(base + late, None, reason, None if launch.number else shown)
-    return allowed
+    return Budget(seconds, allowed.expected, f"a silence of {ended:.4g} s was called a hang before, and ended")
 
 
 def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
@@ -135,6 +60,42 @@ def lawful(state: RunState, kind: type[Event], settings: HangSettings) -> float:
     return max(budget(state, settings).seconds, float(getattr(settings, phase, 0.0)))
 
 
+def _usual(state: RunState, settings: HangSettings) -> Budget:
+    """By what the phase took, or may take."""
+    launch = state.launch
+    if launch.phase in PARTS and launch.parts.told:
+        return _part(state, settings)
+    if launch.phase == "training":
+        return _silently_at_work(state, settings, _training(state, settings))
+    if launch.phase == "evaluating":
+        return _evaluation(state, settings)
+    if launch.phase == "saving":
+        learned = _learned(state, settings, "saving", settings.saving_factor, "save step seen")
+        return learned or Budget(max(settings.minimum, settings.saving), None, "first default for saving")
+    return _set_up(state, settings)
+
+
+def _most(kind: str, settings: HangSettings) -> float:
+    """The longest budget that single silences may teach."""
+    return max(settings.longest, 2 * float(getattr(settings, _WORK.get(kind, kind), 0.0)))
+
+
+def _learned(state: RunState, settings: HangSettings, kind: str, factor: float, what: str) -> Budget | None:
+    """`factor` over the longest of the last silences of the kind; None while none is known. One that stands alone is
+    believed up to a bound.
+    """
+    silences = state.past.silences
+    longest = silences.longest(kind)
+    if longest is None:
+        return None
+    most = max(_most(kind, settings), factor * silences.usual(kind))
+    return Budget(max(settings.minimum, min(factor * longest, most)), longest, f"{factor:g} x the longest {what}")
+
+
+def _longer(one: Budget, other: Budget) -> Budget:
+    return one if one.seconds >= other.seconds else other
+
+
 def _part(state: RunState, settings: HangSettings) -> Budget:
     """Of a part of a step, by the run's own past."""
     phase, first = state.launch.phase, not state.launch.iterations
@@ -142,30 +103,29 @@ def _part(state: RunState, settings: HangSettings) -> Budget:
     default = settings.first_iteration if phase == "training" else float(getattr(settings, phase))
     if expected is None or (first and not state.launch.number and settings.part_factor * expected < default):
         return Budget(max(settings.minimum, default), expected, f"first default for {phase}", settings.first_late)
+    factor, least = settings.part_factor, settings.minimum
     if first:  # of a further launch: engines start and kernels compile anew
-        allowed, reason = settings.startup_factor * expected, f"{settings.startup_factor:g} x {what}"
-        least = max(settings.minimum, settings.startup_minimum)
+        factor, least = settings.startup_factor, max(settings.minimum, settings.startup_minimum)
     else:
-        allowed, reason = settings.part_factor * expected, f"{settings.part_factor:g} x {what}"
-        least = settings.minimum
         longest, which = _longest_stretch(state)
-        if settings.step_factor * longest > max(allowed, least):
+        if settings.step_factor * longest > max(factor * expected, least):
             return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
-    return Budget(allowed, expected, reason) if allowed >= least else Budget(least, expected, "the minimum")
+    if factor * expected < least:
+        return Budget(least, expected, "the minimum")
+    return Budget(factor * expected, expected, f"{factor:g} x {what}")
 
 
 def _part_before(state: RunState) -> tuple[float | None, str]:
     """How long this part was silent at most, and how that is known: while it was followed, and while that was seldom,
     by the seconds that the steps print of it and of what no line tells apart from it.
     """
-    launch = state.launch
-    gaps = state.past.gaps.get(launch.phase)
-    longest = gaps.longest if gaps is not None else None
-    if gaps is None or len(gaps.values) < _FEW:
+    launch, silences = state.launch, state.past.silences
+    longest, followed = silences.longest(launch.phase), len(silences.values(launch.phase))
+    if followed < _FEW:
         printed = launch.parts.printed_with(launch.phase)
         if printed is not None and printed > (longest or 0.0):
             return printed, f"what {launch.phase} took at most"
-    return longest, f"the longest silence of the last {len(gaps.values) if gaps else 0} in {launch.phase}"
+    return longest, f"the longest silence of the last {followed} in {launch.phase}"
 
 
 def _longest_stretch(state: RunState) -> tuple[float, str]:
@@ -178,23 +138,37 @@ def _longest_stretch(state: RunState) -> tuple[float, str]:
         return printed.longest or 0.0, launch.phase
     window = launch.pace.window
     return max(window) if window else sum(
-        state.past.gaps[part].longest or 0.0 for part in launch.parts.told if part in state.past.gaps
+        state.past.silences.longest(part) or 0.0 for part in launch.parts.told
     ), "step"
 
 
-def _started(state: RunState, settings: HangSettings, longest: float | None) -> Budget:
+def _set_up(state: RunState, settings: HangSettings) -> Budget:
+    """A phase of the start-up, or the end; longer where the first line comes late."""
+    number = state.launch.number
+    allowed, late = _started(state, settings), _later_line(state, settings)
+    base = settings.startup_minimum if number else settings.first_iteration
+    if not late or base + late <= allowed.seconds:
+        return allowed
+    every = _interval(state)
+    reason = f"the first line comes after {every or 'an unknown number of'} iterations"
+    shown = settings.first_late + (late / 2 if every else 0.0)
+    return Budget(base + late, None, reason, None if number else shown)
+
+
+def _started(state: RunState, settings: HangSettings) -> Budget:
     """A phase of the start-up, or the end, by its own past."""
-    launch = state.launch
-    phase = launch.phase
+    phase, ends = state.launch.phase, state.launch.phase == "exiting"
     default = max(settings.minimum, getattr(settings, phase, settings.exiting))
-    if longest is not None and launch.number > 0 and phase != "exiting":
+    what = f"gap seen while {phase}"
+    again = state.launch.number > 0 and not ends
+    learned = _learned(state, settings, phase, settings.startup_factor if again else 2.0, what)
+    if learned is not None and again:
         # launches before have shown how long it takes; other nodes may have to compile and to read anew
-        seconds = max(settings.minimum, settings.startup_minimum, settings.startup_factor * longest)
-        return Budget(seconds, longest, f"{settings.startup_factor:g} x the longest gap seen while {phase}")
-    if longest is not None and 2 * longest > default:
-        return Budget(2 * longest, longest, f"2 x the longest gap seen while {phase}")
-    late = settings.first_late if phase != "exiting" else None
-    return Budget(default, None, f"first default for {phase}", late)
+        least = Budget(max(settings.minimum, settings.startup_minimum), learned.expected, learned.reason)
+        return _longer(learned, least)
+    if learned is not None and learned.seconds > default:
+        return learned
+    return Budget(default, None, f"first default for {phase}", None if ends else settings.first_late)
 
 
 def _interval(state: RunState) -> int | None:
@@ -226,77 +200,78 @@ def _later_line(state: RunState, settings: HangSettings) -> float:
 
 
 def _training(state: RunState, settings: HangSettings) -> Budget:
-    launch = state.launch
-    known = _interval(state)
-    every, predicted = known or 1, launch.pace.predicted()
+    """Between two lines of the loop, as its pace predicts."""
+    launch, predicted = state.launch, state.launch.pace.predicted()
     if predicted is None:
-        first = launch.first_iteration_seconds
-        if first is None:
-            seconds = max(settings.minimum, settings.first_iteration)
-            return Budget(seconds, None, "no iteration time known yet", settings.first_late)
-        # One line is known, and the first is an outlier: 5 x is what NVRx allows before it has learned.
-        if known is None:
-            guess = _likely_interval(launch.first_iteration or 1, launch.driver)
-            if guess is None:
-                allowed = max(settings.minimum, settings.first_iteration, 5 * first)
-                return Budget(allowed, None, "one line is known, not yet how many iterations lie between two")
-            expected = first * guess
-            # A guess that is too large must not hide a hang for half a day.
-            most = max(2 * settings.first_late, 1.5 * expected, 5 * first)
-            seconds = max(settings.minimum, min(5 * expected, most))
-            return Budget(seconds, expected, f"5 x the first iteration, if a line is written every {guess}")
-        expected = first * every
-        return Budget(max(settings.minimum, 5 * expected), expected, "5 x the first iteration")
+        return _second_line(state, settings)
+    gap = predicted * (_interval(state) or 1)
     # Lines that always come later than the times in them tell: those of part of a step, of one step in a hundred.
-    expected = predicted * every * max(1.0, launch.gap_ratios.usual or 1.0)
-    seconds, reason = settings.factor * expected, f"{settings.factor:g} x {expected:.4g} s expected"
-    worst = launch.gap_ratios.longest
-    if worst is not None and settings.hiccup_factor * worst * predicted * every > seconds:
-        seconds = settings.hiccup_factor * worst * predicted * every
-        reason = f"{settings.hiccup_factor:g} x the longest gap of the last 50"
-    silence = state.buffering.longest_silence
-    if silence is not None and settings.buffering_factor * silence > seconds:
-        seconds = settings.buffering_factor * silence
-        reason = f"the launcher holds lines back for up to {silence:.4g} s"
-    if seconds < settings.minimum:
-        seconds, reason = settings.minimum, "the minimum"
-    return Budget(seconds, expected, reason)
+    expected = gap * max(1.0, launch.gap_ratios.usual or 1.0)
+    worst, held = launch.gap_ratios.longest, state.past.silences.held
+    allowed = Budget(settings.factor * expected, expected, f"{settings.factor:g} x {expected:.4g} s expected")
+    if worst is not None and (seconds := settings.hiccup_factor * worst * gap) > allowed.seconds:
+        seconds = max(allowed.seconds, min(seconds, _most("training", settings)))
+        allowed = Budget(seconds, expected, f"{settings.hiccup_factor:g} x the longest gap of the last 50")
+    if held is not None and settings.buffering_factor * held > allowed.seconds:
+        reason = f"the launcher holds lines back for up to {held:.4g} s"
+        allowed = Budget(settings.buffering_factor * held, expected, reason)
+    return _longer(allowed, Budget(settings.minimum, expected, "the minimum"))
+
+
+def _second_line(state: RunState, settings: HangSettings) -> Budget:
+    """One line at most is known, and the first is an outlier: 5 x is what NVRx allows before it has learned."""
+    launch, known = state.launch, _interval(state)
+    first = launch.first_iteration_seconds
+    if first is None:
+        seconds = max(settings.minimum, settings.first_iteration)
+        return Budget(seconds, None, "no iteration time known yet", settings.first_late)
+    if known is not None:
+        return Budget(max(settings.minimum, 5 * first * known), first * known, "5 x the first iteration")
+    if launch.first_iteration == 1 and launch.driver == "trainer":  # reported whatever `logging_steps` says
+        allowed = max(settings.minimum, settings.first_iteration, 5 * first)
+        return Budget(allowed, None, "one line is known, not yet how many iterations lie between two")
+    guess = likely_interval(launch.first_iteration or 1)  # programs report multiples of their interval
+    expected = first * guess
+    # A guess that is too large must not hide a hang for half a day.
+    most = max(2 * settings.first_late, 1.5 * expected, 5 * first)
+    seconds = max(settings.minimum, min(5 * expected, most))
+    return Budget(seconds, expected, f"5 x the first iteration, if a line is written every {guess}")
 
 
 def _silently_at_work(state: RunState, settings: HangSettings, training: Budget) -> Budget:
     """The budget of training where an evaluation or a save may be going on of which no line tells: no data for it, a
     fork, another rank's log.
     """
-    launch = state.launch
-    if launch.silent_work is None:
+    kind = state.launch.silent_work
+    if kind is None:
         return training
-    gaps = state.past.gaps.get(launch.silent_work)
-    longest = gaps.longest if gaps else None
-    saving = launch.silent_work == SILENT_SAVE
+    saving = kind == SILENT_SAVE
     where = f"where the arguments ask to {'save' if saving else 'evaluate'}"
-    if longest is not None:
-        factor = settings.saving_factor if saving else settings.factor
-        allowed = Budget(factor * longest, longest, f"{factor:g} x the longest gap seen {where}")
-    elif saving:
+    factor = settings.saving_factor if saving else settings.factor
+    allowed = _learned(state, settings, kind, factor, f"gap seen {where}")
+    if allowed is None and saving:
         allowed = Budget(settings.saving, training.expected, f"first default for saving, {where}")
-    else:
-        return training
-    return allowed if allowed.seconds > training.seconds else training
+    return training if allowed is None else _longer(training, allowed)
 
 
-def _likely_interval(iteration: int, source: str | None) -> int | None:
-    """How many iterations a line stands for, by the first that was reported: programs report multiples of their
-    interval. None where that is step 1 of HF Trainer, which reports it whatever `logging_steps` says.
-    """
-    if iteration == 1 and source == "trainer":
-        return None
-    return likely_interval(iteration)
+def _evaluation(state: RunState, settings: HangSettings) -> Budget:
+    """Between two signs of an evaluation, and of the iteration that may come instead."""
+    launch = state.launch
+    learned = _learned(state, settings, "evaluating", settings.factor, "evaluation step seen")
+    allowed = learned or _first_evaluation(state, settings)
+    if learned is None and launch.evaluation_due and not launch.validations:
+        # the arguments ask for an evaluation; whether there is any data for it only the next lines tell
+        training = _training(state, settings)
+        reason = f"an iteration ({training.reason}) and {allowed.reason}"
+        return Budget(training.seconds + allowed.seconds, training.expected, reason)
+    first = launch.evaluation_sets is None and launch.validations_since
+    if first or launch.driver == "trainer":
+        # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
+        return _longer(allowed, _training(state, settings))
+    return allowed
 
 
-def _evaluating(state: RunState, settings: HangSettings, longest: float | None) -> Budget:
-    if longest is not None:
-        seconds = max(settings.minimum, settings.factor * longest)
-        return Budget(seconds, longest, f"{settings.factor:g} x the longest evaluation step seen")
+def _first_evaluation(state: RunState, settings: HangSettings) -> Budget:
     predicted, iters = state.launch.pace.predicted(), state.launch.topology.eval_iters
     if predicted is not None and iters:
         # An evaluation iteration is a forward pass: a training iteration bounds it from above.

@@ -150,8 +150,7 @@ def before_hang(state: RunState) -> str:
     """What the pace said before the run stood still: that iterations had become slower, and where; empty if not."""
     memory = state.memory_of.get(NAME)
     if state.launch.phase == "saving":
-        gaps = state.past.gaps.get("saving")
-        return saves.creeping(gaps.values) if gaps is not None else ""
+        return saves.creeping(state.past.silences.values("saving"))
     if not isinstance(memory, Memory) or memory.shift is None:
         return ""
     shift, found = memory.shift, memory.window.found

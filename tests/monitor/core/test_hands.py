@@ -322,8 +322,8 @@ def test_no_more_than_so_often_a_day_and_no_more_without_a_checkpoint() -> None:
             if site.orders:
                 done.append(site.done().commands[0][-2])
             site.job = {"Restarts": launch + 1, "SubmitTime": int(site.now), "StartTime": int(site.now)}
-            for number in range(6 + 5 * launch, 11 + 5 * launch):
-                site.write(line(number, seconds=10.0))
+            for number in range(5 + 5 * launch, 11 + 5 * launch):  # from the last checkpoint on
+                site.write(line(number, seconds=10.0, loss=2.9 - launch / 10))
                 site.wait(10)
         assert done == expected
     assert "restarts no more" in site.said[-1].transition.summary

@@ -146,12 +146,12 @@ def test_a_blocked_mount(fleet: Callable[..., Fleet], file_system: str, seconds:
     assert all(at - back <= BUDGET + LATE for at, _ in some.told)
     some.writing.add(healthy)
     gaps = [
-        some.core.runs["run003"].state.past.gaps["training"].longest,
+        some.core.runs["run003"].state.past.silences.longest("training"),
         some.core.runs["run003"].state.launch.gap_ratios.longest,
     ]
     assert gaps[0] is not None
     assert gaps[0] <= 3 * PACE
-    assert some.core.runs["run003"].state.buffering.longest_silence is None
+    assert some.core.runs["run003"].state.past.silences.held is None
 
 
 @pytest.mark.parametrize("file_system", ["ext4", "nfs"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from monitor.detectors import hang
 from monitor.detectors.hang import HangSettings
 from monitor.run.fold import fold
+from monitor.run.records import Job
 from monitor.run.state import RunState
 from monitor.simulate import DIALECTS, Fault, Scenario, timeline
 from parsers.events import (
@@ -311,6 +312,89 @@ def test_a_hang_teaches_nothing() -> None:
     state.launch.hung = True
     feed(state, IterationLogged(iteration=21, seconds_per_iteration=10.0), (state.progress_at or 0.0) + 3600.0)
     assert verdict(state, 61.0) == ("firing", "critical")
+
+
+def hung_once(state: RunState, seconds: float) -> None:
+    """It stands still, is called a hang, and goes on."""
+    state.launch.hung = True
+    number = (state.launch.last_iteration or 0) + 1
+    line = IterationLogged(iteration=number, seconds_per_iteration=10.0, lm_loss=2.0)
+    feed(state, line, (state.progress_at or 0.0) + seconds)
+
+
+@pytest.mark.parametrize(
+    ("silence", "allowed"),
+    [(45.0, 90.0), (600.0, 1200.0), (1500.0, 1800.0), (1800.0, 1800.0), (1801.0, 60.0), (1e5, 60.0)],
+)
+def test_a_hang_that_ended_is_known_up_to_a_bound(silence: float, allowed: float) -> None:
+    """The budget is twice as long, never above the bound; what is longer is no habit. A day later it is over."""
+    state = trained()
+    hung_once(state, silence)
+    assert hang.budget(state, SETTINGS).seconds == pytest.approx(allowed)
+    if allowed > 60.0:
+        assert "was called a hang before, and ended" in hang.budget(state, SETTINGS).reason
+    state.progress_at = (state.progress_at or 0.0) + 86_399.0
+    assert hang.budget(state, SETTINGS).seconds == pytest.approx(allowed)
+    state.progress_at += 2.0
+    assert hang.budget(state, SETTINGS).seconds == 60.0
+
+
+def test_one_that_comes_daily_stays_known() -> None:
+    """A silence as long as one that was called a hang is remembered from its own end on, though it was none."""
+    state = trained()
+    for _ in range(4):
+        hung_once(state, 600.0)
+        state.launch.gap_ratios.values.clear()
+        state.progress_at = (state.progress_at or 0.0) + 80_000.0
+        feed(state, IterationLogged(iteration=(state.launch.last_iteration or 0) + 1), state.progress_at + 610.0)
+        state.progress_at += 80_000.0
+        assert hang.budget(state, SETTINGS).seconds == pytest.approx(1220.0)
+
+
+def test_a_hang_that_ended_raises_the_budget_of_its_phase_alone() -> None:
+    """A save that was called a hang and ended without a word: the next one may take as long, an iteration may not."""
+    state = trained()
+    now = state.progress_at or 0.0
+    feed(state, CheckpointSaveStarted(iteration=20), now + 1)
+    assert state.launch.phase == "saving"
+    hung_once(state, 1700.0)
+    assert hang.budget(state, SETTINGS).seconds == 60.0
+    feed(state, CheckpointSaveStarted(iteration=21), now + 2050)
+    assert hang.budget(state, SETTINGS).seconds == pytest.approx(3400.0)
+
+
+def test_one_long_save_raises_no_budget_beyond_the_bound() -> None:
+    """Saves of 40 s and one of 1500: an hour, not an hour and forty minutes. Where all are as long, four times that."""
+    for others, allowed in ((40.0, 3600.0), (1500.0, 6000.0)):
+        state = trained()
+        state.launch.phase = "saving"
+        for seconds in [others] * 9 + [1500.0]:
+            state.past.silences.learn("saving", seconds)
+        assert hang.budget(state, SETTINGS).seconds == pytest.approx(allowed)
+
+
+def test_a_hang_that_a_restart_ended_teaches_nothing() -> None:
+    """Two hours in a save until the job was started again: the next save has the budget that it had."""
+    state = trained()
+    now = state.progress_at or 0.0
+    feed(state, CheckpointSaveStarted(iteration=20), now + 1)
+    feed(state, CheckpointSaved(iteration=20), now + 41)
+    feed(state, IterationLogged(iteration=21, seconds_per_iteration=10.0), now + 51)
+    feed(state, CheckpointSaveStarted(iteration=21), now + 52)
+    state.launch.hung = True
+    feed(state, IterationLogged(iteration=21, seconds_per_iteration=10.5), now + 7252)
+    assert state.restarts == 1
+    feed(state, CheckpointSaveStarted(iteration=22), now + 7262)
+    assert hang.budget(state, SETTINGS).seconds == pytest.approx(160.0)
+
+
+def test_a_suspended_job_teaches_nothing() -> None:
+    """Slurm stopped its processes for half an hour: that was no silence of theirs."""
+    state = trained(30.0)
+    now = state.progress_at or 0.0
+    state.job = Job("1", "RUNNING", suspended_at=now + 1800.0)
+    feed(state, IterationLogged(iteration=21, seconds_per_iteration=30.0, lm_loss=2.0), now + 1830.0)
+    assert hang.budget(state, SETTINGS).seconds == pytest.approx(90.0)
 
 
 def test_buffered_lines_are_no_hang() -> None:

@@ -251,7 +251,7 @@ def test_unmeasured_overhead_leaves_the_last_time(state: RunState) -> None:
     feed(state, *(iteration(n) for n in range(1, 8)), live=False)
     feed(state, ValidationLogged(iteration=7, losses={"lm loss": 2.0}), iteration(8, 700.0), live=False)
     assert state.launch.pure_seconds == 10.0
-    assert state.past.gaps["evaluating"].longest == pytest.approx(690.0)
+    assert state.past.silences.longest("evaluating") == pytest.approx(690.0)
 
 
 def test_time_stamped_megatron_holds_no_overhead(state: RunState) -> None:
@@ -356,4 +356,4 @@ def test_bursts_teach_the_launchers_buffering(state: RunState) -> None:
         for _ in range(10):
             feed(state, iteration(number), at=start)
             number += 1
-    assert state.buffering.longest_silence == pytest.approx(100.0)
+    assert state.past.silences.held == pytest.approx(100.0)

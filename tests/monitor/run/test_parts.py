@@ -27,8 +27,8 @@ def test_each_part_is_a_phase_with_a_budget_of_its_own() -> None:
     state = played.state
     assert played.kinds() == set()
     assert set(state.launch.parts.told) == {"rollout", "logprobs", "training", "sync"}
-    assert 55 < state.past.gaps["rollout"].longest < 100
-    assert state.past.gaps["sync"].longest == pytest.approx(3.0, rel=0.5)
+    assert 55 < state.past.silences.longest("rollout") < 100
+    assert state.past.silences.longest("sync") == pytest.approx(3.0, rel=0.5)
     assert [phase for _, phase in state.phase_history] == ["training", "exiting", "finished"]
 
 

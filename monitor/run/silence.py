@@ -1,0 +1,97 @@
+"""What silences that ended in progress have taught: how long a run of this program may say nothing. Pure.
+
+A kind of silence is the phase that was silent, or one of the two `SILENT_` kinds: in the phase `training`, behind an
+iteration after which the arguments ask for work of which no line has told. Silences that were called a hang and ended
+in progress are kept apart: nothing is expected to take so long again, but a second one is no news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from monitor.statistics.median import median
+
+SILENT_EVALUATION = "evaluating silently"
+SILENT_SAVE = "saving silently"
+GAPS_KEPT = 50  # silences of a kind (docs/incident-record.md, "Budgets of silence")
+_FEW = 5  # gaps of which one or two may be hiccups
+_REMEMBERED = 86400.0  # seconds: saves come at most a day apart, and a storage that failed once is forgotten
+
+
+@dataclass(slots=True)
+class Intervals:
+    """The last good gaps between two signs of progress within one phase, in seconds."""
+
+    values: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float) -> None:
+        """One more gap."""
+        self.values.append(seconds)
+        if len(self.values) > GAPS_KEPT:
+            del self.values[:-GAPS_KEPT]
+
+    @property
+    def usual(self) -> float | None:
+        """Their median; None while fewer than five are known."""
+        return median(self.values) if len(self.values) >= _FEW else None
+
+    @property
+    def longest(self) -> float | None:
+        """The longest of the last gaps."""
+        return max(self.values, default=None)
+
+
+@dataclass(slots=True)
+class Silences:
+    """Of the launches of one program, by kind, in seconds."""
+
+    good: dict[str, Intervals] = field(default_factory=dict)
+    """Silences within their budgets."""
+    forgiven: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """(instant of the end, seconds) of silences beyond their budgets that ended in progress all the same."""
+    held: float | None = None
+    """The longest that a launcher's buffer explained: it held the lines back."""
+
+    def learn(self, kind: str, seconds: float) -> None:
+        """One has ended within its budget."""
+        self.good.setdefault(kind, Intervals()).add(seconds)
+
+    def forgive(self, kind: str, seconds: float, at: float) -> None:
+        """One that was called a hang has ended in progress at the instant `at`."""
+        known = self.forgiven.get(kind, [])
+        self.forgiven[kind] = [*(one for one in known if at - one[0] < _REMEMBERED), (at, seconds)][-GAPS_KEPT:]
+
+    def is_forgiven(self, kind: str, seconds: float) -> bool:
+        """Whether one as long as this was called a hang before."""
+        return kind in self.forgiven and seconds >= min(known for _, known in self.forgiven[kind])
+
+    def hold(self, seconds: float) -> None:
+        """A burst of lines has explained one."""
+        self.held = max(seconds, self.held or 0.0)
+
+    def values(self, kind: str) -> list[float]:
+        """The last good ones, the newest last."""
+        known = self.good.get(kind)
+        return known.values if known is not None else []
+
+    def longest(self, kind: str) -> float | None:
+        """The longest of the last good ones; None while none is known."""
+        return max(self.values(kind), default=None)
+
+    def usual(self, kind: str) -> float:
+        """The median of the last good ones, few or many; 0 while none is known."""
+        values = self.values(kind)
+        return median(values) if values else 0.0
+
+    def longest_forgiven(self, kinds: Iterable[str], most: float, now: float) -> float | None:
+        """The longest silence of these kinds that was called a hang and ended, in the last day, none above `most`."""
+        return max(
+            (
+                seconds
+                for kind in kinds
+                for at, seconds in self.forgiven.get(kind, ())
+                if seconds <= most and now - at < _REMEMBERED
+            ),
+            default=None,
+        )

@@ -1,0 +1,132 @@
+"""What a live run has shown of its silences, played through the core with a tick each second: a silence that ended is
+known by the next one, and a true hang is told in its time all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import pytest
+
+from monitor.config import load
+from monitor.core import Core
+from monitor.core.conversion import from_version_2
+from monitor.follow.messages import CaughtUp
+from monitor.incidents import Transition
+from monitor.run.silence import Silences
+from tests.lines import line
+from tests.monitor.core.test_core import data, opened
+
+PATH = "/l/a.log"
+START = 1_775_000_000.0
+
+
+def followed(
+    arrivals: Iterable[tuple[float, str]], *, after: float = 0.0
+) -> tuple[Core, list[tuple[float, Transition]]]:
+    """A file that grows by these texts at these seconds, then `after` seconds more; what is told, and when."""
+    core, offset, told, now = Core(load("runs: [{paths: ['/l/*']}]")), 0, list[tuple[float, Transition]](), 0.0
+    core.handle(opened(PATH, START), START)
+    core.handle(CaughtUp(PATH, START), START)
+
+    def wait(until: float) -> None:
+        nonlocal now
+        while now < until:
+            now = min(now + 1.0, until)
+            told.extend((now, item) for item in core.tick(START + now) if not item.quiet)
+
+    for second, text in arrivals:
+        wait(second)
+        at = START + second
+        core.handle(data(PATH, text.encode(), offset, at, at), at)
+        offset += len(text)
+    wait(now + after)
+    return core, told
+
+
+def saving(seconds: float, *, every: int = 50, iterations: int = 250, loss: float = 3.0) -> Iterator[tuple[float, str]]:
+    """A line every 10 iterations of 1 s; the loop stands for `seconds` behind each `every`, and no line tells why."""
+    at = 0.0
+    for number in range(10, iterations + 1, 10):
+        at += 10.0
+        yield at, line(number, 100_000, 1.0, loss - number / 10_000)
+        if number % every == 0:
+            at += seconds
+
+
+def firing(told: list[tuple[float, Transition]]) -> list[float]:
+    """When hangs were told."""
+    return [at for at, item in told if (item.incident, item.status) == ("hang", "firing")]
+
+
+@pytest.mark.parametrize("seconds", [70.0, 220.0, 900.0])
+def test_a_silence_that_ended_is_known_by_the_next(seconds: float) -> None:
+    """Four saves of which no line tells: the first is told, and no other; a silence that goes on is."""
+    arrivals = list(saving(seconds))
+    core, told = followed(arrivals, after=4 * seconds)
+    assert len(firing(told)) == 2
+    assert firing(told)[0] == arrivals[4][0] + 60.0
+    assert firing(told)[1] - arrivals[-1][0] == pytest.approx(min(2 * (seconds + 10.0), 1800.0), abs=2.0)
+    assert core.runs["a"].state.past.silences.forgiven["training"][0][1] == pytest.approx(seconds + 10, abs=1)
+
+
+def test_another_launch_of_the_program_knows_it_too() -> None:
+    """A silence was learned in the first launch; the second one's of the same length is no news."""
+    first = list(saving(220.0, iterations=70))
+    second = [(first[-1][0] + 30.0 + at, text) for at, text in saving(220.0, iterations=120, loss=2.9)]
+    core, told = followed([*first, *second])
+    assert core.runs["a"].state.restarts == 1
+    assert len(firing(told)) == 1
+
+
+def test_each_line_comes_later_than_the_least_budget() -> None:
+    """A bar that prints a pace of 2 s and comes every 73 s: one hang at most, then it is known how it is."""
+    _, told = followed((73.0 * number, line(number, 100_000, seconds=2.0)) for number in range(1, 30))
+    assert len(firing(told)) <= 1
+
+
+def test_an_hour_of_standing_still_hides_no_hang() -> None:
+    """What ranks that wait for each other cannot outlast is no habit: the next silence is told after a minute."""
+    arrivals = list(saving(3600.0, iterations=60))
+    _, told = followed(arrivals, after=61.0)
+    assert firing(told) == [arrivals[4][0] + 60.0, arrivals[-1][0] + 60.0]
+
+
+def test_what_version_2_had_learned_is_kept() -> None:
+    """Gaps by phase, and what a launcher's buffer had explained, stand in one place since."""
+    state = {"gaps": {"saving": {"values": [40.0]}}, "buffering": {"longest_silence": 600.0}}
+    saved = from_version_2({"runs": {"r": {"state": state}}})
+    silences = msgspec.convert(saved["runs"]["r"]["state"]["past"]["silences"], Silences)
+    assert (silences.longest("saving"), silences.held) == (40.0, 600.0)
+
+
+SETTINGS = "node-03:4242:4300 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\nCUDA_VISIBLE_DEVICES=0,1\n"
+
+
+def test_lines_that_wait_hold_no_judgement_back() -> None:
+    """Behind the last iteration stand settings, which wait for arguments that never come: the hang is told a minute
+    after the iteration all the same, and once, though the settings are taken two minutes later.
+    """
+    lines = [(float(number), line(number, 500, 1.0)) for number in range(1, 120)]
+    core, told = followed([*lines, (120.0, SETTINGS)], after=600.0)
+    assert firing(told) == [119.0 + 60.0]
+    assert len(told) == 1
+    assert core.runs["a"].state.launch.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    going_on = [(float(second), line(second - 180, 500, 1.0)) for second in range(300, 400)]
+    _, told = followed([*lines, (120.0, SETTINGS), *going_on])
+    assert [(item.incident, item.status) for _, item in told] == [("hang", "firing"), ("hang", "resolved")]
+
+
+@pytest.mark.parametrize("later", [30.0, 90.0, 150.0])
+def test_a_launch_whose_lines_wait_ends_the_hang_before_it_once(later: float) -> None:
+    """A hung run is started again, its first lines wait for the arguments: the hang is told once, and over once."""
+    lines = [(float(number), line(number, 500, 1.0)) for number in range(1, 120)]
+    opening = (200.0, SETTINGS + "> setting tensorboard ...\ntime to initialize megatron (seconds): 12.3\n")
+    arguments = "".join(f"  {name} ........ {value}\n" for name, value in (("hidden_size", 64), ("num_layers", 2)))
+    dump = f"-------- arguments --------\n{arguments}------- end of arguments -------\n"
+    again = [(300.0 + later + number, line(number, 500, 1.0, 4.0)) for number in range(1, 40)]
+    core, told = followed([*lines, opening, (200.0 + later, dump), *again])
+    assert [(item.incident, item.status) for _, item in told] == [("hang", "firing"), ("hang", "resolved")]
+    assert firing(told) == [119.0 + 60.0]
+    assert core.runs["a"].state.restarts == 1
