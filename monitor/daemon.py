@@ -153,7 +153,7 @@ class Daemon:
         for answer in self._slurm.answers():
             self._core.answered(answer, now)
         if self._slurm.available:
-            for question in self._core.questions(now, os.environ.get("SLURM_JOB_ID")):
+            for question in self._core.questions(now):
                 self._slurm.ask(question)
 
     def _act(self, now: float) -> None:

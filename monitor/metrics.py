@@ -6,8 +6,8 @@ samples; no sample where the log printed nothing. Event times are timestamps, ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from monitor.breakdown.profile import critical, spreads
@@ -41,6 +41,8 @@ class View:
     """What policies would do, do and did."""
     nodes: tuple[str, ...] = ()
     """Of the present launch, as far as they are told and are not too many to be series."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """Its job and its streams, and why they are believed to be (monitor/identity.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,21 @@ def run_name(path: str, pattern: str, watches: Sequence[Watch] = ()) -> str:
     if watch is not None and watch.name is not None:
         return _clean(watch.name)
     if watch is not None and watch.name_from is not None:
-        named = _searched(watch.name_from, path)
+        named = searched(watch.name_from, path)
         if named:
             return _clean(named)
     return _clean(_default(path, pattern, {known for other in watches if not other.name for known in _paths(other)}))
+
+
+def watch_of(path: str, watches: Sequence[Watch]) -> tuple[Watch | None, str]:
+    """The watch that found `path`, and its pattern: the path itself where none is known."""
+    path = posixpath.normpath(path)
+    return _led_by(path, path, watches)
+
+
+def stem_of(path: str) -> str:
+    """The file's name as both files of a job have it."""
+    return _stem(posixpath.basename(path))
 
 
 def experiment_name(log: str, label: str) -> str:
@@ -79,7 +90,8 @@ def _led_by(path: str, pattern: str, watches: Sequence[Watch]) -> tuple[Watch | 
     return None, pattern
 
 
-def _searched(pattern: str, path: str) -> str | None:
+def searched(pattern: str, path: str) -> str | None:
+    """What the group `run` of an operator's pattern finds in the path."""
     try:
         match = compiled(pattern).search(path, timeout=_SEARCH_SECONDS)
     except TimeoutError:  # the default's name is better than none

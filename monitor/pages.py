@@ -70,6 +70,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "arguments": state.launch.arguments,
         "software": dict(state.launch.software),
         "job": job_page(state),
+        "identity": dict(view.identity),
         "actions": list(view.actions),
         "died": _died(state, runbook_url),
         "failure": f"{state.launch.failure.failure}: {state.launch.failure.message}" if state.launch.failure else None,

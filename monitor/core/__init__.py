@@ -5,6 +5,7 @@ and the judgement only the core writes to one: its sources, which of them are un
 is live. The rooms:
 
     intake.py     messages of the follower, each to the source it concerns
+    belonging.py  which run a stream's lines are of, or that they wait until it is known
     folding.py    events into the run that they belong to, or held until that is known
     judging.py    at a tick, the runs that are due
     watched.py    what these three work on: the rooms below, and what happened
@@ -37,6 +38,7 @@ from collections.abc import Mapping
 from monitor import __version__
 from monitor.config import Config
 from monitor.core.aside import Aside, failed_logs
+from monitor.core.belonging import Belonging
 from monitor.core.folding import Folding
 from monitor.core.hands import Hands
 from monitor.core.hands import Message as Event
@@ -78,8 +80,10 @@ class Core:
         """Nothing is followed yet."""
         self._jobs = Jobs(self.config.slurm)
         self.hands.configure(self.config)
-        self.folding = Folding(self.watched)
-        self._intake = Intake(self.watched, self.folding)
+        belonging = Belonging(self.watched)
+        self._jobmates = belonging.jobs
+        self.folding = Folding(self.watched, belonging)
+        self._intake = Intake(self.watched, self.folding, belonging)
         self._judging = Judging(self.watched, self.folding, self._jobs, self._nodes)
 
     @property
@@ -154,9 +158,9 @@ class Core:
 
     # --- Slurm ------------------------------------------------------------------------------------------------------
 
-    def questions(self, now: float, own: str | None = None) -> list[JobQuestion]:
-        """What Slurm is to be asked now; `own`: the job that the daemon itself runs in."""
-        return self._jobs.questions(self.runs, self.sources, now, own)
+    def questions(self, now: float) -> list[JobQuestion]:
+        """What Slurm is to be asked now."""
+        return self._jobs.questions(self.runs, self.sources, now)
 
     def answered(self, message: JobAnswered, now: float) -> None:
         """Take an answer of Slurm."""
@@ -194,6 +198,7 @@ class Core:
 
     def act(self, now: float) -> list[Event]:
         """What policies have to say now; what they do is in `hands.orders` once it is saved."""
+        self._jobmates.bring_up_to_date()
         return self.hands.turn(self.runs, self._is_read_further, now)
 
     def _is_read_further(self, run: Run) -> bool:
@@ -211,6 +216,7 @@ class Core:
 
     def snapshot(self, now: float, *, pages: bool = True) -> Snapshot:
         """What HTTP may show until the next one; without `pages` those in it may be older than its samples."""
+        self._jobmates.bring_up_to_date()
         runs = [
             run
             for _, run in sorted(self.runs.items())
@@ -269,10 +275,12 @@ class Core:
         saved.ended = dict(self.watched.ended.by_name)
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         for name, source in self.sources.items():
+            if source.waiting:  # none of its steps is in a run yet: it is read again
+                continue
             with self.aside.saving(source.run, failed):
                 reader = source.reader.save()
                 position, known = source.marker.position(reader["offset"]), source.experiments.known()
-                saved.sources[name] = SavedSource(source.run, position, reader, now, known)
+                saved.sources[name] = SavedSource(source.run, position, reader, now, known, source.member)
         for name, run in self.runs.items():
             if run.state.proven and run.log not in failed:
                 with self.aside.saving(run.log, failed):

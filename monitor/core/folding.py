@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
+from monitor.core.belonging import Belonging, Due
 from monitor.core.runs import Run, being_copied, found_again
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.judgement import Judged
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
 from monitor.run.log_clock import log_clock
+from monitor.run.phases import ENDED
 from monitor.run.step import STEP_EVENTS
 from parsers.events import (
     ArgumentsDumped,
@@ -31,6 +33,7 @@ from parsers.events import (
 )
 
 _STANDS = 5.0  # seconds: a block is written at once, but for the end of a buffer
+_MOST_EARLY = 256  # ends and failures in a file without steps that are kept until the loop's file is read
 _PROMPT = 1.0  # seconds within which the loop must have a line, that its arrival may be its time
 _OF_TRAINING = STEP_EVENTS | {TimersReported, ThroughputReported}
 _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, WatchdogTimedOut, CollectiveStatus)
@@ -39,8 +42,9 @@ _SURROUNDING = (FailureSeen, TracebackSeen, ProcessExited, ProcessTerminated, Wa
 class Folding:
     """Which source's set-up lines are held, and since when."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: Watched, belonging: Belonging) -> None:
         self._watched = watched
+        self._belonging = belonging
         self._holding: dict[str, float] = {}  # source -> since when set-up lines of it are held
         self._held_back: set[str] = set()  # sources that end with a block of lines which may be whole
 
@@ -50,10 +54,20 @@ class Folding:
             return
         kinds = [entry.event.kind for entry in entries]
         self._watched.counters.add_events(kinds, entries)
-        if source.experiments.held or not BOUNDS.isdisjoint(kinds):
-            self._take_by_experiment(source, entries, at, now)
-        else:
-            self._fold_into(self._watched.run_of(source, now), source, entries, at, now)
+        self._take_due(source, self._belonging.take(source, entries, kinds, at, now), now)
+        if self._belonging.later.holds(source) and (entry := self._belonging.folded(source, kinds)) is not None:
+            self._take_due(source, [((entry,), at)], now)
+
+    def _take_due(self, source: Source, due: Due, now: float) -> None:
+        for entries, at in due:
+            if source.experiments.held or any(entry.event.kind in BOUNDS for entry in entries):
+                self._take_by_experiment(source, entries, at, now)
+            else:
+                self._fold_into(self._watched.run_of(source, now), source, entries, at, now)
+
+    def decide(self, source: Source, now: float, *, last: bool = False) -> None:
+        """It was read to its end (`last`: no more will come): whose its lines are that wait, if that can be told."""
+        self._take_due(source, self._belonging.look(source, now, read=True, last=last), now)
 
     def _take_by_experiment(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> None:
         """The same where set-up lines are among them: each after what stands before it, for that tells whose it is. It
@@ -117,6 +131,7 @@ class Folding:
         state = run.state
         if source.name not in state.sources:
             state.sources.append(source.name)
+            self._belonging.jobs.changed(source.run)
         if not source.caught_up:
             run.backlog_at = now
             entries = _taken_now(run, source, entries, at)
@@ -149,11 +164,19 @@ class Folding:
             logged = log_clock(entry.event.logged_at)
             if last is None or logged is None or logged >= last:
                 self._watched.judge.take(run, (entry,), source, at, False)
+        early = run.taken_early if run.state.launch.phase not in ENDED else ()
+        for entry, source, at in early:  # what was read behind it, of another file, was written before
+            logged = log_clock(entry.event.logged_at)
+            if last is not None and logged is not None and logged >= last:
+                self._watched.judge.take(run, (entry,), source, at, False)
         run.deferred.clear()
+        run.taken_early.clear()
         return ()
 
     def release_overdue(self, now: float) -> None:
-        """The arguments did not come: what was held for them is folded."""
+        """The arguments did not come, or nothing told whose lines these are: what was held for that is folded."""
+        for source, due in self._belonging.overdue(now):
+            self._take_due(source, due, now)
         for source in self.holders():
             if not 0.0 <= now - self._holding[source.name] < HELD_SECONDS:
                 self.release(source, now)
@@ -202,13 +225,15 @@ def _taken_now(run: Run, source: Source, entries: Sequence[LogEvent], at: float)
     are deferred: its file may be read later, and its lines come first. What libraries say of the layout and of
     themselves stands in either of a job's two files.
     """
-    if source.has_steps:
+    if source.has_steps and source.member.steps:
         return entries
     taken: list[LogEvent] = []
     for entry in entries:
         if not source.has_steps and isinstance(entry.event, _SURROUNDING):
             run.deferred.append((entry, source.name, at))
         else:
+            if not source.member.steps and isinstance(entry.event, _SURROUNDING) and len(run.taken_early) < _MOST_EARLY:
+                run.taken_early.append((entry, source.name, at))
             source.has_steps = source.has_steps or (entry.event.proves_training and type(entry.event) not in OPENING)
             taken.append(entry)
     return taken

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from monitor.core.belonging import Belonging
 from monitor.core.folding import Folding
 from monitor.core.runs import not_listened
+from monitor.core.saved import SavedSource
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.follow.messages import (
@@ -22,7 +24,7 @@ from monitor.follow.messages import (
     Unheard,
     Unreadable,
 )
-from monitor.naming import run_name
+from monitor.identity import Member
 from monitor.run.phases import ENDED
 
 _AHEAD = 86400.0  # seconds by which no file server's clock is ahead
@@ -32,8 +34,9 @@ _log = logging.getLogger(__name__)
 class Intake:
     """What is known of the files and mounts beside the sources that are followed."""
 
-    def __init__(self, watched: Watched, folding: Folding) -> None:
+    def __init__(self, watched: Watched, folding: Folding, belonging: Belonging) -> None:
         self._watched = watched
+        self._belonging = belonging
         self._folding = folding
         self.unreadable: dict[str, str] = {}
         """Source -> what the system said, of all that cannot be read, a training or not."""
@@ -104,11 +107,12 @@ class Intake:
             self._watched.schedule.request(run)
 
     def _opened(self, message: Opened) -> None:
-        name = run_name(message.path, message.path, self._watched.config.runs)
         saved = self._watched.saved.claim_source(message.source)
-        if saved is not None:  # another file under the same path goes on with the same run, as it would live
-            self._watched.runs.claim(self._watched.saved, saved.run, name)
         before = self._watched.sources.get(message.source)
+        # another file under the same path goes on with the same run, as it would live
+        member, name = self._belonging.member(message.path, *_known_member(saved, before))
+        if saved is not None:
+            self._watched.runs.claim(self._watched.saved, saved.run, name)
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop(message.source)
         reader = saved.reader if saved is not None and message.resumed else None
@@ -117,11 +121,14 @@ class Intake:
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known)
         opened.new = bool(self.scanned) and saved is None
+        opened.member = member
+        self._belonging.opened(opened)
 
     def _drop(self, name: str) -> None:
         source = self._watched.sources.get(name)
         if source is not None:
             self._watched.counters.add_lines(source)
+            self._belonging.dropped(source)
             self._watched.sources.drop(source)
             self._folding.drop(name)
 
@@ -144,6 +151,7 @@ class Intake:
         if source.failed:
             return
         self._folding.take(source, source.reader.flush(), source.mtime - self._watched.wall_offset, now)
+        self._folding.decide(source, now, last=True)
         self._folding.release(source, now)
 
     def _restarted(self, source: Source, message: Restarted, now: float) -> None:
@@ -161,6 +169,7 @@ class Intake:
     def _caught_up(self, source: Source, now: float) -> None:
         if source.caught_up:
             return
+        self._folding.decide(source, now)
         self._folding.release(source, now)
         self._finish(source, now)
         run = self._watched.runs.get(self._watched.sources.current(source.run))
@@ -172,7 +181,8 @@ class Intake:
     def _access(self, message: Unreadable | Readable, now: float) -> None:
         """A file cannot be read, or can be again; it need not have been opened before."""
         source = self._watched.sources.get(message.source)
-        log = source.run if source else run_name(message.source, message.source, self._watched.config.runs)
+        saved = self._watched.saved.sources.get(message.source)
+        log = source.run if source else self._belonging.member(message.source, *_known_member(saved, None))[1]
         name = self._watched.sources.current(log, source)
         if isinstance(message, Readable):
             run = self._watched.runs.get(name)
@@ -259,3 +269,10 @@ class Intake:
         for name, run in self._watched.runs.by_name.items():
             if name == self._watched.sources.current(run.log):
                 self._folding.take_deferred(run, now)
+
+
+def _known_member(saved: SavedSource | None, before: Source | None) -> tuple[Member | None, str]:
+    """Which run the source was a stream of."""
+    if saved is not None:
+        return saved.member, saved.run
+    return (before.member, before.run) if before is not None else (None, "")

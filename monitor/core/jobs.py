@@ -14,16 +14,17 @@ from dataclasses import dataclass
 
 from monitor.core.runs import Run
 from monitor.core.sources import Source
+from monitor.identity import candidate
 from monitor.run.job import OVER, WAITING, Candidate, proofs, refusal
 from monitor.run.phases import ENDED
 from monitor.run.records import Job
-from monitor.slurm.ids import candidate
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.settings import SlurmSettings
 
 _log = logging.getLogger(__name__)
 
 _LAST_LINES = 15.0  # seconds after a job's end in which its last lines are written and read
+_TOGETHER = 300.0  # seconds between the last lines of two files of one job
 _UNTIL_ASKED = 1.0  # seconds between two looks at which runs are due
 
 
@@ -52,10 +53,8 @@ class Jobs:
         self._looked_at = self._silent_until = float("-inf")
         self._silence = ""
 
-    def questions(
-        self, runs: Mapping[str, Run], sources: Mapping[str, Source], now: float, own: str | None
-    ) -> list[JobQuestion]:
-        """Those that are due; each is asked once. `own`: the job of the daemon, which may be the one it watches."""
+    def questions(self, runs: Mapping[str, Run], sources: Mapping[str, Source], now: float) -> list[JobQuestion]:
+        """Those that are due; each is asked once."""
         if 0.0 <= now - self._looked_at < _UNTIL_ASKED or now < self._silent_until:
             return []
         self._looked_at = now
@@ -69,7 +68,7 @@ class Jobs:
             if run.archived or not (run.state.live and run.state.proven) or self._is_settled(run, asked):
                 continue
             asked = self._asked.setdefault(name, _Asked(now))
-            before, asked.at, asked.candidate = asked.candidate, now, self._candidate(run, sources, own)
+            before, asked.at, asked.candidate = asked.candidate, now, self._candidate(run, sources)
             asked.account = asked.account and asked.candidate == before
             if asked.candidate is None:
                 continue
@@ -111,14 +110,18 @@ class Jobs:
             del self._ended[name]
         return names
 
-    def _candidate(self, run: Run, sources: Mapping[str, Source], own_job: str | None) -> Candidate | None:
-        """By the file that was written last: a requeued job may write into another one."""
-        own = [sources[name] for name in run.state.sources if name in sources]
-        if not own:
-            return None
-        newest = max(own, key=lambda source: source.mtime)
-        logged = run.state.launch.environment.get("SLURM_JOB_ID")
-        return candidate(newest.path, logged, own_job, self._settings.job_from)
+    def _candidate(self, run: Run, sources: Mapping[str, Source]) -> Candidate | None:
+        """By the file that was written last of those that tell one: a requeued job may write into another one. What is
+        believed goes before a number in a name, where both are written at the same time.
+        """
+        found: list[tuple[float, Candidate]] = []
+        for source in (sources[name] for name in run.state.sources if name in sources):
+            one = candidate(source.member, source.path, self._settings.job_from)
+            if one is not None:
+                found.append((source.mtime, one))
+        newest = max((mtime for mtime, _ in found), default=0.0)
+        found.sort(key=lambda one: (one[1].proven and newest - one[0] < _TOGETHER, one[0]))
+        return found[-1][1] if found else None
 
     def _is_settled(self, run: Run, asked: _Asked | None) -> bool:
         """Its launch has ended, so has its job, and whoever knows more was asked."""

@@ -44,7 +44,7 @@ class Judging:
             if run.failed:
                 self._tell_failed(run, now)
                 continue
-            if run.deferred and now - run.backlog_at >= _BACKLOG_QUIET:
+            if (run.deferred or run.taken_early) and now - run.backlog_at >= _BACKLOG_QUIET:
                 self._folding.take_deferred(run, now)
             self._watched.of_run(run, partial(self._judge_run, run, now))
         transitions, self._watched.transitions = self._watched.transitions, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from monitor.charts.history import History
 from monitor.config import Config
@@ -45,6 +46,9 @@ class Run(Judged):
     deferred: list[tuple[LogEvent, str, float]] = field(default_factory=list)
     """(event, source, instant): ends and failures from files that hold no training loop (a job's `.err`), until the
     loop's file is read."""
+    taken_early: list[tuple[LogEvent, str, float]] = field(default_factory=list)
+    """The same of files that hold a set-up and no steps: taken at once, and again if the loop's file, which is read
+    behind them, was written before."""
     backlog_at: float = 0.0
     """When lines of its backlog last came. An instant."""
     judged_at: float = 0.0
@@ -68,6 +72,8 @@ class Run(Judged):
     lost_at: float | None = None
     """Since when it is lost from sight, as far as that is known."""
     shown_at: float = 0.0
+    identity: dict[str, Any] = field(default_factory=dict)
+    """Its job and its streams, each with the reason (belonging.py)."""
 
     @property
     def log(self) -> str:

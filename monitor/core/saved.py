@@ -13,6 +13,7 @@ from monitor.core.ended import Ended
 from monitor.core.outbox import Owed
 from monitor.follow.messages import Position
 from monitor.hands.record import Record
+from monitor.identity import Member
 from monitor.judgement import Judged
 from monitor.nodes.record import Ledger
 from monitor.run.experiments import Known
@@ -30,6 +31,8 @@ class SavedSource:
     saved_at: float
     experiments: Known | None = None
     """Without what is held: the runs are saved with that. None for a source that holds no arguments."""
+    member: Member | None = None
+    """Which run it is a stream of, and why. None in files of earlier daemons."""
 
 
 @dataclass(slots=True)

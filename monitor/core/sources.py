@@ -11,6 +11,7 @@ from monitor.config import Config
 from monitor.follow.marker import Marker
 from monitor.follow.messages import Data, Opened, Restarted
 from monitor.follow.patterns import Watch
+from monitor.identity import Member
 from monitor.naming import experiment_name
 from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
@@ -54,6 +55,12 @@ class Source:
     """It holds lines of the training loop, not only of what surrounds it."""
     experiments: Experiments = field(default_factory=Experiments)
     """Which of its experiments its lines belong to."""
+    member: Member = field(default_factory=lambda: Member("", ""))
+    """Which run it is a stream of, and why (belonging.py)."""
+    waiting: list[tuple[LogEvent, float]] = field(default_factory=list)
+    """Its events, with their instants, while its run is not decided."""
+    opening: list[tuple[LogEvent, float]] = field(default_factory=list)
+    """Its set-up, until its steps have told whose it is."""
 
     def feed(self, message: Data) -> Sequence[LogEvent]:
         """The next bytes; the events of the lines that they end."""
@@ -125,11 +132,23 @@ class Sources:
         """It is followed no more."""
         self.finish(source)
         del self.by_name[source.name]
+        self._leave(source)
+
+    def _leave(self, source: Source) -> None:
         names = self._of_run[source.run]
         names.discard(source.name)
         if not names:
             del self._of_run[source.run], self._unread[source.run]
             self._latest.pop(source.run, None)
+
+    def move(self, source: Source, run: str) -> None:
+        """It is a stream of another run."""
+        if not source.caught_up:
+            self._unread[source.run] -= 1
+            self._unread[run] += 1
+        self._leave(source)
+        source.run = run
+        self._of_run.setdefault(run, set()).add(source.name)
 
     def finish(self, source: Source) -> None:
         """It was read to its end, or cannot be read: its run need not wait for it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from monitor.config import Config
 from monitor.core.aside import Aside
@@ -18,6 +20,7 @@ from monitor.run.nodes import countable_nodes
 from monitor.snapshot import MonitorCounts, RunSnapshot
 from parsers.engine.scan import Rule
 
+_NO_IDENTITY: Mapping[str, Any] = MappingProxyType({})
 _AGED = 1.0  # seconds after which the page of a run with an open incident is written anew
 
 
@@ -48,7 +51,7 @@ def show(run: Run, now: float, config: Config, *, pages: bool, over: bool = Fals
     aged = bool(run.book.open) and now - run.shown_at >= _AGED  # what an open incident says grows with time
     if shown is not None and not (run.dirty or aged or due or name != run.shown_state):
         return shown
-    state, view = run.state, view_of(run, config, run.actions, over=over)
+    state, view = run.state, view_of(run, config, run.actions, over=over, identity=run.identity)
     samples = samples_of(view)
     run.page_due = shown is not None and not pages
     if shown is not None and not pages:
@@ -61,14 +64,23 @@ def show(run: Run, now: float, config: Config, *, pages: bool, over: bool = Fals
     return shown
 
 
-def view_of(run: Judged, config: Config, actions: Iterable[str] = (), *, over: bool = False) -> View:
+def view_of(
+    run: Judged,
+    config: Config,
+    actions: Iterable[str] = (),
+    *,
+    over: bool = False,
+    identity: Mapping[str, Any] = _NO_IDENTITY,
+) -> View:
     """What metrics and pages read of it. `over`: it ends with the daemon, and nothing is expected of it."""
     state = run.state
     deadline = None if run.archived or state.lost or over else hang.deadline(state, config.detectors.hang)
     name = derived.run_state(state, run.archived)
     gone = over or run.archived or name == "finished"  # its nodes are another's by now
     nodes = () if gone else tuple(countable_nodes(state, config.max_run_nodes))
-    return View(state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, over, tuple(actions), nodes)
+    return View(
+        state, run.book, name, state.unix(deadline), config.gpu_peak_tflops, over, tuple(actions), nodes, identity
+    )
 
 
 def count_sources(

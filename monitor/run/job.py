@@ -21,8 +21,6 @@ _END_SLACK: Final = 300.0
 """Seconds that a log's last line may be younger than the job's end: buffers are written out late."""
 _SHARED_OWNERS: Final = frozenset({0, 65534})
 """Owners that prove nothing: root writes for others, nobody is what a server makes of those it does not know."""
-_SPOKEN: Final = 3
-"""Characters of a job's name from which on it is looked for in a path."""
 
 RUNNING: Final = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING"})
 """States in which the job holds its nodes and may compute."""
@@ -62,7 +60,7 @@ def refusal(state: RunState, job: Job, candidate: Candidate, owners: frozenset[i
     if known is not None and known.id == job.id:
         return None if _continues(known, job) else f"the id is another job's now: {job.name} of {job.user}"
     if not (candidate.proven or _mentioned(state, job)):
-        return f"neither its output nor its name ({job.name}) has to do with this log"
+        return f"its output is {job.output or 'not told'}, and no line before the first iteration names it"
     if job.started_at is None or job.state in WAITING:
         return "the job has not begun"
     return "the job began after the log's last line" if job.started_at > last + _BEGIN_SLACK else None
@@ -76,9 +74,12 @@ def _continues(known: Job, job: Job) -> bool:
 
 
 def _mentioned(state: RunState, job: Job) -> bool:
-    paths = {job.output, job.errors}
-    named = len(job.name) >= _SPOKEN
-    return any(source in paths or (named and job.name in source) for source in state.sources)
+    """Whether a file of the run is the job's output. The accounting tells none: then it has the name of one."""
+    paths = {job.output, job.errors} - {""}
+    if paths:
+        return not paths.isdisjoint(state.sources)
+    own = tuple(f"/slurm-{known}." for known in (job.id, job.array_id) if known)
+    return any(name in source for name in own for source in state.sources)
 
 
 def proofs(state: RunState) -> list[LogEvent]:

@@ -1,4 +1,4 @@
-"""Where the id of a run's job is found: the configured pattern, the log, the path, the daemon's own environment. Pure.
+"""Job ids in texts: in a path, in what a log prints. Pure; what of them is believed monitor/identity.py decides.
 
 Only digits (with `_7` for a task of an array) are ever taken, so that nothing else can become an argument.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from monitor.run.job import Candidate
 from monitor.scalars import compiled
 
 _ID: Final = re.compile(r"[1-9]\d{0,9}(?:_\d{1,9})?", re.ASCII)
@@ -19,27 +18,30 @@ _LAST: Final = re.compile(r"(?:^|[-_.oe])([1-9]\d{2,9}(?:_\d{1,9})?)(?:[-_.](?!.
 _SEARCH_SECONDS: Final = 0.5  # for a pattern that a person wrote; a path is short
 
 
-def candidate(path: str, logged: str | None, own: str | None, pattern: str | None) -> Candidate | None:
-    """The id of the job that writes `path`. `logged`: SLURM_JOB_ID in the log; `own`: in the daemon's environment."""
-    name = path.rpartition("/")[2]
-    if pattern is not None:
-        try:
-            found = compiled(pattern).search(path, timeout=_SEARCH_SECONDS)
-        except TimeoutError:
-            found = None
-        return _valid(found["job"] if found else None)
-    for text in (logged, _first(_OWN, name)):
-        if (known := _valid(text)) is not None:
-            return known
-    if (guess := _first(_LAST, name)) is not None:
-        return Candidate(guess, proven=False)
-    return _valid(own)
+def valid(text: str | None) -> str:
+    """The text if it is a job's id, else nothing."""
+    return text if text is not None and _ID.fullmatch(text) else ""
+
+
+def by_pattern(path: str, pattern: str) -> str:
+    """What the group `job` of the operator's pattern finds in the path; empty if that is nothing, or no id."""
+    try:
+        found = compiled(pattern).search(path, timeout=_SEARCH_SECONDS)
+    except TimeoutError:
+        found = None
+    return valid(found["job"] if found else None)
+
+
+def own_form(path: str) -> str:
+    """The id in a name that Slurm itself gives to a job's output."""
+    return valid(_first(_OWN, path.rpartition("/")[2]))
+
+
+def last_number(path: str) -> str:
+    """The number at the end of the file's name, which may be a job's id."""
+    return valid(_first(_LAST, path.rpartition("/")[2]))
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:
     match = pattern.search(text)
     return match[1] if match else None
-
-
-def _valid(text: str | None) -> Candidate | None:
-    return Candidate(text, proven=True) if text is not None and _ID.fullmatch(text) else None

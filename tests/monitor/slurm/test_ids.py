@@ -1,40 +1,49 @@
-"""Where the id of a run's job is found."""
+"""Where the id of a run's job is found, and when it is believed."""
 
 from __future__ import annotations
 
 import pytest
 
+from monitor.identity import Member, candidate, key_of, printed_key
 from monitor.run.job import Candidate
-from monitor.slurm.ids import candidate
+
+
+def asked(path: str, printed: str | None = None, job_from: str | None = None) -> Candidate | None:
+    """The id that Slurm is asked about for a log at `path` whose set-up prints SLURM_JOB_ID=`printed`."""
+    member = Member("r", "path")
+    member.take_key(key_of(path, job_from))
+    if printed is not None and not member.believed and printed_key(printed).id:
+        member.take_key(printed_key(printed))
+    return candidate(member, path, job_from)
 
 
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/l/slurm-1234.out", Candidate("1234", True)),
-        ("/l/slurm-1234_7.out", Candidate("1234_7", True)),
-        ("/l/tr11-176B-1999616.out", Candidate("1999616", False)),
-        ("/l/1999616.err", Candidate("1999616", False)),
-        ("/l/train.o7712", Candidate("7712", False)),
-        ("/l/job_1234_7.log", Candidate("1234_7", False)),
-        ("/l/train-1234-node03.out", Candidate("1234", False)),
+        ("/l/slurm-1234.out", "1234"),
+        ("/l/slurm-1234_7.out", "1234_7"),
+        ("/l/tr11-176B-1999616.out", "1999616"),
+        ("/l/1999616.err", "1999616"),
+        ("/l/train.o7712", "7712"),
+        ("/l/job_1234_7.log", "1234_7"),
+        ("/l/train-1234-node03.out", "1234"),
         ("/l/main_log.txt", None),
         ("/l/1234/main_log.txt", None),
         ("/l/gpt-20b.log", None),
         ("/l/0012.log", None),
     ],
 )
-def test_paths(path: str, expected: Candidate | None) -> None:
-    """Slurm's own name proves it; a number at the end of a name may be one."""
-    assert candidate(path, None, None, None) == expected
+def test_paths(path: str, expected: str | None) -> None:
+    """A number in a name says what Slurm is asked about, and proves nothing: a copy of the file has it too."""
+    assert asked(path) == (None if expected is None else Candidate(expected, proven=False))
 
 
 def test_what_wins() -> None:
-    """The site's pattern, the log, Slurm's name of a file, a number, the daemon's own job; nothing but digits."""
-    assert candidate("/l/slurm-12.out", "77", "99", None) == Candidate("77", True)
-    assert candidate("/l/main.log", None, "99", None) == Candidate("99", True)
-    assert candidate("/l/55/slurm-12.out", "77", "99", r"/l/(?P<job>\d+)/") == Candidate("55", True)
-    assert candidate("/l/slurm-12.out", "77", "99", r"/x/(?P<job>\d+)/") is None
-    assert candidate("/l/a.log", "12;reboot", None, None) is None
-    assert candidate("/l/a.log", "١٢", None, None) is None
-    assert candidate("/l/-rf/x.log", None, None, r"/l/(?P<job>[^/]+)/") is None
+    """The site's pattern, the set-up, Slurm's name of a file, a number; nothing but digits."""
+    assert asked("/l/slurm-12.out", "77") == Candidate("77", proven=True)
+    assert asked("/l/main.log") is None
+    assert asked("/l/55/slurm-12.out", "77", r"/l/(?P<job>\d+)/") == Candidate("55", proven=True)
+    assert asked("/l/slurm-12.out", None, r"/x/(?P<job>\d+)/") is None
+    assert asked("/l/a.log", "12;reboot") is None
+    assert asked("/l/a.log", "١٢") is None
+    assert asked("/l/-rf/x.log", None, r"/l/(?P<job>[^/]+)/") is None

@@ -1,0 +1,392 @@
+"""Belonging: which run the lines of a stream go to, by monitor/identity.py, and what waits until that is known.
+
+Lines that may be another training's wait until it is clear: until both compute at once (it is another), or the other
+one is over or silent for long (it is the next launch of the same run). Set-up lines that were taken before the steps
+told go with the stream to its own run. Streams of one job under other names join the run that computes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from monitor import identity
+from monitor.core.jobmates import Jobmates
+from monitor.core.later import LaterIds
+from monitor.core.sources import Source
+from monitor.core.watched import Watched
+from monitor.identity import Member, Values, Verdict
+from monitor.run.experiments import BOUNDS, HELD_SECONDS
+from monitor.run.job import OVER, RUNNING
+from monitor.run.log_clock import log_clock
+from monitor.run.phases import ENDED
+from monitor.run.step import STEP_EVENTS
+from parsers.events import (
+    ArgumentsDumped,
+    EnvironmentVariableSeen,
+    FailureSeen,
+    IterationLogged,
+    LogEvent,
+    ProcessExited,
+    ProcessTerminated,
+    TracebackSeen,
+)
+
+Due: TypeAlias = list[tuple[Sequence[LogEvent], float]]
+"""What is to be folded now, and when it was written."""
+
+_MOST = 4096  # lines that wait, or go with a stream to another run; more tell no better
+_TELLING = 64  # streams of a run, of those that told steps or arguments last, with which another is compared
+_LEAST_SILENCE = 30.0  # seconds without a step after which a run whose end nobody told is believed to be over
+_GAPS = 3.0  # usual gaps between two reports, the same
+_SEVERAL = 3  # steps, or intervals between two reports
+_FRESH = 60.0  # seconds since a file was written in which somebody may still write it
+_STEP_KINDS = frozenset(kind.kind for kind in STEP_EVENTS)
+_ENDS = (FailureSeen, ProcessExited, ProcessTerminated, TracebackSeen)
+_log = logging.getLogger(__name__)
+
+
+class Belonging:
+    """Which streams wait since when, and which tell of each run and of each job."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._waiting: dict[str, float] = {}
+        self._stepped: dict[str, float] = {}  # stream -> when a step of it last came live
+        self._telling: dict[str, dict[str, None]] = {}  # run -> streams that told steps or arguments, the last ones
+        self.jobs = Jobmates(watched)
+        self.later = LaterIds()
+        self._warned: set[str] = set()
+
+    # --- streams come and go ----------------------------------------------------------------------------------------
+
+    def member(self, path: str, saved: Member | None, run: str = "") -> tuple[Member, str]:
+        """What is known of the stream at `path`, and its run. `saved`: what was known before; `run` that it had."""
+        config = self._watched.config
+        named = identity.named(path, config.runs)
+        member = saved or Member("", "")
+        if saved is None:
+            member.take_key(identity.key_of(path, config.slurm.job_from))
+        if member.base != named.name:  # new, or configured anew
+            member.base, member.why, member.pattern = named.name, named.why, named.pattern
+            run = identity.beside(named.name, member.label) if member.label else named.name
+        return member, run
+
+    def opened(self, source: Source) -> None:
+        """It is followed from now on."""
+        member = source.member
+        if member.key:
+            self.jobs.add(source)
+            self._follow_key(source)
+        if member.steps or member.arguments is not None:
+            self._tells(source)
+        self.jobs.changed(source.run)
+
+    def dropped(self, source: Source) -> None:
+        """It is followed no more."""
+        for known in (self._waiting, self._stepped):
+            known.pop(source.name, None)
+        self.later.drop(source)
+        self.jobs.remove(source)
+        streams = self._telling.get(source.run, {})
+        streams.pop(source.name, None)
+        if not streams:
+            self._telling.pop(source.run, None)
+
+    def waits(self, source: Source) -> bool:
+        """Is it undecided which run its lines are of?"""
+        return source.name in self._waiting
+
+    def _tells(self, source: Source) -> None:
+        streams = self._telling.setdefault(source.run, {})
+        if source.name not in streams:
+            streams[source.name] = None
+            if len(streams) > _TELLING:
+                del streams[next(iter(streams))]
+
+    def _rivals(self, source: Source) -> Iterator[Source]:
+        """The other streams of its run that tell steps or arguments."""
+        for name in tuple(self._telling.get(source.run, ())):
+            other = self._watched.sources.get(name)
+            if other is not None and other is not source:
+                yield other
+
+    # --- lines ------------------------------------------------------------------------------------------------------
+
+    def take(self, source: Source, entries: Sequence[LogEvent], kinds: Sequence[str], at: float, now: float) -> Due:
+        """The events of a delivery; those that are to be folded now, into the run that the source has then."""
+        member = source.member
+        if not member.settled:
+            return self._take_unsettled(source, entries, at, now)
+        if EnvironmentVariableSeen.kind in kinds:
+            entries = self.later.withhold(source, entries, self._watched.current(source))
+        if not _STEP_KINDS.isdisjoint(kinds):
+            self._note_steps(source, entries, at)
+        if member.copy_of:
+            entries = self._beyond_copies(source, entries)
+        return [(entries, at)] if entries else []
+
+    def _take_unsettled(self, source: Source, entries: Sequence[LogEvent], at: float, now: float) -> Due:
+        member, due = source.member, list[LogEvent]()
+        for entry in entries:
+            event, is_step = entry.event, type(entry.event) in STEP_EVENTS
+            self._note_set_up(source, entry)
+            if self.waits(source) or self._may_be_another(source, entry):
+                self._waiting.setdefault(source.name, now)
+                source.waiting.append((entry, at))
+            else:
+                due.append(entry)
+                member.settled = member.settled or is_step
+                if event.kind in BOUNDS and len(source.opening) < _MOST:
+                    source.opening.append((entry, at))
+            if is_step:
+                member.note_step(event, entry.raw)
+                if not self.waits(source):
+                    self._tells(source)
+                if source.caught_up:
+                    self._stepped[source.name] = at
+        if self.waits(source):
+            ready = self.look(source, now)
+            return [(due, at), *ready] if due else ready
+        if member.steps:
+            self._gather(source)
+        return [(due, at)] if due else []
+
+    def _note_set_up(self, source: Source, entry: LogEvent) -> None:
+        event, member = entry.event, source.member
+        if event.logged_at is not None:
+            member.note_stamp(log_clock(event.logged_at))
+        if isinstance(event, EnvironmentVariableSeen) and event.name == identity.JOB_VARIABLE:
+            if not member.believed:
+                self._take_key(source, event.value)
+        elif isinstance(event, ArgumentsDumped) and member.arguments is None:
+            member.arguments = identity.digest(event.values)
+            if not self.waits(source):
+                self._tells(source)
+
+    def _take_key(self, source: Source, value: str) -> None:
+        member, key = source.member, identity.printed_key(value)
+        if not key.id:
+            return
+        self.jobs.remove(source)
+        member.take_key(key)
+        self.jobs.add(source)
+        self._follow_key(source)
+        self.jobs.changed(source.run)
+
+    def _follow_key(self, source: Source) -> None:
+        """A stream that tells no steps goes where its job's steps are: beside the run that has the name, or under the
+        name of another stream of the job.
+        """
+        for other in self.jobs.others(source):
+            if source.member.steps or other.run == source.run or not other.member.steps or self.waits(other):
+                continue
+            if identity.relation(source.member, other.member, {}) == "same":
+                self._move(source, other.run, f"same job as {other.path}")
+                if other.member.base == source.member.base:
+                    source.member.label = other.member.label
+
+    def folded(self, source: Source, kinds: Sequence[str]) -> LogEvent | None:
+        """A delivery of it was folded. The id that was printed before the launch that has begun with it, if one has."""
+        entry = self.later.begun(source, kinds, self._watched.current(source))
+        if entry is not None and isinstance(entry.event, EnvironmentVariableSeen):
+            self._take_key(source, entry.event.value)
+        return entry
+
+    def _note_steps(self, source: Source, entries: Sequence[LogEvent], at: float) -> None:
+        member, last = source.member, None
+        for entry in entries if member.young else reversed(entries):
+            if type(entry.event) in STEP_EVENTS:
+                last = entry
+                if not member.young:
+                    break
+                member.note_step(entry.event, entry.raw)
+        if last is not None and last.event.logged_at is not None:
+            member.note_stamp(log_clock(last.event.logged_at))
+        if source.caught_up:
+            self._stepped[source.name] = at
+        self._tells(source)
+
+    def _beyond_copies(self, source: Source, entries: Sequence[LogEvent]) -> Sequence[LogEvent]:
+        """Lines that repeat what another stream says are none: all up to the step that it does not have yet. Live,
+        how a process ended is taken all the same: a launcher writes it into one of the two.
+        """
+        run, original = self._watched.current(source), self._watched.sources.get(source.member.copy_of)
+        highest = run.state.past.highest_iteration if run is not None else None
+        for index, entry in enumerate(entries):
+            number = identity.number_of(entry.event)
+            if original is None or highest is None or (number is not None and number > highest):
+                source.member.copy_of = ""
+                return entries[index:]
+        return [entry for entry in entries if source.caught_up and isinstance(entry.event, _ENDS)]
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def _may_be_another(self, source: Source, entry: LogEvent) -> bool:
+        """Whether the line may be of another training than the run that it would go to."""
+        is_step = type(entry.event) in STEP_EVENTS
+        for other in self._rivals(source):
+            if identity.differs(source.member.key, other.member.key):
+                if self._is_going(other) or identity.begins_before_end(source.member, other.member):
+                    return True
+            elif not other.member.steps or not (self._is_going(other) or not other.caught_up):
+                continue
+            elif is_step or identity.are_set_up_apart(source.member, other.member):
+                return True
+        return False
+
+    def _is_going(self, source: Source) -> bool:
+        """May the launch that the stream tells of still compute?"""
+        run = self._watched.current(source)
+        if run is None or run.failed or (run.archived and source.caught_up):
+            return False
+        job = run.state.job
+        return run.state.launch.phase not in ENDED and not (job is not None and job.state in OVER)
+
+    def look(self, source: Source, now: float, *, read: bool = False, last: bool = False) -> Due:
+        """Decide of a stream that waits, if it can be decided; what is to be folded then. `read`: all that stands in it
+        has come; `last`: no more will.
+        """
+        if not self.waits(source):
+            return []
+        read = read or source.caught_up
+        others = list(self._rivals(source))
+        verdicts = {other.name: self._verdict(source, other, now, read=read) for other in others}
+        another = [other for other in others if verdicts[other.name] == "another"]
+        if another:
+            return self._part(source, another[0])
+        same = next((one for one in others if identity.is_copy(source.member, one.member)), None)
+        if same is not None and verdicts[same.name] == "same":
+            source.member.copy_of, source.member.why = same.name, f"copy of {same.path}"
+            source.waiting = [(entry, at) for entry, at in source.waiting if isinstance(entry.event, _ENDS)]
+        elif "unknown" in verdicts.values() and not (last or self._is_overdue(source, now)):
+            return []
+        return self._settle(source)
+
+    def _is_overdue(self, source: Source, now: float) -> bool:
+        if len(source.waiting) >= _MOST:
+            return True
+        run, gap = self._watched.current(source), 0.0
+        if run is not None:
+            gap = (run.state.launch.pace.predicted() or 0.0) * (run.state.launch.log_interval or 1)
+        waited = now - self._waiting[source.name]
+        return not 0.0 <= waited < min(max(_LEAST_SILENCE, _GAPS * gap), 5 * HELD_SECONDS)
+
+    def _verdict(self, source: Source, other: Source, now: float, *, read: bool) -> Verdict:
+        """What `other` tells of whether the stream that waits is a training of its own."""
+        member, known = source.member, other.member
+        if not identity.differs(member.key, known.key):
+            told = identity.relation(member, known, self._seen(other))
+            if told != "another" and not (told == "unknown" and self._is_far(source, other)):
+                return told
+        if identity.overlap(member, known):
+            return "another"
+        if other.caught_up and not self._is_going(other):
+            if not read and identity.begins_before_end(member, known):
+                return "unknown"
+            return "same"  # it is over: the next launch
+        if self._stepped.get(other.name, float("-inf")) > self._waiting[source.name]:
+            return "another"
+        run = self._watched.current(other)
+        job = run.state.job if run is not None else None
+        if job is not None and job.state in RUNNING and identity.differs(member.key, known.key):
+            return "another"
+        written = now + self._watched.wall_offset - _FRESH
+        if source.mtime < written or other.mtime < written:  # one of them is history
+            return "same" if other.caught_up or known.last_stamp is None else "unknown"
+        full = len(source.waiting) >= _MOST and not other.caught_up
+        return "another" if full else "unknown"
+
+    def _is_far(self, source: Source, other: Source) -> bool:
+        """Whether it has told several steps that the other, which goes on, is nowhere near."""
+        run, steps = self._watched.current(other), source.member.early
+        last = run.state.launch.last_iteration if run is not None else None
+        if run is None or last is None or len(steps) < _SEVERAL:
+            return False
+        near = _SEVERAL * (run.state.launch.log_interval or 1)
+        first_seen = min(run.state.copies.seen, default=last)
+        return all(number > last + near or number < first_seen - near for number in steps)
+
+    def _seen(self, source: Source) -> dict[float, list[Values]]:
+        """The last iterations of its run."""
+        run = self._watched.current(source)
+        seen = run.state.copies.seen if run is not None else {}
+        return {number: [(IterationLogged.kind, *report[:3]) for report in reports] for number, reports in seen.items()}
+
+    def _part(self, source: Source, other: Source) -> Due:
+        """It is a training of its own, beside the one that has the name."""
+        member, before = source.member, source.run
+        name = member.base
+        if name == other.member.base:
+            self._warn(source, other)
+            label = identity.label_of(member, source.path, other.member, other.path)
+            member.label = label
+            name = identity.beside(member.base, label)
+            near = self._telling.get(name)
+            if near and label != member.key:
+                member.label = f"{label}-{len(near) + 1}"
+                name = identity.beside(member.base, member.label)
+        self._move(source, name, f"{member.why}; it computes at the same time as {other.path}")
+        opening = [((entry,), at) for entry, at in source.opening]
+        due = self._settle(source)
+        self.jobs.changed(before)
+        return [*opening, *due]
+
+    def _warn(self, source: Source, other: Source) -> None:
+        member = source.member
+        if member.pattern not in self._warned:
+            self._warned.add(member.pattern)
+            _log.warning(
+                "pattern=%r run=%r: trainings that compute at the same time have one name by its %s: %s and %s; "
+                "each is a run of its own",
+                member.pattern, member.base, member.why, other.path, source.path,
+            )  # fmt: skip
+
+    def _settle(self, source: Source) -> Due:
+        """Its lines are of the run that it has."""
+        self._waiting.pop(source.name, None)
+        waited, source.waiting = source.waiting, []
+        member = source.member
+        member.settled = member.steps > 0
+        if member.steps or member.arguments is not None:
+            self._tells(source)
+        self.jobs.changed(source.run)
+        return [((entry,), at) for entry, at in waited]
+
+    def _move(self, source: Source, run: str, why: str) -> None:
+        before = source.run
+        source.member.why = why
+        if run == before:
+            return
+        self._telling.get(before, {}).pop(source.name, None)
+        self._watched.sources.move(source, run)
+        if not self._watched.sources.of_run(before):
+            left = self._watched.runs.get(before)
+            if left is not None and not left.book.open:
+                del self._watched.runs.by_name[before]
+        self._watched.save_soon = True
+        self.jobs.changed(before)
+        self.jobs.changed(run)
+
+    def _gather(self, source: Source) -> None:
+        """It tells its first steps: what of its job is elsewhere comes here, or it goes there."""
+        member = source.member
+        for other in self.jobs.others(source):
+            if other.run == source.run or self.waits(other):
+                continue
+            if not other.member.steps:
+                self._follow_key(other)
+            elif member.young and identity.relation(member, other.member, self._seen(other)) == "same":
+                copied = identity.is_copy(member, other.member)
+                member.copy_of = other.name if copied else ""
+                self._move(source, other.run, f"{'copy of' if copied else 'same job as'} {other.path}")
+
+    def overdue(self, now: float) -> list[tuple[Source, Due]]:
+        """Of those that wait: what can be decided now."""
+        found: list[tuple[Source, Due]] = []
+        for name in list(self._waiting):
+            source = self._watched.sources.get(name)
+            if source is not None and (due := self.look(source, now)):
+                found.append((source, due))
+        return found

@@ -1,0 +1,64 @@
+"""Which streams are of one job, under whatever names, and what of that is shown of the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from monitor import identity
+from monitor.core.sources import Source
+from monitor.core.watched import Watched
+
+
+class Jobmates:
+    """By job or owner (identity.Key): its streams."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._streams: dict[str, dict[str, None]] = {}
+        self._due: set[str] = set()  # runs of which something else is to be shown
+
+    def add(self, source: Source) -> None:
+        """Its key is known."""
+        if source.member.key:
+            self._streams.setdefault(source.member.key, {})[source.name] = None
+            self.changed(source.run)
+
+    def remove(self, source: Source) -> None:
+        """It is followed no more, or has another key."""
+        for other in self.others(source):
+            self.changed(other.run)
+        streams = self._streams.get(source.member.key, {})
+        streams.pop(source.name, None)
+        if not streams:
+            self._streams.pop(source.member.key, None)
+        self.changed(source.run)
+
+    def others(self, source: Source) -> Iterator[Source]:
+        """The other streams of its job, in the order in which that was known."""
+        for name in tuple(self._streams.get(source.member.key, ())):
+            other = self._watched.sources.get(name)
+            if other is not None and other is not source:
+                yield other
+
+    def changed(self, run: str) -> None:
+        """Something is to be shown of the run that was not before."""
+        self._due.add(run)
+
+    def bring_up_to_date(self) -> None:
+        """`Run.identity` of those that have changed, and of those that share a job with them."""
+        due, self._due = self._due, set()
+        for name in sorted(due | {mate for one in due for mate in self._mates(one)}):
+            run, sources = self._watched.runs.get(name), self._watched.sources
+            if run is None:
+                continue
+            own = {stream: sources.by_name[stream].member for stream in sources.of_run(name)}
+            shown = identity.page(own, self._mates(name))
+            if shown != run.identity:
+                run.identity, run.dirty = shown, True
+
+    def _mates(self, run: str) -> list[str]:
+        """The other runs in its job."""
+        sources = self._watched.sources
+        keys = {sources.by_name[stream].member.key for stream in sources.of_run(run)} - {""}
+        of_jobs = (sources.get(stream) for key in keys for stream in self._streams.get(key, ()))
+        return sorted({other.run for other in of_jobs if other is not None and other.run != run})

@@ -1,0 +1,298 @@
+"""What a stream of lines is a part of: run, job, owner, and whether it is a training of its own. Pure; each answer has
+its reason in words.
+
+What goes in: the path, the configured patterns, the pod that a path names, SLURM_JOB_ID as the set-up prints it, what
+Slurm says of a job, and the steps that the streams tell. Laws:
+
+- A name is a path's. Streams of one name are one run, one after the other or side by side, until they prove that they
+  are not: two jobs that compute at once, or two programs that compute other steps at once.
+- The job that had the name first keeps it; one beside it is `name:id`.
+- All streams of one job are one run, under whatever names, but for a second training in it.
+- A stream that repeats another's steps is a copy, and no training.
+- A job's id is believed where the operator's pattern finds it, where the set-up prints it before the launch's first
+  iteration, and where Slurm says that the file is the job's output. A number in a name only says what to ask about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from zlib import crc32
+
+from monitor import naming
+from monitor.config import Watch
+from monitor.run.job import Candidate
+from monitor.slurm import ids
+from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
+
+JOB_VARIABLE: Final = "SLURM_JOB_ID"
+_EARLY: Final = 64  # first steps of a stream that are remembered
+_LINES: Final = 8  # of these as they stand in the file
+_SURE: Final = 2  # steps after which it is believed that two streams tell the same, or not
+_FORMS: Final = (
+    # The container tells the operator, and the operator how its pods are called.
+    (frozenset({"pytorch", "tensorflow", "jax", "xgboost", "paddle"}), re.compile(r"(.+)-[a-z]+-\d+")),
+    (frozenset({"mpi"}), re.compile(r"(.+)-(?:launcher|worker-\d+)")),
+    (frozenset({"node"}), re.compile(r"(.+)-(?:node|launcher)-\d+-\d+-[b-df-hj-np-tv-xz2456789]{5}")),
+    (frozenset({"workload"}), re.compile(r"(.+)-workload-\d+-\d+-[b-df-hj-np-tv-xz2456789]{5}")),
+)
+_ROLE: Final = re.compile(
+    r"(.+)-(?:(?:master|worker|chief|ps|evaluator|launcher|scheduler|server)-\d+|launcher-[b-df-hj-np-tv-xz2456789]{5})"
+)
+_RANDOM: Final = re.compile(r"(.+)-[b-df-hj-np-tv-xz2456789]{5}")
+_CUT: Final = 63  # characters: a pod's name of that length may have lost its end
+# /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log, /var/log/containers/POD_NAMESPACE_CONTAINER-ID.log
+_POD = re.compile(r"/(?P<space>[^_/]+)_(?P<pod>[^_/]+)_[^_/]+/(?P<container>[^/]+)/\d+\.log[^/]*$")
+_LINK = re.compile(r"/(?P<pod>[^_/]+)_(?P<space>[^_/]+)_(?P<container>[^_/]+)-[0-9a-f]{64}\.log$")
+
+Values: TypeAlias = tuple[str | float | int | None, ...]
+"""Of a step: the kind of line, and what another training would say otherwise."""
+Verdict: TypeAlias = Literal["same", "another", "unknown"]
+
+
+class Named(NamedTuple):
+    """The run of a path, why it is that one, and the pattern that found it."""
+
+    name: str
+    why: str
+    pattern: str
+
+
+class Key(NamedTuple):
+    """What tells jobs apart: a job's id, or the owner of a pod; and where it was found."""
+
+    id: str
+    why: str
+    believed: bool = False
+    """It may be acted on: the operator's pattern or the set-up tells it."""
+
+
+NO_KEY: Final = Key("", "")
+
+
+@dataclass(slots=True)
+class Member:
+    """One stream, and what is known of it so far."""
+
+    base: str
+    """The run's name by its path."""
+    why: str
+    """Why it belongs to its run."""
+    pattern: str = ""
+    label: str = ""
+    """What the run's name has beside the path's."""
+    key: str = ""
+    key_why: str = ""
+    believed: bool = False
+    settled: bool = False
+    """Which run it belongs to is decided."""
+    steps: int = 0
+    early: dict[float, Values] = field(default_factory=dict)
+    """Its first steps: number -> what the line says of it."""
+    first_stamp: float | None = None
+    last_stamp: float | None = None
+    """Of its lines, on the log's own clock."""
+    arguments: int | None = None
+    """A digest of what its arguments say."""
+    lines: list[int] = field(default_factory=list)
+    """Digests of its first step lines."""
+    rank: int | None = None
+    """Of its first step line, where that names one."""
+    copy_of: str = ""
+    """The stream whose lines it repeats."""
+
+    def take_key(self, key: Key) -> None:
+        """It is of that job."""
+        self.key, self.key_why, self.believed = key
+
+    def note_stamp(self, stamp: float | None) -> None:
+        """A line of it was written then."""
+        if stamp is not None:
+            self.first_stamp = stamp if self.first_stamp is None else min(stamp, self.first_stamp)
+            self.last_stamp = stamp if self.last_stamp is None else max(stamp, self.last_stamp)
+
+    def note_step(self, event: Event, raw: bytes | str) -> None:
+        """It tells of a step, in this line."""
+        self.steps += 1
+        self.rank = event.rank if self.rank is None else self.rank
+        if len(self.early) < _EARLY and (told := report_of(event)) is not None:
+            self.early.setdefault(*told)
+            if len(self.lines) < _LINES and event.kind != TrainerProgressed.kind:
+                self.lines.append(crc32(raw if isinstance(raw, bytes) else raw.encode()))
+
+    @property
+    def young(self) -> bool:
+        """Has it told few steps, so that it may yet be compared?"""
+        return self.steps < _EARLY
+
+
+def named(path: str, watches: Sequence[Watch] = ()) -> Named:
+    """The run that the log at `path` belongs to by the configuration alone, as monitor/naming.py describes."""
+    watch, pattern = naming.watch_of(path, watches)
+    name = naming.run_name(path, path, watches)
+    why = "path"
+    if watch is not None and watch.name is not None:
+        why = "name"
+    elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):
+        why = "name_from"
+    return Named(name, why, pattern)
+
+
+def beside(base: str, label: str) -> str:
+    """The name of a job's run beside the one that has the name already."""
+    return naming.experiment_name(base, label)
+
+
+def owner_of(path: str) -> str:
+    """`NAMESPACE/OWNER` of the pod whose log lies at `path`, as its name tells; empty where the path names no pod.
+
+    Numbers are never taken off without proof: pods of the Jobs sweep-1 and sweep-2 are of two owners. Pods of one
+    Indexed Job or JobSet are too, as their names cannot tell; which matters only where both compute steps.
+    """
+    match = _POD.search(path) or _LINK.search(path)
+    if match is None:
+        return ""
+    pod = match["pod"]
+    for containers, form in _FORMS:
+        if match["container"] in containers and (found := form.fullmatch(pod)):
+            return f"{match['space']}/{found[1]}"
+    if len(pod) < _CUT and (found := _ROLE.fullmatch(pod) or _RANDOM.fullmatch(pod)):
+        pod = found[1]
+    return f"{match['space']}/{pod}"
+
+
+def key_of(path: str, job_from: str | None) -> Key:
+    """What a path alone tells of its job. `job_from`: the operator's pattern, which then is the only one asked."""
+    if job_from is not None:
+        found = ids.by_pattern(path, job_from)
+        return Key(found, "slurm.job_from finds it in the path", believed=True) if found else NO_KEY
+    if found := ids.own_form(path):
+        return Key(found, "its file is called as Slurm calls a job's output")
+    owner = owner_of(path)
+    return Key(owner, "the pod's name, less what its operator adds") if owner else NO_KEY
+
+
+def printed_key(value: str) -> Key:
+    """What `SLURM_JOB_ID=value` in the set-up tells; nothing where that is no id."""
+    found = ids.valid(value)
+    return Key(found, f"{JOB_VARIABLE} before the first iteration", believed=True) if found else NO_KEY
+
+
+def candidate(member: Member, path: str, job_from: str | None) -> Candidate | None:
+    """The id that Slurm is to be asked about, and whether it is believed whatever Slurm calls the job's output."""
+    if member.believed:
+        return Candidate(member.key, proven=True)
+    if job_from is not None:
+        return None
+    found = ids.own_form(path) or ids.last_number(path)
+    return Candidate(found, proven=False) if found else None
+
+
+def report_of(event: Event) -> tuple[float, Values] | None:
+    """What a line says of a step that another training would say otherwise: its number, and values. None: no step."""
+    if isinstance(event, IterationLogged):
+        return event.iteration, (event.kind, event.lm_loss, event.grad_norm, event.consumed_samples)
+    if isinstance(event, EngineStepLogged):
+        return event.step, (event.kind, event.loss, event.learning_rate)
+    if isinstance(event, TrainerLogged):
+        number = event.step if event.step is not None else event.epoch
+        return None if number is None else (number, (event.kind, event.loss, event.grad_norm, event.learning_rate))
+    if isinstance(event, TrainerProgressed):
+        return event.step, (event.kind, event.total)
+    return None
+
+
+def differs(one: str, other: str) -> bool:
+    """Whether two keys are of two jobs: a task is one of its array's."""
+    return bool(one and other) and one != other and not (one.startswith(f"{other}_") or other.startswith(f"{one}_"))
+
+
+def relation(one: Member, other: Member, seen: Mapping[float, Iterable[Values]]) -> Verdict:
+    """Whether two streams tell of one training. `seen`: later steps that `other` told."""
+    equal = unequal = 0
+    for number, values in one.early.items():
+        known = [other.early[number]] if number in other.early else list(seen.get(number, ()))
+        if known:
+            alike = any(_same(values, told) for told in known)
+            equal, unequal = equal + alike, unequal + (not alike)
+    if unequal >= _SURE and unequal > equal and not _are_ranks(one, other):
+        return "another"
+    if equal and (not unequal or equal > unequal):
+        return "same"
+    if one.steps and other.steps:
+        return "unknown"
+    return "another" if are_set_up_apart(one, other) else "same"
+
+
+def are_set_up_apart(one: Member, other: Member) -> bool:
+    """Whether both have told their arguments, and not the same."""
+    return one.arguments is not None and other.arguments is not None and one.arguments != other.arguments
+
+
+def _are_ranks(one: Member, other: Member) -> bool:
+    """Ranks of one launch may each print a loss of their own."""
+    return one.rank is not None and other.rank is not None and one.rank != other.rank
+
+
+def is_copy(one: Member, other: Member) -> bool:
+    """Whether the first steps of `one` stand in `other`, letter by letter."""
+    return bool(one.lines) and set(one.lines) <= set(other.lines)
+
+
+def number_of(event: Event) -> float | None:
+    """Which step a line tells of; None of any other line."""
+    told = report_of(event)
+    return told[0] if told is not None else None
+
+
+def _same(one: Values, other: Values) -> bool:
+    """What one of them does not say does not tell them apart, nor what only ranks differ in; NaN is the same as NaN.
+    An engine tells the steps of a loop, and a bar those of whatever is beside it.
+    """
+    if one[0] != other[0]:
+        return {one[0], other[0]} != {IterationLogged.kind, TrainerLogged.kind}
+    pairs = [(a, b) for a, b in zip(one[1:], other[1:], strict=False) if a is not None and b is not None]
+    return all(a == b or (a != a and b != b) for a, b in pairs)
+
+
+def overlap(one: Member, other: Member) -> bool | None:
+    """Whether their lines were written at the same time, by their stamps; None where they print none."""
+    if one.first_stamp is None or one.last_stamp is None or other.first_stamp is None or other.last_stamp is None:
+        return None
+    return one.first_stamp <= other.last_stamp and other.first_stamp <= one.last_stamp
+
+
+def begins_before_end(one: Member, other: Member) -> bool:
+    """Whether `one` began before the last known line of `other`, by their stamps."""
+    return one.first_stamp is not None and other.last_stamp is not None and one.first_stamp <= other.last_stamp
+
+
+def label_of(member: Member, path: str, other: Member, other_path: str) -> str:
+    """What tells a run from the one that has its name, in which `other` is: the job's id or the owner; within one job
+    what its file's name has, or its directory's.
+    """
+    if differs(member.key, other.key):
+        space, _, owner = member.key.rpartition("/")
+        return owner if space and other.key.startswith(f"{space}/") else member.key
+    number, stem = ids.last_number(path), naming.stem_of(path)
+    if number and number not in (ids.last_number(other_path), member.key):
+        return number
+    return stem if stem != naming.stem_of(other_path) else path.rpartition("/")[0].rpartition("/")[2]
+
+
+def digest(values: Mapping[str, str]) -> int:
+    """Of arguments, the same in every process."""
+    return crc32(repr(sorted(values.items())).encode("utf-8", "replace"))
+
+
+def page(members: Mapping[str, Member], shared: Sequence[str]) -> dict[str, Any]:
+    """A run's identity for the page and the API. `members`: by stream."""
+    known = next((one for one in members.values() if one.believed), None)
+    known = known or next((one for one in members.values() if one.key), None)
+    return {
+        "job": None if known is None else {"id": known.key, "why": known.key_why, "believed": known.believed},
+        "streams": [{"stream": name, "why": one.why} for name, one in sorted(members.items())],
+        "shares_job_with": list(shared),
+    }

@@ -1,0 +1,88 @@
+"""A core that follows several logs, which grow as time passes."""
+
+from __future__ import annotations
+
+from monitor.config import load
+from monitor.core import Core
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.incidents import Transition
+from monitor.store import decode, encode
+
+NOW = 1_700_000_000.0
+
+
+def step(number: int, loss: float = 3.0, total: int = 1000, seconds: float = 10.0) -> str:
+    """An iteration line of Megatron; `loss` is that of the first iteration."""
+    return (
+        f" iteration {number:8d}/{total:8d} | consumed samples: {64 * number:12d} | elapsed time per iteration (ms): "
+        f"{seconds * 1000:.1f} | lm loss: {loss - number / 1000:.6E} | grad norm: {loss * number / 7:.3f} |\n"
+    )
+
+
+def arguments(**values: object) -> str:
+    """An arguments dump."""
+    known = {"num_layers": 32, "hidden_size": 4096, "world_size": 16, "micro_batch_size": 4} | values
+    lines = "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in known.items())
+    return f"------------------------ arguments ------------------------\n{lines}-------------------- end of arguments ---------------------\n"  # noqa: E501
+
+
+class Following:
+    """Its clock, its logs, and what was told."""
+
+    def __init__(self, *settings: str) -> None:
+        self.settings = settings
+        self.core = Core(load("", list(settings)))
+        self.now, self.told = NOW, list[Transition]()
+        self.written: dict[str, bytes] = {}
+
+    def open(self, path: str, backlog: str = "", age: float = 0.0) -> None:
+        """A file is found, with what stands in it, last written `age` seconds ago."""
+        written = self.now - age
+        self.core.handle(Opened(path, path, None, 0, written, False, owner=1000), self.now)
+        self.written[path] = backlog.encode()
+        if backlog:
+            self.core.handle(Data(path, 0, backlog.encode(), written, self.now, 0), self.now)
+        self.core.handle(CaughtUp(path, self.now), self.now)
+
+    def write(self, path: str, text: str) -> None:
+        """A log grows."""
+        if path not in self.written:
+            self.open(path)
+        offset, data = len(self.written[path]), text.encode()
+        self.written[path] += data
+        self.core.handle(Data(path, offset, data, self.now, self.now, 0), self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            self.told += self.core.tick(self.now)
+
+    def killed(self) -> None:
+        """It is killed by -9 and started: the next daemon has the state file, and reads on where that says."""
+        saved = decode(encode(self.core.save(self.now)), type(self.core.save(self.now)))
+        self.core = Core(load("", list(self.settings)))
+        positions = self.core.restore(saved)
+        for path, data in self.written.items():
+            position = positions.get(path)
+            offset = position.offset if position is not None else 0
+            resumed = position is not None
+            self.core.handle(
+                Opened(path, path, position, len(data), self.now, resumed, offset=offset, owner=1000), self.now
+            )
+            if data[offset:]:
+                self.core.handle(Data(path, offset, data[offset:], self.now, self.now, 0), self.now)
+            self.core.handle(CaughtUp(path, self.now), self.now)
+
+    def pages(self) -> dict[str, dict[str, object]]:
+        """Run -> what HTTP shows of it."""
+        return {run.run: run.page for run in self.core.snapshot(self.now).runs}
+
+    def totals(self, metric: str = "megatron_iterations_total") -> dict[str, float]:
+        """Run -> the value of a metric with no other label."""
+        runs = self.core.snapshot(self.now).runs
+        return {run.run: sum(one.value for one in run.samples[metric]) for run in runs}  # type: ignore[union-attr,misc]
+
+    def firing(self, kind: str) -> list[str]:
+        """The runs of which an incident of that kind was told."""
+        return [one.run for one in self.told if one.incident == kind and one.status == "firing" and not one.quiet]

@@ -1,0 +1,231 @@
+"""Which run a log's lines are of: two jobs of one name, two nodes of one job, copies, two programs in one job."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.monitor.core.following import Following, arguments, step
+
+PODS = "runs=[{paths: ['/var/log/pods/*/trainer/*.log'], name_from: '_(?P<run>[a-z]+)-'}]"
+FOLDER = "runs=[{paths: ['/l/*/*'], name_from: '/l/(?P<run>[^/]+)/'}]"
+PLAIN = "runs=[{paths: ['/l/*']}]"
+
+
+def pod(name: str) -> str:
+    """A container's log on its node."""
+    return f"/var/log/pods/ml_{name}_6f1c/trainer/0.log"
+
+
+def cri(text: str, second: int) -> str:
+    """As a container runtime writes lines."""
+    stamp = f"2026-04-02T14:{second // 60:02d}:{second % 60:02d}.350000000Z stdout F "
+    return "".join(f"{stamp}{line}\n" for line in text.splitlines())
+
+
+OOM = (
+    "[rank3]: Traceback (most recent call last):\n"
+    '[rank3]:   File "/m/pretrain_gpt.py", line 255, in <module>\n'
+    "[rank3]:     pretrain(\n"
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+)
+
+
+def test_two_nodes_of_one_training_are_one_run() -> None:
+    """Rank 0's node prints arguments, saves and the crash, the last rank's the iterations: no hang on either, one crash
+    with its rank, and the sizes.
+    """
+    logs = Following(PODS)
+    first, last = pod("gpt-7-worker-0"), pod("gpt-7-worker-7")
+    logs.write(first, arguments())
+    for number in range(1, 41):
+        logs.wait(10)
+        logs.write(last, step(number))
+        if number == 20:
+            logs.write(first, "saving checkpoint at iteration      20 to /ckpt in torch format\n")
+            logs.write(first, "  successfully saved checkpoint from iteration      20 to /ckpt\n")
+    assert logs.told == []
+    logs.write(first, OOM)
+    logs.wait(300)
+    assert logs.firing("hang") == []
+    (crash,) = [one for one in logs.told if one.incident == "crash" and one.status == "firing"]
+    assert (crash.evidence["failure"], crash.evidence["rank"]) == ("cuda_oom", 3)
+    (page,) = logs.pages().values()
+    assert (page["run"], page["iteration"], page["restarts"]) == ("gpt", 40, 0)
+    assert page["topology"]["world_size"] == "16"  # type: ignore[index]
+    assert [one["why"] for one in page["identity"]["streams"]] == ["name_from"] * 2  # type: ignore[index]
+
+
+@pytest.mark.parametrize("order", [("gpt-7-worker-0", "gpt-7-worker-7"), ("gpt-7-worker-7", "gpt-7-worker-0")])
+def test_two_nodes_as_history(order: tuple[str, str]) -> None:
+    """Whichever file is read first: one run that crashed after its 40 iterations."""
+    logs = Following(PODS)
+    texts = {
+        "gpt-7-worker-0": cri(arguments(), 1) + cri(OOM, 50),
+        "gpt-7-worker-7": "".join(cri(step(number, seconds=1), 5 + number) for number in range(1, 41)),
+    }
+    for name in order:
+        logs.open(pod(name), texts[name], age=3600)
+    logs.wait(5)
+    (page,) = logs.pages().values()
+    assert (page["state"], page["iteration"], page["restarts"]) == ("crashed", 40, 0)
+    assert str(page["failure"]).startswith("cuda_oom")
+
+
+def test_two_jobs_of_one_name_at_once_are_two_runs(caplog: pytest.LogCaptureFixture) -> None:
+    """Both compute the same numbers at the same time. One warning names the pattern; one's hang is not hidden by the
+    other's progress.
+    """
+    caplog.set_level(logging.WARNING)
+    logs = Following(PODS)
+    one, two = pod("sweep-1-x7k2p"), pod("sweep-2-x7k2p")
+    for number in range(1, 31):
+        logs.wait(5)
+        logs.write(one, step(number))
+        logs.wait(5)
+        logs.write(two, step(number))
+    assert logs.totals() == {"sweep": 30, "sweep:sweep-2": 30}
+    assert logs.totals("megatron_restarts_total") == {"sweep": 0, "sweep:sweep-2": 0}
+    assert logs.told == []
+    (warning,) = [record for record in caplog.records if "one name" in record.getMessage()]
+    assert "/var/log/pods/*/trainer/*.log" in warning.getMessage()
+    for number in range(31, 71):
+        logs.wait(10)
+        logs.write(two, step(number))
+    assert logs.firing("hang") == ["sweep"]
+    logs.killed()
+    logs.write(two, step(71))
+    assert logs.totals() == {"sweep": 30, "sweep:sweep-2": 71}
+
+
+def test_two_jobs_of_one_name_as_history() -> None:
+    """By the stamps of their lines, in whichever order the files are read."""
+    names = ["sweep-1-x7k2p", "sweep-2-x7k2p"]
+    for order in (names, names[::-1]):
+        logs = Following(PODS)
+        for name in order:
+            begin = names.index(name)
+            lines = "".join(cri(step(number, seconds=1), begin + number) for number in range(1, 51))
+            logs.open(pod(name), lines, age=86400)
+        logs.wait(2)
+        assert sorted(logs.totals().values()) == [50, 50]
+        assert set(logs.totals("megatron_restarts_total").values()) == {0}
+
+
+def test_a_job_after_a_job_is_a_restart() -> None:
+    """Of the same name, when the first has ended, with or without a word: one run, as ever."""
+    for end in ("slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-04-02T14:00:00 DUE TO TIME LIMIT ***\n", ""):
+        logs = Following(FOLDER)
+        for number in range(1, 31):
+            logs.wait(10)
+            logs.write("/l/tr/slurm-77.out", step(number))
+        logs.write("/l/tr/slurm-77.out", end)
+        logs.wait(35)
+        for number in range(21, 41):
+            logs.wait(10)
+            logs.write("/l/tr/slurm-78.out", step(number, loss=2.9))
+        assert logs.totals() == {"tr": 50}, end
+        assert logs.totals("megatron_restarts_total") == {"tr": 1}
+        assert logs.totals("megatron_lost_iterations_total") == {"tr": 10}
+
+
+def test_jobs_of_a_chain_as_history_are_one_run() -> None:
+    """Files of jobs that ran one after the other, without stamps."""
+    logs = Following(FOLDER)
+    for index in range(4):
+        lines = "".join(step(number) for number in range(20 * index + 1, 20 * index + 21))
+        logs.open(f"/l/tr/slurm-{77 + index}.out", lines, age=86400 * (5 - index))
+    logs.wait(2)
+    assert logs.totals() == {"tr": 80}
+
+
+@pytest.mark.parametrize("second", ["/l/tr/slurm-77.copy.out", "/l/tee-77.log", "/l/backup/slurm-77.out"])
+def test_a_second_log_of_a_job_that_stops_is_no_hang(second: str) -> None:
+    """A tee's copy, a copy of the file, under the same name or another: the job's own log goes on."""
+    logs = Following("runs=[{paths: ['/l/**/*.out', '/l/*.log']}]")
+    own, environment = "/l/tr/slurm-77.out", "SLURM_JOB_ID=77\n"
+    for path in (own, second):
+        logs.write(path, environment)
+    for number in range(1, 101):
+        logs.wait(10)
+        logs.write(own, step(number))
+        if number <= 40:
+            logs.write(second, step(number))
+    assert logs.told == []
+    assert list(logs.totals().values()) == [100]
+    (page,) = logs.pages().values()
+    assert "copy of" in str(page["identity"])
+
+
+def test_a_node_of_a_job_that_falls_silent_is_no_hang() -> None:
+    """A log per node, under names of their own: one prints arguments and then nothing, one iterations."""
+    logs = Following(PLAIN)
+    logs.write("/l/node-0.log", "SLURM_JOB_ID=77\n" + arguments())
+    logs.write("/l/node-1.log", "SLURM_JOB_ID=77\n")
+    for number in range(1, 301):
+        logs.wait(30)
+        logs.write("/l/node-1.log", step(number, seconds=30))
+    assert logs.told == []
+    assert logs.totals() == {"node-1": 300}
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"), [(PLAIN, {"a", "b"}), ("runs=[{name: both, paths: ['/l/*']}]", {"both", "both:b"})]
+)
+def test_two_programs_in_one_job_are_two_runs_that_know_it(setting: str, names: set[str]) -> None:
+    """`srun a & srun b`: each is judged alone; also over a kill, and when one was compared only just before."""
+    logs = Following(setting)
+    for path, layers in (("/l/a.log", 24), ("/l/b.log", 48)):
+        logs.write(path, "SLURM_JOB_ID=77\n" + arguments(num_layers=layers))
+    for number in range(1, 41):
+        logs.wait(10)
+        logs.write("/l/a.log", step(number))
+        logs.write("/l/b.log", step(number, loss=5.0))
+        if number in (1, 2, 20):
+            logs.killed()
+    totals = logs.totals()
+    assert set(totals) == names
+    assert set(totals.values()) == {40}
+    pages = logs.pages()
+    one, two = sorted(names)
+    assert pages[one]["identity"]["shares_job_with"] == [two]  # type: ignore[index]
+    assert pages[two]["identity"]["shares_job_with"] == [one]  # type: ignore[index]
+    for number in range(41, 81):
+        logs.wait(10)
+        logs.write("/l/b.log", step(number, loss=5.0))
+    assert logs.firing("hang") == [one]
+
+
+def test_a_printed_id_changes_nothing() -> None:
+    """In the middle of a training the line is text. Before a new launch in the same file it is that launch's."""
+    logs = Following(PLAIN)
+    logs.write("/l/a.log", "SLURM_JOB_ID=501\n")
+    for number in range(1, 21):
+        logs.wait(10)
+        logs.write("/l/a.log", step(number))
+        if number == 10:
+            logs.write("/l/a.log", "SLURM_JOB_ID=500\n")
+        if number == 12:
+            logs.write("/l/a.log", "SLURM_JOB_ID=500\n" + step(number + 1))
+    page = logs.pages()["a"]
+    assert page["identity"]["job"]["id"] == "501"  # type: ignore[index]
+    assert page["environment"] == {"SLURM_JOB_ID": "501"}
+    (question,) = logs.core.questions(logs.now)
+    assert question.job == "501"
+    logs.write("/l/a.log", "SLURM_JOB_ID=502\n")
+    for number in range(15, 25):
+        logs.wait(10)
+        logs.write("/l/a.log", step(number, loss=2.9))
+    assert logs.pages()["a"]["identity"]["job"]["id"] == "502"  # type: ignore[index]
+    assert logs.totals("megatron_restarts_total") == {"a": 1}
+
+
+def test_the_monitors_own_job_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that names no job has none, wherever the monitor runs."""
+    monkeypatch.setenv("SLURM_JOB_ID", "500")
+    logs = Following(PLAIN)
+    logs.write("/l/a.log", step(1) + step(2))
+    logs.wait(2)
+    assert logs.core.questions(logs.now) == []
+    assert logs.pages()["a"]["identity"]["job"] is None  # type: ignore[index]
