@@ -26,8 +26,8 @@ from monitor.commands.arguments import (
 from monitor.commands.reading import spooled
 from monitor.config import Config
 from monitor.follow.patterns import absolute
+from monitor.identity import named
 from monitor.judgement import Judge
-from monitor.naming import run_name
 from monitor.reading import dated_events
 from monitor.reports.openmetrics import Spool
 from parsers.events import LogEvent
@@ -116,7 +116,7 @@ def _runs(paths: tuple[str, ...], config: Config) -> dict[str, dict[str, Reading
     """The sources of each run, in the order in which the runs are named."""
     runs: dict[str, dict[str, Reading]] = {}
     for path in files_of(paths):
-        name = run_name(absolute(path), absolute(path), config.runs)
+        name = named(absolute(path), config.runs).name
         runs.setdefault(name, {})[path] = partial(_read, path, config)
     return runs
 

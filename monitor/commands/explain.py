@@ -9,30 +9,58 @@ from pathlib import Path
 
 import click
 
+from monitor import identity
 from monitor.commands.arguments import config_option, configured, set_option
+from monitor.config import Config
+from monitor.follow.patterns import absolute
 from monitor.reading import own_rules
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Line, Rule
-from parsers.events import ANSI, Event, to_fields
+from parsers.events import ANSI, EnvironmentVariableSeen, Event, to_fields
 from parsers.registry import RULES
 
 
 @click.command()
 @click.argument("line", nargs=-1)
+@click.option("--path", multiple=True, help="A log: which run and job it belongs to, and why. May be repeated.")
 @config_option
 @set_option
-def explain(line: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...]) -> None:
+def explain(line: tuple[str, ...], path: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...]) -> None:
     r"""Show how LINE is read (standard input, line by line, if no LINE is given).
 
     \b
     Example:
       megatron-monitor explain ' iteration 10/ 100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 |'
+      megatron-monitor explain --config config.yaml --path /logs/tr11/slurm-77.out
     """
+    config = configured(config_file, overrides, ())
+    for one in path:
+        for answer in belonging(absolute(one), config):
+            click.echo(answer)
+    if path and not line:
+        return
     texts = [" ".join(line)] if line else (text.rstrip("\r\n") for text in sys.stdin)
-    rules = own_rules(configured(config_file, overrides, ())).rules
+    rules = own_rules(config).rules
     for text in texts:
         for answer in explanation(text, rules):
             click.echo(answer)
+
+
+def belonging(path: str, config: Config) -> Iterator[str]:
+    """Which run and job the log at `path` is of, as far as the path tells, a sentence a line."""
+    named, key = identity.named(path, config.runs), identity.key_of(path, config.slurm.job_from)
+    yield f"run: {named.name} (by {named.why}, pattern {named.pattern})"
+    member = identity.Member(named.name, named.why)
+    member.take_key(key)
+    asked = identity.candidate(member, path, config.slurm.job_from)
+    if asked is None and key.id:
+        yield f"job: {key.id} ({key.why})"
+    elif asked is not None and asked.proven:
+        yield f"job: {asked.id} ({key.why})"
+    elif asked is not None:
+        yield f"job: {asked.id}, if Slurm says that this file is its output, or the set-up prints it"
+    else:
+        yield f"job: none in the path; {identity.JOB_VARIABLE}=... before the first iteration tells it"
 
 
 def explanation(text: str, rules: Sequence[Rule] = RULES) -> Iterator[str]:
@@ -59,6 +87,8 @@ def _rules(line: Line, raw: bytes, rules: Sequence[Rule]) -> Iterator[str]:
         for item in items:
             if isinstance(item, Event):
                 yield f"{rule.name}: {json.dumps(to_fields(item), ensure_ascii=False)}"
+                if isinstance(item, EnvironmentVariableSeen) and item.name == identity.JOB_VARIABLE:
+                    yield "identity: the run's job, where it stands before the first iteration of a launch; else text"
             else:
                 yield f"{rule.name}: begins a fact of several lines; the lines after it are needed"
         return

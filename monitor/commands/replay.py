@@ -13,9 +13,9 @@ import click
 from monitor.commands.arguments import DURATION, config_option, configured, files_of, say, set_option, written_at
 from monitor.config import Config
 from monitor.follow.patterns import absolute
+from monitor.identity import named
 from monitor.incidents import Transition
 from monitor.judgement import Judge
-from monitor.naming import run_name
 from monitor.reading import dated_events
 from monitor.replay import Replay, replay
 from parsers.events import LogEvent
@@ -48,7 +48,7 @@ def replay_command(
     judge = Judge(config, repeats=False)
     runs: dict[str, list[str]] = {}
     for path in files_of(paths):
-        name = "-" if path == "-" else run_name(absolute(path), absolute(path), config.runs)
+        name = "-" if path == "-" else named(absolute(path), config.runs).name
         runs.setdefault(name, []).append(path)
     seen = False
     for name, files in runs.items():

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from monitor.config import Config
 from monitor.core.runs import Run
 from monitor.hands.messages import Order, StepDone
-from monitor.hands.plan import course_of, describe, is_fresh, matches, plan
+from monitor.hands.plan import Plan, course_of, describe, is_fresh, matches, plan
 from monitor.hands.record import Course, Record, Step, shown
 from monitor.hands.settings import Policy
 from monitor.incidents import Incident, Transition, amend
@@ -138,7 +138,7 @@ class Hands:
             return message
         watched = self._watched.get(run.state.name, now)
         plans = [
-            plan(policy, run.state, incident, self.record, self._since(run, policy, incident, now), watched, now)
+            self._planned(policy, run, incident, self._since(run, policy, incident, now), watched, now)
             for policy in self._policies
             if matches(policy, run.state.name, incident)
         ]
@@ -164,6 +164,16 @@ class Hands:
         for key in [key for key in self._matched if key[0] not in runs or key[2] not in runs[key[0]].book.open]:
             del self._matched[key]
 
+    def _planned(
+        self, policy: Policy, run: Run, incident: Incident, since: float, watched: float, now: float
+    ) -> Plan | None:
+        """What the policy has to do. A job in which another training computes is not ended."""
+        made = plan(policy, run.state, incident, self.record, since, watched, now)
+        mates = run.identity.get("shares_job_with")
+        if made is None or not mates or not any(step.action in _ENDING for step in made.steps):
+            return made
+        return replace(made, steps=(), why_not=f"run {mates[0]} is in the same job")
+
     def _plan(self, run: Run, now: float) -> list[Message]:
         state, lines, messages = run.state, list[str](), list[Message]()
         watched = self._watched.get(state.name)
@@ -172,7 +182,7 @@ class Hands:
                 if not matches(policy, state.name, incident):
                     continue
                 since = self._since(run, policy, incident, now)
-                made = plan(policy, state, incident, self.record, since, now if watched is None else watched, now)
+                made = self._planned(policy, run, incident, since, now if watched is None else watched, now)
                 if made is None:
                     continue
                 if not self.kept:

@@ -25,9 +25,12 @@ from monitor.snapshot import RunSnapshot, Snapshot
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_FACTS = ("actions", "job", "losses", "topology", "software", "environment", "tflops_formula", "failure", "sources")
+_FACTS = (
+    "actions", "job", "belongs", "losses", "topology", "software", "environment", "tflops_formula", "failure", "sources"
+)  # fmt: skip
 _ASKED_FOR = ("arguments",)
 """Too much to be sent every other second."""
+_REASONS = 8  # of a run's streams
 _NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
 _TOLD = ("advice", "last_line", "failure", "rank", "node")
 """Evidence that an incident's own lines show."""
@@ -191,7 +194,21 @@ def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def _known(page: dict[str, Any]) -> list[tuple[str, str]]:
-    return facts(page, [name for name in _FACTS if page.get(name)])
+    shown = {**page, "belongs": _belongs(page.get("identity") or {})}
+    return facts(shown, [name for name in _FACTS if shown.get(name)])
+
+
+def _belongs(identity: dict[str, Any]) -> list[str]:
+    """Which job the run is, which share it, and why its streams are its own, each reason once."""
+    job, shared = identity.get("job"), identity.get("shares_job_with")
+    reasons: dict[str, int] = {}
+    for stream in identity.get("streams", ()):
+        reasons[stream["why"]] = reasons.get(stream["why"], 0) + 1
+    return [
+        *([f"{job['id']} ({job['why']})"] if job else ()),
+        *([f"shares the job with {', '.join(shared)}"] if shared else ()),
+        *(f"{count} × {why}" for why, count in list(reasons.items())[:_REASONS]),
+    ]
 
 
 def _said(incident: dict[str, Any]) -> str:

@@ -98,6 +98,20 @@ def test_check_config_knows_what_the_daemon_refuses(text: str, error: str, tmp_p
     assert error in result.stderr
 
 
+def test_explain_says_whose_a_log_is(tmp_path: Path) -> None:
+    """Its run and what named it, its job and what that needs to be believed."""
+    config = tmp_path / "config.yaml"
+    config.write_text("runs: [{paths: ['/l/*/*'], name_from: '/l/(?P<run>[^/]+)/'}]\n")
+    found = invoke("explain", "--config", str(config), "--path", "/l/tr11/slurm-77.out").stdout.splitlines()
+    assert found == [
+        "run: tr11 (by name_from, pattern /l/*/*)",
+        "job: 77, if Slurm says that this file is its output, or the set-up prints it",
+    ]
+    assert "ml/sweep-1" in invoke("explain", "--path", "/var/log/pods/ml_sweep-1-x7k2p_6f/trainer/0.log").stdout
+    assert "job: none" in invoke("explain", "--path", "/l/main.log").stdout
+    assert "else text" in invoke("explain", "SLURM_JOB_ID=77").stdout
+
+
 def test_check_config_explains_the_checks_that_are_left_out(tmp_path: Path) -> None:
     """A known code by its rule; a wrong one with those that there are."""
     file = tmp_path / "config.yaml"

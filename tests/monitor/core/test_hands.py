@@ -11,7 +11,7 @@ from monitor.clock import SystemClock
 from monitor.config import ConfigError, load
 from monitor.core import Core
 from monitor.core.hands import Message
-from monitor.follow.messages import Unreadable
+from monitor.follow.messages import CaughtUp, Data, Opened, Unreadable
 from monitor.hands.messages import Order, StepDone
 from monitor.hands.plan import matches
 from monitor.hands.record import Course
@@ -206,6 +206,23 @@ def test_a_job_that_is_not_in_order_is_left_alone(job: dict[str, object], why: s
     site.wait(300)
     assert (site.orders, site.courses) == ([], [])
     assert why in " ".join(site.page["actions"])
+
+
+def test_a_job_in_which_another_training_computes_is_left_alone() -> None:
+    """`srun a & srun b`: a hangs, and a requeue would cost b's work. The page says why nothing is done."""
+    site, other, written = Handy(), "/l/other.log", 0
+    site.core.handle(Opened(other, other, None, 0, site.now, False, owner=1000), site.now)
+    site.core.handle(CaughtUp(other, site.now), site.now)
+    for number in range(1, 60):
+        text = (("SLURM_JOB_ID=1234\n" if number == 1 else "") + line(number, seconds=10.0, loss=7.0)).encode()
+        site.core.handle(Data(other, written, text, site.now, site.now, 0), site.now)
+        written += len(text)
+        if number <= 5:
+            site.write(line(5 + number, seconds=10.0))
+        site.wait(10)
+    assert len(site.firing("hang")) == 1
+    assert site.orders == []
+    assert any("run r:other is in the same job" in one for one in site.core.runs["r"].actions)
 
 
 def test_old_answers_of_slurm_are_not_acted_on() -> None:
