@@ -70,7 +70,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "arguments": state.launch.arguments,
         "software": dict(state.launch.software),
         "job": job_page(state),
-        "identity": dict(view.identity),
+        "identity": _identity(view),
         "actions": list(view.actions),
         "died": _died(state, runbook_url),
         "failure": f"{state.launch.failure.failure}: {state.launch.failure.message}" if state.launch.failure else None,
@@ -93,6 +93,15 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         ],
         "history": [item.to_json() for item in view.book.history[-20:]],
     }
+
+
+def _identity(view: View) -> dict[str, Any]:
+    """Why the run is this job and these streams are its own; Slurm's word about the job is the last."""
+    job, told = view.state.job, dict(view.identity)
+    known = told.get("job") or {}
+    if told and job is not None and known.get("id") in (job.id, job.array_id) and not known.get("believed"):
+        told["job"] = {**known, "why": "Slurm says that this file is its output", "believed": True}
+    return told
 
 
 def _died(state: RunState, runbook_url: str | None) -> dict[str, str] | None:

@@ -60,7 +60,7 @@ class Folding:
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
         for entries, at in due:
-            if source.experiments.held or any(entry.event.kind in BOUNDS for entry in entries):
+            if source.experiments.held or not BOUNDS.isdisjoint([entry.event.kind for entry in entries]):
                 self._take_by_experiment(source, entries, at, now)
             else:
                 self._fold_into(self._watched.run_of(source, now), source, entries, at, now)

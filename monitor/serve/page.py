@@ -26,8 +26,7 @@ from monitor.snapshot import RunSnapshot, Snapshot
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _FACTS = (
-    "actions", "job", "belongs", "losses", "topology", "software", "environment", "tflops_formula", "failure",
-    "sources",
+    "actions", "job", "belongs", "losses", "topology", "software", "environment", "tflops_formula", "failure", "sources"
 )  # fmt: skip
 _ASKED_FOR = ("arguments",)
 """Too much to be sent every other second."""

@@ -27,6 +27,7 @@ def test_a_job_is_asked_about_once_a_minute() -> None:
             site.core.answered(JobAnswered(question, read_show(shown(), "1234")), site.now)
     assert questions in (6, 7)
     assert site.page["job"]["state"] == "RUNNING"
+    assert site.page["identity"]["job"]["why"] == "Slurm says that this file is its output"
     (run,) = site.core.snapshot(site.now).runs
     (sample,) = run.samples["megatron_job_info"]  # type: ignore[misc]
     assert sample.labels == ("1234", "RUNNING", "", "", "n-[01-02]", "0", "86400")  # type: ignore[union-attr]
@@ -134,6 +135,14 @@ def test_a_number_in_a_name_needs_a_witness() -> None:
     site = Site("/l/run-2024.log", owner=None)
     site.answer(shown(2024, StdOut="/l/run-2024.log"))
     assert site.page["job"]["id"] == "2024"
+
+
+def test_a_copy_of_a_jobs_log_is_not_its_output() -> None:
+    """`backup/slurm-1234.out`, and a log whose path holds the job's name: Slurm names another file."""
+    for path in ("/l/backup/slurm-1234.out", "/l/tr11/train-1234.log"):
+        site = Site(path)
+        site.answer(shown())
+        assert site.page["job"] == {}, path
 
 
 def test_who_cancelled_is_asked_of_the_accounting_once() -> None:
