@@ -1,7 +1,8 @@
 """Crash: a launch has died, of what, where, and what it cost. One incident, however many ranks report it.
 
-The cause is the first fatal line that is no consequence (monitor/run/ending.py). It is reported a few seconds after the
-first line: the ranks' lines arrive out of order, and what the launcher says of a victim often comes first.
+The cause is what says most of the end, whichever line comes first (monitor/run/ending.py). It is reported a few
+seconds after the first line: the ranks' lines arrive out of order, and what the launcher says of a victim often comes
+first.
 A loop may catch what Python raises: out of memory, a full disk. Where nothing else proves an end (a launcher, the
 scheduler, another failure, a traceback that begins in no function), it is reported when the next iterations have not
 come.

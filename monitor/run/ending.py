@@ -244,12 +244,13 @@ def _is_own(row: Evidence) -> bool:
     return strength(row) >= _OWN and not row.helper
 
 
-def _leads(row: Evidence) -> tuple[bool, int, bool]:
+def _leads(row: Evidence) -> tuple[bool, int, bool, bool]:
     """Which of one moment leads to the others: what a site's words say, then by the table; a job that somebody
-    cancelled was ended before its processes were, a step may be cancelled because one of them had ended.
+    cancelled was ended before its processes were, a step may be cancelled because one of them had ended; a failure's
+    own line says more than the exception that it is.
     """
     cancelled = row.failure == "stopped" and (row.notice == "job_cancelled" or row.by in ("pbs", "lsf"))
-    return row.pattern, 8 if cancelled else KINDS[row.failure].first, row.rank is not None
+    return row.pattern, 8 if cancelled else KINDS[row.failure].first, row.rank is not None, row.sort != "traceback"
 
 
 def _cause(rows: Iterable[Evidence]) -> Evidence | None:

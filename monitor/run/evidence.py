@@ -182,11 +182,12 @@ def _same(known: Evidence, row: Evidence) -> bool:
 def weigh(state: RunState, at: float) -> None:
     """Work out the ending anew: the evidence has changed."""
     launch = state.launch
+    before = launch.ending.state
     launch.ending = found = ending(launch.evidence, all_done=launch.training_done, processes=_processes(launch))
     if found.state == "crashed":
         launch.opening.clear()  # what is said of a set-up from here on is the next launch's
         freeze_node_list(state)
-    if found.state != "running":
+    if found.state in ENDED or (found.state == "exiting" and before != "exiting"):
         enter(state, found.state, at)
 
 

@@ -54,7 +54,7 @@ def drawn_as(phase: Phase) -> Phase:
 
 
 # Where an event leads; an event that is not here leaves the phase alone. Iterations, ends and failures need more than
-# a table and are folded in fold.py.
+# a table: counting.py, ending.py.
 PHASE_AFTER_MILESTONE: dict[Milestone, Phase] = {
     "launched": "starting",
     "initialized": "starting",

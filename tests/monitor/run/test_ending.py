@@ -1,0 +1,279 @@
+"""How a launch ended: lines of a log -> state, cause, certainty; the same in whatever order they came."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from monitor.run.ending import KINDS, RUNNING, Evidence, ending
+from monitor.run.fold import fold
+from monitor.run.state import Launch, RunState
+from parsers.events import Failure, LogEvent
+from parsers.reader import SourceReader
+from tests.monitor.test_ending_cases import (
+    CANCELLED,
+    DEATHS,
+    ENDS,
+    HELPER,
+    IMPORT_ERROR,
+    KEY_ERROR,
+    OPEN_MPI,
+    SIGTERM,
+    TORCHRUN,
+    WATCHDOG,
+)
+
+STEP = (
+    " iteration {number:8d}/     500 | consumed samples: {number} | elapsed time per iteration (ms): 2000.0 | learning "
+    "rate: 1.0E-04 | global batch size:    64 | lm loss: 3.0E+00 | grad norm: 1.0 | number of skipped iterations:   0 "
+    "| number of nan iterations:   0 |\n"
+)
+IN_A_FUNCTION = KEY_ERROR.replace("in <module>", "in train_step")
+OF_RANK_3 = "".join(f"[rank3]: {line}\n" for line in KEY_ERROR.splitlines())
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+ECC = "[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+SRUN = "srun: error: n1: task 3: Exited with exit code 1\n"
+KILLED = "srun: error: n1: task 3: Killed\n"
+SEGFAULT = "srun: error: n1: task 3: Segmentation fault (core dumped)\n"
+NODE = "srun: error: Node failure on n7\n"
+DISK = "OSError: [Errno 28] No space left on device\n"
+CGROUP = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+CLOSING = "W1120 11:03:03 [api.py:900] Sending process 291888 closing signal SIGTERM\n"
+REMOTE = "[rank1]: torch.distributed.DistBackendError: NCCL error in: ncclRemoteError: remote process exited\n"
+LOST = KEY_ERROR.replace("KeyError: 'text'", "RuntimeError: [pair.cc:598] Connection closed by peer [10.0.0.1]:1234")
+XID = "kernel: NVRM: Xid (PCI:0000:10:1c): 79, pid=1896, GPU has fallen off the bus.\n"
+DONE = "[after training is done] datetime: 2026-03-01 08:01:02 \n"
+EXITED = "[exiting program at iteration 60] datetime: 2026-03-01 08:01:02 \n"
+ASKED = "[exiting program after receiving SIGTERM] datetime: 2026-03-01 08:01:02 \n"
+WELL = "[2026-03-01 08:00:05,100] [INFO] [launch.py:347:main] Process 77 exits successfully.\n"
+STEP_CANCELLED = CANCELLED.format(why="").replace("JOB 1 ", "STEP 1.0 ")
+LATE = "slurmstepd: error: *** STEP 364.14 ON w3 CANCELLED AT 2026-03-01T08:13:20 DUE TO TIME LIMIT ***\n"
+DOGS = WATCHDOG.format(rank=1) + WATCHDOG.format(rank=5)
+
+TABLE = {
+    # name: lines behind iteration 60, state, cause, certain
+    "nothing": ("", "running", None, False),
+    "an exception in a function": (IN_A_FUNCTION, "running", "python_exception", False),
+    "one that nobody caught": (KEY_ERROR, "crashed", "python_exception", True),
+    "one of a helper": (HELPER, "crashed", "python_exception", False),
+    "one, then its launcher": (IN_A_FUNCTION + TORCHRUN, "crashed", "python_exception", True),
+    "one, then srun": (IN_A_FUNCTION + SRUN, "crashed", "python_exception", True),
+    "srun alone": (SRUN, "crashed", "unknown", True),
+    "out of memory": (OOM, "crashed", "cuda_oom", False),
+    "out of memory, then srun": (OOM + SRUN, "crashed", "cuda_oom", True),
+    "out of memory, the others are ended": (OOM + CLOSING, "crashed", "cuda_oom", True),
+    "a full disk": (DISK, "crashed", "disk_full", False),
+    "a CUDA error": (ECC, "crashed", "ecc", True),
+    "an Xid": (XID, "running", "node_failure", False),
+    "an Xid, then srun": (XID + SRUN, "crashed", "node_failure", True),
+    "the others are ended": (CLOSING, "running", None, False),
+    "watchdogs": (DOGS, "crashed", "nccl", True),
+    "watchdogs, then a node": (DOGS + NODE, "crashed", "node_failure", True),
+    "watchdogs, then the memory killer": (DOGS + CGROUP, "crashed", "host_oom", True),
+    "an exception, then the watchdogs": (OF_RANK_3 + DOGS, "crashed", "python_exception", True),
+    "an NCCL error, then a node": (REMOTE + NODE + SRUN, "crashed", "node_failure", True),
+    "an exception, then the memory killer": (KEY_ERROR + CGROUP, "crashed", "host_oom", True),
+    "lost a peer, which raised": (LOST + KEY_ERROR, "crashed", "python_exception", True),
+    "killed, and lost it": (KILLED + LOST, "crashed", "killed", True),
+    "killed, and the step is cancelled": (KILLED + STEP_CANCELLED, "crashed", "killed", True),
+    "the job is cancelled, tasks are killed": (
+        CANCELLED.format(why="") + KILLED, "crashed", "stopped", True,
+    ),
+    "a time limit": (LATE + KILLED, "crashed", "time_limit", True),
+    "a segfault": (SEGFAULT, "crashed", "segfault", True),
+    "torchrun is told to end": (SIGTERM, "crashed", "stopped", True),
+    "an exception, then torchrun is told to end": (KEY_ERROR + SIGTERM, "crashed", "python_exception", True),
+    "the loop is done": (DONE, "exiting", None, False),
+    "the program is done": (EXITED, "finished", None, False),
+    "done, then the job fails": (DONE + SRUN, "finished", "unknown", False),
+    "the program is done, then the job fails": (EXITED + SRUN, "finished", "unknown", False),
+    "done, then a helper fails": (DONE + HELPER + SRUN, "finished", "python_exception", False),
+    "the program is done, then a worker segfaults": (EXITED + SEGFAULT, "finished", "segfault", False),
+    "done, then an exception": (DONE + KEY_ERROR + SRUN, "crashed", "python_exception", True),
+    "asked to end": (ASKED, "finished", None, False),
+    "asked to end by the scheduler": (ASKED + LATE, "finished", "time_limit", False),
+    "one failed, the others are asked to end": (OF_RANK_3 + ASKED + SRUN, "crashed", "python_exception", True),
+    "a process ends well": (WELL, "finished", None, False),
+    "a process ends well, another does not": (WELL + SRUN, "crashed", "unknown", True),
+}  # fmt: skip
+
+
+def events(text: str) -> list[LogEvent]:
+    """What the lines tell."""
+    reader = SourceReader()
+    return [*reader.feed(text.encode()), *reader.flush()]
+
+
+def launch(told: list[LogEvent], *, apart: float = 0.01, iterations: int = 60) -> Launch:
+    """A launch of 2 s an iteration, and what is told behind its last."""
+    state = RunState("run")
+    steps = events("".join(STEP.format(number=number) for number in range(1, iterations + 1)))
+    for place, entry in enumerate(steps):
+        fold(state, entry, "log", 2.0 * place, True)
+    for place, entry in enumerate(told):
+        fold(state, entry, "log", 2.0 * iterations + apart * place, True)
+    return state.launch
+
+
+def verdict(found: Launch) -> tuple[str, str | None, bool]:
+    """State, cause, certainty."""
+    return found.ending.state, found.failure.failure if found.failure else None, found.ending.certain
+
+
+@pytest.mark.parametrize(("text", "state", "cause", "certain"), TABLE.values(), ids=TABLE.keys())
+def test_lines_to_ending(text: str, state: str, cause: str | None, certain: bool) -> None:
+    """The table."""
+    assert verdict(launch(events(text))) == (state, cause, certain)
+
+
+ORDERS = {
+    **{f"death: {name}": text for name, (text, _) in DEATHS.items()},
+    **{f"end: {name}": text for name, (text, _) in ENDS.items()},
+    **{f"table: {name}": row[0] for name, row in TABLE.items()},
+    "import, then Open MPI": IMPORT_ERROR + OPEN_MPI,
+}
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("text", ORDERS.values(), ids=ORDERS.keys())
+def test_the_order_of_arrival_changes_no_verdict(text: str, begun: bool) -> None:
+    """All orders of up to five events, sixty of more: files of ranks, standard error beside standard output."""
+    told, iterations = events(text), 60 if begun else 0
+    expected = verdict(launch(told, iterations=iterations))
+    orders = list(itertools.permutations(told)) if len(told) <= 5 else []
+    rng = random.Random(1)
+    orders += [tuple(rng.sample(told, len(told))) for _ in range(60 if not orders else 0)]
+    assert {verdict(launch(list(order), iterations=iterations)) for order in orders} == {expected}
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+def row(sort: str, at: float, failure: str = "", **more: object) -> Evidence:
+    """One fact."""
+    fatal = sort in ("failure", "watchdog")
+    return Evidence(sort, at, failure, **{"fatal": fatal, **more})  # type: ignore[arg-type]
+
+
+def test_no_evidence_is_no_end() -> None:
+    """A launch that nothing was told of."""
+    assert ending([]) is RUNNING
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "apart", "cause"),
+    [
+        ("killed", "python_exception", 60.0, "killed"),  # a minute later it is no reason
+        ("killed", "python_exception", 1.0, "python_exception"),
+        ("nccl", "segfault", 60.0, "nccl"),
+        ("killed", "time_limit", 600.0, "time_limit"),  # Slurm says it when it is asked
+        ("unknown", "killed", 600.0, "killed"),
+        ("nccl", "host_oom", 600.0, "host_oom"),
+    ],
+)
+def test_what_came_first_counts_where_both_say_as_much(first: str, then: str, apart: float, cause: str) -> None:
+    """Within a moment the order says nothing."""
+    for rows in itertools.permutations([row("failure", 0.0, first), row("failure", apart, then)]):
+        found = ending(rows)
+        assert found.cause is not None
+        assert (found.cause.failure, found.since) == (cause, 0.0)
+
+
+@pytest.mark.parametrize(("waited", "cut"), [(3.0, False), (600.0, True)])
+def test_a_step_that_stood_until_its_time_was_over_hung_at_exit(waited: float, cut: bool) -> None:
+    """Where it had said that it was done; three seconds are a teardown."""
+    rows = [row("done", 0.0), row("failure", waited, "time_limit", notice="step_cancelled"), row("terminated", waited)]
+    for order in itertools.permutations(rows):
+        found = ending(order)
+        assert (found.state, found.cut_at) == (("exiting", waited) if cut else ("crashed", None))
+
+
+def test_silence_makes_a_doubt_certain_and_an_exit_finished() -> None:
+    """What failed before it was not caught; what comes behind it is of no training."""
+    assert ending([row("failure", 0.0, "cuda_oom"), row("silence", 60.0)]).certain
+    assert ending([row("done", 0.0), row("silence", 600.0)]).state == "finished"
+    assert (
+        ending([row("silence", 600.0), row("exit", 700.0, "unknown", exit_code=1)], all_done=True).state == "finished"
+    )
+
+
+def test_ends_of_all_processes() -> None:
+    """Four that ended well of eight are not all."""
+    ended = row("exit", 0.0, "unknown", exit_code=0, count=4)
+    assert ending([ended], processes=8).state == "exiting"
+    assert ending([ended], processes=4).state == "finished"
+    assert ending([row("exit", 0.0, "unknown", exit_code=0, launch=True)], processes=8).state == "finished"
+
+
+def test_every_kind_of_failure_has_its_row() -> None:
+    """What a parser may name is judged."""
+    assert set(KINDS) == set(Failure.__args__)  # type: ignore[attr-defined]
+
+
+# --- a step behind it ----------------------------------------------------------------------------------------------
+
+
+def behind(text: str, *steps: float, rest: str = "") -> Launch:
+    """The text half a second behind iteration 60, steps at these seconds behind it, and the rest."""
+    state = RunState("run")
+    lines = [(2.0 * number, STEP.format(number=number)) for number in range(1, 61)]
+    lines.append((120.5, text))
+    lines += [(120.5 + after, STEP.format(number=61 + place)) for place, after in enumerate(steps)]
+    lines.append((120.5 + (steps[-1] if steps else 0.0) + 0.1, rest))
+    for at, line in lines:
+        for entry in events(line):
+            fold(state, entry, "log", at, True)
+    return state.launch
+
+
+@pytest.mark.parametrize("text", [ECC, KEY_ERROR, OOM, IN_A_FUNCTION, XID, DOGS])
+def test_a_step_that_was_on_its_way_takes_no_cause_away(text: str) -> None:
+    """Another rank's line; then srun tells the end."""
+    alone, passed = behind(text, rest=SRUN), behind(text, 1.5, rest=SRUN)
+    assert verdict(alone) == verdict(passed)
+    assert alone.failure is not None
+    assert alone.failure.failure != "unknown"
+
+
+@pytest.mark.parametrize("steps", [(3.0,), (1.5, 3.5), (0.1, 0.2)])
+@pytest.mark.parametrize("text", [ECC, KEY_ERROR, OOM, IN_A_FUNCTION, SRUN, WELL, DONE, DOGS])
+def test_what_the_loop_goes_on_from_is_forgotten(text: str, steps: tuple[float, ...]) -> None:
+    """A step that comes later than usual, or two: nothing of it is the cause of what comes later."""
+    found = behind(text, *steps)
+    assert (found.phase, verdict(found), found.evidence, found.watchdog_ranks) == (
+        "training", ("running", None, False), [], [],
+    )  # fmt: skip
+    assert verdict(behind(text, *steps, rest=SRUN)) == ("crashed", "unknown", True)
+
+
+def test_behind_one_step_an_end_is_in_doubt() -> None:
+    """What nobody can have caught still stands, to be believed when the next steps do not come; the rest is a hint."""
+    assert verdict(behind(ECC, 1.5)) == ("crashed", "ecc", False)
+    assert verdict(behind(OOM, 1.5)) == ("running", None, False)
+    hint = behind(OOM, 1.5).ending.hint
+    assert hint is not None
+    assert hint.failure == "cuda_oom"
+
+
+# --- how much is kept -----------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_ranks_leave_what_says_most() -> None:
+    """64 rows, and 64 ranks whose watchdogs gave up: the cause is among them wherever it stood."""
+    lines = [f"[rank{rank}]: RuntimeError: CUDA error: an illegal memory access\n" for rank in range(1000)]
+    dogs = [WATCHDOG.format(rank=rank) for rank in range(1000)]
+    for place in (0, 500, 2000):
+        text = [*lines, *dogs]
+        text.insert(place, NODE)
+        found = launch(events("".join(text)), apart=0.0)
+        assert verdict(found) == ("crashed", "node_failure", True)
+        assert len(found.evidence) <= 130
+        assert len(found.watchdog_ranks) == 64
+
+
+def test_the_same_again_is_counted() -> None:
+    """256 processes that a launcher ends are one row."""
+    found = launch(events(KEY_ERROR + CLOSING * 256))
+    assert [(item.sort, item.count) for item in found.evidence] == [("traceback", 1), ("terminated", 256)]
