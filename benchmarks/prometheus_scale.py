@@ -29,10 +29,10 @@ from typing import Any
 
 import yaml
 
-from monitor.clock import SystemClock
 from monitor.commands.arguments import configured
 from monitor.once import metrics_page
 from monitor.simulate import Fault, Scenario, write
+from monitor.system.clock import SystemClock
 
 ROOT = Path(__file__).parents[1]
 MOVING = re.compile(

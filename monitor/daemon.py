@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from monitor.clock import Clock, SystemClock
 from monitor.config import Config, ConfigError
 from monitor.dumps import DumpReader
 from monitor.hands.executor import Executor
@@ -30,7 +29,8 @@ from monitor.services import Services, StartError
 from monitor.slurm.client import SlurmClient
 from monitor.snapshot import Snapshot
 from monitor.store import StateInUseError
-from monitor.systemd import ServiceManager
+from monitor.system.clock import Clock, SystemClock
+from monitor.system.systemd import ServiceManager
 
 __all__ = ["Daemon", "ReloadError", "StartError", "default_state_directory", "serve"]
 

@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from monitor.clock import Clock
 from monitor.core.outbox import Outbox, Owed, Result, Tried
 from monitor.incidents import Transition
 from monitor.notifiers import DeliveryError, Notifier
+from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

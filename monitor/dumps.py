@@ -11,10 +11,10 @@ import logging
 import os
 import stat
 
-from monitor.asking import Asking
-from monitor.clock import Clock
 from monitor.nodes.flight_recorder import LARGEST, Dump, NoDumpError, diagnose, rank_of, read_dump
 from monitor.run.dumps import DumpsAsked, DumpsRead
+from monitor.system.asking import Asking
+from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

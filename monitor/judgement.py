@@ -20,7 +20,7 @@ from monitor.run.fold import fold, fold_timers
 from monitor.run.launches import retire
 from monitor.run.settings import is_known
 from monitor.run.state import Launch, RunState
-from monitor.run.step import STEP_EVENTS, Step, may_change_launch, step_of
+from monitor.run.steps.step import STEP_EVENTS, Step, may_change_launch, step_of
 from parsers.events import (
     CustomProgressLogged,
     CustomValueLogged,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 
-from monitor.clock import Clock, SteadyClock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
 from monitor.core.saved import Saved
@@ -18,6 +17,7 @@ from monitor.follow.inbox import Inbox
 from monitor.follow.messages import Position
 from monitor.follow.settings import FollowSettings
 from monitor.snapshot import Snapshot
+from monitor.system.clock import Clock, SteadyClock, SystemClock
 
 _log = logging.getLogger(__name__)
 

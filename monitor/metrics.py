@@ -16,9 +16,9 @@ from monitor.detectors import memory_pressure, slowdown
 from monitor.incidents import IncidentBook
 from monitor.run import derived, goodput
 from monitor.run.job import OVER
-from monitor.run.pace import HISTOGRAM_BUCKETS
 from monitor.run.phases import PARTS, RUN_STATES
 from monitor.run.state import RunState
+from monitor.run.steps.pace import HISTOGRAM_BUCKETS
 from monitor.snapshot import Histogram, Sample, clean_label
 
 Kind = Literal["gauge", "counter", "histogram"]

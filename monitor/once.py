@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from monitor.clock import Clock, SteadyClock, SystemClock
 from monitor.config import Config
 from monitor.core import Core
 from monitor.core.sources import watches
@@ -16,6 +15,7 @@ from monitor.judgement import Judge, Judged
 from monitor.prometheus_text import TextFormat
 from monitor.run.state import RunState
 from monitor.snapshot import Snapshot
+from monitor.system.clock import Clock, SteadyClock, SystemClock
 from parsers.events import LogEvent
 
 # Of the daemon itself a single reading has only what it counted: nothing that changes from one reading to the next.

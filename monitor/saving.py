@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from monitor.clock import Clock
 from monitor.core import Core
 from monitor.core.conversion import EARLIER
 from monitor.core.saved import Saved
 from monitor.store import Saver, Store, encode, pause_after
+from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

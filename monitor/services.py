@@ -12,7 +12,6 @@ from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-from monitor.clock import Clock
 from monitor.config import Config, host_and_port
 from monitor.core.outbox import Outbox
 from monitor.deliveries import Deliveries
@@ -25,6 +24,7 @@ from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer, may_listen
 from monitor.serve.tls import Tls, TlsError
 from monitor.snapshot import MonitorCounts
+from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from monitor.clock import ManualClock
 from monitor.config import load
 from monitor.core import Core
 from monitor.core.saved import Saved
@@ -26,6 +25,7 @@ from monitor.notifiers.message import payload
 from monitor.serve.http import App
 from monitor.serve.server import Request
 from monitor.store import decode, encode
+from monitor.system.clock import ManualClock
 from parsers.reader import SourceReader
 from parsers.registry import RULES
 from tests.monitor.core.test_jump import line

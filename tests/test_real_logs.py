@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.clock import ManualClock, SystemClock
 from monitor.commands.arguments import configured
 from monitor.core import Core
 from monitor.model.flops import FORMULAS, prints_as
@@ -12,6 +11,7 @@ from monitor.once import read_all
 from monitor.run import derived
 from monitor.run.fold import fold
 from monitor.run.state import RunState
+from monitor.system.clock import ManualClock, SystemClock
 from parsers.events import IterationLogged
 from parsers.reader import SourceReader
 from tests.conftest import REAL_LOGS

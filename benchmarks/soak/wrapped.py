@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from monitor.cli import main
-from monitor.clock import SystemClock
 from monitor.follow.os_layer import OsLayer
 from monitor.store import Store
+from monitor.system.clock import SystemClock
 
 FLAGS = Path(os.environ["SOAK_FLAGS"])
 _SEEN: list[float] = [-1.0, 0.0]

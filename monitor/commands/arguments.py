@@ -11,7 +11,6 @@ from typing import Any
 import click
 import msgspec
 
-from monitor.clock import SystemClock
 from monitor.config import Config, ConfigError, Watch, load
 from monitor.follow.discovery import Walk, plan
 from monitor.follow.mounts import read_mounts
@@ -19,6 +18,7 @@ from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch as Pattern
 from monitor.follow.patterns import has_magic
 from monitor.scalars import one_line
+from monitor.system.clock import SystemClock
 from monitor.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
 
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import click
 
-from monitor.clock import SystemClock
 from monitor.commands.run import start_logging
 from monitor.commands.simulate import scenario_of
 from monitor.config import load
 from monitor.daemon import Daemon, StartError
 from monitor.simulate import Scenario, write
 from monitor.simulate import slurm as played
+from monitor.system.clock import SystemClock
 
 _ITERATIONS = 240
 _SECONDS = 0.25

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from monitor.clock import Clock, SystemClock
 from monitor.commands.arguments import configured
 from monitor.config import Config
 from monitor.core import Core
@@ -20,6 +19,7 @@ from monitor.reports.outcome import Tallies
 from monitor.reports.rows import Options, Row, row_of
 from monitor.run import derived
 from monitor.run.state import RunState
+from monitor.system.clock import Clock, SystemClock
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from monitor.clock import SystemClock
 from monitor.simulate import FAULTS, FORMS, PROGRAMS, Fault, Scenario, write
+from monitor.system.clock import SystemClock
 
 
 def faults_help() -> str:

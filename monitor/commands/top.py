@@ -22,7 +22,6 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from monitor.clock import SystemClock
 from monitor.commands.arguments import config_option, configured, set_option
 from monitor.commands.reading import read_runs
 from monitor.commands.top_screen import plain, screen
@@ -30,6 +29,7 @@ from monitor.config import Config
 from monitor.live import LiveCore
 from monitor.reports.rows import Options, Row
 from monitor.snapshot import Snapshot
+from monitor.system.clock import SystemClock
 
 _DEFAULT = "http://127.0.0.1:9843"
 _TIMEOUT = 5.0

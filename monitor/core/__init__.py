@@ -24,7 +24,7 @@ is live. The rooms:
     view.py       what HTTP shows of the runs
     ended.py      what the page still shows of runs whose series have left
 
-Instants are seconds of the daemon's steady clock (monitor/clock.py): a wall clock that is set does not move them.
+Instants are seconds of the daemon's steady clock (system/clock.py): a wall clock that is set does not move them.
 `wall_offset` leads to Unix time; it is added where an instant is shown, and taken from what a message brings.
 Each message concerns one source and each judgement one run: `Intake.handle` and `Watched.of_run` are where either may
 fail alone (aside.py).

@@ -21,7 +21,7 @@ from monitor.run.experiments import BOUNDS, HELD_SECONDS
 from monitor.run.job import OVER, RUNNING
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
-from monitor.run.step import STEP_EVENTS
+from monitor.run.steps.step import STEP_EVENTS
 from parsers.events import (
     ArgumentsDumped,
     EnvironmentVariableSeen,

@@ -17,7 +17,7 @@ from monitor.judgement import Judged
 from monitor.run.experiments import BOUNDS, HELD_SECONDS, OPENING, begun
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
-from monitor.run.step import STEP_EVENTS
+from monitor.run.steps.step import STEP_EVENTS
 from parsers.events import (
     ArgumentsDumped,
     CollectiveStatus,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from monitor.core.runs import Run
 from monitor.core.sources import Source
 from monitor.identity import JOB_VARIABLE
-from monitor.run.step import STEP_EVENTS
+from monitor.run.steps.step import STEP_EVENTS
 from parsers.events import EnvironmentVariableSeen, LogEvent
 
 _STEP_KINDS = frozenset(kind.kind for kind in STEP_EVENTS)

@@ -46,7 +46,7 @@ class Saved:
     ledger: Ledger = field(default_factory=Ledger)
     """The launches of all runs, for the record of the nodes."""
     wall_offset: float = 0.0
-    """Unix time less the instants in here (monitor/clock.py), seconds."""
+    """Unix time less the instants in here (monitor/system/clock.py), seconds."""
     owed: dict[str, list[Owed]] = field(default_factory=dict)
     """By notifier, the messages that it has not accepted yet."""
     hands: Record = field(default_factory=Record)

@@ -12,7 +12,7 @@ from monitor.nodes.collectives import operation_name
 from monitor.run.nodes import blamed, missing_ranks, nodes_of_ranks
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from parsers.events import Event
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Severity, Verdict
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.units import Factor, Seconds
 from parsers.dialects import dialect_of
 from parsers.events import (

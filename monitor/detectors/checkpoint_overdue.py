@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from monitor.detectors.base import Detector, Verdict
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high
 from monitor.units import Factor
 from parsers.dialects import dialect_of

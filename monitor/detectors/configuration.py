@@ -17,7 +17,7 @@ from msgspec import Struct, field, structs
 from monitor.audit import GONE, IGNORABLE, RANK, Finding, audit, not_ignorable
 from monitor.detectors.base import Detector, Severity, Verdict
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from parsers.events import (
     ArgumentsDumped,
     BatchSizeRampupPlanned,

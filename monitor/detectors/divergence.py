@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Verdict, advice, percent, rollback, unless_standing
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high, spread
 from monitor.units import Factor, Ratio
 

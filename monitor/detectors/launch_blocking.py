@@ -21,7 +21,7 @@ from monitor.detectors.base import Detector, Severity, Verdict, recall
 from monitor.model.reference import expected_seconds
 from monitor.run import derived
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.units import Ratio
 
 _NAME = "launch_blocking"

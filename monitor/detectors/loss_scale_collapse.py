@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Severity, Verdict, renew, unless_standing
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high
 from monitor.statistics.scale_search import ScaleSearch
 from parsers.events import LossScaleExhausted, OverflowSkipped

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from monitor.detectors.base import RANK, Detector, Severity, Verdict, duration, renew
 from monitor.model import gpus
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics.series import Series
 from monitor.units import Ratio, Seconds
 from parsers.events import FailureSeen, MemoryReported

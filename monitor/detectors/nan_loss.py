@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict, advice, renew, rollback, unless_standing
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 
 _NAME = "nan_loss"
 _WORDS = {

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from monitor.detectors.base import Detector, Verdict, renew, unless_standing
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.run.totals import plus
 from monitor.statistics.scale_search import ScaleSearch
 from monitor.units import Ratio

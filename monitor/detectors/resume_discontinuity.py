@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from monitor.detectors.base import RANK, Detector, Severity, Verdict
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics.past import Past
 from monitor.units import Ratio, Seconds
 from parsers.events import IterationsSkipped, ProgramExited

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from monitor.breakdown.account import Timed
 from monitor.detectors.base import Detector, Severity, Verdict, renew
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics.median import deviation, median
 from monitor.units import Ratio
 from parsers.events import StragglerReported

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from monitor.clock import Clock
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Pattern, States, Watch, absolute, excluded, has_magic, may_be_log, may_hold_logs
+from monitor.system.clock import Clock
 
 
 class Job(NamedTuple):

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from monitor.clock import Clock, SystemClock
 from monitor.follow.inbox import SMALL_BYTES, Inbox
 from monitor.follow.messages import Data, Message, Position, Scanned, SourceId
 from monitor.follow.mounts import Mounts, read_mounts
@@ -19,6 +18,7 @@ from monitor.follow.patterns import Watch
 from monitor.follow.readers import Mode, MountReader, Readers
 from monitor.follow.settings import FollowSettings
 from monitor.follow.waker import Waker
+from monitor.system.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from monitor.clock import Clock, SystemClock
 from monitor.follow.context import Context, Descriptors, Registry, Standing
 from monitor.follow.discovery import Job, Listings, Step, Walk, may_find, owner, plan
 from monitor.follow.messages import Message, Position, Scanned, SourceId, Unheard, Unreadable, source_id
@@ -23,6 +22,7 @@ from monitor.follow.patterns import Watch
 from monitor.follow.schedule import Schedule
 from monitor.follow.settings import FollowSettings
 from monitor.follow.source import Source
+from monitor.system.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 

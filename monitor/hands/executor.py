@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
-from monitor.clock import Clock
 from monitor.hands.messages import Order, StepDone
 from monitor.run.job import OVER
 from monitor.run.records import Job
@@ -24,6 +23,7 @@ from monitor.slurm.client import look_up, program
 from monitor.slurm.messages import JobQuestion
 from monitor.slurm.process import Finished, run
 from monitor.slurm.settings import SlurmSettings
+from monitor.system.clock import Clock
 
 _MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 16 KiB of stacks each
 _CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "srun", "squeue"})

@@ -13,19 +13,19 @@ from monitor.breakdown.account import used as timers_used
 from monitor.charts.steady import Sample
 from monitor.model.flops import EFFECTIVE
 from monitor.run import saves, setup
-from monitor.run.engine import fold_engine_step
 from monitor.run.evidence import EVENTS, fold_evidence
 from monitor.run.job import silent_since, suspended
 from monitor.run.launches import enter
 from monitor.run.log_clock import log_clock
-from monitor.run.loop import fold_iteration
 from monitor.run.nodes import note_collective, note_node, note_rank
 from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
 from monitor.run.recording import AMENDING, record
 from monitor.run.records import Memory
 from monitor.run.state import RunState
+from monitor.run.steps.engine import fold_engine_step
+from monitor.run.steps.loop import fold_iteration
+from monitor.run.steps.trainer import fold_trainer_log, fold_trainer_progress
 from monitor.run.totals import plus
-from monitor.run.trainer import fold_trainer_log, fold_trainer_progress
 from parsers.engine.fields import whole
 from parsers.events import (
     ArgumentsDumped,

@@ -10,7 +10,7 @@ A restart is a new `Launch` (launches.py): nothing of the one before is reset by
 is unknown. The fold writes these; a detector writes its own memory (`memory_of`), the judgement `hung` and `fired`, and
 the core what it alone knows: sources, what of them is unreadable, when they were read, if the run is live, the job.
 
-Instants are seconds of the daemon's steady clock (monitor/clock.py), durations seconds; `unix` translates an instant
+Instants are seconds of the daemon's steady clock (system/clock.py), durations seconds; `unix` translates an instant
 for whoever reads it. `None` is unknown. Everything here can be written as JSON.
 """
 
@@ -27,11 +27,7 @@ from monitor.charts.steady import Steady
 from monitor.model.topology import Topology
 from monitor.nodes.collectives import Missing, Report
 from monitor.nodes.record import LaunchRecord
-from monitor.run.copies import Copies
 from monitor.run.ending import RUNNING, Ending, Evidence
-from monitor.run.observed import Observed
-from monitor.run.overflows import Overflows
-from monitor.run.pace import Histogram, Pace
 from monitor.run.parts import Parts
 from monitor.run.phases import Phase
 from monitor.run.records import (
@@ -46,8 +42,12 @@ from monitor.run.records import (
     Validation,
 )
 from monitor.run.silence import Intervals, Silences
-from monitor.run.sources import Engine, Loop, SourceName, Trainer
-from monitor.run.watch import Watch
+from monitor.run.steps.copies import Copies
+from monitor.run.steps.observed import Observed
+from monitor.run.steps.overflows import Overflows
+from monitor.run.steps.pace import Histogram, Pace
+from monitor.run.steps.sources import Engine, Loop, SourceName, Trainer
+from monitor.run.steps.watch import Watch
 from parsers.events import text_of
 
 

@@ -10,12 +10,12 @@ import gzip
 from collections.abc import Callable
 from html import escape
 
-from monitor.clock import Clock
 from monitor.serve.exposition import Exposition
 from monitor.serve.scrapes import Scrapes
 from monitor.serve.server import Reply, Request, text_reply
 from monitor.serve.views import static_reply, view_of
 from monitor.snapshot import Snapshot
+from monitor.system.clock import Clock
 
 _HEALTHY_WITHIN = 30.0
 """Seconds since the loop last turned: a turn takes milliseconds, a full disk or swap may stall it."""

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import IO, Any, NamedTuple
 
-from monitor.clock import Clock
 from monitor.simulate import lines, timers
 from monitor.simulate.lines import Step
 from monitor.simulate.scenario import Fault, Scenario
 from monitor.simulate.trainers import TRAINERS, lines_in_step
+from monitor.system.clock import Clock
 from parsers.dialects import DEEPSPEED, HF_TRAINER
 
 _AR = 0.5

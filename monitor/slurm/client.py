@@ -10,12 +10,12 @@ import logging
 import shutil
 from typing import Final
 
-from monitor.asking import Asking
-from monitor.clock import Clock
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.process import run
 from monitor.slurm.replies import SACCT_FIELDS, ReplyError, read_account, read_show
 from monitor.slurm.settings import SlurmSettings
+from monitor.system.asking import Asking
+from monitor.system.clock import Clock
 
 _MOST: Final = 1 << 20  # bytes of a reply: a job on ten thousand nodes takes some 20 KiB
 _WAITING: Final = 4096  # questions: more than runs that a monitor may have

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from monitor.run.pace import likely_interval
+from monitor.run.steps.pace import likely_interval
 from parsers.events import (
     ArgumentsDumped,
     CheckpointLoaded,

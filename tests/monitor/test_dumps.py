@@ -7,12 +7,12 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from monitor.clock import SystemClock
 from monitor.config import load
 from monitor.core import Core
 from monitor.dumps import read_dumps
 from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.run.dumps import DumpsAsked
+from monitor.system.clock import SystemClock
 
 _START = 1.7e9
 _PATH = "/logs/tr11.log"

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from monitor.backfill import history
-from monitor.clock import ManualClock
 from monitor.commands.arguments import configured
 from monitor.commands.reading import runs_of
 from monitor.config import Config, Watch, default_config
@@ -25,6 +24,7 @@ from monitor.run import derived
 from monitor.run.experiments import HELD_SECONDS
 from monitor.snapshot import Sample
 from monitor.store import decode, encode
+from monitor.system.clock import ManualClock
 from parsers.reader import SourceReader
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)

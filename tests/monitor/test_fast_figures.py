@@ -16,8 +16,8 @@ from monitor.judgement import Judge, Judged
 from monitor.reading import full_reader, judged_reader, own_rules
 from monitor.run.fold import UNREAD
 from monitor.run.log_clock import log_clock
-from monitor.run.pace import HISTOGRAM_BUCKETS, Histogram, Pace
 from monitor.run.state import RunState
+from monitor.run.steps.pace import HISTOGRAM_BUCKETS, Histogram, Pace
 from monitor.statistics.levels import Level
 from parsers.events import LogEvent
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.clock import ManualClock
 from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline, write
+from monitor.system.clock import ManualClock
 from parsers.events import EngineStepLogged, IterationLogged, LogEvent, Malformed, TrainerProgressed
 from parsers.reader import SourceReader
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.systemd import ServiceManager
+from monitor.system.systemd import ServiceManager
 
 
 @pytest.fixture

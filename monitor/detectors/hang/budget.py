@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from monitor.detectors.hang.settings import HangSettings
 from monitor.model.flops import computed_tflops
-from monitor.run.pace import likely_interval
 from monitor.run.phases import EVALUATION, PARTS, SAVE
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import RunState
+from monitor.run.steps.pace import likely_interval
 from parsers.events import Event
 
 _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more

@@ -19,7 +19,7 @@ from monitor.detectors.loss_spike.memory import LossSpikeSettings, Memory
 from monitor.detectors.loss_spike.normal import BARS_EVERY, LEVEL_EVERY, is_abnormal, mark_level, set_bars
 from monitor.detectors.loss_spike.words import figures, summary_of
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high as median
 
 _NAME = "loss_spike"

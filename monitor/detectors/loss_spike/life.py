@@ -6,7 +6,7 @@ import math
 
 from monitor.detectors.loss_spike.memory import LossSpikeSettings, Memory, Spike, Trace
 from monitor.detectors.loss_spike.normal import CLOSED_BY, LEVEL_EVERY, MINIMUM, set_bars
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high as median
 
 _RECENT = 50  # lines whose median says whether the loss has come back (training-monitors.md, 3.4)

@@ -21,7 +21,7 @@ from monitor.detectors.slowdown.memory import NAME, OVER_NORMAL, Memory, Segment
 from monitor.detectors.slowdown.shifts import watch
 from monitor.detectors.slowdown.words import before_hang, between_steps, faster, ratio, slower, slower_saves
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics import levels
 from monitor.statistics.levels import Level
 from monitor.statistics.median import median

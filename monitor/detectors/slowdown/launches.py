@@ -9,7 +9,7 @@ from monitor.detectors.slowdown.memory import Memory, Segment, Shift, SlowdownSe
 from monitor.detectors.slowdown.shifts import UNITS
 from monitor.run.nodes import nodes_of
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics.levels import Level
 from monitor.statistics.median import deviation, median_high
 from parsers.formats.gpu import CLOCK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from monitor.detectors.slowdown.memory import Flap, Memory, Shift, SlowdownSettings
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.statistics import levels
 from monitor.statistics.levels import Level, level_of
 from monitor.statistics.median import median_high

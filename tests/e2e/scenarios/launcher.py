@@ -24,12 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from monitor import clock, daemon, store
+from monitor import daemon, store
 from monitor.follow import directory_watches, follower
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.settings import FollowSettings
-from monitor.run.overflows import Overflows
+from monitor.run.steps.overflows import Overflows
+from monitor.system import clock
 
 
 class Control:

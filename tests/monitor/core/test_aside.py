@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from monitor import judgement
-from monitor.clock import ManualClock
 from monitor.config import load
 from monitor.core import Core, view
 from monitor.core.saved import Saved
@@ -26,6 +25,7 @@ from monitor.notifiers.message import payload
 from monitor.serve.http import App
 from monitor.serve.server import Request
 from monitor.store import decode, encode
+from monitor.system.clock import ManualClock
 from parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
 from parsers.reader import SourceReader
 from tests.lines import line

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from monitor.clock import ManualClock
 from monitor.config import load
 from monitor.core import Core
 from monitor.core.saved import Saved
@@ -21,6 +20,7 @@ from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
 from monitor.snapshot import Sample
 from monitor.store import decode, encode
+from monitor.system.clock import ManualClock
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from monitor.clock import SystemClock
 from monitor.config import ConfigError, load
 from monitor.core import Core
 from monitor.core.hands import Message
@@ -21,6 +20,7 @@ from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show
 from monitor.store import decode, encode
+from monitor.system.clock import SystemClock
 from tests.lines import line
 from tests.monitor.slurm.site import PATH, Site, shown
 from tests.programs import wait

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from monitor.clock import ManualClock
 from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import Unheard
@@ -22,6 +21,7 @@ from monitor.follow.patterns import Watch
 from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
+from monitor.system.clock import ManualClock
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from monitor.clock import ManualClock, SteadyClock
 from monitor.config import load
 from monitor.core import Core
 from monitor.core.saved import Saved
@@ -15,6 +14,7 @@ from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.serve.past import history_json
 from monitor.snapshot import Snapshot
 from monitor.store import decode, encode
+from monitor.system.clock import ManualClock, SteadyClock
 
 
 def line(number: int) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from monitor.detectors import memory_pressure
 from monitor.detectors.memory_pressure import Memory, MemoryPressureSettings
 from monitor.run.state import RunState
-from monitor.run.step import Step
+from monitor.run.steps.step import Step
 from monitor.simulate import Fault, Scenario
 from monitor.statistics.series import Series
 from parsers.events import MemoryReported

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from monitor.clock import ManualClock
 from monitor.follow.marker import Marker
 from monitor.follow.messages import Copied, Data, Message, Opened, Position, Restarted, Scanned
 from monitor.follow.mounts import Mount, Mounts
@@ -18,6 +17,7 @@ from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Watch
 from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
+from monitor.system.clock import ManualClock
 
 Fault = Callable[[str], OSError | None]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from monitor.clock import SystemClock
 from monitor.hands import executor as rules
 from monitor.hands.executor import Executor
 from monitor.hands.messages import Order, StepDone
 from monitor.slurm.settings import SlurmSettings
+from monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, shown
 from tests.programs import wait
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from monitor.clock import SystemClock
 from monitor.core.outbox import Outbox
 from monitor.deliveries import Deliveries
 from monitor.incidents import Transition
 from monitor.notifiers import DeliveryError, payload
 from monitor.notifiers.command import Command
+from monitor.system.clock import SystemClock
 from tests.monitor.notifiers.receiver import HANG, PATIENCE, Receiver, built
 
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.clock import SystemClock
 from monitor.config import load
 from monitor.serve.hosts import Hosts
 from monitor.serve.latest import Latest
 from monitor.serve.server import HttpServer, Reply, Request
 from monitor.services import Services
 from monitor.snapshot import Snapshot
+from monitor.system.clock import SystemClock
 from tests.monitor.serve.conftest import Serve
 from tests.programs import slack
 

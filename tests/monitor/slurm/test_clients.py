@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from monitor.clock import SystemClock
 from monitor.hands.executor import Executor
 from monitor.hands.messages import Order
 from monitor.simulate.slurm import install, read, write
@@ -14,6 +13,7 @@ from monitor.slurm.client import look_up
 from monitor.slurm.messages import JobQuestion
 from monitor.slurm.process import run
 from monitor.slurm.settings import SlurmSettings
+from monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import shown
 
 CLOCK = SystemClock()

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from monitor.run.arrivals import Arrivals
-from monitor.run.stopwatch import Stopwatch
+from monitor.run.steps.arrivals import Arrivals
+from monitor.run.steps.stopwatch import Stopwatch
 
 _LEAST_SHARE = 0.1  # of the time that a line tells: lines that were written out together leave next to nothing of it
 _LONG = 100.0  # seconds between lines beside which the follower's delay is lost

@@ -4,11 +4,11 @@ trainer_callback.py). A bar of another length behind the training's own is its e
 
 from __future__ import annotations
 
-from monitor.run.counting import Report, count_step, take_over
 from monitor.run.evidence import pass_by
 from monitor.run.phases import Moved
 from monitor.run.records import Validation
 from monitor.run.state import Launch, RunState
+from monitor.run.steps.counting import Report, count_step, take_over
 from parsers.dialects import HF_TRAINER
 from parsers.events import TrainerLogged, TrainerProgressed
 

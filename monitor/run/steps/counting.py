@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from monitor.run.bursts import watch_bursts
 from monitor.run.evidence import pass_by
 from monitor.run.launches import first_of_launch, program_of
 from monitor.run.phases import Phase
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
-from monitor.run.sources import SourceName, takes_over
 from monitor.run.state import Launch, RunState
+from monitor.run.steps.bursts import watch_bursts
+from monitor.run.steps.sources import SourceName, takes_over
+from monitor.run.steps.watch import pure
 from monitor.run.totals import plus
-from monitor.run.watch import pure
 from parsers.dialects import BY_NAME
 
 _LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say

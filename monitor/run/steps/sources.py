@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from monitor.charts.steady import Sample
-from monitor.run.between import Between
-from monitor.run.stopwatch import Stopwatch
+from monitor.run.steps.between import Between
+from monitor.run.steps.stopwatch import Stopwatch
 
 SourceName = Literal["iteration", "trainer", "engine"]
 PRECEDENCE: Final[tuple[SourceName, ...]] = ("iteration", "trainer", "engine")
