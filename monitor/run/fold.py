@@ -76,46 +76,21 @@ _RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at 
 def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -> None:
     """Take one event in. `source` is the file it came from; see the module for `at` and `live`."""
     event = entry.event
-    kind = type(event)
-    if event.proves_training:
-        state.proven = True
-    if at > state.updated_at:
-        state.updated_at = at
-    if state.first_at is None:
-        state.first_at = at
-    clock = None if event.logged_at is None else _read_log_clock(state, event.logged_at)
-    if event.node is not None:
-        note_node(state, event.node)
-        if event.rank is not None:
-            note_rank(state, event.rank, event.node)
+    clock = _note_line(state, event, at)
     launch, counted = state.launch, state.iterations_total
     before, kind_of_silence = launch.phase, launch.silent_work or launch.phase
-    if kind is IterationLogged:
-        moved = fold_iteration(state, event, source, at, live, clock)  # type: ignore[arg-type]
-        if moved:
-            raw = entry.raw
-            state.launch.last_raw = raw if isinstance(raw, bytes) else raw.encode()
-    elif kind is EngineStepLogged:
-        moved = fold_engine_step(state, event, at, live, clock)  # type: ignore[arg-type]
-    else:
-        handler = _HANDLERS.get(kind)
-        if clock is not None and kind in _OF_AN_END and _is_of_the_last_launch(state, clock):
-            handler = _nothing
-        moved = handler is None or handler(state, event, source, at, live, entry)
+    moved = _handle(state, entry, source, at, live, clock)
     if isinstance(moved, str):
         enter(state, moved, at)
-    progressed = bool(moved)
     phase = state.launch.phase
-    entered = drawn_as(phase) != drawn_as(before)
     if phase == "crashed" and (not state.proven or (live and before != "crashed")) and _of_training(state):
         # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
         state.proven, state.live = True, state.live or live
-    stepped = state.iterations_total != counted
-    if stepped:
+    _draw(state, event, clock, at, live, stepped=state.iterations_total != counted, moved=bool(moved), before=before)
+    if state.iterations_total != counted:
         state.copies.count(source, state.launch.number)
-    if stepped or entered or kind in AMENDING or (progressed and kind is ValidationLogged):
-        record(state, event, stepped, entered, clock, at, live)
-    if progressed and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
+    kind = type(event)
+    if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         if live and state.launch is launch:  # what a new launch ended did not end in progress
             _note_silence(state, before, kind_of_silence, event, at)
         if state.progress_at is None or at > state.progress_at:
@@ -130,6 +105,48 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
             state.past.silences.learn(before, silence)
 
 
+def _note_line(state: RunState, event: Event, at: float) -> float | None:
+    """What every line tells: that there is a training, when it was written, whose node. Its stamp as a moment."""
+    if event.proves_training:
+        state.proven = True
+    if at > state.updated_at:
+        state.updated_at = at
+    if state.first_at is None:
+        state.first_at = at
+    if event.node is not None:
+        note_node(state, event.node)
+        if event.rank is not None:
+            note_rank(state, event.rank, event.node)
+    return None if event.logged_at is None else _read_log_clock(state, event.logged_at)
+
+
+def _handle(state: RunState, entry: LogEvent, source: str, at: float, live: bool, clock: float | None) -> Moved:
+    event = entry.event
+    kind = type(event)
+    if kind is IterationLogged:
+        moved = fold_iteration(state, event, source, at, live, clock)  # type: ignore[arg-type]
+        if moved:
+            raw = entry.raw
+            state.launch.last_raw = raw if isinstance(raw, bytes) else raw.encode()
+        return moved
+    if kind is EngineStepLogged:
+        return fold_engine_step(state, event, at, live, clock)  # type: ignore[arg-type]
+    if clock is not None and kind in _OF_AN_END and _is_of_the_last_launch(state, clock):
+        return False
+    handler = _HANDLERS.get(kind)
+    return handler is None or handler(state, event, source, at, live, entry)
+
+
+def _draw(
+    state: RunState, event: Event, clock: float | None, at: float, live: bool, *, stepped: bool, moved: bool,
+    before: Phase,
+) -> None:  # fmt: skip
+    """Record what charts draw, where something has happened that they do."""
+    entered = drawn_as(state.launch.phase) != drawn_as(before)
+    if stepped or entered or type(event) in AMENDING or (moved and type(event) is ValidationLogged):
+        record(state, event, stepped, entered, clock, at, live)
+
+
 def _of_training(state: RunState) -> bool:
     """Whether what crashed is a training for all that the log tells, and no other program of its job."""
     if not state.launch.doubtful:
@@ -141,10 +158,6 @@ def _is_of_the_last_launch(state: RunState, clock: float) -> bool:
     """Whether something failed shortly before this launch began: what a launcher held back of the one before."""
     began, attempt = state.launch.launched_clock, state.launch
     return began is not None and attempt.iterations == 0 and attempt.number > 0 and 0 < began - clock < _HELD_BACK
-
-
-def _nothing(*_rest: Any) -> bool:
-    return False
 
 
 def used(event: Event) -> bool:

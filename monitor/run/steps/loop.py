@@ -36,15 +36,8 @@ def fold_iteration(
     state.copies.remember(event, source, launch.number)
     if event.dialect != launch.dialect or launch.topology.dialect != event.dialect:
         launch.dialect = launch.topology.dialect = event.dialect
-    if event.train_iterations is not None:
-        launch.train_iterations = event.train_iterations
-    elif launch.train_iterations is not None and iteration > launch.train_iterations:
-        launch.train_iterations = None  # it was the length of an epoch
     _take_values(launch, event)
-    if event.skipped_iterations:
-        state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
-    if event.nan_iterations:
-        state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
+    _take_totals(state, event)
     stops_timer = event.logged_at is not None and dialect_of(event.dialect).pauses_timer_if_stamped
     if stops_timer or not BESIDE.isdisjoint(launch.account.own):
         launch.watch.inside = False  # evaluation and saving are out of the time that the line tells
@@ -60,6 +53,18 @@ def fold_iteration(
     if launch.tflops_formula is None and event.tflops is not None:
         _explain(launch, event, event.tflops)
     return phase
+
+
+def _take_totals(state: RunState, event: IterationLogged) -> None:
+    launch = state.launch
+    if event.train_iterations is not None:
+        launch.train_iterations = event.train_iterations
+    elif launch.train_iterations is not None and event.iteration > launch.train_iterations:
+        launch.train_iterations = None  # it was the length of an epoch
+    if event.skipped_iterations:
+        state.skipped_iterations_total = plus(state.skipped_iterations_total, event.skipped_iterations)
+    if event.nan_iterations:
+        state.nan_iterations_total = plus(state.nan_iterations_total, event.nan_iterations)
 
 
 def _counts(state: RunState, event: IterationLogged, source: str, at: float) -> bool:
