@@ -34,7 +34,8 @@ def main() -> None:
     kept = directory / "latest_checkpointed_iteration.txt"
     done = int(kept.read_text()) if kept.exists() else 0
     say = print if rank == 0 else lambda *_a, **_k: None
-    say(f"SLURM_JOB_NODELIST={os.environ['SLURM_JOB_NODELIST']}", flush=True)
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"):  # Slurm may know of another output
+        say(f"{name}={os.environ[name]}", flush=True)
     say(f"using world size: {world}, data-parallel-size: {world}, tensor-model-parallel size: 1, "
         "pipeline-model-parallel size: 1", flush=True)  # fmt: skip
     say(f"  successfully loaded checkpoint from {directory} at iteration {done}" if done else "", flush=True)
