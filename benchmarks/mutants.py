@@ -36,6 +36,7 @@ FILES = {
     "monitor/hands/plan.py": "tests/monitor/hands/test_plan.py",
     "monitor/hands/executor.py": "tests/monitor/hands/test_executor.py",
     "monitor/core/outbox.py": "tests/monitor/core/test_outbox_limits.py tests/monitor/core/test_outbox.py",
+    "monitor/run/steps/watch.py": "tests/monitor/run/test_watch.py",
 }
 """A file and the tests that are near it, those that find most first: a line here is all that a new file needs."""
 CLOCK = SystemClock()

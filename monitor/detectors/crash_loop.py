@@ -45,19 +45,11 @@ def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettin
     named = common if len(common) <= 8 and _names_culprit(row[-settings.crashes_same_node :]) else []
     if len(row) < settings.crashes and not named:
         return Verdict(_NAME)
-    kinds = ", ".join(dict.fromkeys(end.failure for end in row))
-    where = (
-        f"each time on {', '.join(named)}: exclude it (sbatch --exclude={','.join(named)})"
-        if named
-        else ("no node is named each time; compare the first fatal lines")
-    )
-    reached = max((end.last_iteration or 0) for end in row)
-    progress = f"none got beyond iteration {reached}" if reached else "none reached its first iteration"
     return Verdict(
         _NAME,
         "firing",
         severity="critical",
-        summary=f"{len(row)} launches in a row have crashed ({kinds}) without a new checkpoint; {progress}; {where}",
+        summary=_summary(row, named),
         onset_iteration=row[0].last_iteration,
         since=row[0].at,
         evidence={
@@ -69,6 +61,16 @@ def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettin
             "iterations": [end.iterations for end in row],
         },
     )
+
+
+def _summary(row: list[AttemptEnd], named: list[str]) -> str:
+    kinds = ", ".join(dict.fromkeys(end.failure for end in row))
+    where = "no node is named each time; compare the first fatal lines"
+    if named:
+        where = f"each time on {', '.join(named)}: exclude it (sbatch --exclude={','.join(named)})"
+    reached = max((end.last_iteration or 0) for end in row)
+    progress = f"none got beyond iteration {reached}" if reached else "none reached its first iteration"
+    return f"{len(row)} launches in a row have crashed ({kinds}) without a new checkpoint; {progress}; {where}"
 
 
 def _present(state: RunState) -> AttemptEnd:

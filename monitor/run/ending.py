@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Sort = Literal["failure", "watchdog", "traceback", "exit", "terminated", "done", "finished", "orderly", "silence"]
 """`done`: the loop says that it is done; `finished`: the program says so; `orderly`: it ended as a signal asked it to;
@@ -146,18 +146,42 @@ class Ending:
 RUNNING = Ending()
 
 
+class _Weighed(NamedTuple):
+    """The evidence in its order, and what the rungs of the ladder ask of it."""
+
+    told: list[Evidence]
+    rows: list[Evidence]
+    """Those that still speak of an end."""
+    fatal: list[Evidence]
+    done: Evidence | None
+    over: Evidence | None
+    """Its program, or a silence behind its end, says that it is over."""
+    silence: Evidence | None
+    processes: int | None
+    found: Ending
+    """What holds whatever the state is."""
+
+
 def ending(evidence: Sequence[Evidence], *, all_done: bool = False, processes: int | None = None) -> Ending:
     """The ending that the evidence proves. `all_done`: the last iteration that was asked for is done; `processes`: of
     how many the log would tell the end.
     """
     if not evidence:
         return RUNNING
+    weighed = _weighed(evidence, all_done, processes)
+    for rung in (_cut_at_exit, _over, _job_failed_behind, _died, _all_well, _leaving):
+        verdict = rung(weighed)
+        if verdict is not None:
+            return verdict
+    return replace(weighed.found, hint=_cause(weighed.told))
+
+
+def _weighed(evidence: Sequence[Evidence], all_done: bool, processes: int | None) -> _Weighed:
     told = sorted(evidence, key=lambda row: row.at)
     rows = [row for row in told if _holds(row)]
-    done, over = _first(rows, "done", "finished"), _first(rows, "finished")
+    done, over, silence = _first(rows, "done", "finished"), _first(rows, "finished"), _first(rows, "silence")
     leaving = all_done or done is not None or any(_ended_well(row) for row in rows)
     fatal = _fatal(rows, leaving=leaving)
-    silence = _first(rows, "silence")
     if silence is not None and over is None and not any(row.at <= silence.at for row in fatal):
         over = silence
     found = Ending(
@@ -166,22 +190,45 @@ def ending(evidence: Sequence[Evidence], *, all_done: bool = False, processes: i
         ended=sum(row.count for row in rows if _is_end(row)),
         gone=any(_is_gone(row) for row in rows),
     )
-    if (cut := _cut(rows, done)) is not None:
-        state: State = "finished" if silence is not None else "exiting"
-        return replace(found, cause=cut, cut_at=cut.at, state=state)
-    if over is not None and not any(_is_own(row) and _is_proof(row) and row.at < over.at - MOMENT for row in fatal):
-        coded = [row for row in fatal if row.sort != "exit" or row.exit_code is not None]
-        return replace(found, state="finished", job_failed_at=_job_failed(rows, coded) if done is not None else None)
-    if done is not None and (failed := _job_failed(rows, fatal)) is not None:
-        return replace(found, state="finished", job_failed_at=failed)
-    orderly = _first(rows, "orderly") is not None
-    if fatal and not (orderly and not any(_is_own(row) and not KINDS[row.failure].planned for row in fatal)):
-        return _crashed(rows, fatal, found)
-    if orderly or _all_ended(rows, processes):
-        return replace(found, state="finished")
-    if done is not None or any(_ended_well(row) for row in rows):
-        return replace(found, state="exiting")
-    return replace(found, hint=_cause(told))
+    return _Weighed(told, rows, fatal, done, over, silence, processes, found)
+
+
+def _cut_at_exit(it: _Weighed) -> Ending | None:
+    cut = _cut(it.rows, it.done)
+    if cut is None:
+        return None
+    return replace(it.found, cause=cut, cut_at=cut.at, state="exiting" if it.silence is None else "finished")
+
+
+def _over(it: _Weighed) -> Ending | None:
+    over = it.over
+    if over is None or any(_is_own(row) and _is_proof(row) and row.at < over.at - MOMENT for row in it.fatal):
+        return None
+    coded = [row for row in it.fatal if row.sort != "exit" or row.exit_code is not None]
+    failed = _job_failed(it.rows, coded) if it.done is not None else None
+    return replace(it.found, state="finished", job_failed_at=failed)
+
+
+def _job_failed_behind(it: _Weighed) -> Ending | None:
+    failed = _job_failed(it.rows, it.fatal) if it.done is not None else None
+    return None if failed is None else replace(it.found, state="finished", job_failed_at=failed)
+
+
+def _died(it: _Weighed) -> Ending | None:
+    if not it.fatal:
+        return None
+    own = any(_is_own(row) and not KINDS[row.failure].planned for row in it.fatal)
+    return _crashed(it.rows, it.fatal, it.found) if own or _first(it.rows, "orderly") is None else None
+
+
+def _all_well(it: _Weighed) -> Ending | None:
+    well = _first(it.rows, "orderly") is not None or _all_ended(it.rows, it.processes)
+    return replace(it.found, state="finished") if well else None
+
+
+def _leaving(it: _Weighed) -> Ending | None:
+    leaving = it.done is not None or any(_ended_well(row) for row in it.rows)
+    return replace(it.found, state="exiting") if leaving else None
 
 
 def _first(rows: Sequence[Evidence], *sorts: Sort) -> Evidence | None:
@@ -264,6 +311,11 @@ def _cause(rows: Iterable[Evidence]) -> Evidence | None:
     cause = max(moment, key=_leads)
     if KINDS[cause.failure].bare:
         cause = next((row for row in equal if row.failure in _ENDED_BY_OTHERS), cause)
+    return _completed(cause, equal, known)
+
+
+def _completed(cause: Evidence, equal: Sequence[Evidence], known: Sequence[Evidence]) -> Evidence:
+    """With the node that the scheduler names in another line, and the code that a launcher saw."""
     if cause.node is None and cause.failure == "node_failure":
         cause = replace(cause, node=next((row.node for row in equal if row.node is not None), None))
     if cause.exit_code is None and cause.sort == "traceback":

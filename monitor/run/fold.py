@@ -93,10 +93,7 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         if live and state.launch is launch:  # what a new launch ended did not end in progress
             _note_silence(state, before, kind_of_silence, event, at)
-        if state.progress_at is None or at > state.progress_at:
-            state.progress_at, state.unheard = at, 0.0
-        state.live = state.live or live
-        state.launch.hung = False
+        _note_progress(state, at, live)
         if clock is not None or kind in STEP:
             state.launch.progress_clock = clock
     if state.launch.parts.told:
@@ -145,6 +142,13 @@ def _draw(
     entered = drawn_as(state.launch.phase) != drawn_as(before)
     if stepped or entered or type(event) in AMENDING or (moved and type(event) is ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
+
+
+def _note_progress(state: RunState, at: float, live: bool) -> None:
+    if state.progress_at is None or at > state.progress_at:
+        state.progress_at, state.unheard = at, 0.0
+    state.live = state.live or live
+    state.launch.hung = False
 
 
 def _of_training(state: RunState) -> bool:
