@@ -25,12 +25,12 @@ class Interval(NamedTuple):
     """It stands for so many."""
     seconds: float
     """Per iteration, as the line prints or as was measured."""
-    gap: float | None
-    """Seconds between the two reports; None where arrivals say nothing (a backlog), or for a launch's first report."""
     inside: bool
     """An evaluation or save lies in it, and may be in its seconds."""
-    interrupted: float | None
-    """Seconds from the report before to the end of that interruption, by arrival."""
+    arrived: tuple[float, float] | None
+    """Seconds from the report before to the end of that interruption, and to this report, by arrival; None where that
+    says nothing: a backlog, a launch's first report.
+    """
     behind: int
     """Of the iterations, those after the interruption; all where nothing tells."""
     timed: float
@@ -54,10 +54,11 @@ def pure(interval: Interval, usual: float | None) -> Pure:
     if not interval.inside:
         return Pure(told, True)
     overhead, within = interval.timed, False
-    if interval.interrupted is not None and interval.gap is not None:
-        overhead = max(overhead, _interruption(interval))
+    if interval.arrived is not None:
+        until, gap = interval.arrived
+        overhead = max(overhead, _interruption(interval, until))
         # A loop that stops its timer prints less than the time from line to line. One iteration tells by itself.
-        within = count > 1 and interval.gap - told * count < 0.5 * overhead
+        within = count > 1 and gap - told * count < 0.5 * overhead
     least = 0.5 * usual if usual is not None else _LEAST_SHARE * told
     believable = overhead > 0 and told * count - overhead >= least * count
     if usual is not None and told <= 1.05 * usual and not (within and believable):
@@ -68,15 +69,15 @@ def pure(interval: Interval, usual: float | None) -> Pure:
     return Pure(None, False, None if usual is None else (told - usual) * count)
 
 
-def _interruption(interval: Interval) -> float:
+def _interruption(interval: Interval, until: float) -> float:
     """Seconds of the evaluation or save. Where it did not come right after the report before, the iterations behind it
     tell what one takes: the rest of the line's time is theirs alone.
     """
-    since, count, behind = interval.interrupted or 0.0, interval.iterations, interval.behind
+    count, behind = interval.iterations, interval.behind
     if behind == count:
-        return since
+        return until
     whole = interval.seconds * count
-    return max(0.0, whole - (whole - since) / behind * count)
+    return max(0.0, whole - (whole - until) / behind * count)
 
 
 @dataclass(slots=True)
@@ -106,17 +107,12 @@ class Watch:
         """Of a report that comes now. `last`: the iteration of the one before; `at` is None where the instant says
         nothing.
         """
-        told = self.at is not None and at is not None
         behind = last - self.iteration if last is not None and self.iteration is not None else iterations
-        return Interval(
-            iterations=iterations,
-            seconds=seconds,
-            gap=at - self.at if told and at is not None and self.at is not None else None,
-            inside=self.inside,
-            interrupted=self.until - self.at if told and self.until is not None and self.at is not None else None,
-            behind=behind if 0 < behind < iterations else iterations,
-            timed=self.timed,
-        )
+        arrived = None
+        if self.at is not None and self.until is not None and at is not None:
+            arrived = self.until - self.at, at - self.at
+        within = behind if behind in range(1, iterations) else iterations
+        return Interval(iterations, seconds, self.inside, arrived, within, self.timed)
 
     def restart(self, at: float) -> None:
         """A report has come."""
