@@ -15,6 +15,7 @@ from monitor.run.ending import MOMENT, Evidence, ending, strength
 from monitor.run.launches import LAUNCHER, count_failure, enter
 from monitor.run.nodes import freeze_node_list, note_collective, note_fault, note_tasks
 from monitor.run.phases import ENDED
+from monitor.run.records import Told
 from monitor.run.state import Launch, RunState
 from parsers.events import (
     Event,
@@ -113,7 +114,7 @@ EVENTS = frozenset(_OF)
 """What is evidence of an end."""
 
 
-def fold_evidence(state: RunState, event: Event, at: float, text: str) -> bool:
+def fold_evidence(state: RunState, event: Event, told: Told) -> bool:
     """An event of `EVENTS`. Whether it was progress: of a training that ends as it should."""
     launch = state.launch
     if isinstance(event, FailureSeen):
@@ -123,9 +124,9 @@ def fold_evidence(state: RunState, event: Event, at: float, text: str) -> bool:
     elif isinstance(event, ProcessExited):
         note_tasks(state, event)
     before, failed = launch.phase, launch.ending.job_failed_at
-    for row in _OF[type(event)](event, at, text, launch.iterations):
+    for row in _OF[type(event)](event, told.at, told.entry.text, launch.iterations):
         keep(launch, row)
-    weigh(state, at)
+    weigh(state, told.at)
     if isinstance(event, ProgramExited | TrainerSummary):
         launch.opening.clear()
         return launch.phase == "finished"

@@ -20,7 +20,7 @@ from monitor.run.log_clock import log_clock
 from monitor.run.nodes import note_collective, note_node, note_rank
 from monitor.run.phases import ENDED, EVALUATION, PARTS, PROGRESS, STEP, Moved, Phase, drawn_as
 from monitor.run.recording import AMENDING, record
-from monitor.run.records import Memory
+from monitor.run.records import Memory, Told
 from monitor.run.state import RunState
 from monitor.run.steps.engine import fold_engine_step
 from monitor.run.steps.loop import fold_iteration
@@ -76,20 +76,25 @@ _RANKS_KEPT = 1024  # ranks whose memory is kept: one of each pipeline stage at 
 def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -> None:
     """Take one event in. `source` is the file it came from; see the module for `at` and `live`."""
     event = entry.event
+    kind = type(event)
     clock = _note_line(state, event, at)
-    launch, counted = state.launch, state.iterations_total
-    before, kind_of_silence = launch.phase, launch.silent_work or launch.phase
-    moved = _handle(state, entry, source, at, live, clock)
+    launch, counted, before = state.launch, state.iterations_total, state.launch.phase
+    kind_of_silence = launch.silent_work or before
+    moved: Moved = False
+    if clock is None or kind not in _OF_AN_END or not _is_of_the_last_launch(state, clock):
+        handler = _HANDLERS.get(kind)
+        moved = handler is None or handler(state, event, Told(source, at, live, clock, entry))
     if isinstance(moved, str):
         enter(state, moved, at)
     phase = state.launch.phase
     if phase == "crashed" and (not state.proven or (live and before != "crashed")) and _of_training(state):
         # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
         state.proven, state.live = True, state.live or live
-    _draw(state, event, clock, at, live, stepped=state.iterations_total != counted, moved=bool(moved), before=before)
-    if state.iterations_total != counted:
+    stepped, entered = state.iterations_total != counted, phase != before and drawn_as(phase) != drawn_as(before)
+    if stepped or entered or kind in AMENDING or (moved and kind is ValidationLogged):
+        record(state, event, stepped, entered, clock, at, live)
+    if stepped:
         state.copies.count(source, state.launch.number)
-    kind = type(event)
     if moved and (kind in PROGRESS[before] or kind in PROGRESS[phase]):
         if live and state.launch is launch:  # what a new launch ended did not end in progress
             _note_silence(state, before, kind_of_silence, event, at)
@@ -115,33 +120,6 @@ def _note_line(state: RunState, event: Event, at: float) -> float | None:
         if event.rank is not None:
             note_rank(state, event.rank, event.node)
     return None if event.logged_at is None else _read_log_clock(state, event.logged_at)
-
-
-def _handle(state: RunState, entry: LogEvent, source: str, at: float, live: bool, clock: float | None) -> Moved:
-    event = entry.event
-    kind = type(event)
-    if kind is IterationLogged:
-        moved = fold_iteration(state, event, source, at, live, clock)  # type: ignore[arg-type]
-        if moved:
-            raw = entry.raw
-            state.launch.last_raw = raw if isinstance(raw, bytes) else raw.encode()
-        return moved
-    if kind is EngineStepLogged:
-        return fold_engine_step(state, event, at, live, clock)  # type: ignore[arg-type]
-    if clock is not None and kind in _OF_AN_END and _is_of_the_last_launch(state, clock):
-        return False
-    handler = _HANDLERS.get(kind)
-    return handler is None or handler(state, event, source, at, live, entry)
-
-
-def _draw(
-    state: RunState, event: Event, clock: float | None, at: float, live: bool, *, stepped: bool, moved: bool,
-    before: Phase,
-) -> None:  # fmt: skip
-    """Record what charts draw, where something has happened that they do."""
-    entered = drawn_as(state.launch.phase) != drawn_as(before)
-    if stepped or entered or type(event) in AMENDING or (moved and type(event) is ValidationLogged):
-        record(state, event, stepped, entered, clock, at, live)
 
 
 def _note_progress(state: RunState, at: float, live: bool) -> None:
@@ -238,7 +216,7 @@ def _read_log_clock(state: RunState, text: str) -> float | None:
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
-def _on_memory(state: RunState, event: MemoryReported, *_rest: Any) -> bool:
+def _on_memory(state: RunState, event: MemoryReported, _told: Told) -> bool:
     memory = state.launch.memory
     if event.host_used_bytes is not None or event.host_used_ratio is not None:
         memory.host_used, memory.host_used_ratio = event.host_used_bytes, event.host_used_ratio
@@ -264,7 +242,7 @@ def _larger(known: int | None, new: int | None) -> int | None:
     return new if known is None else known if new is None else max(known, new)
 
 
-def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float, live: bool, _entry: LogEvent) -> bool:
+def _on_timers(state: RunState, event: TimersReported, told: Told) -> bool:
     _take_timers(state, event)
     if event.speaker == "megatron" and not BESIDE.isdisjoint(event.timers):
         for name, (_, longest) in event.timers.items():
@@ -274,7 +252,7 @@ def _on_timers(state: RunState, event: TimersReported, _source: str, _at: float,
                     state.launch.watch.timed += longest
                 if timer(name).category == "checkpoint":
                     saves.note_save(state, longest)
-                    if not live:
+                    if not told.live:
                         state.past.silences.learn("saving", longest)
     return False
 
@@ -301,7 +279,7 @@ def _take_timers(state: RunState, event: TimersReported) -> None:
         launch.parts.note_printed(event)
 
 
-def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
+def _on_overflow(state: RunState, event: OverflowSkipped, _told: Told) -> bool:
     news = state.launch.overflows.take_line(event, state.launch.latest.iteration or 0, state.launch.log_interval or 1)
     state.overflows_total = plus(state.overflows_total, news)
     scale = event.new_loss_scale if event.new_loss_scale is not None else event.loss_scale
@@ -310,14 +288,12 @@ def _on_overflow(state: RunState, event: OverflowSkipped, *_rest: Any) -> bool:
     return news
 
 
-def _on_scale_exhausted(
-    state: RunState, _event: LossScaleExhausted, _source: str, at: float, _live: bool, entry: LogEvent
-) -> bool:
+def _on_scale_exhausted(state: RunState, _event: LossScaleExhausted, told: Told) -> bool:
     failure = FailureSeen(failure="python_exception", message="the loss scale is at its minimum")
-    return fold_evidence(state, failure, at, entry.text)
+    return fold_evidence(state, failure, told)
 
 
-def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> bool:
+def _on_throughput(state: RunState, event: ThroughputReported, _told: Told) -> bool:
     latest, topology = state.launch.latest, state.launch.topology
     if event.tflops is not None:
         latest.tflops = event.tflops
@@ -335,36 +311,34 @@ def _on_throughput(state: RunState, event: ThroughputReported, *_rest: Any) -> b
     return False
 
 
-def _on_part(state: RunState, event: PartBegan, _source: str, at: float, live: bool, _entry: LogEvent) -> Moved:
+def _on_part(state: RunState, event: PartBegan, told: Told) -> Moved:
     """A part that no line tells of is a phase only where lines tell of others. A line that comes late is progress."""
     if state.launch.phase in ENDED or state.launch.phase == "exiting":
         return False
     if event.implied and not state.launch.parts.told:
         return False
-    state.launch.parts.tell(event.part)
-    if not (live and state.launch.parts.is_late(event.part, state.launch.phase, state.launch.phase_since, at)):
-        return event.part
-    return True
+    launch = state.launch
+    launch.parts.tell(event.part)
+    late = told.live and launch.parts.is_late(event.part, launch.phase, launch.phase_since, told.at)
+    return late or event.part
 
 
-def _on_custom_value(state: RunState, event: CustomValueLogged, *_rest: Any) -> bool:
+def _on_custom_value(state: RunState, event: CustomValueLogged, _told: Told) -> bool:
     state.launch.custom_values[event.name] = event.value
     return False
 
 
-def _on_collective_status(state: RunState, event: CollectiveStatus, *_rest: Any) -> bool:
+def _on_collective_status(state: RunState, event: CollectiveStatus, _told: Told) -> bool:
     note_collective(state, event)
     return False
 
 
-def _on_evidence(state: RunState, event: Event, _source: str, at: float, _live: bool, entry: LogEvent) -> bool:
-    return fold_evidence(state, event, at, entry.text)
-
-
-_Handler = Callable[[RunState, Any, str, float, bool, LogEvent], Moved]
-_HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
-    TrainerLogged: lambda s, e, _src, at, live, _e: fold_trainer_log(s, e, at, live),
-    TrainerProgressed: lambda s, e, _src, at, live, _e: fold_trainer_progress(s, e, at, live),
+_Handler = Callable[[RunState, Any, Told], Moved]
+_HANDLERS: dict[type[Event], _Handler] = {
+    IterationLogged: fold_iteration,
+    EngineStepLogged: fold_engine_step,
+    TrainerLogged: fold_trainer_log,
+    TrainerProgressed: fold_trainer_progress,
     TrainerSetting: setup.on_trainer_setting,
     MilestoneReached: setup.on_milestone,
     ArgumentsDumped: setup.on_arguments,
@@ -394,5 +368,5 @@ _HANDLERS: dict[type[Event], _Handler] = {  # iterations come first, above
     CustomProgressLogged: lambda *_: True,
     GenerationMoved: lambda *_: True,
     PartBegan: _on_part,
-    **dict.fromkeys(EVENTS, _on_evidence),
+    **dict.fromkeys(EVENTS, fold_evidence),
 }

@@ -10,7 +10,7 @@ from monitor.run.ending import PLANNED
 from monitor.run.node_record import launch_of
 from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
 from monitor.run.phases import ENDED, Phase, drawn_as
-from monitor.run.records import AttemptEnd
+from monitor.run.records import AttemptEnd, Told
 from monitor.run.settings import event_of, plain, take_setting
 from monitor.run.state import Launch, Past, RunState
 from monitor.run.totals import plus
@@ -54,20 +54,20 @@ def count_failure(state: RunState) -> None:
         state.failures_total[kind] = state.failures_total.get(kind, 0) + 1
 
 
-def boundary(state: RunState, kind: str, stamp: str, source: str, at: float) -> None:
+def boundary(state: RunState, kind: str, stamp: str, told: Told) -> None:
     """A set-up mark of `kind`: a second one begins a new launch. `stamp` is the mark's own time or contents."""
     launch = state.launch
     if launch.phase == "crashed" and launch.doubtful and not launch.iterations and kind not in launch.boundaries:
         launch.forget()  # a set-up goes on after what failed before its first line: that was another program's
-        enter(state, "starting", at)
-    mark = f"{kind} {source}"
+        enter(state, "starting", told.at)
+    mark = f"{kind} {told.source}"
     # these carry no time: the same again in the same file, after an end, is of another launch
     again = kind in _TIMELESS and launch.phase == "crashed" and not launch.doubtful and mark in launch.boundaries
     if launch.iterations > 0 or launch.failed or launch.phase in ENDED:
         known = launch.boundaries.get(kind)
         ended_here = launch.phase in ENDED and known != stamp
-        if again or _counted_in(state, source) or ended_here or (known is not None and known != stamp):
-            begin_launch(state, at)
+        if again or _counted_in(state, told.source) or ended_here or (known is not None and known != stamp):
+            begin_launch(state, told.at)
     state.launch.boundaries.setdefault(kind, stamp)
     if kind in _TIMELESS:
         state.launch.boundaries.setdefault(mark, stamp)

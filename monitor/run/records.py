@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
+from parsers.events import LogEvent
+
+
+class Told(Struct, gc=False):
+    """What stands around an event that is folded."""
+
+    source: str
+    """The file it came from."""
+    at: float
+    """When its line was written (fold.py)."""
+    live: bool
+    clock: float | None
+    """The line's own stamp, on the log's own clock."""
+    entry: LogEvent
+
 
 @dataclass(slots=True)
 class Latest:

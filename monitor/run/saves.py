@@ -1,6 +1,6 @@
 """Evaluation and checkpoints: what interrupts the loop legally, and what a crash now would lose.
 
-Each function takes (state, event, source, at, live, entry) and returns phases.Moved.
+Each `on_` function is a handler of the fold.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from monitor.breakdown.saves import KEPT
 from monitor.run.evidence import pass_by
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED, PARTS, PHASE_AFTER, Moved
-from monitor.run.records import Validation
+from monitor.run.records import Told, Validation
 from monitor.run.state import RunState
 from parsers.events import (
     CheckpointFileWritten,
@@ -23,7 +23,6 @@ from parsers.events import (
     CheckpointSaveScheduled,
     CheckpointSaveStarted,
     EvaluationProgressed,
-    LogEvent,
     MilestoneReached,
     ValidationLogged,
 )
@@ -36,26 +35,22 @@ def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
     state.launch.watch.interrupt(at, iteration)
 
 
-def on_evaluation(
-    state: RunState, event: EvaluationProgressed, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> Moved:
+def on_evaluation(state: RunState, event: EvaluationProgressed, told: Told) -> Moved:
     """Evaluation moves."""
     launch = state.launch
     launch.evaluation_due = launch.evaluation_silent = launch.engine.between.saving = False
-    _overhead(state, at)
+    _overhead(state, told.at)
     if event.logged_at is not None:
         moment = log_clock(event.logged_at)
         if not event.finished:
             launch.watch.stamps.pause(moment)
         elif launch.watch.stamps.go_on(moment):
             launch.watch.inside = False
-    pass_by(state, at, step=False)
+    pass_by(state, told.at, step=False)
     return launch.ending.state == "crashed" or ("training" if event.finished else PHASE_AFTER[event.kind])
 
 
-def on_validation(
-    state: RunState, event: ValidationLogged, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> Moved:
+def on_validation(state: RunState, event: ValidationLogged, told: Told) -> Moved:
     """A validation set has its result; more sets may follow."""
     launch = state.launch
     launch.evaluation_due = launch.evaluation_silent = launch.engine.between.saving = False
@@ -67,7 +62,7 @@ def on_validation(
         launch.validations[event.dataset] = Validation(event.iteration, loss)
     if known is not None and known.iteration and event.iteration and event.iteration > known.iteration:
         launch.evaluation_interval = event.iteration - known.iteration
-    _overhead(state, at, event.iteration)
+    _overhead(state, told.at, event.iteration)
     launch.validations_since += 1
     if launch.phase in ENDED:
         return True
@@ -75,41 +70,35 @@ def on_validation(
     return "exiting" if launch.training_done else "training" if last_set else "evaluating"
 
 
-def on_save_started(
-    state: RunState, event: CheckpointSaveStarted, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> Moved:
+def on_save_started(state: RunState, event: CheckpointSaveStarted, told: Told) -> Moved:
     """A save has begun."""
     launch = state.launch
     save = launch.save
     if event.iteration is not None and event.iteration == save.iteration:
         return False  # another rank's copy
-    save.iteration, save.started_at, save.stamp = event.iteration, at, event.logged_at
-    _overhead(state, at, event.iteration)
+    save.iteration, save.started_at, save.stamp = event.iteration, told.at, event.logged_at
+    _overhead(state, told.at, event.iteration)
     return launch.phase in ENDED or "saving"
 
 
-def on_save_file(
-    state: RunState, event: CheckpointFileWritten, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> Moved:
+def on_save_file(state: RunState, event: CheckpointFileWritten, told: Told) -> Moved:
     """One file of a checkpoint moves."""
     launch = state.launch
     if not launch.watch.inside:
         launch.engine.between.saving, launch.save.files_iteration = True, event.iteration
-    _overhead(state, at)
+    _overhead(state, told.at)
     return "saving" if launch.phase in PARTS else True
 
 
-def on_save_scheduled(
-    state: RunState, _event: CheckpointSaveScheduled, _source: str, at: float, _live: bool, _entry: LogEvent
-) -> Moved:
+def on_save_scheduled(state: RunState, _event: CheckpointSaveScheduled, told: Told) -> Moved:
     """The save goes on in the background; training goes on."""
     launch = state.launch
     launch.save.pending_async = True
-    _overhead(state, at)
+    _overhead(state, told.at)
     return "training" if launch.phase == "saving" else True
 
 
-def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, live: bool, _entry: LogEvent) -> Moved:
+def on_saved(state: RunState, event: CheckpointSaved, told: Told) -> Moved:
     """A checkpoint is whole: nothing before it can be lost any more."""
     launch = state.launch
     checkpoints, save = state.past.checkpoints, launch.save
@@ -119,12 +108,12 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
     seconds = event.seconds
     if seconds is None and save.started_at is not None and not save.pending_async:
         seconds = _between(save.stamp, event.logged_at)
-        if seconds is None and live and at >= save.started_at:
-            seconds = at - save.started_at
+        if seconds is None and told.live and told.at >= save.started_at:
+            seconds = told.at - save.started_at
     copy = iteration == checkpoints.last_iteration
     if seconds is not None:
         note_save(state, seconds)
-        if not copy and not live:
+        if not copy and not told.live:
             state.past.silences.learn("saving", seconds)
     if not copy:
         checkpoints.saves += 1
@@ -132,7 +121,7 @@ def on_saved(state: RunState, event: CheckpointSaved, _source: str, at: float, l
     checkpoints.last_iteration = iteration
     save.pending_async, save.started_at = False, None
     launch.engine.between.saving = False
-    _overhead(state, at)
+    _overhead(state, told.at)
     if launch.phase != "saving":
         return True
     return "exiting" if launch.training_done else "training"
@@ -175,12 +164,7 @@ def _between(start: Any, end: str | None) -> float | None:
 
 
 def on_load(
-    state: RunState,
-    event: CheckpointLoadStarted | CheckpointLoaded | CheckpointNotFound,
-    _source: str,
-    _at: float,
-    _live: bool,
-    _entry: LogEvent,
+    state: RunState, event: CheckpointLoadStarted | CheckpointLoaded | CheckpointNotFound, _told: Told
 ) -> Moved:
     """Weights are being loaded, or there are none."""
     launch = state.launch

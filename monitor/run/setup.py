@@ -1,11 +1,9 @@
 """The set-up of a launch: milestones, arguments, topology, software, environment.
 
-Each function takes (state, event, source, at, live, entry) and returns phases.Moved.
+Each `on_` function is a handler of the fold.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from monitor.model.arguments import changes
 from monitor.run import saves
@@ -14,51 +12,47 @@ from monitor.run.experiments import plan_of
 from monitor.run.launches import LAUNCHER, boundary, note_setting
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
+from monitor.run.records import Told
 from monitor.run.settings import stamp_of
 from monitor.run.state import RunState
 from parsers.engine.fields import whole
 from parsers.events import (
     ArgumentsDumped,
     Event,
-    LogEvent,
     MilestoneReached,
     TopologyLogged,
     TrainerSetting,
 )
 
 
-def on_milestone(
-    state: RunState, event: MilestoneReached, source: str, at: float, _live: bool, _entry: LogEvent
-) -> Moved:
+def on_milestone(state: RunState, event: MilestoneReached, told: Told) -> Moved:
     """A set-up step was announced."""
     if event.milestone != "training_done":
-        boundary(state, event.milestone, event.logged_at or source, source, at)
+        boundary(state, event.milestone, event.logged_at or told.source, told)
         if event.milestone == "launched" and state.launch.launched_clock is None:
             state.launch.launched_clock = log_clock(event.logged_at or "")
         elif event.milestone == "training_started":
             state.launch.watch.stamps.begin(log_clock(event.logged_at))
     if event.milestone == "training_done":
-        fold_done(state, at)
+        fold_done(state, told.at)
         saves.on_loop_done(state, event)
         return True
     if state.launch.iterations == 0:
-        if goes_on(state, at):
+        if goes_on(state, told.at):
             return PHASE_AFTER_MILESTONE[event.milestone]
         return True
     return False
 
 
-def on_arguments(
-    state: RunState, event: ArgumentsDumped, source: str, at: float, _live: bool, _entry: LogEvent
-) -> bool:
+def on_arguments(state: RunState, event: ArgumentsDumped, told: Told) -> bool:
     """The arguments dump: a boundary, and most of the topology."""
     stamp = stamp_of(event)
-    boundary(state, "arguments", stamp, source, at)
-    told = bool(state.launch.arguments)
-    progressed = on_setting(state, event)
+    boundary(state, "arguments", stamp, told)
+    known = bool(state.launch.arguments)
+    progressed = on_setting(state, event, told)
     if state.launch.boundaries["arguments"] == stamp:  # another dump of a launch is a critic's or a teacher's
         state.plan = plan_of(event)
-        if not told:
+        if not known:
             _compare_arguments(state)
     return progressed
 
@@ -71,36 +65,36 @@ def _compare_arguments(state: RunState) -> None:
     state.arguments = launch.arguments
 
 
-def on_setting(state: RunState, event: Event, *_rest: Any) -> bool:
+def on_setting(state: RunState, event: Event, _told: Told) -> bool:
     """One more fact of the set-up."""
     note_setting(state, event)
     return state.launch.iterations == 0
 
 
-def on_environment(state: RunState, event: Event, *_rest: Any) -> bool:
+def on_environment(state: RunState, event: Event, _told: Told) -> bool:
     """A variable, a version: told at any time."""
     note_setting(state, event)
     return False
 
 
-def on_sizes(state: RunState, event: TopologyLogged, source: str, at: float, *_rest: Any) -> bool:
+def on_sizes(state: RunState, event: TopologyLogged, told: Told) -> bool:
     """`using world size: ...` is the first line of Megatron, its processes the first of DeepSpeed's launcher on a node;
     other programs tell sizes at any time.
     """
     if event.nodes is not None and event.processes_per_node is not None and event.logged_at is not None:
-        boundary(state, f"{LAUNCHER}{event.node or ''}", event.logged_at, source, at)
+        boundary(state, f"{LAUNCHER}{event.node or ''}", event.logged_at, told)
     if event.world_size is not None and event.data_parallel_size is not None:
-        boundary(state, "world", f"{event.world_size}/{event.data_parallel_size}", source, at)
-    return on_setting(state, event)
+        boundary(state, "world", f"{event.world_size}/{event.data_parallel_size}", told)
+    return on_setting(state, event, told)
 
 
-def on_trainer_setting(state: RunState, event: TrainerSetting, source: str, at: float, *_rest: Any) -> bool:
+def on_trainer_setting(state: RunState, event: TrainerSetting, told: Told) -> bool:
     """HF Trainer's heading and the figures under it."""
     if event.name == "running_training":
-        boundary(state, "running_training", event.logged_at or source, source, at)
+        boundary(state, "running_training", event.logged_at or told.source, told)
         state.launch.trainer.declared = True
     elif event.name == "total optimization steps" and isinstance(event.value, int | float):
         state.launch.trainer.total = whole(event.value)
         if state.launch.driver in (None, "trainer"):
             state.launch.train_iterations = state.launch.trainer.total
-    return on_setting(state, event)
+    return on_setting(state, event, told)

@@ -7,11 +7,12 @@ from typing import NamedTuple
 from monitor.run.evidence import pass_by
 from monitor.run.launches import first_of_launch, program_of
 from monitor.run.phases import Phase
+from monitor.run.records import Told
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.bursts import watch_bursts
 from monitor.run.steps.sources import SourceName, takes_over
-from monitor.run.steps.watch import pure
+from monitor.run.steps.watch import Pure, pure
 from monitor.run.totals import plus
 from parsers.dialects import BY_NAME
 
@@ -26,8 +27,7 @@ class Report(NamedTuple):
     iteration: int
     seconds: float | None
     """Per iteration; None where this report does not tell."""
-    at: float
-    live: bool
+    told: Told
     steps: int | None = None
     """The seconds are those of so many iterations, where they were measured over several reports."""
     passed: float | None = None
@@ -56,7 +56,7 @@ def take_over(state: RunState, name: SourceName, dialect: str) -> bool:
 
 def count_step(state: RunState, report: Report) -> Phase:
     """The iteration of the report has finished; the phase that it leads to."""
-    launch, iteration, at = state.launch, report.iteration, report.at
+    launch, iteration, at = state.launch, report.iteration, report.told.at
     last, first = launch.last_iteration, launch.last_iteration is None
     if launch.account.active:
         launch.account.close(last, launch.step_seconds, launch.log_interval or 1)
@@ -81,7 +81,7 @@ def count_step(state: RunState, report: Report) -> Phase:
         take_seconds(state, report, report.steps or delta, first=first)
     if launch.account.own:
         launch.account.settle(iteration, launch.step_seconds)
-    if report.live:
+    if report.told.live:
         watch_bursts(state, report.seconds, delta, at)
     if state.past.highest_iteration is None or iteration > state.past.highest_iteration:
         state.past.highest_iteration = max(iteration, 0)
@@ -105,10 +105,10 @@ def _leave_evaluation(state: RunState, last: int | None, report: Report) -> None
         return
     # Arguments ask for evaluations that need not be: there may be no data. None is expected before one is seen.
     launch.evaluation_due, launch.evaluation_silent = False, True
-    if report.live and state.progress_at is not None and report.at > state.progress_at:
-        silence = max(0.0, report.at - state.progress_at - state.unheard)
+    if report.told.live and state.progress_at is not None and report.told.at > state.progress_at:
+        silence = max(0.0, report.told.at - state.progress_at - state.unheard)
         if launch.hung:
-            state.past.silences.forgive(SILENT_EVALUATION, silence, report.at)
+            state.past.silences.forgive(SILENT_EVALUATION, silence, report.told.at)
         else:
             state.past.silences.learn(SILENT_EVALUATION, silence)
 
@@ -156,8 +156,10 @@ def take_seconds(state: RunState, report: Report, count: int, *, first: bool) ->
         launch.engine.seconds += told * count  # another source may yet report them itself
     if report.passed is None:
         _take_seconds(state, told * count)
-    at = report.at - state.unheard if report.live else None
-    net = pure(launch.watch.interval(count, told, launch.last_iteration, at), launch.pace.predicted())
+    net = Pure(told, True)
+    if launch.watch.inside:
+        at = report.told.at - state.unheard if report.told.live else None
+        net = pure(launch.watch.interval(count, told, launch.last_iteration, at), launch.pace.predicted())
     if net.interruption is not None:
         validations = launch.validations_since
         kind, seconds = ("evaluating", net.interruption / validations) if validations else ("saving", net.interruption)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from monitor.run.launches import begin_launch, is_over
 from monitor.run.phases import Moved
+from monitor.run.records import Told
 from monitor.run.saves import note_save
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import Report, count_step, take_over, take_seconds
@@ -14,17 +15,13 @@ from parsers.dialects import DEEPSPEED
 from parsers.events import EngineStepLogged
 
 
-def fold_engine_step(
-    state: RunState, event: EngineStepLogged, at: float, live: bool, clock: float | None = None
-) -> Moved:
-    """A DeepSpeed engine's step: adds to another source's, or stands alone. `clock` is its stamp on the log's own
-    clock. Returns whether it was progress.
-    """
+def fold_engine_step(state: RunState, event: EngineStepLogged, told: Told) -> Moved:
+    """A DeepSpeed engine's step: adds to another source's, or stands alone. Returns whether it was progress."""
     _take_memory(state.launch, event)
     if event.step <= 0:
         return False
     if _is_another_programs(state.launch, event):
-        begin_launch(state, at)
+        begin_launch(state, told.at)
     launch = state.launch
     if not take_over(state, "engine", event.dialect or DEEPSPEED.name):
         launch.engine.step_beside = event.step
@@ -35,13 +32,13 @@ def fold_engine_step(
     if launch.last_iteration is not None and number < launch.last_iteration:
         if state.copies.is_told(number, event, launch.number):
             return False
-        begin_launch(state, at, in_process=True)
+        begin_launch(state, told.at, in_process=True)
         launch = state.launch
         launch.driver = "engine"
     counted, disturbed = state.iterations_total, launch.watch.inside
     state.copies.tell(number, event, launch.number)
-    progressed = _take_step(state, event, number, at, live)
-    _between(state, event, number, clock, counted=state.iterations_total != counted, disturbed=disturbed)
+    progressed = _take_step(state, event, number, told)
+    _between(state, event, number, told.clock, counted=state.iterations_total != counted, disturbed=disturbed)
     return progressed
 
 
@@ -69,7 +66,7 @@ def _number(launch: Launch, event: EngineStepLogged) -> int:
     return event.step
 
 
-def _take_step(state: RunState, event: EngineStepLogged, number: int, at: float, live: bool) -> Moved:
+def _take_step(state: RunState, event: EngineStepLogged, number: int, told: Told) -> Moved:
     launch, engine, latest = state.launch, state.launch.engine, state.launch.latest
     launch.dialect = event.dialect or launch.dialect or DEEPSPEED.name
     if event.train_steps is not None:
@@ -88,7 +85,7 @@ def _take_step(state: RunState, event: EngineStepLogged, number: int, at: float,
     seconds = event.seconds_per_step
     if seconds is None and event.samples_per_second and latest.global_batch_size:
         seconds = latest.global_batch_size / event.samples_per_second
-    report = Report(number, seconds, at, live)
+    report = Report(number, seconds, told)
     if number == launch.last_iteration:  # another form of the same step
         if seconds is not None and latest.seconds_per_iteration is None:
             latest.seconds_per_iteration = seconds

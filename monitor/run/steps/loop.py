@@ -7,6 +7,7 @@ from msgspec import structs
 from monitor.model import flops
 from monitor.run.launches import begin_launch, is_over, program_of
 from monitor.run.phases import Moved
+from monitor.run.records import Told
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, take_over
 from monitor.run.steps.observed import observe_iteration
@@ -19,21 +20,19 @@ _COPY_BEHIND = 2  # lines by which another program's report of the same step may
 EXPLANATIONS = 16  # lines of a launch that are tried against the formulas
 
 
-def fold_iteration(
-    state: RunState, event: IterationLogged, source: str, at: float, live: bool, clock: float | None = None
-) -> Moved:
-    """A line of the loop. `clock` is its stamp on the log's own clock. Returns whether it was progress."""
+def fold_iteration(state: RunState, event: IterationLogged, told: Told) -> Moved:
+    """A line of the loop. Returns whether it was progress."""
     in_units = event.in_samples or event.in_tokens
     if in_units:
         event = _in_iterations(state, event)
     if state.launch.driver == "engine" and _is_another_programs(state.launch, event.iteration):
-        begin_launch(state, at)
-    if not _counts(state, event, source, at):
+        begin_launch(state, told.at)
+    if not _counts(state, event, told.source, told.at):
         return False
     launch, iteration = state.launch, event.iteration
     take_over(state, "iteration", event.dialect)
     last = launch.last_iteration
-    state.copies.remember(event, source, launch.number)
+    state.copies.remember(event, told.source, launch.number)
     if event.dialect != launch.dialect or launch.topology.dialect != event.dialect:
         launch.dialect = launch.topology.dialect = event.dialect
     _take_values(launch, event)
@@ -42,13 +41,14 @@ def fold_iteration(
     if stops_timer or not BESIDE.isdisjoint(launch.account.own):
         launch.watch.inside = False  # evaluation and saving are out of the time that the line tells
     whole = bool(in_units) and last is None and launch.number == 0 and iteration <= LONGEST_INTERVAL
-    seconds, steps = _seconds(state, event, clock, whole=whole)
-    phase = count_step(state, Report(iteration, seconds, at, live, steps))
+    seconds, steps = _seconds(state, event, told.clock, whole=whole)
+    phase = count_step(state, Report(iteration, seconds, told, steps))
     if whole:
         state.iterations_total += iteration - launch.iterations  # its first line says how far it is
         launch.iterations = iteration
         launch.first_iteration_seconds = None  # a mean of many is no measure of one
     latest = launch.latest
+    launch.last_raw = raw if isinstance(raw := told.entry.raw, bytes) else raw.encode()
     observe_iteration(launch.observed, event, latest.global_batch_size, latest.sequence_length)
     if launch.tflops_formula is None and event.tflops is not None:
         _explain(launch, event, event.tflops)

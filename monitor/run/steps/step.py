@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from monitor.breakdown.account import Timed
 from monitor.run.phases import ENDED
+from monitor.run.records import Memory
 from monitor.run.state import Launch, RunState
+from monitor.run.steps.sources import SourceName
 from parsers.dialects import BY_NAME
 from parsers.events import EngineStepLogged, Event, IterationLogged, TrainerLogged, TrainerProgressed
 
-STEP_EVENTS: frozenset[type[Event]] = frozenset({IterationLogged, EngineStepLogged, TrainerLogged, TrainerProgressed})
+_SOURCES: dict[type[Event], SourceName] = {
+    IterationLogged: "iteration",
+    EngineStepLogged: "engine",
+    TrainerLogged: "trainer",
+    TrainerProgressed: "trainer",
+}
+STEP_EVENTS = frozenset(_SOURCES)
 
 
 class Step(Struct, gc=False, kw_only=True):
@@ -67,45 +73,45 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
     """The step that an event of STEP_EVENTS reports, read from the state right after its fold; None if it says nothing
     of a step. `iterations`, `skipped` and `source` are the run's totals and its step source before the fold.
     """
-    launch = state.launch
+    launch, driver = state.launch, state.launch.driver
     counted = state.iterations_total != iterations
     match event:
+        case TrainerProgressed():
+            return _step(state, counted, skipped) if counted else None
         case IterationLogged():
-            if not counted and source == launch.driver:
+            if not counted and source == driver:
                 return None  # a copy, or a source that lags behind
+            step = _step(state, counted, skipped)
             # of a declared dialect a line may be without a loss
-            reported = event.lm_loss is not None or event.dialect in BY_NAME
-            return _step(
-                state, counted, skipped, reported=reported, loss=event.lm_loss, grad_norm=event.grad_norm,
-                learning_rate=event.learning_rate, skipped=event.skipped_iterations, nans=event.nan_iterations,
-            )  # fmt: skip
+            step.reported = event.lm_loss is not None or event.dialect in BY_NAME
+            step.loss, step.grad_norm = event.lm_loss, event.grad_norm
+            step.skipped, step.nans = event.skipped_iterations, event.nan_iterations
         case EngineStepLogged():
             carries = event.allocated_bytes is not None or event.max_allocated_bytes is not None
-            if launch.driver == "iteration" and event.loss is None and not carries:
+            if driver == "iteration" and event.loss is None and not carries:
                 return None
-            return _step(
-                state, counted, skipped, carries, reported=launch.driver == "engine" and event.loss is not None,
-                loss=event.loss, learning_rate=event.learning_rate,
-                outside=launch.engine.between.outside if launch.driver == "engine" else None,
-            )  # fmt: skip
+            step = _step(state, counted, skipped)
+            if carries:
+                _take_memory(step, launch.memory)
+            if driver == "engine":
+                step.reported, step.outside = event.loss is not None, launch.engine.between.outside
+            step.loss = event.loss
         case TrainerLogged():
-            if launch.driver != "trainer":
+            if driver != "trainer":
                 return None
-            return _step(
-                state, counted, skipped, event.memory_bytes is not None, reported=event.loss is not None,
-                loss=event.loss, grad_norm=event.grad_norm, learning_rate=event.learning_rate,
-            )  # fmt: skip
-    return _step(state, counted, skipped) if counted else None
+            step = _step(state, counted, skipped)
+            if event.memory_bytes is not None:
+                _take_memory(step, launch.memory)
+            step.reported, step.loss, step.grad_norm = event.loss is not None, event.loss, event.grad_norm
+        case _:
+            return None
+    step.learning_rate = event.learning_rate
+    return step
 
 
-def _step(state: RunState, counted: bool, skipped_before: int, carries: bool = False, **told: Any) -> Step:
-    """What every report has, with what this one tells. `carries`: it tells of the memory."""
-    launch = state.launch
-    latest, memory = launch.latest, launch.memory
-    if carries:
-        told["memory_bytes"] = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
-        peaks = [value for value in (memory.max_allocated, memory.allocated) if value]
-        told["memory_peak_bytes"] = max(peaks, default=None)
+def _step(state: RunState, counted: bool, skipped_before: int) -> Step:
+    """What every report has."""
+    launch, latest = state.launch, state.launch.latest
     return Step(
         iteration=latest.iteration or 0,
         at=state.updated_at if launch.watch.at is None else launch.watch.at,
@@ -121,19 +127,21 @@ def _step(state: RunState, counted: bool, skipped_before: int, carries: bool = F
         new_skipped=state.skipped_iterations_total - skipped_before,
         evaluated_at=launch.evaluated_at,
         timed=launch.account.last if counted else None,
-        **told,
     )
+
+
+def _take_memory(step: Step, memory: Memory) -> None:
+    step.memory_bytes = memory.allocated or memory.reserved or memory.max_allocated or memory.max_reserved
+    step.memory_peak_bytes = max((peak for peak in (memory.max_allocated, memory.allocated) if peak), default=None)
 
 
 def may_change_launch(launch: Launch, event: Event) -> bool:
     """Whether a report of a step may begin another launch, or may come from another step source than the last one."""
-    last = launch.last_iteration
-    match event:
-        case IterationLogged():
-            return launch.driver != "iteration" or (last is not None and event.iteration <= last)
-        case EngineStepLogged():
-            over = launch.driver != "engine" and launch.phase in ENDED
-            return over or (launch.driver == "engine" and last is not None and event.step < last)
-        case TrainerLogged() | TrainerProgressed():
-            return launch.driver != "trainer"
-    return False
+    source, last = _SOURCES.get(type(event)), launch.last_iteration
+    if source is None:
+        return False
+    if source != launch.driver:
+        return source != "engine" or launch.phase in ENDED
+    if last is None or source == "trainer":
+        return False  # the Trainer's launches begin with its own heading
+    return event.iteration <= last if isinstance(event, IterationLogged) else event.step < last  # type: ignore[attr-defined]

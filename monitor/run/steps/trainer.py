@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from monitor.run.evidence import pass_by
 from monitor.run.phases import Moved
-from monitor.run.records import Validation
+from monitor.run.records import Told, Validation
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import Report, count_step, take_over
 from parsers.dialects import HF_TRAINER
@@ -16,14 +16,14 @@ _OF_TRAINING = ("", "train", "training")
 _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict", "prediction")
 
 
-def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, live: bool) -> Moved:
+def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told) -> Moved:
     """A progress bar. Returns whether it was progress: of the training, or of an evaluation amid it."""
     launch = state.launch
     trainer, name = launch.trainer, event.description.lower()
     mine = event.total == trainer.total or (trainer.total is None and trainer.declared and name in _OF_TRAINING)
     if not mine:
         if launch.driver == "trainer" and trainer.total is not None and name in _OF_EVALUATION and event.step:
-            return _evaluates(state, event, at)
+            return _evaluates(state, event, told.at)
         trainer.bar = event.step, event.total
         return False
     trainer.bar = event.step, event.total
@@ -31,25 +31,25 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, at: float, 
         return False
     state.proven = True
     launch.train_iterations = event.total
-    return _step(state, _timed(launch, event, at, live))
+    return _step(state, _timed(launch, event, told))
 
 
-def _timed(launch: Launch, event: TrainerProgressed, at: float, live: bool) -> Report:
+def _timed(launch: Launch, event: TrainerProgressed, told: Told) -> Report:
     """The bar's step and what it took: by the time since the start, which it shows in whole seconds. The rate that it
     shows is a running mean, and 0.00s/it no time yet: it tells what the first step took, nothing of the others.
     """
     trainer, rate = launch.trainer, event.seconds_per_step or None
     elapsed, last = event.elapsed_seconds, launch.last_iteration
     if elapsed is None or (last is not None and event.step <= last):
-        return Report(event.step, rate, at, live)
+        return Report(event.step, rate, told)
     passed = elapsed - trainer.elapsed if trainer.elapsed is not None and not launch.watch.inside else 0.0
     alone = trainer.lap.iteration == last
     lap = trainer.lap.lap(event.step, elapsed, disturbed=launch.watch.inside, alone=alone, stamped=False)
     trainer.elapsed = elapsed
     if last is None:
-        return Report(event.step, rate, at, live)
+        return Report(event.step, rate, told)
     seconds, steps = lap if lap is not None else (None, None)
-    return Report(event.step, seconds, at, live, steps, max(0.0, passed))
+    return Report(event.step, seconds, told, steps, max(0.0, passed))
 
 
 def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> Moved:
@@ -71,7 +71,7 @@ def _step(state: RunState, report: Report) -> Moved:
     return count_step(state, report)
 
 
-def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: bool) -> Moved:
+def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved:
     """HF Trainer's metric dict. It may not name its step: then the bar before it does."""
     launch = state.launch
     trainer = launch.trainer
@@ -79,8 +79,8 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: boo
         trainer.total = launch.train_iterations = event.max_steps
     if event.eval_loss is not None:
         launch.validations["validation"] = Validation(launch.latest.iteration, event.eval_loss)
-        launch.watch.interrupt(at)
-        pass_by(state, at, step=False)
+        launch.watch.interrupt(told.at)
+        pass_by(state, told.at, step=False)
         return launch.ending.state == "crashed" or "evaluating"
     if not take_over(state, "trainer", HF_TRAINER.name):
         return False
@@ -88,7 +88,7 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, at: float, live: boo
     step = event.step if event.step is not None else _step_of_bar(launch)
     launch.dialect = HF_TRAINER.name
     if step is not None:
-        return _step(state, Report(step, event.seconds_per_step, at, live)) or True
+        return _step(state, Report(step, event.seconds_per_step, told)) or True
     return True
 
 

@@ -19,14 +19,12 @@ _LONG = 100.0  # seconds between lines beside which the follower's delay is lost
 
 
 class Interval(NamedTuple):
-    """What one report says of the time since the report before."""
+    """What one report says of the time since the report before, in which an evaluation or save lies."""
 
     iterations: int
     """It stands for so many."""
     seconds: float
     """Per iteration, as the line prints or as was measured."""
-    inside: bool
-    """An evaluation or save lies in it, and may be in its seconds."""
     arrived: tuple[float, float] | None
     """Seconds from the report before to the end of that interruption, and to this report, by arrival; None where that
     says nothing: a backlog, a launch's first report.
@@ -51,8 +49,6 @@ class Pure(NamedTuple):
 def pure(interval: Interval, usual: float | None) -> Pure:
     """The interval without what lies inside it. `usual`: seconds that an iteration should take at most."""
     told, count = interval.seconds, interval.iterations
-    if not interval.inside:
-        return Pure(told, True)
     overhead, within = interval.timed, False
     if interval.arrived is not None:
         until, gap = interval.arrived
@@ -104,15 +100,15 @@ class Watch:
             self.iteration = iteration
 
     def interval(self, iterations: int, seconds: float, last: int | None, at: float | None) -> Interval:
-        """Of a report that comes now. `last`: the iteration of the one before; `at` is None where the instant says
-        nothing.
+        """Of a report that comes now, where something is inside. `last`: the iteration of the one before; `at` is None
+        where the instant says nothing.
         """
         behind = last - self.iteration if last is not None and self.iteration is not None else iterations
         arrived = None
         if self.at is not None and self.until is not None and at is not None:
             arrived = self.until - self.at, at - self.at
         within = behind if behind in range(1, iterations) else iterations
-        return Interval(iterations, seconds, self.inside, arrived, within, self.timed)
+        return Interval(iterations, seconds, arrived, within, self.timed)
 
     def restart(self, at: float) -> None:
         """A report has come."""
