@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from monitor.run.evidence import pass_by
 from monitor.run.launches import first_of_launch, program_of
@@ -21,7 +21,7 @@ LONGEST_INTERVAL = 1000
 """Iterations between two lines that are believed before an interval is known."""
 
 
-class Report(NamedTuple):
+class Report(Struct, gc=False):
     """What one line, or one redraw of a bar, says of a step."""
 
     iteration: int
@@ -83,8 +83,9 @@ def count_step(state: RunState, report: Report) -> Phase:
         launch.account.settle(iteration, launch.step_seconds)
     if report.told.live:
         watch_bursts(state, report.seconds, delta, at)
-    if state.past.highest_iteration is None or iteration > state.past.highest_iteration:
-        state.past.highest_iteration = max(iteration, 0)
+    highest = state.past.highest_iteration
+    if highest is None or iteration > highest:
+        state.past.highest_iteration = iteration if iteration > 0 else 0
     launch.watch.restart(at)
     _leave_evaluation(state, last, report)
     ended = launch.ending.state
@@ -184,8 +185,11 @@ def _take_seconds(state: RunState, seconds: float) -> None:
     """
     launch = state.launch
     state.productive_seconds += seconds
-    state.gpu_seconds = max(0.0, state.gpu_seconds + seconds * (launch.topology.world_size or 0))
-    launch.seconds_since_checkpoint = max(0.0, launch.seconds_since_checkpoint + seconds)
+    state.gpu_seconds += seconds * (launch.topology.world_size or 0)
+    launch.seconds_since_checkpoint += seconds
+    if seconds < 0:  # the GPUs or the last checkpoint may be others than when they were told
+        state.gpu_seconds = max(0.0, state.gpu_seconds)
+        launch.seconds_since_checkpoint = max(0.0, launch.seconds_since_checkpoint)
 
 
 def evaluation_every(launch: Launch) -> int | None:
