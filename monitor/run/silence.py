@@ -86,12 +86,7 @@ class Silences:
 
     def longest_forgiven(self, kinds: Iterable[str], most: float, now: float) -> float | None:
         """The longest silence of these kinds that was called a hang and ended, in the last day, none above `most`."""
-        return max(
-            (
-                seconds
-                for kind in kinds
-                for at, seconds in self.forgiven.get(kind, ())
-                if seconds <= most and now - at < _REMEMBERED
-            ),
-            default=None,
-        )
+        if not self.forgiven:
+            return None  # asked at every step, and there mostly is none
+        known = [one for kind in kinds for one in self.forgiven.get(kind, ())]
+        return max((seconds for at, seconds in known if seconds <= most and now - at < _REMEMBERED), default=None)

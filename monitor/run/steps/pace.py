@@ -46,6 +46,8 @@ class Pace:
 
     windows: dict[int, list[float]] = field(default_factory=dict)
     last_batch_size: int = 0
+    middle: float | None = None
+    """Median of the current window, once somebody has asked since the last step."""
 
     def add(self, seconds: float, batch_size: int | None) -> None:
         """An iteration took so long."""
@@ -57,6 +59,7 @@ class Pace:
                 del self.windows[next(iter(self.windows))]
             self.last_batch_size = key
         window.append(seconds)
+        self.middle = None
         if len(window) > 2 * _WINDOW:
             del window[:-_WINDOW]
 
@@ -68,8 +71,8 @@ class Pace:
     @property
     def baseline(self) -> float | None:
         """Median seconds per iteration at the current batch size; None before the third (the first is an outlier)."""
-        window = self.window
-        return median(window) if len(window) >= 3 else None
+        window = self.windows.get(self.last_batch_size, ())
+        return self._median() if len(window) >= 3 else None
 
     @property
     def band(self) -> tuple[float, float] | None:
@@ -84,8 +87,13 @@ class Pace:
         """Seconds that the next iteration should take at most on a normal day: the larger of the median and the last,
         so that a batch size that grows step by step is followed at once.
         """
-        window = self.window
+        window = self.windows.get(self.last_batch_size)
         if not window:
             return None
-        middle, last = median(window), window[-1]
+        middle, last = self._median(), window[-1]
         return last if last > middle else middle
+
+    def _median(self) -> float:
+        if self.middle is None:
+            self.middle = median(self.window)
+        return self.middle
