@@ -61,12 +61,14 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
             numbers.pop()
         following = next((other for other in reversed(numbers) if other != number), None)
         first = not steps.stepped
+        # tqdm draws a bar as it begins; one whose beginning is not there may have begun at any time
+        loose = isinstance(event, TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
         says = steps.says(event, following, position, dated)
         unknown = kind in STEP and kind not in (TrainerProgressed, TrainerLogged)
         known = says is not None
         seconds = says or 0.0
         position += seconds
-        is_open = not known and (kind in _OPEN or unknown or (kind is TrainerLogged and not steps.bars))
+        is_open = loose or (not known and (kind in _OPEN or unknown or (kind is TrainerLogged and not steps.bars)))
         took = seconds if first and steps.stepped else 0.0
         step = kind is IterationLogged or kind is EngineStepLogged
         spans.append(

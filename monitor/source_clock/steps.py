@@ -145,12 +145,19 @@ class Steps:
         elapsed = event.elapsed_seconds
         if elapsed is None:
             return 0.0
-        begun, last = self.bars.get(event.total), self._drawn.get(event.total, 0.0)
+        new = self.is_new_bar(event)
         self._drawn[event.total] = elapsed
-        if begun is None or elapsed < last:  # another launch's bar of the same length begins anew
+        if new:
             first = not self.bars and not dated
             self.bars[event.total] = position if first else position - elapsed
         return max(0.0, self.bars[event.total] + elapsed - position)
+
+    def is_new_bar(self, event: TrainerProgressed) -> bool:
+        """Whether a bar is drawn for the first time. One of the same length that has run for less time is another
+        launch's.
+        """
+        elapsed, last = event.elapsed_seconds, self._drawn.get(event.total)
+        return elapsed is not None and (last is None or elapsed < last)
 
     def note(self, event: Event) -> bool:
         """Remember what the event says of launches. True for the first line of a new one."""

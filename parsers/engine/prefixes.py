@@ -72,6 +72,9 @@ _MAY_BEGIN = re.compile(r"[ ]{0,5}[\d\[]|[(a-zDIWEC]|[\w.-]{1,60}/\d")
 # glog prints no year. It is left in the text: rules know the lines by it.
 _GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d\d?)(\d\d) (\d\d:\d\d:\d\d)(\.\d{1,6})?\d{0,3} ")
 
+# `[06:00<34:00,  6.00s/it]`, `[06:00, 6.00s/it, loss=0.5, lr=[1e-5]]`: how each bar of tqdm ends
+_BAR_END = re.compile(r"\[\d{1,4}:\d\d(?::\d\d)?(?:<[\d:?]{1,12})?,(?:[^][]|\[[^][]{0,200}\]){1,400}\]")
+
 # Names that look like `word1:` and are no hosts.
 NOT_HOSTS = frozenset({"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16", "bfloat16", "c10d", "stage0", "h5py"})
 
@@ -157,9 +160,23 @@ def _take(prefix: Prefix, match: re.Match[str]) -> None:
 
 
 def segments(text: str) -> list[str]:
-    """The parts of a physical line that another writer's tee prefix cuts: `... |[default3]: ...` is two."""
-    if "]:" not in text:
-        return [text]
+    """What different writers have put on a physical line. Another one's tee prefix cuts it (`... |[default3]: ...`),
+    and so does the end of a progress bar, behind which the cursor was left: `... [06:00<34:00, 6.00s/it]Killed`.
+    """
+    parts = _by_writer(text) if "]:" in text else [text]
+    if "%|" in text or "it [" in text:
+        parts = [piece for part in parts for piece in _behind_bars(part)]
+    return parts
+
+
+def _behind_bars(text: str) -> list[str]:
+    """The line up to the end of its last bar, and what stands behind it: a dict is told by the program of the bar."""
+    end = max((match.end() for match in _BAR_END.finditer(text)), default=len(text))
+    rest = text[end:].strip()
+    return [text] if not rest or rest.startswith("{") else [text[:end], text[end:]]
+
+
+def _by_writer(text: str) -> list[str]:
     starts = [match.start() for match in _TEE.finditer(text)]
     if not starts or starts == [0]:
         return [text]

@@ -110,11 +110,19 @@ def test_iso_time() -> None:
         ),
         ("one |[default3]:", ["one |[default3]:"]),
         ("table[row1]: 5", ["table[row1]: 5"]),
+        (" 15%|#| 60/400 [06:00<34:00, 6.00s/it]Killed", [" 15%|#| 60/400 [06:00<34:00, 6.00s/it]", "Killed"]),
+        ("60it [1:06:00,  1.5it/s, lr=[1e-5]] Killed", ["60it [1:06:00,  1.5it/s, lr=[1e-5]]", " Killed"]),
+        ("1%|#| 1/9 [00:01<00:08, 1it/s] 2%|#| 2/9 [00:02<00:07, 1it/s]", None),
+        ("15%|#| 60/400 [06:00<34:00, 6.00s/it]{'loss': 1.5}", None),
+        ("15%|#| 60/400 [06:00<34:00, 6.00s/it] ", None),
+        ("15% of [06:00] and more", None),
     ],
 )
-def test_segments(text: str, parts: list[str]) -> None:
-    """A tee label in the middle of a line starts another writer's text; a chain at the start does not."""
-    assert segments(text) == parts
+def test_segments(text: str, parts: list[str] | None) -> None:
+    """A tee label in the middle of a line starts another writer's text, and so does the end of a bar. None: nothing
+    does.
+    """
+    assert segments(text) == (parts or [text])
 
 
 @given(st.lists(st.one_of(st.sampled_from(["[default3]:", "7: ", "[rank1]:", " ", "n1: ", "x"]), st.text(max_size=4))))
