@@ -155,7 +155,7 @@ def used(event: Event) -> bool:
 UNREAD: dict[type[Event], frozenset[str]] = {
     IterationLogged: frozenset({"extra"}),
     EngineStepLogged: frozenset({"losses", "average_samples_per_second", "epoch", "micro_step"}),
-    TrainerLogged: frozenset({"epoch", "extra"}),
+    TrainerLogged: frozenset({"extra"}),
     TrainerProgressed: frozenset({"remaining_seconds"}),
 }
 """Fields of frequent events for which no fold, no detector and no report has a use: `parse` shows them."""

@@ -13,6 +13,7 @@ from monitor.run.phases import ENDED, Phase, drawn_as
 from monitor.run.records import AttemptEnd, Told
 from monitor.run.settings import event_of, plain, take_setting
 from monitor.run.state import Launch, Past, RunState
+from monitor.run.steps.sources import Trainer
 from monitor.run.totals import plus
 from parsers.dialects import dialect_of
 from parsers.events import Event
@@ -167,6 +168,37 @@ def _note_end(state: RunState, at: float, *, died: bool) -> None:
         )
     )
     del state.ends[:-_ENDS_KEPT]
+
+
+def add_seconds(state: RunState, seconds: float) -> None:
+    """Seconds of computing. What a restart computes again was taken off when it began."""
+    launch = state.launch
+    launch.seconds += seconds
+    state.productive_seconds += seconds
+    state.gpu_seconds += seconds * (launch.topology.world_size or 0)
+    launch.seconds_since_checkpoint += seconds
+
+
+def take_back(state: RunState) -> None:
+    """What the launch has counted will be reported again, or was no training."""
+    launch = state.launch
+    state.iterations_total -= launch.iterations
+    launch.iterations, launch.last_iteration = 0, None
+    add_seconds(state, -launch.seconds)
+    # the GPUs or the last checkpoint may be others than when they were told
+    state.gpu_seconds = max(0.0, state.gpu_seconds)
+    launch.seconds_since_checkpoint = max(0.0, launch.seconds_since_checkpoint)
+
+
+def withdraw(state: RunState) -> Launch:
+    """What was taken for the launch's training was none: the launch as it is without that."""
+    take_back(state)
+    before = state.launch
+    launch = state.launch = Launch(before.number, before.started_at, phase=before.phase, phase_since=before.phase_since)
+    for name in ("boundaries", "nodes", *_SET_UP):
+        setattr(launch, name, getattr(before, name))
+    launch.trainer = Trainer()
+    return launch
 
 
 def retire(state: RunState, at: float) -> None:

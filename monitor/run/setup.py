@@ -9,7 +9,7 @@ from monitor.model.arguments import changes
 from monitor.run import saves
 from monitor.run.evidence import fold_done, goes_on
 from monitor.run.experiments import plan_of
-from monitor.run.launches import LAUNCHER, boundary, note_setting
+from monitor.run.launches import LAUNCHER, boundary, note_setting, withdraw
 from monitor.run.log_clock import log_clock
 from monitor.run.phases import PHASE_AFTER_MILESTONE, Moved
 from monitor.run.records import Told
@@ -91,10 +91,14 @@ def on_sizes(state: RunState, event: TopologyLogged, told: Told) -> bool:
 def on_trainer_setting(state: RunState, event: TrainerSetting, told: Told) -> bool:
     """HF Trainer's heading and the figures under it."""
     if event.name == "running_training":
+        if state.launch.trainer.supposed:
+            withdraw(state)
         boundary(state, "running_training", event.logged_at or told.source, told)
         state.launch.trainer.declared = True
     elif event.name == "total optimization steps" and isinstance(event.value, int | float):
         state.launch.trainer.total = whole(event.value)
         if state.launch.driver in (None, "trainer"):
             state.launch.train_iterations = state.launch.trainer.total
+    elif event.name == "num epochs" and isinstance(event.value, int | float):
+        state.launch.trainer.epochs = event.value
     return on_setting(state, event, told)

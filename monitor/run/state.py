@@ -95,6 +95,8 @@ class Launch:
     first_iteration: int | None = None
     last_iteration: int | None = None
     iterations: int = 0
+    seconds: float = 0.0
+    """That those took."""
     first_iteration_seconds: float | None = None
     last_delta: int | None = None
     """Iterations between its last two lines."""

@@ -42,6 +42,9 @@ _PREFIX = re.compile(
     | (?P<level>INFO|WARNING|ERROR|DEBUG|CRITICAL):(?P<logger>[A-Za-z_][\w.]*):
     # `[INFO|trainer.py:1165] 2021-05-25 07:09:47,832 >> ` transformers' logger
     | \[(?P<hf_level>[A-Z]+)\|(?P<hf_where>[^\]]+)\][ ](?P<hf_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+)[ ]>>[ ]?
+    # `[INFO|2026-04-02 14:00:00] trainer.py:2519 >> ` LLaMA-Factory's
+    | \[(?P<lf_level>[A-Z]+)\|(?P<lf_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d)\][ ]
+      (?P<lf_where>[\w.]{1,80}:\d{1,6})[ ]>>[ ]?
     # `2023-10-26 21:31:16,318 [Rank 15]: ` a vendor's logger
     | (?P<vd_time>\d{4}-\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ ]\[Rank[ ](?P<vd_rank>\d{1,9})\]:[ ]?
     # `[20251202 06:56:28][rank-7/8][INFO ] [--------trainer.py:2560] : ` AMD Primus, its colours already gone;

@@ -5,12 +5,13 @@ from __future__ import annotations
 from msgspec import Struct
 
 from monitor.run.evidence import pass_by
-from monitor.run.launches import first_of_launch, program_of
+from monitor.run.launches import add_seconds, first_of_launch, program_of, take_back, withdraw
 from monitor.run.phases import Phase
 from monitor.run.records import Told
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.bursts import watch_bursts
+from monitor.run.steps.pace import likely_interval
 from monitor.run.steps.sources import SourceName, takes_over
 from monitor.run.steps.watch import Pure, pure
 from monitor.run.totals import plus
@@ -46,10 +47,9 @@ def take_over(state: RunState, name: SourceName, dialect: str) -> bool:
         return False
     if before == "engine":
         state.past.programs, state.past.engine_beside = [program_of(dialect)], True
-        state.iterations_total -= launch.iterations
-        launch.iterations, launch.last_iteration = 0, None
-        _take_seconds(state, -launch.engine.seconds)
-        launch.engine.seconds = 0.0
+        take_back(state)
+    elif before == "trainer" and launch.trainer.supposed:
+        launch = withdraw(state)
     launch.driver, launch.log_interval = name, None
     return True
 
@@ -75,7 +75,7 @@ def count_step(state: RunState, report: Report) -> Phase:
     pass_by(state, at, step=True)
     launch.step_seconds = None
     if report.passed is not None:
-        _take_seconds(state, report.passed)
+        add_seconds(state, report.passed)
     if report.seconds is not None:
         launch.latest.seconds_per_iteration = report.seconds
         take_seconds(state, report, report.steps or delta, first=first)
@@ -125,7 +125,8 @@ def _interval(state: RunState, iteration: int) -> int:
     launch = state.launch
     last, usual = launch.last_iteration, launch.log_interval
     if last is None:
-        every = _told_interval(launch) or state.past.log_interval or 1
+        by_dict = launch.driver == "trainer" and launch.trainer.bar is None  # the first comes behind an interval
+        every = _told_interval(launch) or state.past.log_interval or (likely_interval(iteration) if by_dict else 1)
         done = iteration - launch.loaded if launch.loaded is not None else 0
         if 0 < done <= (every if every > 1 else LONGEST_INTERVAL):
             return done  # it went on from the checkpoint that it loaded
@@ -153,10 +154,8 @@ def _take_interval(state: RunState, iteration: int, delta: int) -> None:
 def take_seconds(state: RunState, report: Report, count: int, *, first: bool) -> None:
     """The last `count` iterations took the report's seconds each. DeepSpeed tells it behind the step's own line."""
     launch, told = state.launch, report.seconds or 0.0
-    if launch.driver == "engine":
-        launch.engine.seconds += told * count  # another source may yet report them itself
     if report.passed is None:
-        _take_seconds(state, told * count)
+        add_seconds(state, told * count)
     net = Pure(told, True)
     if launch.watch.inside:
         at = report.told.at - state.unheard if report.told.live else None
@@ -179,17 +178,21 @@ def take_seconds(state: RunState, report: Report, count: int, *, first: bool) ->
     state.seconds.add(net.seconds, count)
 
 
-def _take_seconds(state: RunState, seconds: float) -> None:
-    """Seconds of computing, negative for those that are told again. What a restart computes again was taken off when
-    it began.
+def measured(
+    state: RunState, iteration: int, elapsed: float | None, clock: float | None
+) -> tuple[float | None, int | None]:
+    """(seconds per iteration, iterations that they were measured over) of a report that does not print them, where
+    they were measured: by the time since the start that it prints, else by its stamp, else by when it arrived.
     """
-    launch = state.launch
-    state.productive_seconds += seconds
-    state.gpu_seconds += seconds * (launch.topology.world_size or 0)
-    launch.seconds_since_checkpoint += seconds
-    if seconds < 0:  # the GPUs or the last checkpoint may be others than when they were told
-        state.gpu_seconds = max(0.0, state.gpu_seconds)
-        launch.seconds_since_checkpoint = max(0.0, launch.seconds_since_checkpoint)
+    watch = state.launch.watch
+    moment = clock if elapsed is None else elapsed
+    if moment is None:
+        arrived = None if state.unheard else state.arrived
+        lap = watch.arrivals.lap(iteration, arrived, disturbed=watch.inside)
+    else:
+        alone = watch.stamps.iteration == state.launch.last_iteration
+        lap = watch.stamps.lap(iteration, moment, disturbed=watch.inside, alone=alone, stamped=elapsed is None)
+    return lap if lap is not None else (None, None)
 
 
 def evaluation_every(launch: Launch) -> int | None:

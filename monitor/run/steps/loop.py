@@ -9,7 +9,7 @@ from monitor.run.launches import begin_launch, is_over, program_of
 from monitor.run.phases import Moved
 from monitor.run.records import Told
 from monitor.run.state import Launch, RunState
-from monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, take_over
+from monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, measured, take_over
 from monitor.run.steps.observed import observe_iteration
 from monitor.run.totals import plus
 from parsers.dialects import BY_NAME, dialect_of
@@ -151,22 +151,15 @@ def _seconds(
     """(seconds per iteration, iterations that they were measured over, where they were): as the line prints, else by
     the time since the start that it prints, else by its stamp, else by when it arrived.
     """
-    launch, watch = state.launch, state.launch.watch
+    launch = state.launch
     if event.seconds_per_iteration is not None:
         return event.seconds_per_iteration, None
     batch = launch.latest.global_batch_size
     if event.samples_per_second and batch and event.dialect not in BY_NAME:
         return batch / event.samples_per_second, None
     if launch.last_iteration is None and not whole:
-        watch.stamps.stop()  # where this launch began to count is not known
-    moment = event.elapsed_seconds if event.elapsed_seconds is not None else clock
-    if moment is None:
-        arrived = None if state.unheard else state.arrived
-        lap = watch.arrivals.lap(event.iteration, arrived, disturbed=watch.inside)
-    else:
-        alone, stamped = watch.stamps.iteration == launch.last_iteration, event.elapsed_seconds is None
-        lap = watch.stamps.lap(event.iteration, moment, disturbed=watch.inside, alone=alone, stamped=stamped)
-    return lap if lap is not None else (None, None)
+        launch.watch.stamps.stop()  # where this launch began to count is not known
+    return measured(state, event.iteration, event.elapsed_seconds, clock)
 
 
 def _explain(launch: Launch, event: IterationLogged, printed: float) -> None:

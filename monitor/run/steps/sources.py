@@ -31,6 +31,12 @@ class Trainer:
 
     declared: bool = False
     """Its heading or one of its dicts was seen: a bar may be the training's."""
+    supposed: bool = False
+    """Neither was seen: a bar that goes on for minutes is taken for the training's."""
+    first: tuple[int, int, float] | None = None
+    """(step, total, elapsed) of the first drawing of a bar that may be the training's."""
+    epochs: float | None = None
+    """That are planned: a dict may name its epoch alone."""
     total: int | None = None
     bar: tuple[int, int] | None = None
     """(step, total) of the last progress bar: a dict may not name its step."""
@@ -48,8 +54,6 @@ class Engine:
     """A line with the iteration's own number was seen: the timer's counts from the start of the process."""
     step_beside: int | None = None
     """The last step that it reported beside another source."""
-    seconds: float = 0.0
-    """That it reported before another source began to count: they are reported again."""
     rates: Sample = field(default_factory=Sample)
     """Samples per second as it prints them."""
     rates_of_loop: bool = False

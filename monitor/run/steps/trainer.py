@@ -4,15 +4,20 @@ trainer_callback.py). A bar of another length behind the training's own is its e
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from monitor.run.evidence import pass_by
+from monitor.run.launches import withdraw
 from monitor.run.phases import Moved
 from monitor.run.records import Told, Validation
 from monitor.run.state import Launch, RunState
-from monitor.run.steps.counting import Report, count_step, take_over
+from monitor.run.steps.counting import Report, count_step, measured, take_over
 from parsers.dialects import HF_TRAINER
 from parsers.events import TrainerLogged, TrainerProgressed
 
 _OF_TRAINING = ("", "train", "training")
+_SUPPOSED = 120.0  # seconds for which a bar without a heading has gone on before it is taken for a training's
+_SLOW = 0.2  # seconds a step that a training takes at least: what is read or tokenised is faster
 _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict", "prediction")
 
 
@@ -20,6 +25,9 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
     """A progress bar. Returns whether it was progress: of the training, or of an evaluation amid it."""
     launch = state.launch
     trainer, name = launch.trainer, event.description.lower()
+    if (trainer.total is None or _is_drawn_out(launch)) and not trainer.declared and name in _OF_TRAINING:
+        _suppose(state, event, told)
+        launch, trainer = state.launch, state.launch.trainer
     mine = event.total == trainer.total or (trainer.total is None and trainer.declared and name in _OF_TRAINING)
     if not mine:
         if launch.driver == "trainer" and trainer.total is not None and name in _OF_EVALUATION and event.step:
@@ -32,6 +40,30 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
     state.proven = True
     launch.train_iterations = event.total
     return _step(state, _timed(launch, event, told))
+
+
+def _is_drawn_out(launch: Launch) -> bool:
+    """Whether the bar that was taken for the training's has come to its end, and may have been another one's."""
+    trainer = launch.trainer
+    return trainer.supposed and trainer.total is not None and (launch.last_iteration or 0) >= trainer.total
+
+
+def _suppose(state: RunState, event: TrainerProgressed, told: Told) -> None:
+    """A bar without a heading, of a log that has shown no dict yet. One that has gone on for minutes, at a pace of
+    trainings, is taken for one; it is counted from its first drawing. What proves to be none is withdrawn.
+    """
+    trainer, elapsed, first = state.launch.trainer, event.elapsed_seconds, state.launch.trainer.first
+    if elapsed is None or event.step <= 0 or state.launch.driver not in (None, "trainer"):
+        return
+    if first is None or first[1] != event.total or elapsed < first[2]:
+        trainer.first = event.step, event.total, elapsed
+        return
+    if elapsed < _SUPPOSED or elapsed < _SLOW * event.step or event.total == trainer.total:
+        return
+    trainer = (withdraw(state) if trainer.supposed else state.launch).trainer
+    trainer.supposed, trainer.total = True, event.total
+    began = structs.replace(event, step=first[0], elapsed_seconds=first[2])
+    fold_trainer_progress(state, began, structs.replace(told, at=told.at - (elapsed - first[2])))
 
 
 def _timed(launch: Launch, event: TrainerProgressed, told: Told) -> Report:
@@ -85,24 +117,34 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
     if not take_over(state, "trainer", HF_TRAINER.name):
         return False
     _take_values(launch, event)
-    step = event.step if event.step is not None else _step_of_bar(launch)
+    step = event.step if event.step is not None else _step_of(launch, event.epoch)
     launch.dialect = HF_TRAINER.name
-    if step is not None:
-        return _step(state, Report(step, event.seconds_per_step, told)) or True
-    return True
+    if step is None:
+        return True
+    seconds, steps = event.seconds_per_step, None
+    if seconds is None and trainer.bar is None and step > (launch.last_iteration or 0):
+        seconds, steps = measured(state, step, None, told.clock)
+    return _step(state, Report(step, seconds, told, steps)) or True
 
 
 def _take_values(launch: Launch, event: TrainerLogged) -> None:
     latest, trainer = launch.latest, launch.trainer
     if trainer.total is None and trainer.bar:
         trainer.total = launch.train_iterations = trainer.bar[1]
-    trainer.declared = True
+    trainer.declared, trainer.supposed = True, False
     latest.lm_loss, latest.grad_norm = event.loss, event.grad_norm
     latest.learning_rate = event.learning_rate
     if event.memory_bytes is not None:
         launch.memory.max_reserved = max(event.memory_bytes, launch.memory.max_reserved or 0)
 
 
-def _step_of_bar(launch: Launch) -> int | None:
-    bar = launch.trainer.bar
-    return bar[0] if bar and bar[1] == launch.trainer.total else None
+def _step_of(launch: Launch, epoch: float | None) -> int | None:
+    """That of the bar; where none is drawn, by the share of the epochs that are done (trainer.py rounds the epoch to
+    hundredths; its steps are as many in each).
+    """
+    trainer = launch.trainer
+    if trainer.bar is not None:
+        return trainer.bar[0] if trainer.bar[1] == trainer.total else None
+    if epoch is None or not trainer.epochs or trainer.total is None:
+        return None
+    return round(epoch / trainer.epochs * trainer.total)
