@@ -20,6 +20,7 @@ import pytest
 import parsers
 from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Line, Rule
+from parsers.formats import nccl, pytorch, torchrun
 from parsers.reader import SourceReader
 from parsers.registry import RULES
 
@@ -159,7 +160,8 @@ def worst_of_rules(text: str, rules: Sequence[Rule] = RULES) -> tuple[float, str
 
 
 PATTERNS = patterns()
-_USED_BY = {"parsers.formats.exceptions": RULES, "parsers.formats.tracebacks": RULES}
+_FAILURES = (*pytorch.RULES, *torchrun.RULES, *nccl.RULES)
+_USED_BY = {"parsers.formats.exceptions": _FAILURES, "parsers.formats.tracebacks": _FAILURES}
 """Their expressions read what the rules of several modules have found."""
 SHARED = "parsers.engine.fields"
 """Its expressions are used by the rules of every module."""
