@@ -81,15 +81,14 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     launch, counted, before = state.launch, state.iterations_total, state.launch.phase
     kind_of_silence = launch.silent_work or before
     moved: Moved = False
-    if clock is None or kind not in _OF_AN_END or not _is_of_the_last_launch(state, clock):
+    if kind not in _OF_AN_END or not _is_of_the_last_launch(state, clock):
         handler = _HANDLERS.get(kind)
         moved = handler is None or handler(state, event, Told(source, at, live, clock, entry))
     if isinstance(moved, str):
         enter(state, moved, at)
     phase = state.launch.phase
-    if phase == "crashed" and (not state.proven or (live and before != "crashed")) and _of_training(state):
-        # whoever says that a launch died speaks of a training; whoever says so now, of one that lived
-        state.proven, state.live = True, state.live or live
+    if phase == "crashed":
+        _prove(state, live=live, new=before != "crashed")
     stepped, entered = state.iterations_total != counted, phase != before and drawn_as(phase) != drawn_as(before)
     if stepped or entered or kind in AMENDING or (moved and kind is ValidationLogged):
         record(state, event, stepped, entered, clock, at, live)
@@ -101,10 +100,8 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
         _note_progress(state, at, live)
         if clock is not None or kind in STEP:
             state.launch.progress_clock = clock
-    if state.launch.parts.told:
-        silence = state.launch.parts.follow(before, phase, event)
-        if silence > 0:
-            state.past.silences.learn(before, silence)
+    if state.launch.parts.told and (silence := state.launch.parts.follow(before, phase, event)) > 0:
+        state.past.silences.learn(before, silence)
 
 
 def _note_line(state: RunState, event: Event, at: float) -> float | None:
@@ -129,17 +126,23 @@ def _note_progress(state: RunState, at: float, live: bool) -> None:
     state.launch.hung = False
 
 
-def _of_training(state: RunState) -> bool:
-    """Whether what crashed is a training for all that the log tells, and no other program of its job."""
-    if not state.launch.doubtful:
-        return True
-    return state.launch.failure is not None and state.launch.failure.optional
+def _prove(state: RunState, *, live: bool, new: bool) -> None:
+    """Whoever says that a launch died speaks of a training; whoever says so now, of one that lived. While that is in
+    doubt it may have been another program of its job.
+    """
+    launch = state.launch
+    if state.proven and not (live and new):
+        return
+    if not launch.doubtful or (launch.failure is not None and launch.failure.optional):
+        state.proven, state.live = True, state.live or live
 
 
-def _is_of_the_last_launch(state: RunState, clock: float) -> bool:
+def _is_of_the_last_launch(state: RunState, clock: float | None) -> bool:
     """Whether something failed shortly before this launch began: what a launcher held back of the one before."""
     began, attempt = state.launch.launched_clock, state.launch
-    return began is not None and attempt.iterations == 0 and attempt.number > 0 and 0 < began - clock < _HELD_BACK
+    if clock is None or began is None:
+        return False
+    return attempt.iterations == 0 and attempt.number > 0 and 0 < began - clock < _HELD_BACK
 
 
 def used(event: Event) -> bool:

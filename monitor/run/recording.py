@@ -23,55 +23,61 @@ def record(
 
     `clock` is the log's own time of the event, None if it printed none; `at` and `live` are fold's.
     """
-    launch = state.launch
     history, at = state.history, at + state.wall_offset  # the log's own times are those of a wall clock
-    if live and (stepped or type(event) in AMENDING):
-        latest = launch.latest
-        state.recent.add(at, lm_loss=latest.lm_loss, grad_norm=latest.grad_norm, seconds=launch.step_seconds)
-    if live and clock is not None:
-        lag = at - clock
-        history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
+    if live:
+        if stepped or type(event) in AMENDING:
+            latest = state.launch.latest
+            state.recent.add(at, lm_loss=latest.lm_loss, grad_norm=latest.grad_norm, seconds=state.launch.step_seconds)
+        if clock is not None:
+            lag = at - clock
+            history.clock_lag = lag if history.clock_lag is None else min(lag, history.clock_lag)
     if not history.kept:
         return
     time = clock if clock is not None else at - history.zone if live else None
     rows = history.steps.open
     latest_known = rows[-1][1] if rows else None
-    iteration = launch.latest.iteration
-    if stepped and iteration is not None:
-        if launch.number != history.attempt:
-            _note_restart(state, iteration, time)
-        timed = launch.account.last
-        if timed is not None:  # mostly of the iteration line before
-            when = latest_known if latest_known is not None and timed.iteration != iteration else time
-            history.add_parts(timed.iteration, when, critical(timed), spreads(timed))
-        if time is not None:
-            _date_training(history, time - (launch.step_seconds or 0.0))
-        history.add_step(_row(state, time))
-    elif isinstance(event, ValidationLogged):
+    if stepped and state.launch.latest.iteration is not None:
+        _add_step(state, state.launch.latest.iteration, time, latest_known)
+    else:
+        _amend(state, event, time if time is not None else latest_known)
+    if entered:
+        if not history.phases:
+            first = state.log_clock_first
+            if clock is None:
+                first = (state.unix(state.first_at) or at) - history.zone if live else None
+            history.add_phase(first, None, "starting")
+        bounds = time is None and state.launch.phase in _BOUNDS
+        history.add_phase(latest_known if bounds else time, state.launch.latest.iteration, drawn_as(state.launch.phase))
+
+
+def _add_step(state: RunState, iteration: int, time: float | None, latest_known: float | None) -> None:
+    """A row, and the parts of the iteration whose timers are whole now: mostly those of the line before."""
+    launch, history = state.launch, state.history
+    if launch.number != history.attempt:
+        _note_restart(state, iteration, time)
+    timed = launch.account.last
+    if timed is not None:
+        when = latest_known if latest_known is not None and timed.iteration != iteration else time
+        history.add_parts(timed.iteration, when, critical(timed), spreads(timed))
+    if time is not None:
+        _date_training(history, time - (launch.step_seconds or 0.0))
+    history.add_step(_row(state, time))
+
+
+def _amend(state: RunState, event: Event, when: float | None) -> None:
+    """More of an iteration that is counted already, or what an evaluation came to."""
+    launch, history, iteration = state.launch, state.history, state.launch.latest.iteration
+    if isinstance(event, ValidationLogged):
         result = launch.validations.get(event.dataset)
         if result is not None:
             where = event.iteration if event.iteration is not None else iteration
-            when = time if time is not None else latest_known
             history.add_validation(event.dataset, (where, when, launch.number, result.loss))
     elif isinstance(event, TrainerLogged) and event.eval_loss is not None:
-        when = time if time is not None else latest_known
         history.add_validation("validation", (iteration, when, launch.number, event.eval_loss))
     elif history.steps.open and (not launch.whole_lines or isinstance(event, ThroughputReported)):
         last = history.steps.open[-1]
         if last[0] == iteration and last[2] == launch.number:
             history.steps.open[-1] = _row(state, last[1])
-    if entered:
-        if not history.phases:
-            first = (
-                state.log_clock_first
-                if clock is not None
-                else (state.unix(state.first_at) or at) - history.zone
-                if live
-                else None
-            )
-            history.add_phase(first, None, "starting")
-        bounds = time is None and launch.phase in _BOUNDS
-        history.add_phase(latest_known if bounds else time, iteration, drawn_as(launch.phase))
 
 
 def _date_training(history: History, began: float) -> None:

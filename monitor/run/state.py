@@ -240,8 +240,6 @@ class Past:
     """Normal seconds per iteration of the launches before."""
     highest_iteration: int | None = None
     silences: Silences = field(default_factory=Silences)
-    parts_printed: dict[str, Intervals] = field(default_factory=dict)
-    """Part of a step of reinforcement learning -> its seconds in the last steps, where the log prints them."""
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
 

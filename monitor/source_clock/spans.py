@@ -52,8 +52,7 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
     for entry in waiting:
         event = entry.event
         kind = type(event)
-        launch = steps.note(event)
-        ended = steps.ended
+        launch, ended = steps.note(event), steps.ended
         if launch:
             steps.begin()
         number = number_of(event)
