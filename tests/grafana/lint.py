@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from grafana.source.dashboards import BOARDS
 from tests.grafana.promql import fill, study
 
 Dashboard = dict[str, Any]
 Panel = dict[str, Any]
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-UIDS = {"megatron-fleet", "megatron-run", "megatron-compare", "megatron-monitor"}
+UIDS = {f"megatron-{name}" for name in BOARDS}
 MOST_QUERIES = 30  # before a row is opened
 UNITS = {"none", "short", "s", "percentunit", "bytes", "sci", "locale", "dateTimeAsIsoNoDateIfToday", "dateTimeFromNow",
          "hertz", "watt", "celsius"}  # fmt: skip
