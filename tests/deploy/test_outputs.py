@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.conftest import DEPLOY, Launch, Receiver, StartAlertmanager, hastened
+from tests.deploy.conftest import DEPLOY, HELD, Launch, Receiver, hastened
 from tests.e2e.conftest import Start
 from tests.e2e.test_daemon import Writer
 from tests.lines import line
@@ -141,11 +141,9 @@ def test_an_agent_sends_on_to_victoria_metrics(start: Start, launch: Launch, log
 
 @pytest.mark.prometheus
 def test_the_rules_run_at_victoria_metrics(
-    start: Start, launch: Launch, training: Writer, tmp_path: Path, receiver: Receiver,
-    start_alertmanager: StartAlertmanager,
-) -> None:  # fmt: skip
+    start: Start, launch: Launch, training: Writer, tmp_path: Path, receiver: Receiver, alertmanager: str
+) -> None:
     """Agent, VictoriaMetrics, vmalert with the shipped rules: a deadline that a dead daemon left is told."""
-    alertmanager = start_alertmanager(group_wait="1s", group_interval="1s")
     target = victoria(launch, tmp_path)
     daemon = start("--set", "detectors.hang.minimum=6s", str(training.path))
     send_on(launch, tmp_path, target, daemon.address)
@@ -156,13 +154,12 @@ def test_the_rules_run_at_victoria_metrics(
         f"-remoteWrite.url=http://{target}", f"-remoteRead.url=http://{target}", f"-notifier.url=http://{alertmanager}",
         "-evaluationInterval=1s", "-remoteWrite.flushInterval=500ms", listen="-httpListenAddr", ready="/health",
     )  # fmt: skip
-    held = "run:megatron_hang_deadline_timestamp_seconds:held"
     daemon.wait(lambda: training.number >= 12)
-    wait(lambda: bool(at_victoria(target, held)), 30.0, "the recorded deadline")
+    wait(lambda: bool(at_victoria(target, HELD)), 30.0, "the recorded deadline")
     daemon.kill()
     training.stop()
-    wait(lambda: bool(receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")), 30.0, "the deadline's alert")
-    assert not receiver.alerts("MegatronHang", "firing")
-    (alert,) = receiver.alerts("MegatronHangDeadlinePassedWhileDown", "firing")[:1]
+    wait(lambda: bool(receiver.fired("MegatronHangDeadlinePassedWhileDown")), 30.0, "the deadline's alert")
+    assert not receiver.fired("MegatronHang")
+    (alert,) = receiver.fired("MegatronHangDeadlinePassedWhileDown")[:1]
     assert alert["labels"]["cluster"] == "cluster-1"
     assert alert["annotations"]["summary"].startswith("train is past its hang deadline and unwatched since ")
