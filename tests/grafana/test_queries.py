@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grafana.source.__main__ import FOLDER
 from grafana.source.dashboards import BOARDS
 from grafana.source.schema import shared
 from tests.grafana import exporters, lint
 from tests.grafana.conftest import END, Prometheus
 from tests.grafana.history import RECORDED
+from tests.grafana.lint import load
 from tests.grafana.promql import fill
 from tests.grafana.runs import CRASHED_AT, DEAD_SINCE, LAST_LINE, runs
 
@@ -39,12 +38,6 @@ X_AXES = next(variable.choices for variable in shared().variables if variable.na
 CODE = {text: number for number, (text, _) in shared().mappings["state"].items()}
 ALL = {"cluster": ".*", "run": ".*", "smoothing": "1s", "scale": "·", "loss": "1 *", "x": "0"}
 ROOT = Path(__file__).parents[2]
-
-
-def load(name: str) -> dict[str, Any]:
-    """A committed dashboard."""
-    made: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
-    return made
 
 
 def answers(prometheus: Prometheus, target: dict[str, Any], expression: str) -> bool:
