@@ -13,7 +13,6 @@ import yaml
 from tests.deploy.conftest import INTERVAL, USUAL, Chain, Receiver, goes_on, watched
 from tests.deploy.test_alert_path import HANG, PAGE
 from tests.e2e.test_daemon import Writer
-from tests.lines import line
 from tests.programs import free_port, prometheus, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
@@ -35,32 +34,6 @@ DEAD = ("MegatronRunsUnwatched", "MegatronMonitorDown")
 """What is told of a daemon that is gone: warnings, to the chat."""
 
 
-class Trainings:
-    """Many trainings, written by one thread."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self._streams = [path.open("a") for path in paths]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            number += 1
-            for stream in self._streams:
-                stream.write(line(number))
-                stream.flush()
-            self._stop.wait(0.25)
-
-    def stop(self) -> None:
-        """All of them stand still."""
-        self._stop.set()
-        self._thread.join(timeout=5)
-        for stream in self._streams:
-            stream.close()
-
-
 def messages(receiver: Receiver) -> list[tuple[str, str, int]]:
     """Each message that came: its alert's name, its status, how many alerts it holds."""
     return [
@@ -79,12 +52,12 @@ def test_an_orderly_stop_pages_nobody(chain: Chain, tmp_path: Path) -> None:
     for path in (*logs, *others):
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    trainings = Trainings([*logs, *others])
+    trainings = [Writer(path) for path in (*logs, *others)]
     ended = {name: tmp_path / folder / f"{name}.log" for name, folder in ENDED.items()}
     for path in ended.values():
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    jobs = Trainings(list(ended.values()))
+    jobs = [Writer(path) for path in ended.values()]
     shared = chain.start(*HANG, str(tmp_path / "logs"))
     own = chain.start(*HANG, "--set", "ends_with_job=true", str(others[0]))
     killed = chain.start(*HANG, str(tmp_path / "killed"))
@@ -94,7 +67,8 @@ def test_an_orderly_stop_pages_nobody(chain: Chain, tmp_path: Path) -> None:
     alive = "count(run:megatron_hang_deadline_timestamp_seconds:held)"
     wait(lambda: server.value(alive) == 53 + len(ended), 30.0, lambda: f"{server.value(alive)} deadlines")
 
-    jobs.stop()
+    for job in jobs:
+        job.stop()
     for name, path in ended.items():
         with path.open("a") as stream:
             stream.write(SLURM[name.partition("-")[0]])
@@ -110,7 +84,8 @@ def test_an_orderly_stop_pages_nobody(chain: Chain, tmp_path: Path) -> None:
         rf"50 runs are unwatched since \d\d:\d\d UTC: monitor {shared.address} is gone", alert["annotations"]["summary"]
     )
     assert alert["annotations"]["description"].startswith("Their monitor was stopped in order.")
-    trainings.stop()  # every deadline passes now
+    for training in trainings:  # every deadline passes now
+        training.stop()
     killed.kill()
     within = USUAL + 2.0 + INTERVAL
     wait(lambda: (PAGE, "firing", 2) in messages(chain.receiver), within, lambda: str(messages(chain.receiver)))
