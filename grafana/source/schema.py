@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
-import yaml
+
+from monitor.config.yaml_text import read_yaml
 
 FOLDER = Path(__file__).parent
 COLUMNS = 24
@@ -280,14 +281,15 @@ T = TypeVar("T")
 
 def read(name: str, kind: type[T]) -> T:
     """A YAML file of this folder. Raises BoardError with the file and the titles that lead to the fault."""
+    document = read_yaml((FOLDER / name).read_text())
+    if document.problems:
+        problem = document.problems[0]
+        raise BoardError(f"{name}:{problem.line}: {problem.message}")
     try:
-        document = yaml.safe_load((FOLDER / name).read_text())
-        return msgspec.convert(document, kind)
-    except yaml.YAMLError as error:
-        raise BoardError(f"{name}: {error}") from error
+        return msgspec.convert(document.value, kind, str_keys=True)
     except msgspec.ValidationError as error:
         words, _, path = str(error).partition(" - at ")
-        raise BoardError(": ".join([name, *_titles(document, path), words])) from error
+        raise BoardError(": ".join([name, *_titles(document.value, path), words])) from error
 
 
 def _titles(document: Any, path: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from grafana.source.__main__ import FOLDER, text
 from grafana.source.dashboards import BOARDS
-from grafana.source.schema import shared
+from grafana.source.queries import Queries
+from grafana.source.schema import read, shared
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.phases import RUN_STATES
 from tests.grafana import lint
@@ -72,6 +74,12 @@ def test_every_state_has_one_colour_everywhere() -> None:
     assert list(shared().mappings["state"].values())[-1][0] == "unwatched"
     assert set(colours) == set(RUN_STATES)
     assert len(set(colours.values())) == len(RUN_STATES)
+    numbers = {(text, f"{number:g}") for number, (text, _) in shared().mappings["state"].items()}
+    asked = re.findall(
+        r'vector\((\d+)\), "state", "(\w+)"', Queries(read("queries.yaml", dict[str, str])).filled("code_of(x)")
+    )
+    assert {(text, number) for number, text in asked} == numbers - {("unwatched", "9")}
+    assert shared().colours["states"] == colours
     seen = set()
     for name in BOARDS:
         for panel in lint.panels(load(name)):

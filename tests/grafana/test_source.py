@@ -77,19 +77,20 @@ QUERY = "max by (cluster, run, name) (megatron_custom_value{RUN})"
         (TITLE, TITLE + "\n      colur: blue", f"{OTHERS}: {OWN}: Object contains unknown field `colur`"),
         (TITLE, TITLE + "\n      colour: 3", f"{OTHERS}: {OWN}: Expected `str`, got `int`"),
         (TITLE, TITLE + "\n      width: 24", f"{OTHERS}: the widths of Other losses, {OWN} do not make 24"),
-        (f"query: {QUERY}", "unit: none", f"{OTHERS}: {OWN}: give one `query`, or several `queries`"),
+        (f"query: {QUERY}", "links_to_run: true", f"{OTHERS}: {OWN}: give one `query`, or several `queries`"),
         (TITLE, TITLE + "\n      steps: mfuu", f"{OTHERS}: {OWN}: no steps is called 'mfuu': mfu, "),
         (QUERY, "last_known(a, b)", f"{OTHERS}: {OWN}: last_known(a, b) has 2 arguments, not 1"),
         (QUERY, "last_known(megatron_iteration", f"{OTHERS}: {OWN}: a bracket is not closed"),
-        (TITLE, TITLE + ": x", "mapping values are not allowed here"),
-        ("A: 1000 *", "B: 1000 *", "Incidents, begin and end: Begin and end of incidents: call the queries A, B, C"),
+        (TITLE, TITLE + ": x", ": mapping values are not allowed here"),
+        (TITLE, TITLE + "\n      title: Mine", ": this key stands twice, first on line "),
+        ("A: 1000 *", "D: 1000 *", "Incidents, begin and end: Begin and end of incidents: call the queries A, B, C"),
     ],
-    ids=["key", "type", "width", "no query", "unknown name", "arguments", "bracket", "no YAML", "letters"],
+    ids=["key", "type", "width", "no query", "unknown name", "arguments", "bracket", "no YAML", "twice", "letters"],
 )
 def test_an_error_names_file_and_panel(source: Path, before: str, after: str, error: str) -> None:
     """A person finds the place without a traceback."""
     change(source / "boards" / "run_details.yaml", before, after)
-    with pytest.raises(BoardError, match=rf"^boards/run_details.yaml: (?s:.*){re.escape(error)}"):
+    with pytest.raises(BoardError, match=rf"^boards/run_details.yaml:.*{re.escape(error)}"):
         generate("run")
 
 
