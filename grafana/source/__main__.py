@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from grafana.source.compare import compare
-from grafana.source.daemon import monitor
-from grafana.source.fleet import fleet
-from grafana.source.run import run
+from grafana.source.dashboards import BOARDS, dashboard
+from grafana.source.schema import BoardError
 
 FOLDER = Path(__file__).parents[1] / "dashboards"
-DASHBOARDS: dict[str, Callable[[], Dashboard]] = {"fleet": fleet, "run": run, "compare": compare, "monitor": monitor}
 
 
 def generate(name: str) -> dict[str, Any]:
     """One dashboard as plain data, as Grafana imports it by hand and reads it from a file."""
-    made: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(DASHBOARDS[name]().build()))
+    made: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(dashboard(name).build()))
     # The SDK puts links and annotation switches into a menu that only the newest Grafana has.
     every = [panel for row in made["panels"] for panel in (row, *row.get("panels", []))]
     links = [link for panel in every for link in panel.get("fieldConfig", {}).get("defaults", {}).get("links", [])]
@@ -69,5 +64,9 @@ def text(name: str) -> str:
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    for each in DASHBOARDS:
-        (folder / f"{each}.json").write_text(text(each))
+    try:
+        texts = {name: text(name) for name in BOARDS}
+    except BoardError as error:
+        sys.exit(str(error))
+    for name, written in texts.items():
+        (folder / f"{name}.json").write_text(written)

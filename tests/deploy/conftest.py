@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,15 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.conftest import start  # noqa: F401 - the fixture that starts the daemon
-from tests.e2e.test_daemon import training  # noqa: F401 - the fixture that writes a log
-from tests.programs import Prometheus, prometheus, running
+from tests.e2e.conftest import RunningDaemon, Start, start  # noqa: F401 - the fixture that starts the daemon
+from tests.e2e.test_daemon import Writer, training  # noqa: F401 - the fixture that writes a log
+from tests.programs import Prometheus, prometheus, running, wait
 
+INTERVAL = 1.0
+"""Seconds of a scrape, an evaluation, a group's wait and a short `for`."""
+USUAL = 3 * INTERVAL + 5.0
+"""From a metric to a person; five for what no setting names: two cores that other tests use as well."""
+HELD = "run:megatron_hang_deadline_timestamp_seconds:held"
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules"
 
@@ -91,14 +97,18 @@ class Receiver:
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
 
-    def alerts(self, name: str, status: str) -> list[dict[str, Any]]:
-        """Alerts of a name that came with a status."""
+    def fired(self, name: str) -> list[dict[str, Any]]:
+        """Alerts of a name that came as firing."""
         return [
             alert
             for body in list(self.bodies)
             for alert in body["alerts"]
-            if alert["labels"]["alertname"] == name and alert["status"] == status
+            if alert["labels"]["alertname"] == name and alert["status"] == "firing"
         ]
+
+    def names(self) -> set[str]:
+        """Of all alerts that came."""
+        return {alert["labels"]["alertname"] for body in list(self.bodies) for alert in body["alerts"]}
 
     def close(self) -> None:
         """End it."""
@@ -115,26 +125,73 @@ def receiver() -> Iterator[Receiver]:
     one.close()
 
 
-StartAlertmanager = Callable[..., str]
+@pytest.fixture
+def alertmanager(launch: Launch, tmp_path: Path, receiver: Receiver) -> str:
+    """The address of an Alertmanager on the shipped file, hastened, its webhook example pointed at `receiver`."""
+    config = yaml.safe_load(with_example((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(), "webhook"))
+    config["route"].update(group_wait=f"{INTERVAL:g}s", group_interval=f"{INTERVAL:g}s")
+    (webhook,) = (one["webhook_configs"] for one in config["receivers"] if "webhook_configs" in one)
+    webhook[0]["url"] = receiver.url
+    file = tmp_path / "alertmanager.yml"
+    file.write_text(yaml.safe_dump(config, sort_keys=False))
+    return launch(
+        "prometheus-alertmanager", f"--config.file={file}", f"--storage.path={tmp_path / 'alertmanager'}",
+        "--cluster.listen-address=", listen="--web.listen-address", ready="/-/ready",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Daemons, a Prometheus with the shipped rules, Alertmanager, a person."""
+
+    start: Start
+    start_prometheus: StartPrometheus
+    alertmanager: str
+    receiver: Receiver
+    directory: Path
+
+    def config(self, *daemons: str, **waits: str) -> dict[str, Any]:
+        """The shipped prometheus.yml, pointed at the daemons and hastened; `waits`: more alerts' `for`."""
+        config: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+        config["global"] = {"scrape_interval": f"{INTERVAL:g}s", "evaluation_interval": f"{INTERVAL:g}s"}
+        (self.directory / "rules").mkdir()
+        usual = dict.fromkeys(("MegatronHangDeadlinePassedWhileDown", "MegatronMonitorDown"), f"{INTERVAL:g}s")
+        config["rule_files"] = hastened(self.directory / "rules", **usual | waits)
+        config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [self.alertmanager]
+        config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] == "megatron-monitor"]
+        config["scrape_configs"][0]["static_configs"][0]["targets"] = list(daemons)
+        return config
+
+    def prometheus(self, *daemons: str) -> Prometheus:
+        """On that configuration."""
+        return self.start_prometheus(self.config(*daemons))
+
+    def told(self, name: str, more: float = 0.0) -> dict[str, Any]:
+        """The alert, once the receiver has it: within a scrape, an evaluation, the group's wait, and seconds `more`."""
+        wait(lambda: bool(self.receiver.fired(name)), USUAL + more, name)
+        return self.receiver.fired(name)[-1]
 
 
 @pytest.fixture
-def start_alertmanager(launch: Launch, tmp_path: Path, receiver: Receiver) -> StartAlertmanager:
-    """Start Alertmanager on the shipped file, its webhook example pointed at `receiver`; its address."""
+def chain(
+    start: Start,  # noqa: F811
+    start_prometheus: StartPrometheus, alertmanager: str, receiver: Receiver, tmp_path: Path,
+) -> Chain:  # fmt: skip
+    """Alertmanager runs, the others are started by the test."""
+    return Chain(start, start_prometheus, alertmanager, receiver, tmp_path)
 
-    def begin(**route: str) -> str:
-        config = yaml.safe_load(with_example((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(), "webhook"))
-        config["route"].update(route)
-        (webhook,) = (one["webhook_configs"] for one in config["receivers"] if "webhook_configs" in one)
-        webhook[0]["url"] = receiver.url
-        file = tmp_path / "alertmanager.yml"
-        file.write_text(yaml.safe_dump(config, sort_keys=False))
-        return launch(
-            "prometheus-alertmanager", f"--config.file={file}", f"--storage.path={tmp_path / 'alertmanager'}",
-            "--cluster.listen-address=", listen="--web.listen-address", ready="/-/ready",
-        )  # fmt: skip
 
-    return begin
+def watched(prometheus: Prometheus, daemon: RunningDaemon, training: Writer) -> None:  # noqa: F811
+    """Wait until the run is judged by its own pace, and Prometheus holds its deadline."""
+    daemon.wait(lambda: training.number >= 12 and (daemon.metric("megatron_iteration") or 0) >= 12)
+    wait(lambda: bool(prometheus.instant(HELD)), 20.0, "the recorded deadline")
+
+
+def goes_on(training: Writer, lost: int = 0) -> Writer:  # noqa: F811
+    """The training writes again behind its last line."""
+    writer = Writer(training.path)
+    writer.number = training.number + lost
+    return writer
 
 
 def environment() -> dict[str, str]:

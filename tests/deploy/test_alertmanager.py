@@ -6,12 +6,13 @@ import json
 import re
 import subprocess
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.deploy.conftest import DEPLOY, StartAlertmanager, with_example
+from tests.deploy.conftest import DEPLOY, with_example
 from tests.deploy.test_rules import ALERTS
 from tests.programs import get, wait
 
@@ -121,52 +122,47 @@ def inhibited(address: str) -> dict[str, set[tuple[str, str]]]:
     return found
 
 
-def test_what_silences_what(start_alertmanager: StartAlertmanager) -> None:
+@dataclass(frozen=True)
+class Fired:
+    """An alert, short: of a run, or of a daemon by its address; whether it is kept back."""
+
+    name: str
+    severity: str = "critical"
+    kept_back: bool = False
+    cluster: str = "one"
+
+
+SILENCES = {
+    "crashed": [
+        Fired("Crash"), Fired("NanLoss"), Fired("Hang", kept_back=True), Fired("Slowdown", "warning", kept_back=True),
+        Fired("HangDeadlinePassedWhileDown", kept_back=True),
+    ],
+    "elsewhere": [Fired("Hang"), Fired("Crash", cluster="two")],
+    "hung": [
+        Fired("Hang"), Fired("SourceLost", "warning"), Fired("HangDeadlinePassed", kept_back=True),
+        Fired("HangDeadlinePassedWhileDown", kept_back=True),
+    ],
+    "looping": [Fired("CrashLoop"), Fired("Crash", kept_back=True)],
+    "worse": [Fired("Slowdown"), Fired("Slowdown", "warning", kept_back=True)],
+    "blocking": [Fired("LaunchBlocking", "warning"), Fired("Slowdown", "warning", kept_back=True)],
+    "noted": [Fired("LaunchBlocking", "info"), Fired("Slowdown", "warning")],
+    "away": [Fired("Divergence"), Fired("LossSpike", "warning", kept_back=True)],
+    "a:9843": [Fired("MonitorDown", "warning"), Fired("MonitorBehind", "warning", kept_back=True)],
+    "b:9843": [Fired("MonitorBehind", "warning")],
+    "c:9843": [Fired("MonitorStuck"), Fired("MonitorReadsNothing", "warning", kept_back=True)],
+}  # fmt: skip
+
+
+def test_what_silences_what(alertmanager: str) -> None:
     """The cause is notified, its consequences are not; another run's, and another cluster's, are."""
-    address = start_alertmanager()
-
-    def alert(name: str, run: str, severity: str = "critical", cluster: str = "one") -> dict[str, str]:
-        return {"alertname": name, "run": run, "severity": severity, "cluster": cluster}
-
-    def own(name: str, instance: str, severity: str = "warning") -> dict[str, str]:
-        return {"alertname": name, "instance": instance, "severity": severity}
-
-    post(
-        address,
-        [
-            alert("MegatronCrash", "crashed"), alert("MegatronHang", "crashed"),
-            alert("MegatronHangDeadlinePassedWhileDown", "crashed"), alert("MegatronSlowdown", "crashed", "warning"),
-            alert("MegatronNanLoss", "crashed"),
-            alert("MegatronHang", "elsewhere", cluster="one"), alert("MegatronCrash", "elsewhere", cluster="two"),
-            alert("MegatronHang", "hung"), alert("MegatronHangDeadlinePassed", "hung"),
-            alert("MegatronHangDeadlinePassedWhileDown", "hung"), alert("MegatronSourceLost", "hung", "warning"),
-            alert("MegatronCrashLoop", "looping"), alert("MegatronCrash", "looping"),
-            alert("MegatronSlowdown", "worse", "warning"), alert("MegatronSlowdown", "worse"),
-            alert("MegatronLaunchBlocking", "blocking", "warning"), alert("MegatronSlowdown", "blocking", "warning"),
-            alert("MegatronLaunchBlocking", "noted", "info"), alert("MegatronSlowdown", "noted", "warning"),
-            alert("MegatronDivergence", "away"), alert("MegatronLossSpike", "away", "warning"),
-            own("MegatronMonitorDown", "a:9843"), own("MegatronMonitorBehind", "a:9843"),
-            own("MegatronMonitorBehind", "b:9843"), own("MegatronMonitorStuck", "c:9843", "critical"),
-            own("MegatronMonitorReadsNothing", "c:9843"),
-        ],
-    )  # fmt: skip
-    expected = {
-        "crashed": {
-            ("MegatronHang", "critical"), ("MegatronHangDeadlinePassedWhileDown", "critical"),
-            ("MegatronSlowdown", "warning"),
-        },
-        "elsewhere": set(),
-        "hung": {("MegatronHangDeadlinePassed", "critical"), ("MegatronHangDeadlinePassedWhileDown", "critical")},
-        "looping": {("MegatronCrash", "critical")},
-        "worse": {("MegatronSlowdown", "warning")},
-        "blocking": {("MegatronSlowdown", "warning")},
-        "noted": set(),
-        "away": {("MegatronLossSpike", "warning")},
-        "a:9843": {("MegatronMonitorBehind", "warning")},
-        "b:9843": set(),
-        "c:9843": {("MegatronMonitorReadsNothing", "warning")},
-    }  # fmt: skip
-    wait(lambda: inhibited(address) == expected, 10.0, "the inhibitions")
+    expected, alerts = {}, []
+    for whose, fired in SILENCES.items():
+        expected[whose] = {(f"Megatron{one.name}", one.severity) for one in fired if one.kept_back}
+        for one in fired:
+            of = {"instance": whose} if ":" in whose else {"run": whose, "cluster": one.cluster}
+            alerts.append({"alertname": f"Megatron{one.name}", "severity": one.severity, **of})
+    post(alertmanager, alerts)
+    wait(lambda: inhibited(alertmanager) == expected, 10.0, "the inhibitions")
 
 
 def test_every_alert_that_a_rule_of_inhibition_names_exists() -> None:

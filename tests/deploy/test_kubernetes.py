@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
-from tests.deploy.conftest import RULES
+from tests.deploy.test_files import Objects, objects
 from tests.deploy.test_rules import tool
 
 pytestmark = pytest.mark.helm
-NEWEST_KUBERNETES = "1.34"
 SITE = ("--grafana", "https://g.example", "--job", "ops/megatron-monitor", "--selector", 'env="prod"')
-Objects = dict[tuple[str, str, str], dict[str, Any]]
-
-
-def objects(text: str) -> Objects:
-    """By kind, namespace and name; each but the Operator's is what Kubernetes takes."""
-    found = {}
-    for one in yaml.safe_load_all(text):
-        if one is None:
-            continue
-        key = (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"])
-        assert key not in found, key
-        found[key] = one
-        if "coreos" not in one["apiVersion"]:
-            kubernetes_validate.validate(one, NEWEST_KUBERNETES, strict=True)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +47,6 @@ def test_the_chart_is_the_kustomize_base(chart: Path, tmp_path: Path) -> None:
         data = kind["ConfigMap", "megatron-monitor", "megatron-monitor"]["data"]
         data["config.yaml"] = yaml.safe_load(data["config.yaml"])
     assert made == base
-
-
-def test_the_rules_in_the_chart_are_those_that_are_shipped(chart: Path) -> None:
-    """Prometheus takes them; none is lost, and Helm has filled in none of their own braces."""
-    rule = rendered(chart)["PrometheusRule", "megatron-monitor", "megatron-monitor"]
-    made = {one.get("alert") or one["record"] for group in rule["spec"]["groups"] for one in group["rules"]}
-    shipped = [yaml.safe_load(path.read_text()) for path in RULES.glob("*.yml")]
-    assert made == {one.get("alert") or one["record"] for file in shipped for g in file["groups"] for one in g["rules"]}
-    assert "{{ $labels.run }}" in json.dumps(rule)
-    file = chart / "rules.yml"
-    file.write_text(json.dumps(rule["spec"]))
-    assert tool("promtool", "check", "rules", file).returncode == 0
-    file.unlink()
 
 
 def test_values_reach_what_they_are_for(chart: Path) -> None:

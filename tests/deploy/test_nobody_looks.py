@@ -6,16 +6,13 @@ import re
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.conftest import Receiver, StartAlertmanager, StartPrometheus
-from tests.deploy.test_alert_path import EVALUATION, FOR, GROUP_WAIT, HANG, SCRAPE, SLACK, received, scraping, watched
-from tests.e2e.conftest import Start
+from tests.deploy.conftest import INTERVAL, USUAL, Chain, Receiver, goes_on, watched
+from tests.deploy.test_alert_path import HANG, PAGE
 from tests.e2e.test_daemon import Writer
-from tests.lines import line
 from tests.programs import free_port, prometheus, wait
 
 pytestmark = [pytest.mark.e2e, pytest.mark.prometheus]
@@ -26,7 +23,7 @@ HASTE = (f"--query.lookback-delta={LOOKBACK:g}s", "--rules.alert.resend-delay=1s
 """An alert that is not repeated for four times the delay is resolved by Alertmanager: 4 s in place of 4 minutes."""
 
 
-WAITS = {"MegatronRunsUnwatched": f"{FOR:g}s", "MegatronMonitorDown": f"{3 * FOR:g}s"}
+WAITS = {"MegatronRunsUnwatched": f"{INTERVAL:g}s", "MegatronMonitorDown": f"{3 * INTERVAL:g}s"}
 ENDED = {
     "cancelled-shared": "logs", "requeued-shared": "logs", "cancelled-own": "cancelled", "requeued-killed": "killed",
 }  # fmt: skip
@@ -37,32 +34,6 @@ DEAD = ("MegatronRunsUnwatched", "MegatronMonitorDown")
 """What is told of a daemon that is gone: warnings, to the chat."""
 
 
-class Trainings:
-    """Many trainings, written by one thread."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self._streams = [path.open("a") for path in paths]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            number += 1
-            for stream in self._streams:
-                stream.write(line(number))
-                stream.flush()
-            self._stop.wait(0.25)
-
-    def stop(self) -> None:
-        """All of them stand still."""
-        self._stop.set()
-        self._thread.join(timeout=5)
-        for stream in self._streams:
-            stream.close()
-
-
 def messages(receiver: Receiver) -> list[tuple[str, str, int]]:
     """Each message that came: its alert's name, its status, how many alerts it holds."""
     return [
@@ -71,10 +42,7 @@ def messages(receiver: Receiver) -> list[tuple[str, str, int]]:
     ]
 
 
-def test_an_orderly_stop_pages_nobody(
-    start: Start, start_prometheus: StartPrometheus, start_alertmanager: StartAlertmanager, receiver: Receiver,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+def test_an_orderly_stop_pages_nobody(chain: Chain, tmp_path: Path) -> None:
     """50 healthy runs, their daemon stopped by SIGTERM: one message, of 50 runs. A job's own daemon: none. Killed: one
     page for all. Before that jobs are cancelled and requeued, whose deadlines pass: nothing is said of a hang, whether
     the job's own daemon ends with it, a shared one goes on, or one is killed that had read the end.
@@ -84,24 +52,23 @@ def test_an_orderly_stop_pages_nobody(
     for path in (*logs, *others):
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    trainings = Trainings([*logs, *others])
+    trainings = [Writer(path) for path in (*logs, *others)]
     ended = {name: tmp_path / folder / f"{name}.log" for name, folder in ENDED.items()}
     for path in ended.values():
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    jobs = Trainings(list(ended.values()))
-    alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{EVALUATION:g}s")
-    shared = start(*HANG, str(tmp_path / "logs"))
-    own = start(*HANG, "--set", "ends_with_job=true", str(others[0]))
-    killed = start(*HANG, str(tmp_path / "killed"))
-    cancelled = start(*HANG, "--set", "ends_with_job=true", str(ended["cancelled-own"]))
-    config = scraping(tmp_path, shared.address, alertmanager, **WAITS)
-    config["scrape_configs"][0]["static_configs"][0]["targets"] += [own.address, killed.address, cancelled.address]
-    server = start_prometheus(config)
+    jobs = [Writer(path) for path in ended.values()]
+    shared = chain.start(*HANG, str(tmp_path / "logs"))
+    own = chain.start(*HANG, "--set", "ends_with_job=true", str(others[0]))
+    killed = chain.start(*HANG, str(tmp_path / "killed"))
+    cancelled = chain.start(*HANG, "--set", "ends_with_job=true", str(ended["cancelled-own"]))
+    daemons = [daemon.address for daemon in (shared, own, killed, cancelled)]
+    server = chain.start_prometheus(chain.config(*daemons, **WAITS))
     alive = "count(run:megatron_hang_deadline_timestamp_seconds:held)"
     wait(lambda: server.value(alive) == 53 + len(ended), 30.0, lambda: f"{server.value(alive)} deadlines")
 
-    jobs.stop()
+    for job in jobs:
+        job.stop()
     for name, path in ended.items():
         with path.open("a") as stream:
             stream.write(SLURM[name.partition("-")[0]])
@@ -112,56 +79,51 @@ def test_an_orderly_stop_pages_nobody(
     for process in ends:
         process.send_signal(signal.SIGTERM)
     assert [process.wait(timeout=10) for process in ends] == [0, 0]
-    alert = received(receiver, "MegatronRunsUnwatched", "firing", SCRAPE + EVALUATION + FOR + GROUP_WAIT + SLACK)
+    alert = chain.told("MegatronRunsUnwatched", more=INTERVAL)
     assert re.fullmatch(
         rf"50 runs are unwatched since \d\d:\d\d UTC: monitor {shared.address} is gone", alert["annotations"]["summary"]
     )
     assert alert["annotations"]["description"].startswith("Their monitor was stopped in order.")
-    trainings.stop()  # every deadline passes now
+    for training in trainings:  # every deadline passes now
+        training.stop()
     killed.kill()
-    within = 2.0 + SCRAPE + EVALUATION + FOR + GROUP_WAIT + SLACK
-    page = "MegatronHangDeadlinePassedWhileDown"
-    wait(lambda: (page, "firing", 2) in messages(receiver), within, lambda: str(messages(receiver)))
+    within = USUAL + 2.0 + INTERVAL
+    wait(lambda: (PAGE, "firing", 2) in messages(chain.receiver), within, lambda: str(messages(chain.receiver)))
     threading.Event().wait(2.0)
-    told = messages(receiver)
+    told = messages(chain.receiver)
     # one of the shared daemon, one of the killed one; none of the job's own
     assert told.count(("MegatronRunsUnwatched", "firing", 1)) == 2
-    assert {row[0] for row in told} <= {page, *DEAD}
+    assert {row[0] for row in told} <= {PAGE, *DEAD}
     assert not [row for row in told if row[1] == "resolved"]
-    assert {run["labels"]["run"] for run in receiver.alerts(page, "firing")} == {"a", "b"}
-    told_of = {alert["labels"].get("run") for body in list(receiver.bodies) for alert in body["alerts"]}
+    assert {run["labels"]["run"] for run in chain.receiver.fired(PAGE)} == {"a", "b"}
+    told_of = {alert["labels"].get("run") for body in list(chain.receiver.bodies) for alert in body["alerts"]}
     assert not told_of & set(ended)
 
 
-def test_nothing_is_resolved_because_nobody_looks(
-    start: Start, start_alertmanager: StartAlertmanager, receiver: Receiver, training: Writer, tmp_path: Path,
-) -> None:  # fmt: skip
+def test_nothing_is_resolved_because_nobody_looks(chain: Chain, training: Writer, tmp_path: Path) -> None:
     """A hang is told. Its daemon dies, Prometheus is away for long and comes back, then the daemon, then the training:
     the hang stands until the daemon says otherwise, and how it ended is told once.
     """
-    alertmanager = start_alertmanager(group_wait=f"{GROUP_WAIT:g}s", group_interval=f"{EVALUATION:g}s")
     listen = f"127.0.0.1:{free_port()}"
-    daemon = start(*HANG, str(training.path), listen=listen)
-    config: dict[str, Any] = scraping(tmp_path, daemon.address, alertmanager, **WAITS)
-    written = yaml.safe_dump(config, sort_keys=False)
+    daemon = chain.start(*HANG, str(training.path), listen=listen)
+    written = yaml.safe_dump(chain.config(daemon.address, **WAITS), sort_keys=False)
     with prometheus(tmp_path, written, *HASTE) as server:
         watched(server, daemon, training)
         training.stop()
-        first = received(receiver, "MegatronHang", "firing", 3.0 + SCRAPE + EVALUATION + GROUP_WAIT + SLACK)
+        first = chain.told("MegatronHang", more=3.0)
         wait(lambda: bool(server.instant("run:megatron_incident:remembered == 1")), 10.0, "the incident in memory")
         daemon.kill()
     threading.Event().wait(2 * LOOKBACK)  # Prometheus is away
     with prometheus(tmp_path, written, *HASTE) as server:
-        wait(lambda: "MegatronHang" in server.firing(), 4 * EVALUATION + SLACK, "the hang, remembered")
-        wait(lambda: messages(receiver).count(("MegatronHang", "firing", 1)) >= 2, 10.0, "the hang, told again")
-        again = receiver.alerts("MegatronHang", "firing")[-1]
+        wait(lambda: "MegatronHang" in server.firing(), USUAL + INTERVAL, "the hang, remembered")
+        wait(lambda: messages(chain.receiver).count(("MegatronHang", "firing", 1)) >= 2, 10.0, "the hang, told again")
+        again = chain.receiver.fired("MegatronHang")[-1]
         assert again["annotations"]["summary"] == first["annotations"]["summary"]
-        going_on = Writer(training.path)
-        going_on.number = training.number
-        start(*HANG, str(training.path), listen=listen)
-        ended = received(receiver, "MegatronIncidentEnded", "firing", 2 * SCRAPE + EVALUATION + GROUP_WAIT + SLACK)
+        going_on = goes_on(training)
+        chain.start(*HANG, str(training.path), listen=listen)
+        ended = chain.told("MegatronIncidentEnded", more=INTERVAL)
         going_on.stop()
     assert re.fullmatch(r"train: hang ended at \d\d:\d\d UTC after [\d.]+s", ended["annotations"]["summary"])
-    told = messages(receiver)
+    told = messages(chain.receiver)
     assert {row[0] for row in told} <= {"MegatronHang", "MegatronIncidentEnded", *DEAD}
     assert [row[1] for row in told if row[1] != "firing"] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,24 +14,21 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from grafana.source.__main__ import DASHBOARDS, FOLDER, text
-from grafana.source.queries import STATES
+from grafana.source.__main__ import FOLDER, text
+from grafana.source.dashboards import BOARDS
+from grafana.source.queries import Queries
+from grafana.source.schema import read, shared
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.run.phases import RUN_STATES
 from tests.grafana import lint
+from tests.grafana.lint import load
 from tests.grafana.promql import fill, study
 
 PROVISIONING = FOLDER.parent / "provisioning"
 Mutation = Callable[[dict[str, Any]], None]
 
 
-def load(name: str) -> dict[str, Any]:
-    """A committed dashboard."""
-    made: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
-    return made
-
-
-@pytest.mark.parametrize("name", DASHBOARDS)
+@pytest.mark.parametrize("name", BOARDS)
 def test_the_committed_json_is_the_codes(name: str) -> None:
     """`make dashboards` has been run."""
     assert (FOLDER / f"{name}.json").read_text() == text(name)
@@ -38,16 +36,16 @@ def test_the_committed_json_is_the_codes(name: str) -> None:
 
 def test_nothing_else_is_shipped() -> None:
     """Every file in the folder comes from the code."""
-    assert {path.stem for path in FOLDER.iterdir()} == set(DASHBOARDS)
+    assert {path.stem for path in FOLDER.iterdir()} == set(BOARDS)
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
+@pytest.mark.parametrize("name", BOARDS)
 def test_the_lint_finds_nothing(name: str) -> None:
     """Zero findings of every rule."""
     assert lint.findings(load(name)) == []
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
+@pytest.mark.parametrize("name", BOARDS)
 def test_the_shape_survives_the_models(name: str) -> None:
     """Grafana's own model of a dashboard reads it and gives back every panel and query."""
     shipped = load(name)
@@ -61,7 +59,7 @@ def test_the_shape_survives_the_models(name: str) -> None:
 def test_every_metric_is_on_some_dashboard() -> None:
     """Both ways: the lint refuses a metric that does not exist; here no metric is left out."""
     used: set[str] = set()
-    for name in DASHBOARDS:
+    for name in BOARDS:
         dashboard = load(name)
         for _, expression, _ in lint.expressions(dashboard):
             for filling in lint.fillings(dashboard):
@@ -72,11 +70,18 @@ def test_every_metric_is_on_some_dashboard() -> None:
 
 def test_every_state_has_one_colour_everywhere() -> None:
     """The table of states is complete, its numbers and colours are distinct, and no panel shows another colour."""
-    assert {state.name for state in STATES} == set(RUN_STATES)
-    assert len({state.code for state in STATES}) == len({state.colour for state in STATES}) == len(RUN_STATES)
-    colours = {state.name: state.colour for state in STATES}
+    colours = dict(list(shared().mappings["state"].values())[:-1])  # the last one is what nobody watches
+    assert list(shared().mappings["state"].values())[-1][0] == "unwatched"
+    assert set(colours) == set(RUN_STATES)
+    assert len(set(colours.values())) == len(RUN_STATES)
+    numbers = {(text, f"{number:g}") for number, (text, _) in shared().mappings["state"].items()}
+    asked = re.findall(
+        r'vector\((\d+)\), "state", "(\w+)"', Queries(read("queries.yaml", dict[str, str])).filled("code_of(x)")
+    )
+    assert {(text, number) for number, text in asked} == numbers - {("unwatched", "9")}
+    assert shared().colours["states"] == colours
     seen = set()
-    for name in DASHBOARDS:
+    for name in BOARDS:
         for panel in lint.panels(load(name)):
             mappings = [panel["fieldConfig"]["defaults"].get("mappings", [])]
             for change in panel["fieldConfig"].get("overrides", []):
@@ -108,7 +113,7 @@ def test_provisioning_leads_to_the_dashboards() -> None:
     assert Path(folder["options"]["path"]).name == "dashboards"
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
+@pytest.mark.parametrize("name", BOARDS)
 def test_an_import_by_hand_asks_for_the_data_source_and_names_what_it_needs(name: str) -> None:
     """What is asked for is used, every kind of panel is required, and nothing that Grafana 10 lacks."""
     dashboard = load(name)
@@ -147,7 +152,6 @@ BROKEN: list[tuple[str, Mutation]] = [
     ("panel_words", lambda d: _first(d)["fieldConfig"]["defaults"].pop("noValue")),
     ("panel_units", _default("unit", "furlong")),
     ("panel_units", _default("unit", "percentunit")),
-    ("panel_targets", lambda d: _first(d)["targets"].clear()),
     ("target_promql", _query("max by (run) (megatron_lm_loss")),
     ("target_promql", _query(f"max by (run) (megatron_lmloss{{{RUN}}})")),
     ("target_promql", _query(f'max by (run) (megatron_lm_loss{{{RUN}, dataset="a"}})')),

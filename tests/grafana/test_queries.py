@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grafana.source import axes, queries
-from grafana.source.__main__ import DASHBOARDS, FOLDER
+from grafana.source.dashboards import BOARDS
+from grafana.source.schema import shared
 from tests.grafana import exporters, lint
 from tests.grafana.conftest import END, Prometheus
 from tests.grafana.history import RECORDED
+from tests.grafana.lint import load
 from tests.grafana.promql import fill
 from tests.grafana.runs import CRASHED_AT, DEAD_SINCE, LAST_LINE, runs
 
@@ -34,14 +34,10 @@ AXES = {
     '* max(megatron_tokens_per_second{{run="{0}"}}) / max(megatron_samples_per_second{{run="{0}"}})',
     "GPU-hours": 'max(megatron_gpu_seconds_total{{run="{}"}}) / 3600',
 }
+X_AXES = next(variable.choices for variable in shared().variables if variable.name == "x")
+CODE = {text: number for number, (text, _) in shared().mappings["state"].items()}
 ALL = {"cluster": ".*", "run": ".*", "smoothing": "1s", "scale": "·", "loss": "1 *", "x": "0"}
 ROOT = Path(__file__).parents[2]
-
-
-def load(name: str) -> dict[str, Any]:
-    """A committed dashboard."""
-    made: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
-    return made
 
 
 def answers(prometheus: Prometheus, target: dict[str, Any], expression: str) -> bool:
@@ -53,7 +49,7 @@ def answers(prometheus: Prometheus, target: dict[str, Any], expression: str) -> 
     return any(not math.isnan(number) for number in numbers)
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
+@pytest.mark.parametrize("name", BOARDS)
 def test_every_query_answers(prometheus: Prometheus, name: str) -> None:
     """No error for any run or value of a variable, and data for some run: no panel is empty on every history."""
     dashboard = load(name)
@@ -66,7 +62,7 @@ def test_every_query_answers(prometheus: Prometheus, name: str) -> None:
     assert set(silent) == EMPTY_IS_GOOD.get(dashboard["uid"], set())
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
+@pytest.mark.parametrize("name", BOARDS)
 def test_every_variable_finds_its_values(prometheus: Prometheus, name: str) -> None:
     """Grafana asks for the label's values of the selected series."""
     for variable in load(name)["templating"]["list"]:
@@ -154,7 +150,7 @@ def test_a_run_that_had_crashed_before_anybody_looked_has_a_row(prometheus: Prom
 def test_the_board_of_a_run_whose_daemon_is_dead(prometheus: Prometheus) -> None:
     """Unwatched, since when, the deadline, and what was last known; also where no rule has recorded anything."""
     run = {"run": "gpt-3b-ablation-b"}
-    assert prometheus.one(expression_of("run", "State", **run)) == queries.UNWATCHED.code
+    assert prometheus.one(expression_of("run", "State", **run)) == CODE["unwatched"]
     assert prometheus.one(expression_of("run", "Unwatched", **run)) == 1000 * (END - DEAD_SINCE)
     assert prometheus.one(expression_of("run", "Deadline", **run)) == pytest.approx(
         1000 * (END - DEAD_SINCE), abs=120e3
@@ -162,11 +158,11 @@ def test_the_board_of_a_run_whose_daemon_is_dead(prometheus: Prometheus) -> None
     assert prometheus.one(expression_of("run", "Silence", **run)) > 5
     last = prometheus.one('last_over_time(megatron_lm_loss{run="gpt-3b-ablation-b"}[1h])')
     assert prometheus.one(expression_of("run", "Loss now", **run)) == last
-    bare = queries.unwatched('run="gpt-3b-ablation-b"').replace("run:megatron_unwatched_since", "run:no_rules")
-    assert prometheus.one(fill(bare, {})) == pytest.approx(END - DEAD_SINCE, abs=120)
+    bare = expression_of("run", "Unwatched", **run).replace("run:megatron_unwatched_since", "run:no_rules")
+    assert prometheus.one(bare) == pytest.approx(1000 * (END - DEAD_SINCE), abs=120e3)
     for name in ("gpt-13b-base", "gpt-3b-ablation-a"):  # watched, and finished
         assert prometheus.at(expression_of("run", "Unwatched", run=name)) == []
-        assert prometheus.one(expression_of("run", "State", run=name)) != queries.UNWATCHED.code
+        assert prometheus.one(expression_of("run", "State", run=name)) != CODE["unwatched"]
 
 
 def test_what_the_rules_record_is_what_the_dashboards_read() -> None:
@@ -195,19 +191,19 @@ def test_a_slowdown_is_not_forgotten(prometheus: Prometheus) -> None:
 
 def test_the_state_timeline_shows_the_bad_ones_first(prometheus: Prometheus) -> None:
     """At the end of the day, and when the crashed run was down."""
-    code = {state.name: state.code for state in queries.STATES}
     worst = prometheus.values(expression_of("fleet", "State of each run"), "run")
-    unwatched = queries.UNWATCHED.code
     assert worst == {
-        "gpt-70b-pretrain": code["hung"], "gpt-40b-no-exit": code["crashed"], "gpt-3b-ablation-b": unwatched
-    }  # fmt: skip
+        "gpt-70b-pretrain": CODE["hung"],
+        "gpt-40b-no-exit": CODE["crashed"],
+        "gpt-3b-ablation-b": CODE["unwatched"],
+    }
     others = prometheus.values(expression_of("fleet", "State of each run", 1), "run")
-    assert others["gpt-13b-base"] == code["training"]
+    assert others["gpt-13b-base"] == CODE["training"]
     assert not set(others) & set(worst)
     found = prometheus.over(expression_of("run", "State and incidents", run="moe-8x7b"), 5.5 * 3600, 60)
     (states,) = [series for series in found if series["metric"]["incident"] == "state"]
     seen = {int(value) for _, value in states["values"]}
-    assert {code["crashed"], code["starting"], code["training"]} <= seen
+    assert {CODE["crashed"], CODE["starting"], CODE["training"]} <= seen
 
 
 def test_the_run_that_hangs(prometheus: Prometheus) -> None:
@@ -227,10 +223,10 @@ def test_where_the_time_goes_adds_up(prometheus: Prometheus) -> None:
         assert 0.85 < shares["training"] < 0.97
 
 
-@pytest.mark.parametrize(("place", "axis"), list(enumerate(axes.X_AXES)))
-def test_loss_by_iteration_pairs_each_loss_with_its_x(prometheus: Prometheus, place: int, axis: str) -> None:
+@pytest.mark.parametrize(("axis", "place"), X_AXES.items())
+def test_loss_by_iteration_pairs_each_loss_with_its_x(prometheus: Prometheus, axis: str, place: str) -> None:
     """The trick with count_values: each point's x is the run's own value at that moment, and its y the loss."""
-    asked = expression_of("compare", "Loss by $x", x=str(place))
+    asked = expression_of("compare", "Loss by $x", x=place)
     points = {}
     for series in prometheus.over(asked, 3600, 600):
         for at, loss in series["values"]:
