@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import Any
 
-from monitor.reports.dialect_names import STEP, guess, is_step
-from monitor.reports.dialect_text import Proposal, tried, written
+from monitor.reports.dialect_text import STEP, Proposal, guess, is_step, tried, written
 from parsers.declared.reading import flat_json
 from parsers.engine.prefixes import strip_prefixes
 from parsers.events import ANSI

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.reports.ramp import Ramp, largest, layouts, problem
+from monitor.reports.planner import Ramp, largest, layouts, problem
 from monitor.simulate import Scenario
 
 
