@@ -12,6 +12,7 @@ from monitor.model.sizes import parameters
 from monitor.model.topology import Topology
 from monitor.reports import formulas
 from monitor.reports.tables import Table, aligned
+from parsers.dialects import PRINTED_BY
 
 _INPUTS = (
     "layers", "hidden_size", "ffn_hidden_size", "attention_heads", "query_groups", "kv_channels", "padded_vocab_size",
@@ -84,9 +85,10 @@ def _rates(question: Question) -> dict[str, float | None]:
 
 
 def _figure(figure: formulas.Figure) -> dict[str, Any]:
-    known = formulas.FORMULAS[figure.name]
+    known = flops.FORMULAS[figure.name]
+    printed_by = PRINTED_BY.get(figure.name, known.printed_by)
     told = {"formula": figure.name, "tflops": figure.tflops}
-    return told | {"counts": known.counts, "printed_by": known.printed_by, "lacks": list(figure.lacks)}
+    return told | {"counts": known.counts, "printed_by": printed_by, "lacks": list(figure.lacks)}
 
 
 def _peak(topology: Topology) -> float | None:

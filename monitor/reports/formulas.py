@@ -11,48 +11,8 @@ from dataclasses import dataclass
 from monitor.model import flops
 from monitor.model.sizes import sizes_of
 from monitor.model.topology import Topology
-from parsers.dialects import PRINTED_BY
 
-_SHAPE = ("layers", "hidden_size", "padded_vocab_size")
-_PASSES = ("activation_checkpointing",)
 _DAY = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Formula:
-    """What people should know of one formula, and the inputs without which it gives nothing (beside time and GPUs)."""
-
-    counts: str
-    """hardware or model FLOPs."""
-    printed_by: str
-    needs: tuple[str, ...]
-
-
-def _printed(name: str, counts: str, *needs: str) -> tuple[str, Formula]:
-    """A formula that a program prints by."""
-    return name, Formula(counts, PRINTED_BY[name], needs)
-
-
-FORMULAS: dict[str, Formula] = dict(
-    (
-        _printed("bigscience", "hardware", *_SHAPE, *_PASSES),
-        _printed("megatron_deepspeed_2021", "hardware", "layers", "hidden_size", "tensor_parallel_size",
-                 "pipeline_parallel_size", *_PASSES),
-        _printed("microsoft", "hardware", *_SHAPE, *_PASSES),
-        _printed("megatron_lm_2026", "model", *_SHAPE),
-        _printed("megatron_lm_2024", "model", *_SHAPE),
-        _printed("megatron_lm_2023", "model", *_SHAPE),
-        _printed("gpt_neox", "hardware", *_SHAPE, *_PASSES),
-        _printed("gpt_neox_bracket", "hardware", *_SHAPE, *_PASSES),
-        _printed("gpt_neox_2021", "model", "layers", "hidden_size", "parameters"),
-        ("seed", Formula("hardware", "BigScience's notes: 2 F P s B / (t W)", ("parameters", *_PASSES))),
-        ("bigscience_true_vocabulary", Formula("hardware", "PR 251 with V/12lh where nothing is recomputed",
-                                               _SHAPE + _PASSES)),
-        ("microsoft_corrected", Formula("hardware", "microsoft's, integer division corrected", _SHAPE + _PASSES)),
-        ("effective_tera_flops", Formula("hardware", "Megatron-DeepSpeed's `Effective Tera Flops per GPU`",
-                                         ("parameters", "log_interval"))),
-    )
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +26,13 @@ class Figure:
 
 def lacking(name: str, topology: Topology) -> tuple[str, ...]:
     """Inputs of the formula that are unknown, by their names in `Topology`."""
-    needs = (*FORMULAS[name].needs, "world_size")
-    out = tuple(need for need in needs if not getattr(topology, need))
-    if name == "seed" and "parameters" in out and sizes_of(topology) and topology.padded_vocab_size:
-        out = tuple(need for need in out if need != "parameters")
-        out += () if topology.sequence_length else ("sequence_length",)
-    if topology.glu and topology.ffn_hidden_size is None and "layers" in needs:
+    formula = flops.FORMULAS[name]
+    lacks = formula.lacks(topology)
+    out = tuple(need for need in lacks if hasattr(topology, need))
+    if "size" in lacks:  # as told, or worked out
+        countable = sizes_of(topology) and topology.padded_vocab_size
+        out = (*out, *(() if topology.sequence_length else ("sequence_length",))) if countable else ("parameters", *out)
+    if topology.glu and topology.ffn_hidden_size is None and "layers" in formula.needs:
         out += ("ffn_hidden_size",)
     return out
 
