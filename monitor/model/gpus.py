@@ -11,7 +11,7 @@ import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from monitor.model.tables import rows_of
+from monitor.tables import rows_of
 
 GIB = 2**30  # memory named in GB is counted in GiB by all vendors: an `80GB` A100 has 80 GiB, the driver keeps some
 
@@ -34,7 +34,7 @@ class Gpu(NamedTuple):
 @cache
 def _table() -> list[Gpu]:
     """The first line whose words fit wins, so the more telling name stands first."""
-    return rows_of("gpus.csv", Gpu)
+    return rows_of("monitor.model", "gpus.csv", Gpu)
 
 
 _WORD = re.compile(r"[A-Z0-9]{1,40}")

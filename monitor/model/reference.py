@@ -10,8 +10,8 @@ from functools import cache
 from typing import NamedTuple
 
 from monitor.model.flops import parameters
-from monitor.model.tables import rows_of
 from monitor.model.topology import Topology
+from monitor.tables import rows_of
 
 
 class Expected(NamedTuple):
@@ -32,7 +32,7 @@ class Expected(NamedTuple):
 
 @cache
 def _rows() -> list[Expected]:
-    return rows_of("reference.csv", Expected)
+    return rows_of("monitor.model", "reference.csv", Expected)
 
 
 _SAME_SIZE = 0.05  # of the authors' rounded sizes

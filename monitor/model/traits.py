@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitor.model.tables import rows_of
+from monitor.tables import rows_of
 from parsers.engine.fields import integer
 
 _OFF = frozenset({"", "None", "False", "0", "1", "[]", "{}", "[1]", "1.0", "no_shard"})
@@ -23,7 +23,7 @@ def _arguments() -> dict[str, dict[str, tuple[str, ...]]]:
     changes it to begin a new phase on purpose; `no_other_parallelism`, a dimension that is counted here.
     """
     found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for use, of, argument in rows_of("arguments.csv", tuple[str, str, str]):
+    for use, of, argument in rows_of("monitor.model", "arguments.csv", tuple[str, str, str]):
         known = found.setdefault(use, {})
         known[of] = (*known.get(of, ()), argument)
     return found

@@ -11,9 +11,9 @@ import msgspec
 T = TypeVar("T")
 
 
-def rows_of(name: str, row: type[T]) -> list[T]:
-    """The lines of a table of this package below its head; an empty cell is not known."""
-    data = get_data("monitor.model", name)
+def rows_of(package: str, name: str, row: type[T]) -> list[T]:
+    """The lines of a package's table below its head; an empty cell is not known."""
+    data = get_data(package, name)
     assert data is not None
     cells = [[cell or None for cell in line] for line in csv.reader(data.decode().splitlines())]
     return msgspec.convert(cells[1:], list[row], strict=False)  # type: ignore[valid-type]
