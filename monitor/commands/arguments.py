@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
@@ -56,13 +56,24 @@ def configured(
     try:
         return load_config(config_file, overrides, paths, name)
     except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
+        fail(error, code=2)
 
 
 def say(text: str) -> None:
     """A message on standard error. It may hold a file's name, and that any character."""
     click.echo(one_line(text), err=True)
+
+
+def warn(*messages: object) -> None:
+    """Messages of ours on standard error, one a line or as their lines stand."""
+    for message in messages:
+        click.echo(str(message), err=True)
+
+
+def fail(*messages: object, code: int = 1) -> NoReturn:
+    """The messages, and the end: 1 failed while working, 2 wrong usage or configuration."""
+    warn(*messages)
+    sys.exit(code)
 
 
 def files_of(paths: tuple[str, ...]) -> Iterator[str]:

@@ -10,7 +10,16 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import DURATION, config_option, configured, files_of, say, set_option, written_at
+from monitor.commands.arguments import (
+    DURATION,
+    config_option,
+    configured,
+    fail,
+    files_of,
+    say,
+    set_option,
+    written_at,
+)
 from monitor.config import Config
 from monitor.follow.patterns import absolute
 from monitor.identity import named
@@ -61,8 +70,7 @@ def replay_command(
                 seen = True
                 _sum_up(player, as_json)
     if not seen:
-        click.echo("no training line in " + ", ".join(paths), err=True)
-        sys.exit(1)
+        fail("no training line in " + ", ".join(paths))
 
 
 def _entries(path: str, config: Config) -> Iterator[LogEvent]:

@@ -238,9 +238,7 @@ def _prefix(text: str) -> tuple[str, str]:
         return "", text
     before = text[: match.start()]
     behind = text[match.end() :]
-    glue = re.match(
-        r"[\]\s|:-]*(?:[\w.]{1,40} - (?=[A-Z]+\b))?(?:\[?\s*\b(?:INFO|DEBUG|WARNING)\b\]?[\s|:-]*)?", behind
-    )
+    glue = _GLUE.match(behind)
     tail = glue[0] if glue else ""
     return f"{before}{{time}}{tail}", behind[len(tail) :]
 
