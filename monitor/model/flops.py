@@ -296,6 +296,22 @@ def hardware_flops_per_iteration(topology: Topology, batch: int, sequence: int) 
     return batch * sequence * (3 * sum(parts) + again)
 
 
+def utilisation(
+    topology: Topology, seconds: float | None, batch: int | None, sequence: int | None, peak: float | None
+) -> tuple[float | None, float | None]:
+    """(MFU, HFU), 0 to 1: FLOPs of the model, and with what is recomputed, over the peak (TFLOP/s of one rank)."""
+    world = topology.world_size
+    if not (seconds and batch and sequence and peak and world):
+        return None, None
+    available = peak * 1e12 * world * seconds
+    model = model_flops_per_iteration(topology, batch, sequence)
+    hardware = hardware_flops_per_iteration(topology, batch, sequence)
+    return (
+        model / available if model is not None else None,
+        hardware / available if hardware is not None else None,
+    )
+
+
 def _forward(topology: Topology, sequence: int) -> tuple[int, int, int] | None:
     """FLOPs per token of one forward pass: (the layers' matrices, their attention core, the logits)."""
     sizes, width, vocab = sizes_of(topology), expert_width(topology), topology.padded_vocab_size

@@ -69,6 +69,12 @@ def ranks_per_module(name: str) -> int:
     return gpu.dies if gpu is not None else 1
 
 
+def peak_of_rank(name: str | None, dtype: str | None) -> float | None:
+    """Peak of what one rank has: a module of two dies (MI250X) is two ranks; None where unknown."""
+    peak = peak_tflops(name, dtype) if name else None
+    return peak / ranks_per_module(name) if name and peak is not None else None
+
+
 def memory_bytes(name: str) -> int | None:
     """Memory of the module, from `80GB` in the name or from the only size that the model is sold with; None if open."""
     gpu, words = _find(name)

@@ -7,7 +7,7 @@ Argument names are those of Megatron-LM, its forks, gpt-neox, and DeepSpeedExamp
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
@@ -108,6 +108,20 @@ class Topology:
         """The values of `megatron_run_info`, empty where unknown."""
         values = {label: getattr(self, name) for label, name in _LABELS.items()}
         return {label: "" if value is None else str(value) for label, value in values.items()}
+
+    def of_stages(self, by_rank: Mapping[int, int]) -> tuple[list[int], list[int]]:
+        """(the most of each end stage of the pipeline, of each stage between) of what ranks told; nothing of fewer
+        than three stages. Stages are the outermost axis of the ranks, in Megatron and in DeepSpeed.
+        """
+        world, stages = self.world_size, self.pipeline_parallel_size
+        if not world or not stages or stages < 3 or world % stages:
+            return [], []
+        most: dict[int, int] = {}
+        for rank, amount in by_rank.items():
+            stage = rank // (world // stages)
+            most[stage] = max(amount, most.get(stage, 0))
+        between = [amount for stage, amount in most.items() if 0 < stage < stages - 1]
+        return [most[stage] for stage in (0, stages - 1) if stage in most], between
 
 
 _LABELS = {

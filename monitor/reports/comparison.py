@@ -226,12 +226,10 @@ def _clocks(a: Row, b: Row) -> str:
 
 def _batch_model(a: Row, b: Row) -> list[str]:
     """K15: with the batch size alone changed, the pipeline's filling predicts the new time."""
-    counts = []
-    for row in (a, b):
-        if not (row.global_batch_size and row.micro_batch_size and row.data_parallel_size):
-            return []
-        counts.append(formulas.micro_batches(row.global_batch_size, row.micro_batch_size, row.data_parallel_size))
-    stages, mine, theirs = a.pipeline_parallel_size, *counts
+    mine, theirs = (
+        formulas.micro_batches(row.global_batch_size, row.micro_batch_size, row.data_parallel_size) for row in (a, b)
+    )
+    stages = a.pipeline_parallel_size
     if not (stages and mine and theirs and a.seconds_per_iteration and b.seconds_per_iteration):
         return []
     expected = formulas.scaled_seconds(a.seconds_per_iteration, stages, mine, theirs)

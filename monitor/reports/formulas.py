@@ -48,22 +48,6 @@ def figures(topology: Topology, seconds: float | None, batch: int | None, sequen
     return out
 
 
-def utilisation(
-    topology: Topology, seconds: float | None, batch: int | None, sequence: int | None, peak: float | None
-) -> tuple[float | None, float | None]:
-    """(MFU, HFU), 0 to 1: FLOPs of the model, and with what is recomputed, over the peak (TFLOP/s of one rank)."""
-    world = topology.world_size
-    if not (seconds and batch and sequence and peak and world):
-        return None, None
-    available = peak * 1e12 * world * seconds
-    model = flops.model_flops_per_iteration(topology, batch, sequence)
-    hardware = flops.hardware_flops_per_iteration(topology, batch, sequence)
-    return (
-        model / available if model is not None else None,
-        hardware / available if hardware is not None else None,
-    )
-
-
 def days_for_iterations(iterations: float, seconds: float) -> float:
     """Days that `iterations` of `seconds` each take (seed 003: steps x sec / 86400)."""
     return iterations * seconds / _DAY
@@ -74,15 +58,26 @@ def days_for_tokens(tokens: float, batch: int, sequence: int, seconds: float) ->
     return days_for_iterations(tokens / (batch * sequence), seconds)
 
 
+def days(
+    iterations: float | None, tokens: float | None, seconds: float | None, batch: int | None, sequence: int | None
+) -> float | None:
+    """Days to a goal: so many iterations, else so many tokens; None where there is none, or an input lacks."""
+    if iterations and seconds:
+        return days_for_iterations(iterations, seconds)
+    if tokens and seconds and batch and sequence:
+        return days_for_tokens(tokens, batch, sequence, seconds)
+    return None
+
+
 def aggregate_petaflops(tflops: float, units: int) -> float:
     """TFLOP/s of one unit x units / 1024, as seed 003 counts: a unit is what the figure belongs to (GPU, CPU node)."""
     return tflops * units / 1024
 
 
-def micro_batches(batch: int, micro_batch: int, data_parallel: int) -> int | None:
-    """Micro-batches that a pipeline takes per iteration; None where the batch does not divide."""
-    share = micro_batch * data_parallel
-    return batch // share if share > 0 and batch >= share and batch % share == 0 else None
+def micro_batches(batch: int | None, micro_batch: int | None, data_parallel: int | None) -> int | None:
+    """Micro-batches that a pipeline takes per iteration; None where the batch does not divide, or a size lacks."""
+    share = (micro_batch or 0) * (data_parallel or 0)
+    return batch // share if batch and share > 0 and batch >= share and batch % share == 0 else None
 
 
 def bubble(pipeline: int, micro: int) -> float:
