@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from monitor.breakdown.account import Timed
 from monitor.breakdown.profile import critical, spreads
 from monitor.causes import Cause, causes, failure_of
 from monitor.detectors import memory_pressure, slowdown
@@ -88,15 +89,8 @@ def _tflops(view: View) -> Iterator[Sample]:
 
 
 def _memory(view: View) -> Iterable[Sample]:
-    memory = view.state.launch.memory
-    return _named(
-        {
-            "allocated": memory.allocated,
-            "max_allocated": memory.max_allocated,
-            "reserved": memory.reserved,
-            "max_reserved": memory.max_reserved,
-        }
-    )
+    kinds = ("allocated", "max_allocated", "reserved", "max_reserved")
+    return _named({kind: getattr(view.state.launch.memory, kind) for kind in kinds})
 
 
 def _durations(view: View) -> Histogram | None:
@@ -166,19 +160,14 @@ def _part(view: View) -> Iterable[Sample]:
     return [Sample((name,), float(name == state.launch.phase)) for name in PARTS] if state.launch.parts.told else ()
 
 
-def _parts(view: View) -> Iterable[Sample]:
-    timed = view.state.launch.account.shown
-    return _named(_rounded(critical(timed))) if timed is not None else ()
+def _of_timers(read: Callable[[Timed], dict[str, float]]) -> Callable[[View], Iterable[Sample]]:
+    """By category, of the timers shown last: sums of times that are printed to ten microseconds."""
 
+    def samples(view: View) -> Iterable[Sample]:
+        timed = view.state.launch.account.shown
+        return () if timed is None else _named({name: round(value, 6) for name, value in read(timed).items()})
 
-def _spreads(view: View) -> Iterable[Sample]:
-    timed = view.state.launch.account.shown
-    return _named(_rounded(spreads(timed))) if timed is not None else ()
-
-
-def _rounded(seconds: dict[str, float]) -> dict[str, float]:
-    """Sums of times that are printed to ten microseconds."""
-    return {name: round(value, 6) for name, value in seconds.items()}
+    return samples
 
 
 def _timers(view: View) -> Iterator[Sample]:
@@ -236,8 +225,8 @@ CATALOGUE: tuple[Metric, ...] = (
            lambda v: _one(derived.seconds_per_iteration(v.state))),
     Metric("megatron_recent_iteration_seconds", "gauge", "Shortest and longest time per iteration of the last minute or two, which a scrape would miss", ("bound",), _recent("seconds")),
     Metric("megatron_iteration_duration_seconds", "histogram", "Distribution of the time per iteration, evaluation and saving taken out", (), _durations),
-    Metric("megatron_iteration_part_seconds", "gauge", "Where the last iteration's time went, on the rank that the others wait for, by the log's timers (`time (ms)`, `across ranks`, `wall_clock_breakdown`); absent where it prints none", ("category",), _parts),
-    Metric("megatron_iteration_part_spread_seconds", "gauge", "Difference between the ranks with the most and the least of it; absent where the log prints one rank's timers", ("category",), _spreads),
+    Metric("megatron_iteration_part_seconds", "gauge", "Where the last iteration's time went, on the rank that the others wait for, by the log's timers (`time (ms)`, `across ranks`, `wall_clock_breakdown`); absent where it prints none", ("category",), _of_timers(critical)),
+    Metric("megatron_iteration_part_spread_seconds", "gauge", "Difference between the ranks with the most and the least of it; absent where the log prints one rank's timers", ("category",), _of_timers(spreads)),
     Metric("megatron_timer_seconds", "gauge", "Each timer of the last iteration as printed, the least and the most over the ranks; the 30 longest", ("timer", "bound"), _timers),
     Metric("megatron_samples_per_second", "gauge", "Samples per second, recomputed from batch size and time per iteration", (),
            lambda v: _one(derived.samples_per_second(v.state))),

@@ -18,9 +18,8 @@ from monitor.model import flops
 from monitor.model.sizes import parameters
 from monitor.model.topology import Topology
 from monitor.reports import formulas
-from monitor.reports.checks import Measured, explains, findings, noted
+from monitor.reports.checks import Measured, explains, findings, noted, with_vocabulary
 from monitor.reports.outcome import Tally, outcome, remark
-from monitor.reports.vocabulary import with_vocabulary
 from monitor.run import derived
 from monitor.run.state import RunState
 from monitor.serve.past import columns

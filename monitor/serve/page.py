@@ -302,7 +302,10 @@ def _incident(incident: dict[str, Any], now: float, root: str) -> str:
 
 
 def _advised(incident: dict[str, Any], now: float) -> str:
-    place, advice, link = _place(incident, now), incident.get("advice"), incident.get("runbook_url")
+    return _told(_place(incident, now), incident.get("advice"), incident.get("runbook_url"))
+
+
+def _told(place: str, advice: str | None, link: str | None) -> str:
     runbook = f" <a href='{escape(link)}'>runbook</a>" if link else ""
     do = f"<p><b>Do:</b> {escape(advice)}{runbook}</p>" if advice else ""
     return (f"<p class=place>{escape(place)}</p>" if place else "") + do
@@ -317,11 +320,9 @@ def _died(page: dict[str, Any]) -> str:
     place = ", ".join(
         [died["failure"].replace("_", " "), *(f"{name} {died[name]}" for name in ("rank", "node") if died[name])]
     )
-    runbook = f" <a href='{escape(died['runbook_url'])}'>runbook</a>" if died["runbook_url"] else ""
     return (
         "<section aria-labelledby=died><h2 id=died>How it ended</h2><article class=incident>"
-        f"<p>{escape(died['summary'])}</p><p class=place>{escape(place)}</p>"
-        f"<p><b>Do:</b> {escape(died['advice'])}{runbook}</p>{lines}</article></section>"
+        f"<p>{escape(died['summary'])}</p>{_told(place, died['advice'], died['runbook_url'])}{lines}</article></section>"
     )
 
 
