@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from monitor.breakdown.account import Timed
 from monitor.breakdown.profile import critical, spreads
 from monitor.causes import Cause, causes, failure_of
 from monitor.detectors import memory_pressure, slowdown
@@ -20,6 +21,7 @@ from monitor.run.phases import PARTS, RUN_STATES
 from monitor.run.state import RunState
 from monitor.run.steps.pace import HISTOGRAM_BUCKETS
 from monitor.snapshot import Histogram, Sample, clean_label
+from monitor.tables import rows_of
 
 Kind = Literal["gauge", "counter", "histogram"]
 _NO_LABELS: tuple[str, ...] = ()
@@ -87,15 +89,8 @@ def _tflops(view: View) -> Iterator[Sample]:
 
 
 def _memory(view: View) -> Iterable[Sample]:
-    memory = view.state.launch.memory
-    return _named(
-        {
-            "allocated": memory.allocated,
-            "max_allocated": memory.max_allocated,
-            "reserved": memory.reserved,
-            "max_reserved": memory.max_reserved,
-        }
-    )
+    kinds = ("allocated", "max_allocated", "reserved", "max_reserved")
+    return _named({kind: getattr(view.state.launch.memory, kind) for kind in kinds})
 
 
 def _durations(view: View) -> Histogram | None:
@@ -165,19 +160,14 @@ def _part(view: View) -> Iterable[Sample]:
     return [Sample((name,), float(name == state.launch.phase)) for name in PARTS] if state.launch.parts.told else ()
 
 
-def _parts(view: View) -> Iterable[Sample]:
-    timed = view.state.launch.account.shown
-    return _named(_rounded(critical(timed))) if timed is not None else ()
+def _of_timers(read: Callable[[Timed], dict[str, float]]) -> Callable[[View], Iterable[Sample]]:
+    """By category, of the timers shown last: sums of times that are printed to ten microseconds."""
 
+    def samples(view: View) -> Iterable[Sample]:
+        timed = view.state.launch.account.shown
+        return () if timed is None else _named({name: round(value, 6) for name, value in read(timed).items()})
 
-def _spreads(view: View) -> Iterable[Sample]:
-    timed = view.state.launch.account.shown
-    return _named(_rounded(spreads(timed))) if timed is not None else ()
-
-
-def _rounded(seconds: dict[str, float]) -> dict[str, float]:
-    """Sums of times that are printed to ten microseconds."""
-    return {name: round(value, 6) for name, value in seconds.items()}
+    return samples
 
 
 def _timers(view: View) -> Iterator[Sample]:
@@ -235,8 +225,8 @@ CATALOGUE: tuple[Metric, ...] = (
            lambda v: _one(derived.seconds_per_iteration(v.state))),
     Metric("megatron_recent_iteration_seconds", "gauge", "Shortest and longest time per iteration of the last minute or two, which a scrape would miss", ("bound",), _recent("seconds")),
     Metric("megatron_iteration_duration_seconds", "histogram", "Distribution of the time per iteration, evaluation and saving taken out", (), _durations),
-    Metric("megatron_iteration_part_seconds", "gauge", "Where the last iteration's time went, on the rank that the others wait for, by the log's timers (`time (ms)`, `across ranks`, `wall_clock_breakdown`); absent where it prints none", ("category",), _parts),
-    Metric("megatron_iteration_part_spread_seconds", "gauge", "Difference between the ranks with the most and the least of it; absent where the log prints one rank's timers", ("category",), _spreads),
+    Metric("megatron_iteration_part_seconds", "gauge", "Where the last iteration's time went, on the rank that the others wait for, by the log's timers (`time (ms)`, `across ranks`, `wall_clock_breakdown`); absent where it prints none", ("category",), _of_timers(critical)),
+    Metric("megatron_iteration_part_spread_seconds", "gauge", "Difference between the ranks with the most and the least of it; absent where the log prints one rank's timers", ("category",), _of_timers(spreads)),
     Metric("megatron_timer_seconds", "gauge", "Each timer of the last iteration as printed, the least and the most over the ranks; the 30 longest", ("timer", "bound"), _timers),
     Metric("megatron_samples_per_second", "gauge", "Samples per second, recomputed from batch size and time per iteration", (),
            lambda v: _one(derived.samples_per_second(v.state))),
@@ -306,7 +296,7 @@ CATALOGUE: tuple[Metric, ...] = (
 
 
 class MonitorMetric(NamedTuple):
-    """A metric of the daemon itself; its samples are counted in MonitorCounts by name."""
+    """A metric of the daemon itself, a row of own_metrics.csv; its samples are counted in MonitorCounts by name."""
 
     name: str
     kind: Kind
@@ -314,44 +304,10 @@ class MonitorMetric(NamedTuple):
     labels: tuple[str, ...]
 
 
-MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = (
-    MonitorMetric("megatron_monitor_build_info", "gauge", "Version of the monitor; always 1", ("version", "python")),
-    MonitorMetric("megatron_monitor_ready", "gauge", "1 once every file was read to its end: a run that is not exported then is not followed", ()),
-    MonitorMetric("megatron_monitor_stopped_timestamp_seconds", "gauge", "When the monitor was asked to stop; exported while it waits for its last scrape. Its runs: over with it, or live", ("runs",)),
-    MonitorMetric("megatron_monitor_page_info", "gauge", "Address of the monitor's page, where others can reach it; always 1", ("url",)),
-    MonitorMetric("megatron_monitor_runs", "gauge", "Runs that are shown", ()),
-    MonitorMetric("megatron_monitor_runs_dropped_total", "counter", "Runs beyond max_runs: dead ones dropped, then those hung for longest, live ones refused", ("reason",)),
-    MonitorMetric("megatron_monitor_sources", "gauge", "Files followed, by state", ("state",)),
-    MonitorMetric("megatron_monitor_lines_total", "counter", "Lines read: those that gave an event, the rest, over-long ones", ("outcome",)),
-    MonitorMetric("megatron_monitor_events_total", "counter", "Events read, by kind", ("event",)),
-    MonitorMetric("megatron_monitor_bytes_total", "counter", "Bytes read", ()),
-    MonitorMetric("megatron_monitor_bytes_behind", "gauge", "Bytes written to the files and not read yet", ()),
-    MonitorMetric("megatron_monitor_last_read_timestamp_seconds", "gauge", "When anything was last read", ()),
-    MonitorMetric("megatron_monitor_loop_duration_seconds", "gauge", "Time that the last turn of the loop took", ()),
-    MonitorMetric("megatron_monitor_loop_timestamp_seconds", "gauge", "When the loop last turned", ()),
-    MonitorMetric("megatron_monitor_truncations_total", "counter", "Files found truncated", ()),
-    MonitorMetric("megatron_monitor_rotations_total", "counter", "Files found rotated or replaced", ()),
-    MonitorMetric("megatron_monitor_io_errors_total", "counter", "System calls on logs and their directories that failed, by error", ("errno",)),
-    MonitorMetric("megatron_monitor_malformed_lines_total", "counter", "Lines that begin like a known one and do not parse, by rule", ("rule",)),
-    MonitorMetric("megatron_monitor_put_aside_total", "counter", "Logs at which the monitor's own code failed, by what failed: source, run, page, state", ("room",)),
-    MonitorMetric("megatron_monitor_pattern_timeouts_total", "counter", "Configured patterns that took too long on a line", ("pattern",)),
-    MonitorMetric("megatron_monitor_stat_calls_total", "counter", "stat calls made on log files: the polling budget", ()),
-    MonitorMetric("megatron_monitor_actions_total", "counter", "What policies did, by outcome: done, failed", ("policy", "action", "outcome")),
-    MonitorMetric("megatron_monitor_slurm_calls_total", "counter", "Questions to Slurm: answered, refused as not this run's job, failed", ("outcome",)),
-    MonitorMetric("megatron_monitor_notifications_total", "counter", "Notifications by what became of them", ("notifier", "outcome")),
-    MonitorMetric("megatron_monitor_notifications_owed", "gauge", "Notifications that the receiver has not accepted yet; they are tried until it does", ("notifier",)),
-    MonitorMetric("megatron_monitor_output_writes_total", "counter", "Writes of textfiles and pushes by what became of them", ("output", "outcome")),
-    MonitorMetric("megatron_monitor_state_save_failures_total", "counter", "State files that could not be written", ()),
-    MonitorMetric("megatron_monitor_state_rebuilds_total", "counter", "State files that were lost or corrupt and rebuilt from the logs", ()),
-    MonitorMetric("megatron_monitor_mount_info", "gauge", "File systems that hold logs, and how they are watched; always 1", ("mount", "file_system", "mode")),
-    MonitorMetric("megatron_monitor_mount_busy_seconds", "gauge", "How long the reader of a mount has been in one call: it hangs when this grows", ("mount",)),
-    MonitorMetric("megatron_monitor_unheard_seconds_total", "counter", "Seconds in which nobody listened to a mount, its reader blocked or the monitor stopped: they count as no run's silence", ("mount",)),
-    MonitorMetric("megatron_monitor_clock_jumps_total", "counter", "Times that the wall clock was set by more than 5 s", ()),
-    MonitorMetric("megatron_suspect_node", "gauge", "Failures that name the node, or failed or slow launches with it; only nodes that stand out, at most 20", ("node",)),
-    MonitorMetric("megatron_monitor_http_connections", "gauge", "HTTP connections open now", ()),
-    MonitorMetric("megatron_monitor_config_last_reload_success_timestamp_seconds", "gauge", "When the configuration in use was read", ()),
-    MonitorMetric("megatron_monitor_config_last_reload_successful", "gauge", "1 if the configuration in use is the one in the file", ()),
-)  # fmt: skip
+MONITOR_CATALOGUE: tuple[MonitorMetric, ...] = tuple(
+    MonitorMetric(name, kind, text, tuple((labels or "").split()))
+    for name, kind, labels, text in rows_of("monitor", "own_metrics.csv", tuple[str, Kind, str | None, str])
+)
 
 
 def samples_of(view: View) -> dict[str, tuple[Sample, ...] | Histogram]:

@@ -237,21 +237,10 @@ def _scaling(state: RunState) -> Iterator[Finding]:
 
 
 def _memory(state: RunState) -> Iterator[Finding]:
-    """Ranks are numbered stage by stage: tensor ranks first, then data ranks, then stages."""
     launch = state.launch
     topology = launch.topology
-    count, world = topology.pipeline_parallel_size, topology.world_size
-    if not count or count < 3 or not world or world % count or not launch.memory.by_rank:
-        return
-    each = world // count
-    most: dict[int, int] = {}
-    for rank, value in launch.memory.by_rank.items():
-        if 0 <= rank < world:
-            stage = rank // each
-            most[stage] = max(value, most.get(stage, 0))
-    between = [most[stage] for stage in most if 0 < stage < count - 1]
-    ends = [most[stage] for stage in (0, count - 1) if stage in most]
-    if len(between) < count - 2 or not ends:
+    ends, between = topology.of_stages(launch.memory.by_rank)
+    if not ends or not between or len(between) < (topology.pipeline_parallel_size or 0) - 2:
         return
     end, rest = max(ends), max(between)
     if end > (1 + _ABOVE) * rest:

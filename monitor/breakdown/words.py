@@ -1,4 +1,6 @@
-"""The cause of a slowdown in words, as evidence, and as advice."""
+"""The cause of a slowdown in words, as evidence and as advice; how to get timers, or a finer view of them, from
+the program that wrote the log. Its options stand with the dialects (parsers/dialects.py, parsers/trainers/*.yaml).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from typing import Any
 
 from monitor.breakdown.attribution import Attribution, Cause
 from monitor.breakdown.profile import OUTSIDE, WHOLE, Profile
+from parsers.declared.builtin import built_in
+from parsers.dialects import BY_NAME
 
 _PART = {
     "compute": "compute", "communication": "communication", "data": "the data loader", "optimizer": "the optimizer",
@@ -83,3 +87,26 @@ def evidence(found: Attribution | None, before: Profile | None) -> dict[str, Any
         facts["breakdown_before"] = {part: round(span.high, 5) for part, span in sorted(before.parts.items())}
         facts["breakdown_added"] = {item.part: round(item.high, 5) for item in found.grown}
     return facts
+
+
+_NOT_KNOWN = (
+    "none are known of the program that wrote it; a profile of a few slow iterations (torch.profiler, py-spy) would"
+)
+
+
+def no_timers(dialect: str | None) -> str:
+    """That the log prints no timers, and how the program that wrote it would."""
+    return f"the log prints no timers that would tell why: {_timers(dialect)}"
+
+
+def _timers(dialect: str | None) -> str:
+    known = BY_NAME.get(dialect or "")
+    if known is not None:
+        return known.timers
+    return next((found.timers for found in built_in() if found.name == dialect), "") or _NOT_KNOWN
+
+
+def of_ranks(dialect: str | None) -> str:
+    """The option that tells the ranks apart; empty where the program has none."""
+    known = BY_NAME.get(dialect or "")
+    return f"; {known.timers_of_ranks} tells which" if known is not None and known.timers_of_ranks else ""

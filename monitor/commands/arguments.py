@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
@@ -16,7 +16,8 @@ from monitor.follow.discovery import Walk, plan
 from monitor.follow.mounts import read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch as Pattern
-from monitor.follow.patterns import has_magic
+from monitor.follow.patterns import absolute, has_magic
+from monitor.identity import named
 from monitor.scalars import one_line
 from monitor.system.clock import SystemClock
 from monitor.units import LONGEST_SECONDS, positive_seconds_of, seconds_of
@@ -56,13 +57,24 @@ def configured(
     try:
         return load_config(config_file, overrides, paths, name)
     except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
+        fail(error, code=2)
 
 
 def say(text: str) -> None:
     """A message on standard error. It may hold a file's name, and that any character."""
     click.echo(one_line(text), err=True)
+
+
+def warn(*messages: object) -> None:
+    """Messages of ours on standard error, one a line or as their lines stand."""
+    for message in messages:
+        click.echo(str(message), err=True)
+
+
+def fail(*messages: object, code: int = 1) -> NoReturn:
+    """The messages, and the end: 1 failed while working, 2 wrong usage or configuration."""
+    warn(*messages)
+    sys.exit(code)
 
 
 def files_of(paths: tuple[str, ...]) -> Iterator[str]:
@@ -77,6 +89,19 @@ def files_of(paths: tuple[str, ...]) -> Iterator[str]:
         elif not found:
             say(f"{path}: no file matches")
         yield from found
+
+
+def run_of(path: str, config: Config) -> str:
+    """The run that a file's lines are of; standard input's is called `-`."""
+    return path if path == "-" else named(absolute(path), config.runs).name
+
+
+def by_run(paths: tuple[str, ...], config: Config) -> dict[str, list[str]]:
+    """The files of each run, in the order in which the runs are named."""
+    runs: dict[str, list[str]] = {}
+    for path in files_of(paths):
+        runs.setdefault(run_of(path, config), []).append(path)
+    return runs
 
 
 def written_at(paths: Iterable[str]) -> dict[str, float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+
+from monitor.commands.arguments import fail, warn
 
 _ROOT = Path(__file__).resolve().parents[2]
 _KINDS = ("config.yaml", "LICENSE", "grafana/dashboards", "deploy")
@@ -23,10 +24,8 @@ def assets(directory: Path, force: bool) -> None:
     found = dict(_files())
     differing = [name for name, data in found.items() if _differs(directory / name, data)]
     if differing and not force:
-        for name in differing:
-            click.echo(f"{directory / name}: differs from ours", err=True)
-        click.echo("nothing written; --force writes over them", err=True)
-        sys.exit(1)
+        warn(*(f"{directory / name}: differs from ours" for name in differing))
+        fail("nothing written; --force writes over them")
     try:
         for name, data in found.items():
             path = directory / name
@@ -34,8 +33,7 @@ def assets(directory: Path, force: bool) -> None:
             path.write_bytes(data)
             path.chmod(0o755 if data.startswith(b"#!") else 0o644)
     except OSError as error:
-        click.echo(f"{error.filename}: {error.strerror}", err=True)
-        sys.exit(1)
+        fail(f"{error.filename}: {error.strerror}")
     click.echo(f"{len(found)} files written to {directory}")
 
 

@@ -16,17 +16,15 @@ import click
 from monitor.backfill import Moment, Reading, UndatedError, history
 from monitor.commands.arguments import (
     POSITIVE_DURATION,
+    by_run,
     config_option,
     configured,
-    files_of,
     say,
     set_option,
     written_at,
 )
 from monitor.commands.reading import spooled
 from monitor.config import Config
-from monitor.follow.patterns import absolute
-from monitor.identity import named
 from monitor.judgement import Judge
 from monitor.reading import dated_events
 from monitor.reports.openmetrics import Spool
@@ -98,10 +96,10 @@ def backfill(
                 spool,
                 config,
                 name,
-                sources,
-                partial(history, step=step, zone=zone, start=began, written=max(written_at(sources).values())),
+                {path: partial(_read, path, config) for path in logs},
+                partial(history, step=step, zone=zone, start=began, written=max(written_at(logs).values())),
             )
-            for name, sources in _runs(files, config).items()
+            for name, logs in by_run(files, config).items()
         ]
         if output is None:
             spool.write(sys.stdout)
@@ -110,15 +108,6 @@ def backfill(
                 spool.write(stream)
     _sum_up(spool)
     sys.exit(0 if all(complete) and spool.points else 1)
-
-
-def _runs(paths: tuple[str, ...], config: Config) -> dict[str, dict[str, Reading]]:
-    """The sources of each run, in the order in which the runs are named."""
-    runs: dict[str, dict[str, Reading]] = {}
-    for path in files_of(paths):
-        name = named(absolute(path), config.runs).name
-        runs.setdefault(name, {})[path] = partial(_read, path, config)
-    return runs
 
 
 def _fill(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from monitor.audit import described
-from monitor.commands.arguments import set_option
+from monitor.commands.arguments import fail, set_option
 from monitor.config import ConfigError, load
 
 
@@ -24,15 +23,11 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     try:
         config = load(file, overrides)
     except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
+        fail(error, code=2)
     from monitor.services import refused  # loads the server
 
-    problems = refused(config)
-    for problem in problems:
-        click.echo(f"{file}: {problem}", err=True)
-    if problems:
-        sys.exit(2)
+    if problems := refused(config):
+        fail(*(f"{file}: {problem}" for problem in problems), code=2)
     patterns = sum(len(watch.paths) for watch in config.runs)
     click.echo(f"{file}: good; {patterns} paths, {len(config.patterns)} patterns, {len(config.notifiers)} notifiers")
     if not config.runs:
@@ -41,9 +36,9 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     for dialect in dialects:
         click.echo(f"dialect {dialect.name}: its {len(dialect.samples)} samples give what they say")
     if dialects:
-        from monitor.config.dialects import notes
+        from parsers.samples import claims
 
-        for note in notes(dialects):
+        for note in claims(dialects):
             click.echo(note)
     for code in config.detectors.configuration.ignore:
         click.echo(f"left out: {described(code)}")

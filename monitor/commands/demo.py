@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from monitor.commands.arguments import fail
 from monitor.commands.run import start_logging
 from monitor.commands.simulate import scenario_of
 from monitor.config import load
@@ -70,8 +71,7 @@ def demo(fault: str, listen: str, iterations: int, slurm: bool, exit_after: floa
         try:
             daemon.start()
         except StartError as error:
-            click.echo(str(error), err=True)
-            sys.exit(1)
+            fail(error)
         _announce(daemon.address, fault, log)
         play = (_play_requeued, (scenario, log)) if slurm else (_play, (scenario, log))
         threading.Thread(target=play[0], args=play[1], name="training", daemon=True).start()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
 from pkgutil import get_data
 
 import click
 
+from monitor.commands.arguments import fail
 from monitor.reports.dialects import proposed
 from parsers.declared.builtin import built_in
 
@@ -40,10 +40,8 @@ def dialect(log: str | None, name: str, show: str | None) -> None:
     with click.open_file(log, "rb") as stream:
         found = proposed(islice(iter(lambda: stream.readline(_MOST), b""), _LINES), name)
     if found is None:
-        click.echo(
+        fail(
             f"{log}: no line has a number that grows, or is called a step, beside names and values that are known; "
-            "start from a dialect that is near: --show NAME",
-            err=True,
+            "start from a dialect that is near: --show NAME"
         )
-        sys.exit(1)
     click.echo(found, nl=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from monitor.commands.arguments import files_of
+from monitor.commands.arguments import fail, files_of, warn
 from monitor.nodes.collectives import operation_name
 from monitor.nodes.flight_recorder import LARGEST, Diagnosis, Dump, NoDumpError, diagnose, rank_of, read_dump
 from monitor.nodes.hostlist import HostlistError, expand
@@ -38,8 +38,7 @@ def flight_recorder(paths: tuple[str, ...], node_list: str | None, as_json: bool
         raise click.BadParameter(str(error), param_hint="--nodes") from error
     found = diagnose(_dumps(paths))
     if not found.dumps:
-        click.echo("no dump of the flight recorder in " + ", ".join(paths), err=True)
-        sys.exit(1)
+        fail("no dump of the flight recorder in " + ", ".join(paths))
     nodes = _nodes(found, hosts)
     if as_json:
         click.echo(json.dumps(_as_json(found, nodes), ensure_ascii=False))
@@ -54,15 +53,15 @@ def _dumps(paths: Sequence[str]) -> Iterator[Dump]:
     for path in files_of(tuple(paths)):
         rank = rank_of(Path(path).name)
         if rank is None:
-            click.echo(f"{path}: its name does not end in a rank", err=True)
+            warn(f"{path}: its name does not end in a rank")
             continue
         try:
             with open(path, "rb") as stream:
                 yield read_dump(stream.read(LARGEST + 1), rank)
         except OSError as error:
-            click.echo(f"{path}: {error.strerror or error}", err=True)
+            warn(f"{path}: {error.strerror or error}")
         except NoDumpError as error:
-            click.echo(f"{path}: {error}", err=True)
+            warn(f"{path}: {error}")
 
 
 def _nodes(found: Diagnosis, hosts: Sequence[str]) -> dict[int, str]:
@@ -72,7 +71,7 @@ def _nodes(found: Diagnosis, hosts: Sequence[str]) -> dict[int, str]:
         return {}
     each, rest = divmod(world, len(hosts))
     if rest:
-        click.echo(f"{world} ranks do not divide among {len(hosts)} nodes: no node is named", err=True)
+        warn(f"{world} ranks do not divide among {len(hosts)} nodes: no node is named")
         return {}
     return {rank: hosts[rank // each] for rank in found.missing.ranks if rank < world}
 
@@ -94,7 +93,7 @@ def _as_json(found: Diagnosis, nodes: dict[int, str]) -> dict[str, object]:
 def _print(found: Diagnosis, nodes: dict[int, str]) -> None:
     missing = found.missing
     if missing is None:
-        click.echo(f"{found.dumps} dumps: no rank is behind the others in them", err=True)
+        warn(f"{found.dumps} dumps: no rank is behind the others in them")
     else:
         click.echo(missing.sentence(nodes))
         for rank in missing.ranks:
@@ -104,10 +103,8 @@ def _print(found: Diagnosis, nodes: dict[int, str]) -> None:
             _print_stack("a rank that waits", found.waiting_stack)
     if found.without_dump:
         some = ", ".join(map(str, found.without_dump[:16])) + (" ..." if len(found.without_dump) > 16 else "")
-        click.echo(f"no dump of ranks {some}", err=True)
+        warn(f"no dump of ranks {some}")
 
 
 def _print_stack(title: str, frames: Sequence[str]) -> None:
-    click.echo(f"{title}:")
-    for frame in frames:
-        click.echo(f"  {frame}")
+    click.echo("\n  ".join((f"{title}:", *frames)))

@@ -15,7 +15,7 @@ from monitor.model import gpus
 from monitor.model.topology import Topology
 from monitor.reports import calculator, planner
 from monitor.reports.calculator import Question
-from monitor.reports.ramp import Ramp
+from monitor.reports.planner import Ramp
 from monitor.reports.rows import Row
 
 

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from monitor.commands.arguments import POSITIVE, config_option, configured, set_option
+from monitor.commands.arguments import POSITIVE, config_option, configured, fail, set_option, warn
 from monitor.commands.reading import spooled
 from monitor.config import Config
 from monitor.core.conversion import EARLIER
@@ -69,11 +69,9 @@ def nodes(
 
 def _of_logs(config: Config) -> Ledger:
     core, problems = read_all(config, charts=False)
-    for problem in problems:
-        click.echo(problem, err=True)
+    warn(*problems)
     if not core.ledger.launches:
-        click.echo("no line of these logs tells which nodes a launch ran on", err=True)
-        sys.exit(1)
+        fail("no line of these logs tells which nodes a launch ran on")
     return core.ledger
 
 
@@ -81,11 +79,9 @@ def _of_daemon(config: Config) -> Ledger:
     given = config.state_dir
     directory = Path(os.path.expanduser(given)) if given else default_state_directory(config.listen)
     saved, problems = Store(directory).load(Saved, EARLIER)
-    for problem in problems:
-        click.echo(problem, err=True)
+    warn(*problems)
     if saved is None:
-        click.echo(f"{directory}: no daemon has saved a state there; name logs, or --set state_dir=DIR", err=True)
-        sys.exit(1)
+        fail(f"{directory}: no daemon has saved a state there; name logs, or --set state_dir=DIR")
     ledger: Ledger = saved.ledger
     return ledger
 
@@ -93,12 +89,11 @@ def _of_daemon(config: Config) -> Ledger:
 def _print_exclusion(found: Sequence[Standing], *, named: bool) -> None:
     """The list alone on standard output: it is put into a command."""
     chosen = [one for one in found if one.stands_out or (named and one.named_by_hardware)]
-    for one in chosen:
-        click.echo(f"{one.node}: {one.evidence}", err=True)
+    warn(*(f"{one.node}: {one.evidence}" for one in chosen))
     if chosen:
         click.echo(compress(one.node for one in chosen))
     else:
-        click.echo("no node stands out", err=True)
+        warn("no node stands out")
 
 
 def _print_table(found: Sequence[Standing], launches: int, *, everything: bool) -> None:

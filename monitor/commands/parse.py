@@ -11,9 +11,7 @@ from typing import IO, Any
 import click
 import msgspec
 
-from monitor.commands.arguments import config_option, configured, files_of, say, set_option
-from monitor.follow.patterns import absolute
-from monitor.identity import named
+from monitor.commands.arguments import config_option, configured, files_of, run_of, say, set_option
 from monitor.reading import chunks_of, full_reader, own_rules
 from parsers.events import IterationLogged, LogEvent, to_fields
 
@@ -30,8 +28,7 @@ def parse(paths: tuple[str, ...], as_json: bool, config_file: Path | None, overr
     for path in files_of(paths):
         try:
             with _open(path) as stream:
-                run = "-" if path == "-" else named(absolute(path), config.runs).name
-                line = _json_lines(path, run) if as_json else _text_lines(path)
+                line = _json_lines(path, run_of(path, config)) if as_json else _text_lines(path)
                 for entries in chunks_of(stream, full_reader(own_rules(config))):
                     sys.stdout.write("".join(map(line, entries)))
         except BrokenPipeError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from monitor.commands.arguments import configured
+from monitor.commands.arguments import configured, warn
 from monitor.config import Config
 from monitor.core import Core
 from monitor.once import read_all
@@ -65,7 +65,6 @@ def only_run(path: str, config_file: Path | None, overrides: Sequence[str]) -> t
         runs, problems = runs_of(config, Options(config.gpu_peak_tflops))
     if len(runs) == 1:
         return runs[0]
-    for problem in problems:
-        click.echo(problem, err=True)
+    warn(*problems)
     names = ", ".join(row.run for _, row in runs) or "none"
     raise click.ClickException(f"{path} holds {len(runs)} runs: {names}; one is needed")

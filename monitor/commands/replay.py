@@ -10,10 +10,17 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import DURATION, config_option, configured, files_of, say, set_option, written_at
+from monitor.commands.arguments import (
+    DURATION,
+    by_run,
+    config_option,
+    configured,
+    fail,
+    say,
+    set_option,
+    written_at,
+)
 from monitor.config import Config
-from monitor.follow.patterns import absolute
-from monitor.identity import named
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.reading import dated_events
@@ -46,12 +53,8 @@ def replay_command(
     """
     config = configured(config_file, overrides, paths)
     judge = Judge(config, repeats=False)
-    runs: dict[str, list[str]] = {}
-    for path in files_of(paths):
-        name = "-" if path == "-" else named(absolute(path), config.runs).name
-        runs.setdefault(name, []).append(path)
     seen = False
-    for name, files in runs.items():
+    for name, files in by_run(paths, config).items():
         sources = {path: _entries(path, config) for path in files}
         for player, transition in replay(judge, name, sources, after, written_at(files)):
             if transition is not None:
@@ -61,8 +64,7 @@ def replay_command(
                 seen = True
                 _sum_up(player, as_json)
     if not seen:
-        click.echo("no training line in " + ", ".join(paths), err=True)
-        sys.exit(1)
+        fail("no training line in " + ", ".join(paths))
 
 
 def _entries(path: str, config: Config) -> Iterator[LogEvent]:

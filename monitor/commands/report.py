@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, set_option
+from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, set_option, warn
 from monitor.commands.reading import runs_of, spooled
 from monitor.model.flops import FORMULAS
 from monitor.reports import html
@@ -53,8 +53,7 @@ def report(
         options = Options(peak or config.gpu_peak_tflops, gpus_per_node, at_hand, iterations, tokens, formula)
         runs, problems = runs_of(config, options)
     rows = [row for _, row in runs]
-    for problem in problems:
-        click.echo(problem, err=True)
+    warn(*problems)
     try:
         found = benchmark(rows, sort, group_by, baseline)
     except LookupError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from monitor.commands.arguments import config_option, configured, load_config, say, set_option
+from monitor.commands.arguments import config_option, configured, fail, load_config, say, set_option
 from monitor.config import Config
 from monitor.scalars import one_line
 
@@ -43,13 +43,12 @@ def run(
     name = _run_name(name) if name is not None else None
     config = configured(config_file, overrides, paths, name)
     if not config.runs:
-        click.echo("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", err=True)
-        sys.exit(2)
+        fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
     start_logging(config)
     if config.dialects:
-        from monitor.config.dialects import notes
+        from parsers.samples import claims
 
-        for note in notes([dialect for several in config.dialects for dialect in several]):
+        for note in claims([dialect for several in config.dialects for dialect in several]):
             _log.warning("%s", note)
     if once:
         sys.exit(_once(config))
@@ -58,8 +57,7 @@ def run(
     try:
         serve(config, lambda: load_config(config_file, overrides, paths, name))
     except StartError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
+        fail(error)
 
 
 def _run_name(text: str) -> str | None:

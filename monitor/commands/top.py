@@ -22,7 +22,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from monitor.commands.arguments import config_option, configured, set_option
+from monitor.commands.arguments import config_option, configured, fail, set_option, warn
 from monitor.commands.reading import read_runs
 from monitor.commands.top_screen import plain, screen
 from monitor.config import Config
@@ -87,8 +87,7 @@ def top(
             else:
                 _watch(look, where, every or 2.0)
     except TopError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
+        fail(error)
     except (KeyboardInterrupt, BrokenPipeError):
         sys.stderr.close()  # nothing more to say, nor for the interpreter as it ends
 
@@ -146,8 +145,7 @@ def _view(snapshot: Snapshot) -> View:
 def _finished(config: Config) -> Look:
     def look(_seconds: float) -> View:
         core, found, problems = read_runs(config, Options(config.gpu_peak_tflops), SystemClock())
-        for problem in problems:
-            click.echo(problem, err=True)
+        warn(*problems)
         snapshot = core.snapshot(SystemClock().wall())
         if not found:
             raise TopError("no training run found")
@@ -171,7 +169,7 @@ def _as_reported(page: dict[str, Any], row: Row | None) -> dict[str, Any]:
 def _daemon(address: str) -> Look:
     """Ask the API. A first failure is a TopError, a later one too: the caller knows what it last saw."""
     parts = urlsplit(address)
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+    bare = _without_password(urlunsplit(parts._replace(query="", fragment="")))
     request = urllib.request.Request(f"{bare.rstrip('/')}/api/v1/runs")  # noqa: S310 - only http and https come here
     if parts.username:
         secret = f"{parts.username}:{parts.password or ''}".encode()

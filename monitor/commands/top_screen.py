@@ -5,7 +5,7 @@ A log's texts are made printable first: an escape sequence in a name or a line n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -23,11 +23,6 @@ _RANK = {"critical": 0, "warning": 1, "info": 2}
 _WIDE = 104  # columns from which TFLOPs and work at risk have room
 _WIDER = 136  # from which samples per second, loss scale and memory have room too
 _INCIDENTS = 20  # shown one by one
-
-PLAIN_COLUMNS = (
-    "RUN", "STATE", "ITERATION", "TOTAL", "S/ITERATION", "NORMAL", "TFLOPS", "MFU", "SAMPLES/S", "LOSS", "LOSS_SCALE",
-    "MEMORY", "SILENCE", "BUDGET", "ENDS_IN", "AT_RISK", "INCIDENTS",
-)  # fmt: skip
 
 
 def in_order(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -52,7 +47,7 @@ def screen(runs: list[dict[str, Any]], now: float, where: str, width: int, probl
     if problem:
         parts.append(Text(f"▲ {clean_label(problem)}; figures are old", style="yellow"))
     if runs:
-        parts.append(_table(runs, now, width >= _WIDE, width >= _WIDER))
+        parts.append(_table(runs, now, width))
     incidents = sorted((item for run in runs for item in run["incidents"]), key=_rank)
     parts.extend(_incident(item, now) for item in incidents[:_INCIDENTS])
     if len(incidents) > _INCIDENTS:
@@ -60,56 +55,59 @@ def screen(runs: list[dict[str, Any]], now: float, where: str, width: int, probl
     return Group(*parts)
 
 
-def _table(runs: list[dict[str, Any]], now: float, wide: bool, wider: bool) -> Table:
+Run = dict[str, Any]
+
+
+def _done(run: Run, _shown: dict[str, Figure]) -> str:
+    iteration, total = run.get("iteration"), run.get("train_iterations")
+    return percent(iteration / total) if iteration is not None and total else DASH
+
+
+def _over_normal(run: Run, _shown: dict[str, Figure]) -> str:
+    seconds, normal = run.get("seconds_per_iteration"), run.get("baseline_seconds")
+    return f"{100 * (seconds / normal - 1):+.1f} %" if isinstance(seconds, int | float) and normal else DASH
+
+
+_FIGURES: tuple[tuple[str, int, Callable[[Run, dict[str, Figure]], str | Figure]], ...] = (
+    ("Iteration", 0, lambda run, _: number(run.get("iteration"))),
+    ("Done", 0, _done),
+    ("s/it", 0, lambda run, _: number(run.get("seconds_per_iteration"))),
+    ("vs normal", 0, _over_normal),
+    ("TFLOPs", _WIDE, lambda run, _: number(run.get("tflops"))),
+    ("MFU", _WIDE, lambda run, _: percent(run.get("mfu"))),
+    ("Samples/s", _WIDER, lambda _, shown: shown["samples_per_second"].text),
+    ("Loss", 0, lambda run, _: number(run.get("lm_loss"))),
+    ("Scale", _WIDER, lambda _, shown: shown["loss_scale"].text),
+    ("Memory", _WIDER, lambda _, shown: shown["max_memory_bytes"].text),
+    ("Silent", 0, lambda _, shown: shown["progress_at"]),
+    ("Ends in", 0, lambda _, shown: shown["eta"].text),
+    ("At risk", _WIDE, lambda _, shown: shown["at_risk_seconds"].text),
+)
+"""Heading, the width of the terminal from which it has room, and the cell."""
+
+
+def _table(runs: list[Run], now: float, width: int) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("Run", min_width=6, max_width=40 if wide else 16, overflow="fold")
+    table.add_column("Run", min_width=6, max_width=40 if width >= _WIDE else 16, overflow="fold")
     table.add_column("State", no_wrap=True)
-    for name in ("Iteration", "Done", "s/it", "vs normal"):
+    columns = [column for column in _FIGURES if width >= column[1]]
+    for name, _, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("TFLOPs", justify="right", no_wrap=True)
-        table.add_column("MFU", justify="right", no_wrap=True)
-    names = ("Samples/s", "Loss", "Scale", "Memory") if wider else ("Loss",)
-    for name in (*names, "Silent", "Ends in"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("At risk", justify="right", no_wrap=True)
     for run in runs:
-        table.add_row(*_cells(run, now, wide, wider))
+        shown = figures(run, now)
+        cells = (_cell(read(run, shown)) for _, _, read in columns)
+        table.add_row(Text(clean_label(run["run"])), _state(run, shown["state"], width >= _WIDE), *cells)
     return table
 
 
-def _state(run: dict[str, Any], shown: Figure, wide: bool) -> Text:
+def _cell(told: str | Figure) -> Text:
+    return Text(told) if isinstance(told, str) else Text(told.text.removesuffix(" ago"), style=_STYLES[told.tone])
+
+
+def _state(run: Run, shown: Figure, wide: bool) -> Text:
     """The state, and where there is room what it says beside it: the phase, or why it crashed."""
     text = Text(shown.text, style=_STYLES.get(run["state"], ""))
     return text.append(f" {clean_label(shown.note)}", style="dim") if wide and shown.note else text
-
-
-def _cells(run: dict[str, Any], now: float, wide: bool, wider: bool) -> list[Text]:
-    shown = figures(run, now)
-    iteration, total = run.get("iteration"), run.get("train_iterations")
-    seconds, normal = run.get("seconds_per_iteration"), run.get("baseline_seconds")
-    silence = shown["progress_at"]
-    cells = [
-        Text(clean_label(run["run"])),
-        _state(run, shown["state"], wide),
-        Text(number(iteration)),
-        Text(percent(iteration / total) if iteration is not None and total else DASH),
-        Text(number(seconds)),
-        Text(f"{100 * (seconds / normal - 1):+.1f} %" if isinstance(seconds, int | float) and normal else DASH),
-    ]
-    if wide:
-        cells += [Text(number(run.get("tflops"))), Text(percent(run.get("mfu")))]
-    if wider:
-        cells.append(Text(shown["samples_per_second"].text))
-    cells.append(Text(number(run.get("lm_loss"))))
-    if wider:
-        cells += [Text(shown["loss_scale"].text), Text(shown["max_memory_bytes"].text)]
-    cells += [
-        Text(silence.text.removesuffix(" ago"), style=_STYLES[silence.tone]),
-        Text(shown["eta"].text),
-    ]
-    return [*cells, Text(shown["at_risk_seconds"].text)] if wide else cells
 
 
 def _incident(incident: dict[str, Any], now: float) -> Text:
@@ -120,26 +118,34 @@ def _incident(incident: dict[str, Any], now: float) -> Text:
     return text
 
 
-def plain(runs: list[dict[str, Any]], now: float) -> str:
+def _silence(run: Run, now: float) -> float | None:
+    return None if run.get("progress_at") is None else round(max(0.0, now - run["progress_at"]), 1)
+
+
+_PLAIN: dict[str, str | Callable[[Run, float], Any]] = {
+    "RUN": "run", "STATE": "state", "ITERATION": "iteration", "TOTAL": "train_iterations",
+    "S/ITERATION": "seconds_per_iteration", "NORMAL": "baseline_seconds", "TFLOPS": "tflops", "MFU": "mfu",
+    "SAMPLES/S": "samples_per_second", "LOSS": "lm_loss", "LOSS_SCALE": "loss_scale", "MEMORY": "max_memory_bytes",
+    "SILENCE": _silence, "BUDGET": "budget_seconds",
+    "ENDS_IN": lambda run, now: None if run.get("eta") is None else round(run["eta"] - now),
+    "AT_RISK": "at_risk_seconds",
+    "INCIDENTS": lambda run, _: ",".join(f"{item['incident']}:{item['severity']}" for item in run["incidents"]),
+}  # fmt: skip
+"""Column -> the run's key, or what is read of it."""
+PLAIN_COLUMNS = tuple(_PLAIN)
+
+
+def plain(runs: list[Run], now: float) -> str:
     """Aligned columns without blanks inside, `-` where nothing is known: seconds and ratios as numbers."""
-    rows = [PLAIN_COLUMNS, *(_plain_row(run, now) for run in in_order(runs))]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(PLAIN_COLUMNS))]
+    rows = [
+        [_plain_cell(run.get(read) if isinstance(read, str) else read(run, now)) for read in _PLAIN.values()]
+        for run in in_order(runs)
+    ]
+    lines = [list(PLAIN_COLUMNS), *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
     )
-
-
-def _plain_row(run: dict[str, Any], now: float) -> tuple[str, ...]:
-    progress, eta = run.get("progress_at"), run.get("eta")
-    values = (
-        run["run"], run["state"], run.get("iteration"), run.get("train_iterations"), run.get("seconds_per_iteration"),
-        run.get("baseline_seconds"), run.get("tflops"), run.get("mfu"), run.get("samples_per_second"),
-        run.get("lm_loss"), run.get("loss_scale"), run.get("max_memory_bytes"),
-        None if progress is None else round(max(0.0, now - progress), 1), run.get("budget_seconds"),
-        None if eta is None else round(eta - now), run.get("at_risk_seconds"),
-        ",".join(f"{item['incident']}:{item['severity']}" for item in run["incidents"]) or None,
-    )  # fmt: skip
-    return tuple(_plain_cell(value) for value in values)
 
 
 def _plain_cell(value: Any) -> str:

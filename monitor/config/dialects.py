@@ -6,13 +6,12 @@ Reading takes bounded time and memory, whatever stands there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from monitor.config.decode import decode
 from parsers.declared.schema import Dialect
 from parsers.registry import rules_with
-from parsers.samples import claims, differences
+from parsers.samples import differences
 
 _MOST_FILES = 100  # of a folder
 _MOST_BYTES = 256 * 1024  # of a file; the longest of ours has 6 KB, and YAML takes 10 s a megabyte
@@ -68,11 +67,6 @@ def dialect_of(path: Path, data: bytes) -> Dialect:
         more = len(document.problems) - len(shown)
         raise DialectError("; ".join([*shown, *([f"and {more} more"] if more else [])]))
     return dialect
-
-
-def notes(dialects: Sequence[Dialect]) -> Iterator[str]:
-    """What is worth knowing of dialects that work: lines that another one reads, too."""
-    yield from claims(dialects)
 
 
 def _read(file: Path) -> bytes:

@@ -12,14 +12,16 @@ NVIDIA's and gpt-neox's first formula count model FLOPs, the others hardware FLO
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 from monitor.model.sizes import Sizes, expert_width, sizes_of
 from monitor.model.sizes import parameters as parameters
 from monitor.model.topology import Topology
 from parsers.dialects import dialect_of
 
-Formula = Callable[[Topology, float, int, int], float | None]
 _PRINTED_SINCE = 1_640_995_200.0  # 2022: programs of 2021 printed no TFLOPs, people worked them out by the notes' rule
 
 
@@ -29,146 +31,120 @@ def passes(topology: Topology) -> int | None:
     return None if kind is None else 4 if kind == "full" else 3
 
 
-def rate(flops: float | None, topology: Topology, seconds: float) -> float | None:
-    """FLOPs of one iteration as TFLOP/s per GPU."""
-    world = topology.world_size
-    return flops / (seconds * world * 1e12) if flops is not None and world and seconds > 0 else None
+class Inputs(SimpleNamespace):
+    """The topology's fields that formulas need, and what follows from them; what lacks is None."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__(**{name: getattr(topology, name) for name in _FIELDS})
+        counted, many = parameters(topology), topology.experts is not None and topology.experts > 1
+        self.passes, self.sizes, self.width = passes(topology), sizes_of(topology), expert_width(topology)
+        self.size = topology.nominal_parameters or topology.parameters or (counted[0] if counted else None)
+        """As people call it, else as told, else worked out."""
+        self.chosen = topology.moe_top_k if many else 1
+        """MLPs that a token passes."""
 
 
-def seed(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
-    """BigScience's notes of 2021: 2 F P s B / (t W), P the size as people call it, else as told, else worked out."""
-    factor, counted = passes(topology), parameters(topology)
-    count = topology.nominal_parameters or topology.parameters or (counted[0] if counted else None)
-    if not factor or not count:
-        return None
-    return rate(2 * factor * count * sequence * batch, topology, seconds)
+_FIELDS = (
+    "world_size", "layers", "hidden_size", "padded_vocab_size", "activation_checkpointing", "tensor_parallel_size",
+    "pipeline_parallel_size", "parameters", "log_interval", "glu", "mtp_layers",
+)  # fmt: skip
 
 
-def megatron_deepspeed_2021(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _seed(v: Any, batch: int, sequence: int) -> float:
+    """BigScience's notes of 2021: 2 F P s B / (t W)."""
+    return float(2 * v.passes * v.size * sequence * batch)
+
+
+def _megatron_deepspeed_2021(v: Any, batch: int, sequence: int) -> float:
     """BigScience's log before PR 251: 2 F P s B / (t W), P the last rank's parameters outside the embedding x TP x PP.
 
     Biases and norms that are not sharded count TP times: P = TP PP [(l/PP)((12h^2 + 7h)/TP + 6h) + 4h] where f = 4h.
     """
-    sizes, factor = sizes_of(topology), passes(topology)
-    tensor, pipeline = topology.tensor_parallel_size, topology.pipeline_parallel_size
-    if sizes is None or not factor or not tensor or not pipeline:
-        return None
-    hidden = sizes.hidden
+    sizes, hidden, tensor = v.sizes, v.sizes.hidden, v.tensor_parallel_size
     sharded = 4 * hidden**2 + sizes.matrices * hidden * sizes.ffn + 3 * hidden + (sizes.matrices - 1) * sizes.ffn
-    count = sizes.layers * (sharded + 6 * hidden * tensor) + 4 * hidden * tensor * pipeline
-    return rate(2 * factor * count * sequence * batch, topology, seconds)
+    count = sizes.layers * (sharded + 6 * hidden * tensor) + 4 * hidden * tensor * v.pipeline_parallel_size
+    return float(2 * v.passes * count * sequence * batch)
 
 
-def effective_tera_flops(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _effective_tera_flops(v: Any, batch: int, sequence: int) -> float:
     """Megatron-DeepSpeed's flops_calculator (`Effective Tera Flops per GPU`): 8 P s B / (t W), checkpointing or not.
 
     It divides by the time of the whole log interval, so it is that much too small where the interval is above 1.
     """
-    count, interval = topology.parameters, topology.log_interval
-    if not count or not interval:
-        return None
-    return rate(8 * count * sequence * batch, topology, seconds * interval)
+    return float(8 * v.parameters * sequence * batch)
 
 
-def bigscience(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _bigscience(v: Any, batch: int, sequence: int) -> float:
     """BigScience since PR 251 (ae6277f5, 2022-02): 24 F B s l h^2 (1 + s/6h + V/16lh) / (t W), 32 for 24 with GLU.
 
     The vocabulary's share is right for F = 4 only: logits are never recomputed.
     """
-    return _narayanan(topology, seconds, batch, sequence, 32 if topology.glu else 24, lambda _factor: 16)
+    return _narayanan(v, batch, sequence, 32 if v.glu else 24, 16)
 
 
-def bigscience_true_vocabulary(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _bigscience_true_vocabulary(v: Any, batch: int, sequence: int) -> float:
     """The same with V/12lh where F = 3: what the logits truly cost without checkpointing."""
-    return _narayanan(topology, seconds, batch, sequence, 32 if topology.glu else 24, lambda factor: 4 * factor)
+    return _narayanan(v, batch, sequence, 32 if v.glu else 24, 4 * v.passes)
 
 
-def _narayanan(
-    topology: Topology,
-    seconds: float,
-    batch: int,
-    sequence: int,
-    coefficient: int,
-    divisor: Callable[[int], int],
-) -> float | None:
+def _narayanan(v: Any, batch: int, sequence: int, coefficient: int, divisor: int) -> float:
     """Narayanan et al. 2021 (arXiv 2104.04473), equation 3; the MLP is 4h wide whatever the arguments say."""
-    factor, layers, hidden, vocab = (
-        passes(topology), topology.layers, topology.hidden_size, topology.padded_vocab_size,
-    )  # fmt: skip
-    if not factor or not layers or not hidden or not vocab:
-        return None
-    shape = 1 + sequence / (6 * hidden) + vocab / (divisor(factor) * layers * hidden)
-    return rate(coefficient * factor * batch * sequence * layers * hidden**2 * shape, topology, seconds)
+    layers, hidden = v.layers, v.hidden_size
+    shape = 1 + sequence / (6 * hidden) + v.padded_vocab_size / (divisor * layers * hidden)
+    return float(coefficient * v.passes * batch * sequence * layers * hidden**2 * shape)
 
 
-def microsoft(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _microsoft(v: Any, batch: int, sequence: int) -> float:
     """Microsoft's throughput_calculator as it stands: `2 // (n // kv_heads)` is 0 above 2, so keys and values are lost.
 
     Forward MACs B s [l ((2 + share) h^2 + 2hs + m f h topk) + V h], m = 3 with SwiGLU else 2; x 2 x (3, +1 when fully
     recomputed; selective adds the s^2 term). No causal halving.
     """
-    return _throughput_calculator(topology, seconds, batch, sequence, lambda groups: 2 // groups)
+    return _throughput_calculator(v, batch, sequence, 2 // (v.sizes.query // v.sizes.key))
 
 
-def microsoft_corrected(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _microsoft_corrected(v: Any, batch: int, sequence: int) -> float:
     """The same with 2 / (n // kv_heads)."""
-    return _throughput_calculator(topology, seconds, batch, sequence, lambda groups: 2 / groups)
+    return _throughput_calculator(v, batch, sequence, 2 / (v.sizes.query // v.sizes.key))
 
 
-def _throughput_calculator(
-    topology: Topology, seconds: float, batch: int, sequence: int, share: Callable[[int], float]
-) -> float | None:
-    sizes, vocab, recomputed = sizes_of(topology), topology.padded_vocab_size, topology.activation_checkpointing
-    if sizes is None or not vocab or recomputed is None:
-        return None
-    hidden, many = sizes.hidden, topology.experts is not None and topology.experts > 1
-    experts = topology.moe_top_k if many else 1
-    if not experts:
-        return None
-    projections = (1 + share(sizes.query // sizes.key) + 1) * hidden**2
-    core, mlp = 2 * hidden * sequence, sizes.matrices * sizes.ffn * hidden * experts
-    forward = sizes.layers * (projections + core + mlp) + vocab * hidden
-    again = {"full": forward, "selective": sizes.layers * core}.get(recomputed, 0)
-    return rate(2 * (3 * forward + again) * batch * sequence, topology, seconds)
+def _throughput_calculator(v: Any, batch: int, sequence: int, share: float) -> float:
+    sizes, hidden = v.sizes, v.sizes.hidden
+    projections = (1 + share + 1) * hidden**2
+    core, mlp = 2 * hidden * sequence, sizes.matrices * sizes.ffn * hidden * v.chosen
+    forward = sizes.layers * (projections + core + mlp) + v.padded_vocab_size * hidden
+    again = {"full": forward, "selective": sizes.layers * core}.get(v.activation_checkpointing, 0)
+    return float(2 * (3 * forward + again) * batch * sequence)
 
 
-def megatron_lm_2023(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _megatron_lm_2023(v: Any, batch: int, sequence: int) -> float:
     """Megatron-LM from 2023-11: 60 B s l h^2 (1 + G/5n + s/5h + V/10lh); the MLP is 4h wide without GLU, always."""
-    sizes, vocab = sizes_of(topology), topology.padded_vocab_size
-    if sizes is None or not vocab:
-        return None
-    layers, hidden = sizes.layers, sizes.hidden
-    shape = 1 + sizes.key / sizes.query / 5 + sequence / (5 * hidden) + vocab / (10 * layers * hidden)
-    return rate(60 * batch * sequence * layers * hidden**2 * shape, topology, seconds)
+    layers, hidden = v.layers, v.hidden_size
+    shape = 1 + v.sizes.key / v.sizes.query / 5 + sequence / (5 * hidden) + v.padded_vocab_size / (10 * layers * hidden)
+    return float(60 * batch * sequence * layers * hidden**2 * shape)
 
 
-def megatron_lm_2024(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _megatron_lm_2024(v: Any, batch: int, sequence: int) -> float:
     """Megatron-LM from 2024: 12 B s l h^2 [(1 + G/n + s/h) q/h + (f/h) topk (1.5 with SwiGLU) + V/2lh]."""
-    sizes, width, vocab = sizes_of(topology), expert_width(topology), topology.padded_vocab_size
-    if sizes is None or not width or not vocab:
-        return None
-    hidden = sizes.hidden
+    sizes, hidden = v.sizes, v.sizes.hidden
     attention = (1 + sizes.key / sizes.query + sequence / hidden) * sizes.query / hidden
-    mlp = width / hidden * sizes.matrices / 2
-    shape = attention + mlp + vocab / (2 * sizes.layers * hidden)
-    return rate(12 * batch * sequence * sizes.layers * hidden**2 * shape, topology, seconds)
+    mlp = v.width / hidden * sizes.matrices / 2
+    shape = attention + mlp + v.padded_vocab_size / (2 * sizes.layers * hidden)
+    return float(12 * batch * sequence * sizes.layers * hidden**2 * shape)
 
 
-def megatron_lm_2026(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _megatron_lm_2026(v: Any, batch: int, sequence: int) -> float:
     """Megatron-LM from 2025: causal-halved core, B s [6hfml + 6(h(q + 2k + g) + qh)l + 6hV] + 6 B s^2 q l; g is q
     with an output gate in the attention, else 0.
 
     MoE puts topk f_moe in place of f, MTP adds its layers, 6(3h + 2h^2) and one logit each. The risk left: a model with
     some dense layers, shared experts, latent, linear or hybrid attention, or packed sequences prints another number.
     """
-    sizes, width, vocab = sizes_of(topology), expert_width(topology), topology.padded_vocab_size
-    if sizes is None or not width or not vocab:
-        return None
-    hidden, query, extra = sizes.hidden, sizes.query, topology.mtp_layers or 0
+    sizes, hidden, extra = v.sizes, v.sizes.hidden, v.mtp_layers or 0
     layers = sizes.layers + extra
-    linear = 6 * layers * (hidden * width * sizes.matrices + _projections(sizes))
-    linear += 6 * extra * (3 * hidden + 2 * hidden**2) + 6 * hidden * vocab * (extra + 1)
-    return rate(batch * sequence * (linear + sequence * 6 * query * layers), topology, seconds)
+    linear = 6 * layers * (hidden * v.width * sizes.matrices + _projections(sizes))
+    linear += 6 * extra * (3 * hidden + 2 * hidden**2) + 6 * hidden * v.padded_vocab_size * (extra + 1)
+    return float(batch * sequence * (linear + sequence * 6 * sizes.query * layers))
 
 
 def _projections(sizes: Sizes) -> int:
@@ -176,37 +152,77 @@ def _projections(sizes: Sizes) -> int:
     return sizes.hidden * (sizes.query + 2 * sizes.key + sizes.gate) + sizes.query * sizes.hidden
 
 
-def gpt_neox_2021(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _gpt_neox_2021(v: Any, batch: int, sequence: int) -> float:
     """gpt-neox until 2023-09-27: B s (6P + 60 s h l) / (t W), P all parameters as told."""
-    layers, hidden, count = topology.layers, topology.hidden_size, topology.parameters
-    if not layers or not hidden or not count:
-        return None
-    return rate(batch * sequence * (6 * count + 60 * sequence * hidden * layers), topology, seconds)
+    return float(batch * sequence * (6 * v.parameters + 60 * sequence * v.hidden_size * v.layers))
 
 
-def gpt_neox_bracket(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _gpt_neox_bracket(v: Any, batch: int, sequence: int) -> float:
     """gpt-neox from 2023-09-27 (5f364017) to 2023-12-06: a misplaced bracket loses the vocabulary."""
-    factor, layers, hidden, vocab = (
-        passes(topology), topology.layers, topology.hidden_size, topology.padded_vocab_size,
-    )  # fmt: skip
-    if not factor or not layers or not hidden or not vocab:
-        return None
-    flops = 24 * factor * batch * sequence * layers * hidden**2 * (1 + sequence / (6 * hidden))
-    return rate(flops + vocab / (16 * layers * hidden), topology, seconds)
+    layers, hidden = v.layers, v.hidden_size
+    flops = 24 * v.passes * batch * sequence * layers * hidden**2 * (1 + sequence / (6 * hidden))
+    return float(flops + v.padded_vocab_size / (16 * layers * hidden))
 
 
-def gpt_neox(topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+def _gpt_neox(v: Any, batch: int, sequence: int) -> float:
     """gpt-neox since 2023-12-06 (050f560e): PR 251's, which counts no GLU here."""
-    return _narayanan(topology, seconds, batch, sequence, 24, lambda _factor: 16)
+    return _narayanan(v, batch, sequence, 24, 16)
 
 
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """FLOPs of an iteration as one program counts them; called it gives TFLOP/s per GPU, None where an input lacks."""
+
+    flops: Callable[[Any, int, int], float]
+    counts: Literal["hardware", "model"]
+    needs: tuple[str, ...]
+    """Of `Inputs`."""
+    printed_by: str = ""
+    times: str = ""
+    """What the seconds are multiplied by."""
+
+    def lacks(self, topology: Topology) -> tuple[str, ...]:
+        """What is not known of the inputs."""
+        known = Inputs(topology)
+        return tuple(need for need in (*self.needs, "world_size") if not getattr(known, need))
+
+    def __call__(self, topology: Topology, seconds: float, batch: int, sequence: int) -> float | None:
+        """TFLOP/s per GPU of iterations of `batch` samples of `sequence` tokens."""
+        known = Inputs(topology)
+        if seconds <= 0 or not all(getattr(known, need) for need in (*self.needs, "world_size")):
+            return None
+        took = seconds * getattr(known, self.times) if self.times else seconds
+        return self.flops(known, batch, sequence) / float(took * known.world_size * 1e12)
+
+
+_SHAPE = ("layers", "hidden_size", "padded_vocab_size")
+_PASSES = ("activation_checkpointing",)
+_SIZED = (*_SHAPE, "sizes")
 EFFECTIVE = "effective_tera_flops"
 FORMULAS: dict[str, Formula] = {
-    formula.__name__: formula
-    for formula in (
-        bigscience, megatron_deepspeed_2021, microsoft, megatron_lm_2026, megatron_lm_2024, megatron_lm_2023, gpt_neox,
-        gpt_neox_bracket, gpt_neox_2021, seed, bigscience_true_vocabulary, microsoft_corrected, effective_tera_flops,
-    )
+    "bigscience": Formula(_bigscience, "hardware", _SHAPE + _PASSES),
+    "megatron_deepspeed_2021": Formula(
+        _megatron_deepspeed_2021, "hardware",
+        ("layers", "hidden_size", "tensor_parallel_size", "pipeline_parallel_size", *_PASSES, "sizes"),
+    ),
+    "microsoft": Formula(_microsoft, "hardware", (*_SIZED, *_PASSES, "chosen")),
+    "megatron_lm_2026": Formula(_megatron_lm_2026, "model", (*_SIZED, "width")),
+    "megatron_lm_2024": Formula(_megatron_lm_2024, "model", (*_SIZED, "width")),
+    "megatron_lm_2023": Formula(_megatron_lm_2023, "model", _SIZED),
+    "gpt_neox": Formula(_gpt_neox, "hardware", _SHAPE + _PASSES),
+    "gpt_neox_bracket": Formula(_gpt_neox_bracket, "hardware", _SHAPE + _PASSES),
+    "gpt_neox_2021": Formula(_gpt_neox_2021, "model", ("layers", "hidden_size", "parameters")),
+    "seed": Formula(_seed, "hardware", ("size", *_PASSES), "BigScience's notes: 2 F P s B / (t W)"),
+    "bigscience_true_vocabulary": Formula(
+        _bigscience_true_vocabulary, "hardware", _SHAPE + _PASSES, "PR 251 with V/12lh where nothing is recomputed",
+    ),
+    "microsoft_corrected": Formula(
+        _microsoft_corrected, "hardware", (*_SIZED, *_PASSES, "chosen"), "microsoft's, integer division corrected",
+    ),
+    EFFECTIVE: Formula(
+        _effective_tera_flops, "hardware", ("parameters", "log_interval"),
+        "Megatron-DeepSpeed's `Effective Tera Flops per GPU`", "log_interval",
+    ),
 }  # fmt: skip
 """The order in which a printed number is explained: what programs print, then corrections that none prints."""
 
@@ -278,6 +294,22 @@ def hardware_flops_per_iteration(topology: Topology, batch: int, sequence: int) 
     linear, core, _logits = parts
     again = {"full": linear + core, "selective": core}.get(recomputed, 0)
     return batch * sequence * (3 * sum(parts) + again)
+
+
+def utilisation(
+    topology: Topology, seconds: float | None, batch: int | None, sequence: int | None, peak: float | None
+) -> tuple[float | None, float | None]:
+    """(MFU, HFU), 0 to 1: FLOPs of the model, and with what is recomputed, over the peak (TFLOP/s of one rank)."""
+    world = topology.world_size
+    if not (seconds and batch and sequence and peak and world):
+        return None, None
+    available = peak * 1e12 * world * seconds
+    model = model_flops_per_iteration(topology, batch, sequence)
+    hardware = hardware_flops_per_iteration(topology, batch, sequence)
+    return (
+        model / available if model is not None else None,
+        hardware / available if hardware is not None else None,
+    )
 
 
 def _forward(topology: Topology, sequence: int) -> tuple[int, int, int] | None:

@@ -6,15 +6,12 @@ Those that do not reproduce, or whose layout does not fit their GPUs, are left o
 
 from __future__ import annotations
 
-import csv
 from functools import cache
-from pkgutil import get_data
 from typing import NamedTuple
-
-import msgspec
 
 from monitor.model.flops import parameters
 from monitor.model.topology import Topology
+from monitor.tables import rows_of
 
 
 class Expected(NamedTuple):
@@ -35,11 +32,7 @@ class Expected(NamedTuple):
 
 @cache
 def _rows() -> list[Expected]:
-    """Those of reference.csv; an empty cell is not known."""
-    data = get_data("monitor.model", "reference.csv")
-    assert data is not None
-    rows = [[cell or None for cell in row] for row in csv.reader(data.decode().splitlines())]
-    return msgspec.convert(rows[1:], list[Expected], strict=False)
+    return rows_of("monitor.model", "reference.csv", Expected)
 
 
 _SAME_SIZE = 0.05  # of the authors' rounded sizes

@@ -7,7 +7,7 @@ Argument names are those of Megatron-LM, its forks, gpt-neox, and DeepSpeedExamp
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
@@ -109,47 +109,26 @@ class Topology:
         values = {label: getattr(self, name) for label, name in _LABELS.items()}
         return {label: "" if value is None else str(value) for label, value in values.items()}
 
+    def of_stages(self, by_rank: Mapping[int, int]) -> tuple[list[int], list[int]]:
+        """(the most of each end stage of the pipeline, of each stage between) of what ranks told; nothing of fewer
+        than three stages. Stages are the outermost axis of the ranks, in Megatron and in DeepSpeed.
+        """
+        world, stages = self.world_size, self.pipeline_parallel_size
+        if not world or not stages or stages < 3 or world % stages:
+            return [], []
+        most: dict[int, int] = {}
+        for rank, amount in by_rank.items():
+            stage = rank // (world // stages)
+            most[stage] = max(amount, most.get(stage, 0))
+        between = [amount for stage, amount in most.items() if 0 < stage < stages - 1]
+        return [most[stage] for stage in (0, stages - 1) if stage in most], between
+
 
 _LABELS = {
     "world_size": "world_size", "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
     "dp": "data_parallel_size", "mbs": "micro_batch_size", "layers": "layers", "hidden": "hidden_size",
     "heads": "attention_heads", "seq_len": "sequence_length", "dtype": "dtype", "zero_stage": "zero_stage",
     "dialect": "dialect",
-}  # fmt: skip
-# Field -> the argument names that may hold it, the most telling first.
-_NAMES: dict[str, tuple[str, ...]] = {
-    "world_size": ("world_size", "global_num_gpus"),
-    "tensor_parallel_size": ("tensor_model_parallel_size", "model_parallel_size"),
-    "pipeline_parallel_size": (
-        "transformer_pipeline_model_parallel_size", "pipeline_model_parallel_size", "pipe_parallel_size",
-    ),
-    "data_parallel_size": ("data_parallel_size",),
-    "context_parallel_size": ("context_parallel_size", "ds_sequence_parallel_size"),
-    "expert_parallel_size": ("expert_model_parallel_size",),
-    "micro_batch_size": ("micro_batch_size", "train_micro_batch_size_per_gpu", "batch_size"),
-    "global_batch_size": ("global_batch_size", "train_batch_size"),
-    "gradient_accumulation_steps": ("gradient_accumulation_steps", "gas"),
-    "layers": ("num_layers", "encoder_num_layers"),
-    "hidden_size": ("hidden_size",),
-    "ffn_hidden_size": ("ffn_hidden_size", "intermediate_size"),
-    "attention_heads": ("num_attention_heads",),
-    "query_groups": ("num_query_groups", "num_key_value_heads"),
-    "kv_channels": ("kv_channels",),
-    "sequence_length": ("seq_length", "encoder_seq_length", "max_position_embeddings"),
-    "vocab_size": ("vocab_size",),
-    "padded_vocab_size": ("padded_vocab_size",),
-    "train_iterations": ("train_iters",),
-    "train_samples": ("train_samples",),
-    "log_interval": ("log_interval", "steps_per_print"),
-    "save_interval": ("save_interval",),
-    "eval_interval": ("eval_interval",),
-    "eval_iters": ("eval_iters",),
-    "exit_interval": ("exit_interval",),
-    "zero_stage": ("zero_stage", "zero_optimization_stage"),
-    "experts": ("num_experts", "moe_num_experts", "num_moe_experts", "num_local_experts", "n_routed_experts"),
-    "moe_top_k": ("moe_router_topk", "topk"),
-    "moe_ffn_hidden_size": ("moe_ffn_hidden_size",),
-    "mtp_layers": ("mtp_num_layers",),
 }  # fmt: skip
 _PRECISIONS = (
     ("bfloat16", "bf16"), ("bf16", "bf16"), ("fp16", "fp16"), ("float16", "fp16"), ("half", "fp16"),
@@ -177,7 +156,7 @@ def apply(topology: Topology, event: Event) -> Topology | None:
 def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     """What an arguments dump tells, by field of Topology."""
     told: dict[str, Any] = {}
-    found = {name: _first(values, spellings) for name, spellings in _NAMES.items()}
+    found = {name: _first(values, spellings) for name, spellings in traits.ARGUMENTS["size"].items()}
     told |= {name: size for name, size in found.items() if size > 0 or (size == 0 and name in _MAY_BE_ZERO)}
     if _flag(values, "group_query_attention") is False:
         told.pop("query_groups", None)

@@ -25,20 +25,10 @@ def binomials_tail(chances: Iterable[float], least: int) -> float:
     return min(1.0, tail)
 
 
-def draws_tail(total: int, marked: int, drawn: int, least: int) -> float:
-    """P(at least `least` marked among `drawn` of `total`, of which `marked` are): Fisher's exact test, one-sided."""
-    most = min(marked, drawn)
-    if least <= max(0, drawn + marked - total):
-        return 1.0
-    if least > most:
-        return 0.0
-    every = math.comb(total, drawn)
-    ways = sum(math.comb(marked, k) * math.comb(total - marked, drawn - k) for k in range(least, most + 1))
-    return ways / every
-
-
 def strata_tail(strata: Sequence[tuple[int, int, int]], least: int) -> float:
-    """The same over several tables (total, marked, drawn): P(the marked that were drawn are `least` or more)."""
+    """P(at least `least` marked were drawn), over several tables (total, of which marked, drawn): Fisher's exact test,
+    one-sided.
+    """
     sums = [1.0]
     for total, marked, drawn in strata:
         every = math.comb(total, drawn)

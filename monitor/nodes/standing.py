@@ -126,14 +126,8 @@ class Standing:
         return "; ".join(parts)
 
 
-@dataclass(slots=True)
-class _Draws:
-    """Launches of one run that can be compared, each with its nodes and whether it is marked."""
-
-    nodes: list[frozenset[str]] = field(default_factory=list)
-    marked: list[bool] = field(default_factory=list)
-
-
+_Draws = list[tuple[frozenset[str], bool]]
+"""Launches of one run that can be compared, each with its nodes and whether it is marked."""
 _SETTINGS = NodeSettings()
 
 
@@ -230,13 +224,12 @@ def _failures(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings
     for launch, nodes in launches:
         if launch.outcome == "running" or not launch.whole:
             continue
-        known = draws.setdefault(launch.run, _Draws())
+        known = draws.setdefault(launch.run, [])
         marked = not launch.planned and not launch.named and launch.outcome not in _SOFTWARE
         members = frozenset(nodes)
-        again = known.nodes and known.marked[-1] == marked and _overlap(known.nodes[-1], members) >= settings.same_nodes
+        again = known and known[-1][1] == marked and _overlap(known[-1][0], members) >= settings.same_nodes
         if not again:
-            known.nodes.append(members)
-            known.marked.append(marked)
+            known.append((members, marked))
     return draws
 
 
@@ -252,7 +245,7 @@ def _slow(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings: No
     draws: dict[str, _Draws] = {}
     for key, known in paced.items():
         usual = median([seconds for seconds, _ in known])
-        draws[key] = _Draws([nodes for _, nodes in known], [seconds > settings.slower * usual for seconds, _ in known])
+        draws[key] = [(nodes, seconds > settings.slower * usual) for seconds, nodes in known]
     return draws
 
 
@@ -271,7 +264,7 @@ def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str
             break
         accused.add(top)
         first[top].chance = left[top].chance
-        left = _counts({run: _without(known, accused) for run, known in draws.items()})
+        left = _counts({run: [one for one in known if one[0].isdisjoint(accused)] for run, known in draws.items()})
     for node, count in first.items():
         if node not in accused:
             other = left.get(node)
@@ -280,7 +273,8 @@ def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str
 
 def _count_of_pool(found: dict[str, Standing], draws: dict[str, _Draws], pool: int) -> None:
     """Runs that failed each time: the launches that a node was in, against its share of the pool."""
-    failed = [nodes for known in draws.values() if all(known.marked) for nodes in known.nodes if len(nodes) <= pool]
+    all_failed = (known for known in draws.values() if all(marked for _, marked in known))
+    failed = [nodes for known in all_failed for nodes, _ in known if len(nodes) <= pool]
     due = [len(nodes) / pool for nodes in failed]
     seen = Counter(node for nodes in failed for node in nodes)
     for node, times in seen.items():
@@ -289,22 +283,17 @@ def _count_of_pool(found: dict[str, Standing], draws: dict[str, _Draws], pool: i
             found[node].present = Count(times, sum(due), chance, len(failed))
 
 
-def _without(draws: _Draws, nodes: set[str]) -> _Draws:
-    kept = [place for place, members in enumerate(draws.nodes) if members.isdisjoint(nodes)]
-    return _Draws([draws.nodes[place] for place in kept], [draws.marked[place] for place in kept])
-
-
 def _counts(draws: dict[str, _Draws]) -> dict[str, Count]:
     counts: dict[str, Count] = {}
     strata: dict[str, list[tuple[int, int, int]]] = {}
     marked_in_all = 0
     for known in draws.values():
-        total, marked = len(known.nodes), sum(known.marked)
+        total, marked = len(known), sum(is_marked for _, is_marked in known)
         if not 0 < marked < total:
             continue  # all alike: nothing to compare
         marked_in_all += marked
         drawn: dict[str, int] = {}
-        for members, is_marked in zip(known.nodes, known.marked, strict=True):
+        for members, is_marked in known:
             for node in members:
                 drawn[node] = drawn.get(node, 0) + 1
                 if is_marked:

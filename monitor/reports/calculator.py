@@ -12,6 +12,7 @@ from monitor.model.sizes import parameters
 from monitor.model.topology import Topology
 from monitor.reports import formulas
 from monitor.reports.tables import Table, aligned
+from parsers.dialects import PRINTED_BY
 
 _INPUTS = (
     "layers", "hidden_size", "ffn_hidden_size", "attention_heads", "query_groups", "kv_channels", "padded_vocab_size",
@@ -42,8 +43,8 @@ class Question:
 def answer(question: Question) -> dict[str, Any]:
     """Everything that follows from the question, as plain data; None where an input lacks."""
     topology, seconds, batch, sequence = question.topology, question.seconds, question.batch, question.sequence
-    peak = _peak(topology) if question.peak is None else question.peak
-    mfu, hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
+    peak = gpus.peak_of_rank(topology.gpu_name, topology.dtype) if question.peak is None else question.peak
+    mfu, hfu = flops.utilisation(topology, seconds, batch, sequence, peak)
     counted = parameters(topology)
     given = {"seconds": seconds, "global_batch_size": batch, "sequence_length": sequence}
     sizes = {name: value for name in _INPUTS if (value := getattr(topology, name)) not in (None, False)}
@@ -84,15 +85,10 @@ def _rates(question: Question) -> dict[str, float | None]:
 
 
 def _figure(figure: formulas.Figure) -> dict[str, Any]:
-    known = formulas.FORMULAS[figure.name]
+    known = flops.FORMULAS[figure.name]
+    printed_by = PRINTED_BY.get(figure.name, known.printed_by)
     told = {"formula": figure.name, "tflops": figure.tflops}
-    return told | {"counts": known.counts, "printed_by": known.printed_by, "lacks": list(figure.lacks)}
-
-
-def _peak(topology: Topology) -> float | None:
-    name = topology.gpu_name
-    peak = gpus.peak_tflops(name, topology.dtype) if name else None
-    return peak / gpus.ranks_per_module(name) if name and peak is not None else None
+    return told | {"counts": known.counts, "printed_by": printed_by, "lacks": list(figure.lacks)}
 
 
 def _time(question: Question, mfu: float | None, hfu: float | None) -> dict[str, Any]:
@@ -117,9 +113,7 @@ def _time(question: Question, mfu: float | None, hfu: float | None) -> dict[str,
 
 def _pipeline(question: Question) -> dict[str, Any]:
     topology = question.topology
-    micro = None
-    if question.batch and topology.micro_batch_size and topology.data_parallel_size:
-        micro = formulas.micro_batches(question.batch, topology.micro_batch_size, topology.data_parallel_size)
+    micro = formulas.micro_batches(question.batch, topology.micro_batch_size, topology.data_parallel_size)
     stages = topology.pipeline_parallel_size
     return {"micro_batches": micro, "pipeline_bubble": formulas.bubble(stages, micro) if stages and micro else None}
 
@@ -127,10 +121,9 @@ def _pipeline(question: Question) -> dict[str, Any]:
 def _days(question: Question) -> dict[str, Any]:
     seconds, batch, sequence = question.seconds, question.batch, question.sequence
     out: dict[str, Any] = {}
-    if question.iterations and seconds:
-        out["days"] = formulas.days_for_iterations(question.iterations, seconds)
-    elif question.tokens and seconds and batch and sequence:
-        out["days"] = formulas.days_for_tokens(question.tokens, batch, sequence, seconds)
+    days = formulas.days(question.iterations, question.tokens, seconds, batch, sequence)
+    if days is not None:
+        out["days"] = days
     if question.iterations and batch and sequence:
         out["tokens"] = question.iterations * batch * sequence
     return out

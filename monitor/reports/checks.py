@@ -1,16 +1,21 @@
 """Consistency checks of one run's own figures, as a report shows them. Pure.
 
 What the log's lines and arguments say of each other is audited in audit/; a report adds what it alone has: the
-medians that it prints, and which input would explain a figure that is no formula's. docs/checks.md lists the codes.
+medians that it prints, and which input would explain a figure that is no formula's. docs/checks.md lists the codes. The
+padded vocabulary that a log lacks is found here too: programs print it on a line of its own before the first iteration.
+Law: a size is taken only if it is that of a tokenizer in use and the last printed lines come out to their last digit
+by a formula of the run's own program, and by no other such size.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 
 from monitor.audit import RANK, Severity, audit
 from monitor.model import flops
 from monitor.model import misprints as causes
+from monitor.model.flops import FORMULAS, formulas_of, prints_as
 from monitor.model.topology import Topology
 from monitor.model.traits import PACKED
 from monitor.run.state import RunState
@@ -110,3 +115,40 @@ def explains(
         if seconds + share * rounding > 0
     )
     return next((name for name in found if name), None) or launch.tflops_formula
+
+
+_TOKENIZERS = (
+    32000, 32768, 49152, 50257, 50280, 50304, 64000, 65024, 92544, 100277, 102400, 128000, 128256, 129280, 131072,
+    151643, 151936, 152064, 200019, 202048, 250680, 256000, 262144,
+)  # fmt: skip
+"""Llama and Mistral, GPT-2 and NeoX, Yi, GLM, InternLM, tiktoken's, DeepSeek, Qwen, Llama 4, BLOOM, Gemma."""
+_LINES = 3  # printed figures that must all come out: one may by chance
+_DIVISIBLE = 128  # Megatron's make_vocab_size_divisible_by
+
+
+def with_vocabulary(state: RunState) -> tuple[RunState, int | None]:
+    """The state, and where the vocabulary was found in its figures a copy that has it, with the size."""
+    launch = state.launch
+    topology = launch.topology
+    if topology.padded_vocab_size is not None or len(launch.observed.tflops) < _LINES or topology.unusual:
+        return state, None
+    multiple = _DIVISIBLE * (topology.tensor_parallel_size or 1)
+    sizes = {-(-size // multiple) * multiple for size in _TOKENIZERS}
+    fitting = [size for size in sorted(sizes) if _fits(state, replace(topology, padded_vocab_size=size))]
+    if len(fitting) != 1:
+        return state, None
+    known = copy.copy(state)
+    known.launch = copy.copy(launch)
+    known.launch.topology = replace(topology, padded_vocab_size=fitting[0])
+    return known, fitting[0]
+
+
+def _fits(state: RunState, topology: Topology) -> bool:
+    launch = state.launch
+    return any(
+        all(
+            (value := FORMULAS[name](topology, seconds, batch, length)) is not None and prints_as(value, printed)
+            for printed, seconds, batch, length in launch.observed.tflops
+        )
+        for name in formulas_of(launch.dialect)
+    )

@@ -56,11 +56,8 @@ def _petaflops(row: Row, _base: Row | None) -> float | None:
 
 def bubble(row: Row, _base: Row | None = None) -> float | None:
     """Share of an iteration in which a pipeline stage waits; None where the batch does not divide."""
-    stages, batch = row.pipeline_parallel_size, row.global_batch_size
-    if not (stages and batch and row.micro_batch_size and row.data_parallel_size):
-        return None
-    number = formulas.micro_batches(batch, row.micro_batch_size, row.data_parallel_size)
-    return formulas.bubble(stages, number) if number else None
+    number = formulas.micro_batches(row.global_batch_size, row.micro_batch_size, row.data_parallel_size)
+    return formulas.bubble(row.pipeline_parallel_size, number) if row.pipeline_parallel_size and number else None
 
 
 def difference(row: Row, base: Row | None) -> float | None:

@@ -1,14 +1,14 @@
-"""One way to read the step lines of a log: tried on them, and written as a dialect's file. Pure."""
+"""One way to read the step lines of a log: its names guessed, tried on the lines, written as a dialect's file. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 
-from monitor.reports.dialect_names import guess
+from monitor.tables import rows_of
 from parsers.declared.builtin import built_in
 from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect, Form, LineSpec, Sample
@@ -17,6 +17,56 @@ from parsers.engine.scan import Scanner
 from parsers.events import IterationLogged, to_fields
 from parsers.reader import SourceReader
 from parsers.samples import read
+
+STEP = re.compile(
+    r"(?:^|[^A-Za-z])(?:global_?step|num_updates|iteration|iter|step|update|upd|batch|it)s?"
+    r"['\"]?[ ]*[:=#\[(]?[ ]*['\"]?$",
+    re.IGNORECASE,
+)
+"""What stands before the number of a step."""
+_STEP_NAME = re.compile(r"^(?:.*[/_ .])?(?:global_?step|num_updates|iteration|iter|step|update|batch)s?$")
+
+_MEMORY = ("allocated", "reserved", "max_allocated", "max_reserved")
+_MEBIBYTES = 2000  # a number above it is no GiB of one GPU
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+
+
+@cache
+def _guesses() -> list[tuple[str, str | None]]:
+    """What a name in small letters looks like, and ours: the first that fits."""
+    return rows_of("monitor.reports", "names.csv", tuple[str, str | None])
+
+
+def is_step(name: str) -> bool:
+    """Whether a name is what a step is called by."""
+    return _STEP_NAME.match(name.lower()) is not None and not re.search(r"tim|sec|dur", name.lower())
+
+
+def guess(name: str, value: str) -> str | None:
+    """Our name with its unit; None where nothing is known."""
+    small = name.lower()
+    if is_step(name):
+        return None
+    target = next((target or "" for pattern, target in _guesses() if re.search(pattern, small)), "")
+    if target in ("seconds_per_iteration", "elapsed_seconds"):
+        milliseconds = re.search(r"(?:^|[_( ])ms\b|_ms$|\(ms\)", small) or re.search(r"\d[ ]?ms\b", value)
+        return f"{target} ms" if milliseconds else target
+    if target in _MEMORY:
+        return f"{target} {_unit_of_memory(small, value)}"
+    if target == "mfu" and value.endswith("%"):
+        return "mfu %"
+    return target or None
+
+
+def _unit_of_memory(small: str, value: str) -> str:
+    if re.search(r"\d[ ]?[KMGT]i?B", value):
+        return "printed"
+    match = _NUMBER.match(value)
+    amount = float(match[0].replace(",", "")) if match else 0.0
+    if amount > _MEBIBYTES * 1024**2 / 10:
+        return "B"
+    return "MiB" if re.search(r"mi?b", small) or amount > _MEBIBYTES else "GiB"
+
 
 _SHOWN = (
     "iteration", "train_iterations", "lm_loss", "grad_norm", "learning_rate", "seconds_per_iteration",

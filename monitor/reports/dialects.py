@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import Any
 
-from monitor.reports.dialect_names import STEP, guess, is_step
-from monitor.reports.dialect_text import Proposal, tried, written
+from monitor.reports.dialect_text import STEP, Proposal, guess, is_step, tried, written
 from parsers.declared.reading import flat_json
 from parsers.engine.prefixes import strip_prefixes
 from parsers.events import ANSI
@@ -239,9 +238,7 @@ def _prefix(text: str) -> tuple[str, str]:
         return "", text
     before = text[: match.start()]
     behind = text[match.end() :]
-    glue = re.match(
-        r"[\]\s|:-]*(?:[\w.]{1,40} - (?=[A-Z]+\b))?(?:\[?\s*\b(?:INFO|DEBUG|WARNING)\b\]?[\s|:-]*)?", behind
-    )
+    glue = _GLUE.match(behind)
     tail = glue[0] if glue else ""
     return f"{before}{{time}}{tail}", behind[len(tail) :]
 

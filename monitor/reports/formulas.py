@@ -11,48 +11,8 @@ from dataclasses import dataclass
 from monitor.model import flops
 from monitor.model.sizes import sizes_of
 from monitor.model.topology import Topology
-from parsers.dialects import PRINTED_BY
 
-_SHAPE = ("layers", "hidden_size", "padded_vocab_size")
-_PASSES = ("activation_checkpointing",)
 _DAY = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Formula:
-    """What people should know of one formula, and the inputs without which it gives nothing (beside time and GPUs)."""
-
-    counts: str
-    """hardware or model FLOPs."""
-    printed_by: str
-    needs: tuple[str, ...]
-
-
-def _printed(name: str, counts: str, *needs: str) -> tuple[str, Formula]:
-    """A formula that a program prints by."""
-    return name, Formula(counts, PRINTED_BY[name], needs)
-
-
-FORMULAS: dict[str, Formula] = dict(
-    (
-        _printed("bigscience", "hardware", *_SHAPE, *_PASSES),
-        _printed("megatron_deepspeed_2021", "hardware", "layers", "hidden_size", "tensor_parallel_size",
-                 "pipeline_parallel_size", *_PASSES),
-        _printed("microsoft", "hardware", *_SHAPE, *_PASSES),
-        _printed("megatron_lm_2026", "model", *_SHAPE),
-        _printed("megatron_lm_2024", "model", *_SHAPE),
-        _printed("megatron_lm_2023", "model", *_SHAPE),
-        _printed("gpt_neox", "hardware", *_SHAPE, *_PASSES),
-        _printed("gpt_neox_bracket", "hardware", *_SHAPE, *_PASSES),
-        _printed("gpt_neox_2021", "model", "layers", "hidden_size", "parameters"),
-        ("seed", Formula("hardware", "BigScience's notes: 2 F P s B / (t W)", ("parameters", *_PASSES))),
-        ("bigscience_true_vocabulary", Formula("hardware", "PR 251 with V/12lh where nothing is recomputed",
-                                               _SHAPE + _PASSES)),
-        ("microsoft_corrected", Formula("hardware", "microsoft's, integer division corrected", _SHAPE + _PASSES)),
-        ("effective_tera_flops", Formula("hardware", "Megatron-DeepSpeed's `Effective Tera Flops per GPU`",
-                                         ("parameters", "log_interval"))),
-    )
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +26,13 @@ class Figure:
 
 def lacking(name: str, topology: Topology) -> tuple[str, ...]:
     """Inputs of the formula that are unknown, by their names in `Topology`."""
-    needs = (*FORMULAS[name].needs, "world_size")
-    out = tuple(need for need in needs if not getattr(topology, need))
-    if name == "seed" and "parameters" in out and sizes_of(topology) and topology.padded_vocab_size:
-        out = tuple(need for need in out if need != "parameters")
-        out += () if topology.sequence_length else ("sequence_length",)
-    if topology.glu and topology.ffn_hidden_size is None and "layers" in needs:
+    formula = flops.FORMULAS[name]
+    lacks = formula.lacks(topology)
+    out = tuple(need for need in lacks if hasattr(topology, need))
+    if "size" in lacks:  # as told, or worked out
+        countable = sizes_of(topology) and topology.padded_vocab_size
+        out = (*out, *(() if topology.sequence_length else ("sequence_length",))) if countable else ("parameters", *out)
+    if topology.glu and topology.ffn_hidden_size is None and "layers" in formula.needs:
         out += ("ffn_hidden_size",)
     return out
 
@@ -87,22 +48,6 @@ def figures(topology: Topology, seconds: float | None, batch: int | None, sequen
     return out
 
 
-def utilisation(
-    topology: Topology, seconds: float | None, batch: int | None, sequence: int | None, peak: float | None
-) -> tuple[float | None, float | None]:
-    """(MFU, HFU), 0 to 1: FLOPs of the model, and with what is recomputed, over the peak (TFLOP/s of one rank)."""
-    world = topology.world_size
-    if not (seconds and batch and sequence and peak and world):
-        return None, None
-    available = peak * 1e12 * world * seconds
-    model = flops.model_flops_per_iteration(topology, batch, sequence)
-    hardware = flops.hardware_flops_per_iteration(topology, batch, sequence)
-    return (
-        model / available if model is not None else None,
-        hardware / available if hardware is not None else None,
-    )
-
-
 def days_for_iterations(iterations: float, seconds: float) -> float:
     """Days that `iterations` of `seconds` each take (seed 003: steps x sec / 86400)."""
     return iterations * seconds / _DAY
@@ -113,15 +58,26 @@ def days_for_tokens(tokens: float, batch: int, sequence: int, seconds: float) ->
     return days_for_iterations(tokens / (batch * sequence), seconds)
 
 
+def days(
+    iterations: float | None, tokens: float | None, seconds: float | None, batch: int | None, sequence: int | None
+) -> float | None:
+    """Days to a goal: so many iterations, else so many tokens; None where there is none, or an input lacks."""
+    if iterations and seconds:
+        return days_for_iterations(iterations, seconds)
+    if tokens and seconds and batch and sequence:
+        return days_for_tokens(tokens, batch, sequence, seconds)
+    return None
+
+
 def aggregate_petaflops(tflops: float, units: int) -> float:
     """TFLOP/s of one unit x units / 1024, as seed 003 counts: a unit is what the figure belongs to (GPU, CPU node)."""
     return tflops * units / 1024
 
 
-def micro_batches(batch: int, micro_batch: int, data_parallel: int) -> int | None:
-    """Micro-batches that a pipeline takes per iteration; None where the batch does not divide."""
-    share = micro_batch * data_parallel
-    return batch // share if share > 0 and batch >= share and batch % share == 0 else None
+def micro_batches(batch: int | None, micro_batch: int | None, data_parallel: int | None) -> int | None:
+    """Micro-batches that a pipeline takes per iteration; None where the batch does not divide, or a size lacks."""
+    share = (micro_batch or 0) * (data_parallel or 0)
+    return batch // share if batch and share > 0 and batch >= share and batch % share == 0 else None
 
 
 def bubble(pipeline: int, micro: int) -> float:

@@ -15,6 +15,10 @@ from monitor.reports.tables import Table
 
 _BARS_SHOWN = 40
 _CURVES_SHOWN = 24
+_RATES = (
+    ("samples_per_second", "Samples per second (higher is better)", "Samples per second", "/s"),
+    ("tflops", "TFLOP/s per GPU", "TFLOP/s per GPU by run", "TFLOP/s"),
+)
 
 
 @cache
@@ -61,15 +65,13 @@ def _bars(rows: Sequence[Row]) -> str:
     if not measured:
         return ""
     seconds = [Bar(row.run, row.seconds_per_iteration or 0.0, row.seconds_low, row.seconds_high) for row in measured]
-    rates = [Bar(row.run, row.tflops) for row in measured if row.tflops is not None]
-    samples = [Bar(row.run, row.samples_per_second) for row in measured if row.samples_per_second is not None]
     out = ["<h2>Seconds per iteration (lower is better)</h2>"]
     out.append("<p>The line over a bar reaches from the fastest to the slowest tenth.</p>")
     out.append(svg.bars("Seconds per iteration by run", "s", seconds))
-    if samples:
-        out.append("<h2>Samples per second (higher is better)</h2>" + svg.bars("Samples per second", "/s", samples))
-    if rates:
-        out.append("<h2>TFLOP/s per GPU</h2>" + svg.bars("TFLOP/s per GPU by run", "TFLOP/s", rates))
+    for name, heading, title, unit in _RATES:
+        rates = [Bar(row.run, rate) for row in measured if (rate := getattr(row, name)) is not None]
+        if rates:
+            out.append(f"<h2>{heading}</h2>{svg.bars(title, unit, rates)}")
     return "".join(out)
 
 

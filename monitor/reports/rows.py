@@ -18,9 +18,8 @@ from monitor.model import flops
 from monitor.model.sizes import parameters
 from monitor.model.topology import Topology
 from monitor.reports import formulas
-from monitor.reports.checks import Measured, explains, findings, noted
+from monitor.reports.checks import Measured, explains, findings, noted, with_vocabulary
 from monitor.reports.outcome import Tally, outcome, remark
-from monitor.reports.vocabulary import with_vocabulary
 from monitor.run import derived
 from monitor.run.state import RunState
 from monitor.serve.past import columns
@@ -289,8 +288,8 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
             row.tflops_computed = computed[1]
             row.tflops_formula = computed[0] if options.formula or printed is None else formula
         row.samples_per_second = batch / seconds if batch else None
-        row.mfu, row.hfu = formulas.utilisation(topology, seconds, batch, sequence, peak)
-        _goals(row, options)
+        row.mfu, row.hfu = flops.utilisation(topology, seconds, batch, sequence, peak)
+        row.days = formulas.days(options.iterations, options.tokens, seconds, batch, sequence)
     if row.samples_per_second is None:
         rate = launch.engine.rates.median if launch.driver == "engine" else None
         row.samples_per_second = rate or launch.latest.samples_per_second
@@ -298,14 +297,6 @@ def _rates(row: Row, state: RunState, steady: AtSize | None, options: Options) -
     if options.formula is not None or printed is None:
         row.tflops, row.tflops_source = row.tflops_computed, "computed" if row.tflops_computed is not None else None
     return Measured(seconds, batch, sequence, printed, formula, rounding)
-
-
-def _goals(row: Row, options: Options) -> None:
-    seconds, batch, sequence = row.seconds_per_iteration, row.global_batch_size, row.sequence_length
-    if options.iterations and seconds:
-        row.days = formulas.days_for_iterations(options.iterations, seconds)
-    elif options.tokens and seconds and batch and sequence:
-        row.days = formulas.days_for_tokens(options.tokens, batch, sequence, seconds)
 
 
 def _rounding(values: list[float]) -> float:
@@ -320,15 +311,6 @@ def _memory(row: Row, state: RunState) -> None:
     launch = state.launch
     memory, topology = launch.memory, launch.topology
     row.memory_bytes = memory.max_reserved or memory.max_allocated
-    world, stages = topology.world_size, topology.pipeline_parallel_size
-    if not (world and stages and stages > 2) or world % stages:
-        return
-    # pipeline stages are the outermost axis of the ranks, in Megatron and in DeepSpeed
-    of_stage: dict[int, int] = {}
-    for rank, amount in memory.by_rank.items():
-        stage = rank // (world // stages)
-        of_stage[stage] = max(amount, of_stage.get(stage, 0))
-    ends = [amount for stage, amount in of_stage.items() if stage in (0, stages - 1)]
-    others = [amount for stage, amount in of_stage.items() if 0 < stage < stages - 1]
+    ends, others = topology.of_stages(memory.by_rank)
     if ends and others and abs(max(ends) - max(others)) > _ENDS_APART * max(others):
         row.memory_ends_bytes, row.memory_others_bytes = max(ends), max(others)

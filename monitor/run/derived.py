@@ -75,10 +75,7 @@ def peak_tflops(state: RunState, configured: float | None) -> float | None:
     launch = state.launch
     if configured is not None:
         return configured
-    name = launch.topology.gpu_name
-    peak = gpus.peak_tflops(name, launch.topology.dtype) if name else None
-    # a module of two dies (MI250X) is two ranks
-    return peak / gpus.ranks_per_module(name) if name and peak is not None else None
+    return gpus.peak_of_rank(launch.topology.gpu_name, launch.topology.dtype)
 
 
 def utilisation(state: RunState, configured_peak: float | None) -> tuple[float | None, float | None]:
@@ -86,14 +83,8 @@ def utilisation(state: RunState, configured_peak: float | None) -> tuple[float |
     launch = state.launch
     mfu, hfu = launch.latest.mfu, launch.latest.hfu
     peak, seconds = peak_tflops(state, configured_peak), seconds_per_iteration(state)
-    batch, length, world = batch_size(state), sequence_length(state), launch.topology.world_size
-    if peak and seconds and batch and length and world:
-        model = flops.model_flops_per_iteration(launch.topology, batch, length)
-        hardware = flops.hardware_flops_per_iteration(launch.topology, batch, length)
-        available = peak * 1e12 * world * seconds
-        mfu = model / available if mfu is None and model is not None else mfu
-        hfu = hardware / available if hfu is None and hardware is not None else hfu
-    return mfu, hfu
+    model, hardware = flops.utilisation(launch.topology, seconds, batch_size(state), sequence_length(state), peak)
+    return model if mfu is None else mfu, hardware if hfu is None else hfu
 
 
 def effective_ratio(state: RunState) -> float | None:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
 
 
 def is_loopback(host: str) -> bool:
     """Does this address, or the name of one, let nobody in but this host's own users?"""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
+    address = _address(host.partition("%")[0])
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 class Hosts:
@@ -39,7 +42,7 @@ class Hosts:
         if self._any or header is None:
             return True
         host = _host_of(header)
-        return _is_address(host) or any(fnmatchcase(host, name) for name in self._names)
+        return _address(host) is not None or any(fnmatchcase(host, name) for name in self._names)
 
 
 def _host_of(header: str) -> str:
@@ -48,11 +51,3 @@ def _host_of(header: str) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0].rstrip(".")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

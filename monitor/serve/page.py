@@ -302,7 +302,10 @@ def _incident(incident: dict[str, Any], now: float, root: str) -> str:
 
 
 def _advised(incident: dict[str, Any], now: float) -> str:
-    place, advice, link = _place(incident, now), incident.get("advice"), incident.get("runbook_url")
+    return _told(_place(incident, now), incident.get("advice"), incident.get("runbook_url"))
+
+
+def _told(place: str, advice: str | None, link: str | None) -> str:
     runbook = f" <a href='{escape(link)}'>runbook</a>" if link else ""
     do = f"<p><b>Do:</b> {escape(advice)}{runbook}</p>" if advice else ""
     return (f"<p class=place>{escape(place)}</p>" if place else "") + do
@@ -317,11 +320,9 @@ def _died(page: dict[str, Any]) -> str:
     place = ", ".join(
         [died["failure"].replace("_", " "), *(f"{name} {died[name]}" for name in ("rank", "node") if died[name])]
     )
-    runbook = f" <a href='{escape(died['runbook_url'])}'>runbook</a>" if died["runbook_url"] else ""
     return (
         "<section aria-labelledby=died><h2 id=died>How it ended</h2><article class=incident>"
-        f"<p>{escape(died['summary'])}</p><p class=place>{escape(place)}</p>"
-        f"<p><b>Do:</b> {escape(died['advice'])}{runbook}</p>{lines}</article></section>"
+        f"<p>{escape(died['summary'])}</p>{_told(place, died['advice'], died['runbook_url'])}{lines}</article></section>"
     )
 
 
@@ -333,3 +334,42 @@ def _past(item: dict[str, Any]) -> str:
         f"<tr><td>{escape(item['time'][:19].replace('T', ' '))}</td><td class='{escape(kind)}'>{escape(words)}</td>"
         f"<td>{'–' if where is None else where}</td><td>{escape(item['summary'])}</td></tr>"
     )
+
+
+_NODE_HEADS = (
+    "Node",
+    "Launches",
+    "Named (due)",
+    "Times its peers",
+    "In failed (due)",
+    "In slow (due)",
+    "Hung",
+    "Chance",
+)
+
+
+def render_nodes(snapshot: Snapshot, now: float) -> str:
+    """Every node of the Snapshot, those that stand out first with their evidence."""
+    suspects = [node for node in snapshot.nodes if node["stands_out"]]
+    said = "".join(f"<li><b>{escape(node['node'])}</b>: {escape(node['evidence'])}</li>" for node in suspects)
+    heads = "".join(f"<th scope=col>{escape(head)}" for head in _NODE_HEADS)
+    body = "".join(_node_row(node) for node in snapshot.nodes)
+    told = f"<ul>{said}</ul>" if said else "<p class=soft>None.</p>"
+    empty = f"<tr><td colspan={len(_NODE_HEADS)}>Nothing has happened to a node so far.</td></tr>"
+    count = f"{len(suspects)} of {snapshot.nodes_in_all} nodes stand out; {instant(now)}"
+    body = filled("nodes", count=escape(count), told=told, heads=heads, body=body or empty)
+    return document("Nodes · megatron-monitor", "", "", body)
+
+
+def _node_row(node: dict[str, Any]) -> str:
+    rate = node["rate"]
+    cells = (
+        node["node"], str(node["launches"]), _count(node["named"]),
+        f"{rate['mean']:.1f} ({rate['low']:.1f} to {rate['high']:.1f})", _count(node["present"]), _count(node["slow"]),
+        str(node["hangs"]), "-" if node["chance"] >= 1 else f"{node['chance']:.1g}",
+    )  # fmt: skip
+    return "<tr>" + "".join(f"<td>{escape(cell)}" for cell in cells) + "</tr>"
+
+
+def _count(count: dict[str, Any]) -> str:
+    return f"{count['seen']} ({count['expected']:.2g})" if count["of"] else "-"

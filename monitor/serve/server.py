@@ -245,14 +245,14 @@ class HttpServer:
         transport.set_write_buffer_limits(high=1, low=0)
         answered = False
         try:
-            await self._requests(reader, writer)
+            await self._requests(reader, writer, peer)
             answered = True
         except (OSError, TimeoutError, h11.LocalProtocolError) as error:
             _log.debug("http: %s: %s", peer, error)
         finally:
             writer.close() if answered else transport.abort()
 
-    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
         task = asyncio.current_task()
         assert task is not None
         assert self._loop is not None
@@ -272,7 +272,7 @@ class HttpServer:
             if head is None:
                 return
             whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
-            request = _request(head)._replace(peer=_address(writer))
+            request = _request(head)._replace(peer=peer)
             refused = await self._refused(request) if whole else _too_large(request)
             self._waiting.pop(task, None)
             await self._take_turn(pipelined)
@@ -393,11 +393,6 @@ def _too_large(request: Request) -> Reply:
     if request.method in ("GET", "HEAD"):
         return text_reply(413, "a request has no body here\n")
     return text_reply(405, "only GET and HEAD are served here\n")
-
-
-def _address(writer: asyncio.StreamWriter) -> str:
-    peer = writer.get_extra_info("peername")
-    return str(peer[0]) if peer else ""
 
 
 def _request(head: h11.Request) -> Request:

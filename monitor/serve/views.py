@@ -14,13 +14,13 @@ from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from monitor.serve.nodes_page import render_nodes
 from monitor.serve.page import (
     each_run,
     fleet_run,
     live_run,
     render_index,
     render_missing,
+    render_nodes,
     render_run,
     summary,
     worst_first,

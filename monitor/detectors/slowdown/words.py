@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from monitor.breakdown import advice, outside, saves, words
+from monitor.breakdown import outside, saves, words
 from monitor.detectors.base import Verdict, duration, percent
 from monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
 from monitor.run.derived import batch_size
@@ -46,9 +46,9 @@ def slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSett
     found = memory.window.found
     if found is not None or "cause" not in evidence:
         dialect = state.launch.dialect
-        parts.append(advice.no_timers(dialect) if found is None else words.sentence(found))
+        parts.append(words.no_timers(dialect) if found is None else words.sentence(found))
         apart = found is not None and found.cause == "communication"
-        parts.append(words.look(found) + (advice.of_ranks(dialect) if apart else ""))
+        parts.append(words.look(found) + (words.of_ranks(dialect) if apart else ""))
         evidence.update(words.evidence(found, memory.window.before))
     heavy = ratio >= 1 + settings.critical
     return Verdict(

@@ -8,47 +8,44 @@ from monitor.model.gpus import GIB, memory_bytes, peak_tflops, ranks_per_module
 
 
 @pytest.mark.parametrize(
-    ("name", "peak"),
+    ("name", "fp16", "bf16", "gigabytes"),
     [
-        ("NVIDIA A100-SXM4-80GB", 312.0),
-        ("A100-SXM4-40GB", 312.0),
-        ("NVIDIA A100 80GB PCIe", 312.0),
-        ("NVIDIA A800-SXM4-80GB", 312.0),
-        ("NVIDIA H100 80GB HBM3", 989.4),
-        ("NVIDIA H100-SXM5-80GB", 989.4),
-        ("NVIDIA H100 PCIe", 756.0),
-        ("NVIDIA H100 NVL", 835.5),
-        ("NVIDIA H800", 989.4),
-        ("NVIDIA H800 PCIe", 756.0),
-        ("NVIDIA H200", 989.4),
-        ("NVIDIA GH200 120GB", 989.4),
-        ("NVIDIA B200", 2250.0),
-        ("NVIDIA GB200", 2500.0),
-        ("NVIDIA L40S", 362.0),
-        ("AMD Instinct MI300X", 1307.4),
-        ("AMD Instinct MI325X", 1307.4),
-        ("AMD Instinct MI250X", 383.0),
-        ("AMD Instinct MI250", 362.1),
-        ("amd instinct mi250x", 383.0),
+        ("NVIDIA A100-SXM4-80GB", 312.0, 312.0, 80),
+        ("A100-SXM4-40GB", 312.0, 312.0, 40),
+        ("NVIDIA A100 80GB PCIe", 312.0, 312.0, 80),
+        ("NVIDIA A800-SXM4-80GB", 312.0, 312.0, 80),
+        ("NVIDIA H100 80GB HBM3", 989.4, 989.4, 80),
+        ("NVIDIA H100-SXM5-80GB", 989.4, 989.4, 80),
+        ("NVIDIA H100 PCIe", 756.0, 756.0, 80),
+        ("NVIDIA H100 NVL", 835.5, 835.5, 94),
+        ("NVIDIA H800", 989.4, 989.4, 80),
+        ("NVIDIA H800 PCIe", 756.0, 756.0, 80),
+        ("NVIDIA H200", 989.4, 989.4, 141),
+        ("NVIDIA GH200 120GB", 989.4, 989.4, None),
+        ("NVIDIA B200", 2250.0, 2250.0, None),
+        ("NVIDIA GB200", 2500.0, 2500.0, None),
+        ("NVIDIA L40S", 362.0, 362.0, 48),
+        ("AMD Instinct MI300X", 1307.4, 1307.4, 192),
+        ("AMD Instinct MI325X", 1307.4, 1307.4, 256),
+        ("AMD Instinct MI250X", 383.0, 383.0, 128),
+        ("AMD Instinct MI250", 362.1, 362.1, 128),
+        ("amd instinct mi250x", 383.0, 383.0, 128),
+        ("Tesla V100-SXM2-32GB", 125.0, None, 32),
+        ("Tesla V100-SXM2-16GB", 120.0, None, 16),
+        ("Tesla V100-PCIE-32GB", 112.0, None, 32),
+        ("Tesla V100S-PCIE-32GB", 130.0, None, 32),
+        ("NVIDIA A100-SXM4-40GB", 312.0, 312.0, 40),
+        ("NVIDIA A100", 312.0, 312.0, None),
+        ("NVIDIA GH200 480GB", 989.4, 989.4, None),
     ],
 )
-def test_peak_by_name(name: str, peak: float) -> None:
-    """Each driver's name gives its data sheet's figure for dense matrices in 16 bit, in fp16, bf16 and unsaid."""
-    assert [peak_tflops(name, dtype) for dtype in (None, "fp16", "bf16")] == [peak] * 3
+def test_peak_and_memory_by_name(name: str, fp16: float | None, bf16: float | None, gigabytes: int | None) -> None:
+    """Each driver's name gives its data sheet's figure for dense matrices in 16 bit: a V100's cores lack bf16.
 
-
-@pytest.mark.parametrize(
-    ("name", "peak"),
-    [
-        ("Tesla V100-SXM2-32GB", 125.0),
-        ("Tesla V100-SXM2-16GB", 120.0),
-        ("Tesla V100-PCIE-32GB", 112.0),
-        ("Tesla V100S-PCIE-32GB", 130.0),
-    ],
-)
-def test_v100_has_no_bf16(name: str, peak: float) -> None:
-    """A V100 has a peak in fp16 and, its cores lacking it, none in bf16."""
-    assert (peak_tflops(name, "fp16"), peak_tflops(name, None), peak_tflops(name, "bf16")) == (peak, peak, None)
+    The memory is the size in the name, else the model's only one; never the processor's, which a GH200's name tells.
+    """
+    assert [peak_tflops(name, dtype) for dtype in (None, "fp16", "bf16")] == [fp16, fp16, bf16]
+    assert memory_bytes(name) == (None if gigabytes is None else gigabytes * GIB)
 
 
 @pytest.mark.parametrize(
@@ -74,26 +71,6 @@ def test_what_is_open_is_unknown(name: str) -> None:
 def test_other_precisions_are_unknown() -> None:
     """fp32 may or may not run on tensor cores and fp8 has its own peak: neither is the 16-bit figure."""
     assert [peak_tflops("NVIDIA H100 80GB HBM3", dtype) for dtype in ("fp32", "fp8", "")] == [None] * 3
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("NVIDIA A100-SXM4-80GB", 80),
-        ("NVIDIA A100-SXM4-40GB", 40),
-        ("Tesla V100-SXM2-16GB", 16),
-        ("NVIDIA H100 80GB HBM3", 80),
-        ("NVIDIA H100 NVL", 94),
-        ("NVIDIA H200", 141),
-        ("AMD Instinct MI300X", 192),
-        ("NVIDIA A100", None),
-        ("NVIDIA GH200 480GB", None),
-        ("NVIDIA B200", None),
-    ],
-)
-def test_memory(name: str, size: int | None) -> None:
-    """The size in the name, else the model's only one; never the processor's, which a GH200's name tells."""
-    assert memory_bytes(name) == (None if size is None else size * GIB)
 
 
 def test_ranks_per_module() -> None:

@@ -17,7 +17,7 @@ from monitor.config import load
 from monitor.core import Core
 from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Opened
-from monitor.nodes.chance import binomials_tail, draws_tail, rate_interval, strata_tail
+from monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
 from monitor.nodes.hostlist import compress, expand
 from monitor.nodes.record import LaunchRecord, Ledger
 from monitor.nodes.standing import Standing, standings
@@ -52,7 +52,6 @@ def test_tails_are_exact() -> None:
     by_hand = sum(math.prod(case) for case, which in zip(cases, happened, strict=True) if sum(which) >= 2)
     assert binomials_tail(chances, 2) == pytest.approx(by_hand)
     assert binomials_tail([1e-3] * 50, 9) == pytest.approx(math.comb(50, 9) * 1e-27, rel=0.05)  # no loss near 0
-    assert draws_tail(10, 4, 3, 3) == pytest.approx(4 / 120)
     assert strata_tail([(10, 4, 3)], 3) == pytest.approx(4 / 120)
     assert strata_tail([(10, 4, 3), (2, 1, 1)], 4) == pytest.approx(4 / 120 / 2)
 

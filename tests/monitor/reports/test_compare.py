@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from monitor.cli import main
 from monitor.reports import comparison
-from monitor.reports.confidence import difference, student
+from monitor.reports.comparison import difference, student
 from monitor.reports.rows import Curve, Row
 from monitor.simulate import Fault, Scenario, write
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
-from monitor.model.flops import megatron_lm_2026
+from monitor.model.flops import FORMULAS
 from monitor.model.topology import Topology
 from tests.conftest import FIELD_LOGS, REAL_LOGS, SHARED
 
@@ -247,7 +247,7 @@ def nvidia_log(vocabulary: bool = True, works: Callable[[int], float] = lambda _
     lines = []
     for number in range(1, 13):
         seconds = 1.4 + 0.013 * (number % 5)
-        rate = megatron_lm_2026(GATED, seconds, 32, 8192)
+        rate = FORMULAS["megatron_lm_2026"](GATED, seconds, 32, 8192)
         assert rate is not None
         lines.append(
             f" [2026-05-22 02:39:{10 + 2 * number:02d}.000000] iteration {number:8d}/      40 | consumed samples: "

@@ -166,37 +166,23 @@ def test_a_foreign_name_gets_421_and_an_open_door_is_said(caplog: pytest.LogCapt
             services.stop()
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"4"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"4"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 5000 + b"\r\n", b"4"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * 1000, b"413"),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\nxx", b"405"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100, b"400"),
-        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
-        (b"GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", b"4"),
-        (b"GET http://elsewhere/abs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
-        (b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
-        (b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
-        (b"GET / HTTP/1.0\r\n\r\n", b"200"),
-    ],
-    ids=[
-        "line",
-        "header",
-        "headers",
-        "body",
-        "chunked",
-        "tls",
-        "no host",
-        "nul",
-        "absolute",
-        "asterisk",
-        "dots",
-        "1.0",
-    ],
-)
+RUDE = {
+    "line": (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"4"),
+    "header": (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"4"),
+    "headers": (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 5000 + b"\r\n", b"4"),
+    "body": (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * 1000, b"413"),
+    "chunked": (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\nxx", b"405"),
+    "tls": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100, b"400"),
+    "no host": (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+    "nul": (b"GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", b"4"),
+    "absolute": (b"GET http://elsewhere/abs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
+    "asterisk": (b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
+    "dots": (b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
+    "1.0": (b"GET / HTTP/1.0\r\n\r\n", b"200"),
+}
+
+
+@pytest.mark.parametrize(("request_bytes", "status"), RUDE.values(), ids=RUDE)
 def test_rude_requests(serve: Serve, request_bytes: bytes, status: bytes) -> None:
     """Huge, malformed and foreign requests get an answer or a closed connection, and cost nobody else anything."""
     server = serve()

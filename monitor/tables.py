@@ -1,0 +1,19 @@
+"""Tables that stand beside the code as CSV: facts that a person adds to. Pure."""
+
+from __future__ import annotations
+
+import csv
+from pkgutil import get_data
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+def rows_of(package: str, name: str, row: type[T]) -> list[T]:
+    """The lines of a package's table below its head; an empty cell is not known."""
+    data = get_data(package, name)
+    assert data is not None
+    cells = [[cell or None for cell in line] for line in csv.reader(data.decode().splitlines())]
+    return msgspec.convert(cells[1:], list[row], strict=False)  # type: ignore[valid-type]
