@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict, missing_evidence
+from monitor.detectors.base import Detector, Verdict, firing, missing_evidence
 from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import suspects
 from monitor.run.state import RunState
@@ -55,31 +55,21 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
     failure = launch.failure
     nodes = suspects(state)[:8]
     shown = f" (suspect: {', '.join(nodes)})" if nodes else ""
-    return Verdict(
-        _NAME,
-        "firing",
-        severity="critical",
-        summary=f"{failure.failure} {now - failure.at:.0f} s ago, and no process was seen to end{shown}: the job "
-        "may still hold its nodes; look with squeue, cancel it, and start it with srun --kill-on-bad-exit=1",
-        onset_iteration=launch.latest.iteration,
-        since=failure.at,
-        evidence={
-            "failure": failure.failure,
-            "message": failure.message,
-            "line": failure.line,
-            "nodes": nodes,
-            **missing_evidence(state),
-            "silence_seconds": round(now - failure.at, 1),
-            **job_evidence(state),
-        },
+    summary = (
+        f"{failure.failure} {now - failure.at:.0f} s ago, and no process was seen to end{shown}: the job may still "
+        "hold its nodes; look with squeue, cancel it, and start it with srun --kill-on-bad-exit=1"
     )
+    evidence = {
+        "failure": failure.failure,
+        "message": failure.message,
+        "line": failure.line,
+        "nodes": nodes,
+        **missing_evidence(state),
+        "silence_seconds": round(now - failure.at, 1),
+        **job_evidence(state),
+    }
+    return firing(_NAME, "critical", summary, evidence, onset=launch.latest.iteration, since=failure.at)
 
 
-DETECTOR = Detector(
-    _NAME,
-    CrashWithoutExitSettings,
-    check,
-    deadline=next_change,
-    messages="each",
-    advice="cancel the job now: it will not end by itself, and all its GPUs wait",
-)
+_ADVICE = "cancel the job now: it will not end by itself, and all its GPUs wait"
+DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadline=next_change, messages="each", advice=_ADVICE)
