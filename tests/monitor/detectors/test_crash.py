@@ -69,8 +69,7 @@ def test_a_crash_whose_end_was_seen_is_not_without_exit(kind: str) -> None:
 def test_three_crashes_in_a_row_are_a_loop() -> None:
     """The third one tells; a launch that saves a checkpoint ends it."""
     played = fault("crash_loop", iterations=500)
-    told = played.firing("crash_loop")
-    assert told.evidence["crashes"] == 3
+    assert played.firing("crash_loop").evidence["crashes"] == 3
     assert [item.status for item in played.of("crash_loop")] == ["firing", "resolved"]
 
 
