@@ -7,7 +7,6 @@ to report it, is not suspected. Resolved by the next save that completes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from msgspec import Struct, field
@@ -185,17 +184,12 @@ def _wait(state: RunState, memory: Memory, step: Step, settings: CheckpointFaile
 
 
 def _overdue(state: RunState, memory: Memory, save: Save, settings: CheckpointFailedSettings) -> bool:
-    allowed = _lines_allowed(state, memory, save, settings)
-    return save.lines > allowed and (save.scheduled or save.seconds >= settings.minimum)
-
-
-def _lines_allowed(state: RunState, memory: Memory, save: Save, settings: CheckpointFailedSettings) -> float:
-    """Iteration lines during which a save may be under way; without limit where success was never seen."""
+    """Whether a save has been under way for too many iteration lines; never where success was never seen."""
     if save.scheduled:
         known = memory.longest_async
-        return math.inf if known is None else settings.asynchronous_factor * max(known, settings.iterations)
+        return known is not None and save.lines > settings.asynchronous_factor * max(known, settings.iterations)
     reports = memory.completed > 0 or dialect_of(state.launch.dialect).reports_saves
-    return settings.iterations if reports else math.inf
+    return reports and save.lines > settings.iterations and save.seconds >= settings.minimum
 
 
 def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFailedSettings) -> Verdict:

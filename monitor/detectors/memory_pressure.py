@@ -7,7 +7,8 @@ what warms up and then stays level is no leak. Time is training time, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -156,32 +157,30 @@ def _near(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> 
 
 def _leaks(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    size, peak = _size(state, memory), memory.peak or memory.device.last
+    size, peak, host = _size(state, memory), memory.peak or memory.device.last, memory.host.last
     if peak is not None:
         room = max(0.0, size - peak) if size is not None else None
-        leak = _leak(memory.device, settings.growth * (size or peak), room, settings)
-        found += [{"kind": "device", **leak}] if leak else []
-    if memory.host.last is not None:
-        leak = _leak(memory.host, settings.host_growth, max(0.0, 1.0 - memory.host.last), settings)
-        found += [{"kind": "host", **leak}] if leak else []
+        found += _leak("device", memory.device, settings.growth * (size or peak), room, settings)
+    if host is not None:
+        found += _leak("host", memory.host, settings.host_growth, max(0.0, 1.0 - host), settings)
     return found
 
 
-def _leak(series: Series, least: float, room: float | None, settings: MemoryPressureSettings) -> dict[str, Any] | None:
+def _leak(
+    kind: str, series: Series, least: float, room: float | None, settings: MemoryPressureSettings
+) -> Iterator[dict[str, Any]]:
     """Slope per second, and seconds until full where the room is known, of a series that grows steadily."""
     if series.count < settings.points:
-        return None
+        return
     slope, watched = series.slope(), series.times[-1] - series.times[0]
     if slope <= 0 or slope * watched < max(least, _CLEAR * series.spread()):
-        return None
+        return
     third = len(series.times) // 3
     if series.slope(-third) < settings.flattening * max(series.slope(0, third), slope):
-        return None
+        return
     full_in = room / slope if room is not None else None
-    needed = settings.sustained if full_in is None else min(settings.sustained, full_in / _SHARE)
-    if watched < needed:
-        return None
-    return {"slope": slope, "full_in": full_in, "reports": series.count}
+    if watched >= min(settings.sustained, math.inf if full_in is None else full_in / _SHARE):
+        yield {"kind": kind, "slope": slope, "full_in": full_in, "reports": series.count}
 
 
 def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressureSettings) -> Verdict:
