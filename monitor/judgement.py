@@ -77,8 +77,8 @@ class Judge:
             for d, settings in self._detectors
             if d.update is not None
         ]
-        self._deadlines = [(d.deadline, settings) for d, settings in self._detectors if d.deadline is not None]
-        self._timed = frozenset(d.name for d, _ in self._detectors if d.deadline is not None)
+        self._deadlines = [(d.deadlines, settings) for d, settings in self._detectors if d.deadlines is not None]
+        self._timed = frozenset(d.name for d, _ in self._detectors if d.deadlines is not None)
         self._listeners: dict[type[Event], list[tuple[Detector, Any]]] = {}
         for detector, settings in self._detectors:
             for kind in detector.listens:
@@ -196,11 +196,12 @@ class Judge:
 
     def deadline(self, run: Judged, now: float) -> float | None:
         """The next instant after `now` at which time alone may change a verdict."""
-        instants = [deadline(run.state, now, settings) for deadline, settings in self._deadlines]
-        if run.book.messages:
-            digest = run.book.digest_at(self._limit)
-            instants.append(digest if digest is None else max(digest, now))
-        return min((at for at in instants if at is not None), default=None)
+        instants = [at for deadlines, settings in self._deadlines for at in deadlines(run.state, settings)]
+        ahead = [at for at in instants if at is not None and at > now]
+        digest = run.book.digest_at(self._limit) if run.book.messages else None
+        if digest is not None:
+            ahead.append(max(digest, now))
+        return min(ahead, default=None)
 
     def lawful_silence(self, run: Judged, event: Event) -> float:
         """Seconds that may lie before an event of which no line says when it was."""
@@ -222,11 +223,10 @@ class Judge:
 
     def _verdicts(self, run: Judged, now: float) -> list[Verdict]:
         state = run.state
-        return [
+        return [] if run.archived else [
             d.check(state, recall(state, d.name, d.memory) if d.memory else None, now, settings)
             for d, settings in self._detectors
-            if d.archived or not run.archived
-        ]
+        ]  # fmt: skip
 
 
 def _ends_buffer(launch: Launch, event: Event) -> bool:

@@ -72,8 +72,8 @@ class Detector(Struct, frozen=True):
     on_event: Callable[[RunState, Any, Any, Any], bool] | None = None
     """on_event(state, memory, event, settings), for events of the types in `listens`; returns as `update` does."""
     listens: tuple[type[Event], ...] = ()
-    deadline: Callable[[RunState, float, Any], float | None] | None = None
-    """deadline(state, now, settings): the next instant after `now` at which time alone may change the verdict."""
+    deadlines: Callable[[RunState, Any], tuple[float | None, ...]] | None = None
+    """deadlines(state, settings): the instants, past or to come, at which time alone may change the verdict."""
     inhibited_by: tuple[str, ...] = ()
     """Kinds that explain this one: while one of them is firing or open, this one does not fire."""
     messages: Literal["event", "level", "each"] = "event"
@@ -82,8 +82,6 @@ class Detector(Struct, frozen=True):
     """
     advice: str = ""
     """What a person does first, in one sentence: a crash has its own by its failure."""
-    archived: bool = False
-    """Also for logs that had ended when they were opened."""
 
 
 def recall(state: RunState, name: str, kind: type[T]) -> T:

@@ -103,11 +103,10 @@ def _expected(state: RunState) -> float:
     return max(expected, longest or 0.0)
 
 
-def next_change(state: RunState, now: float, settings: CrashSettings) -> float | None:
+def deadlines(state: RunState, settings: CrashSettings) -> tuple[float | None]:
     """When the cause is believed."""
     failed = state.launch.ending.job_failed_at
-    at = due(state, settings) if failed is None else failed + _PROVED
-    return at if at is not None and at > now else None
+    return (due(state, settings) if failed is None else failed + _PROVED,)
 
 
 def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSettings) -> Verdict:
@@ -220,5 +219,5 @@ def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
 
 _ADVICE = "read the first fatal line; exclude the node if the hardware failed; launch again"
 DETECTOR = Detector(
-    _NAME, CrashSettings, check, memory=CrashMemory, deadline=next_change, messages="each", advice=_ADVICE
+    _NAME, CrashSettings, check, memory=CrashMemory, deadlines=deadlines, messages="each", advice=_ADVICE
 )

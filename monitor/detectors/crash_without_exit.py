@@ -40,10 +40,9 @@ def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
     return last + min(settings.maximum, max(settings.minimum, wait))
 
 
-def next_change(state: RunState, now: float, settings: CrashWithoutExitSettings) -> float | None:
+def deadlines(state: RunState, settings: CrashWithoutExitSettings) -> tuple[float | None]:
     """When the silence is over."""
-    due = _due(state, settings)
-    return due if due is not None and due > now else None
+    return (_due(state, settings),)
 
 
 def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExitSettings) -> Verdict:
@@ -72,4 +71,4 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
 
 
 _ADVICE = "cancel the job now: it will not end by itself, and all its GPUs wait"
-DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadline=next_change, messages="each", advice=_ADVICE)
+DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadlines=deadlines, messages="each", advice=_ADVICE)

@@ -33,24 +33,26 @@ def watched(state: RunState) -> bool:
     return launch.phase != "exiting" or launch.ending.ended > 0
 
 
+def _since(state: RunState) -> float | None:
+    """Since when a silence lasts that means anything."""
+    return silent_since(state) if watched(state) else None
+
+
 def deadline(state: RunState, settings: HangSettings) -> float | None:
     """When silence becomes a hang; None while silence means nothing."""
-    since = silent_since(state)
-    if not watched(state) or since is None:
-        return None
-    return since + budget(state, settings).seconds
+    since = _since(state)
+    return None if since is None else since + budget(state, settings).seconds
 
 
-def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
-    """When silence becomes late, then a hang; None when neither is ahead."""
-    cut = state.launch.ending.cut_at
+def deadlines(state: RunState, settings: HangSettings) -> tuple[float, ...]:
+    """When silence becomes late, then a hang."""
+    cut, since = state.launch.ending.cut_at, _since(state)
     if cut is not None:
-        return cut + _CUT if cut + _CUT > now else None
-    since = silent_since(state)
-    if not watched(state) or since is None:
-        return None
+        return (cut + _CUT,)
+    if since is None:
+        return ()
     allowed = budget(state, settings)
-    return next((since + after for after in (allowed.late_after, allowed.seconds) if since + after > now), None)
+    return since + allowed.late_after, since + allowed.seconds
 
 
 def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
@@ -60,8 +62,8 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         return Verdict("hang", "unknown")
     if launch.ending.cut_at is not None and state.live:
         return _cut(state, launch.ending.cut_at)
-    since = silent_since(state)
-    if not watched(state) or since is None:
+    since = _since(state)
+    if since is None:
         return Verdict("hang")
     allowed = budget(state, settings)
     silence = now - since
@@ -172,4 +174,4 @@ def _advice(state: RunState, blocking: str | None) -> str:
 
 _ADVICE = "take stacks before you kill anything (py-spy dump on every rank), then cancel and restart"
 _ENDS = ("crash", "crash_without_exit")  # a run that has crashed is silent because it has crashed
-DETECTOR = Detector("hang", HangSettings, check, deadline=next_change, inhibited_by=_ENDS, advice=_ADVICE)
+DETECTOR = Detector("hang", HangSettings, check, deadlines=deadlines, inhibited_by=_ENDS, advice=_ADVICE)
