@@ -21,7 +21,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from monitor.detectors import DETECTORS
-from monitor.detectors.base import RANK, Severity, Verdict, duration
+from monitor.detectors.base import RANK, Severity, Verdict, duration, stated
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.units import PositiveSeconds, Seconds
@@ -88,7 +88,7 @@ class Transition:
             "summary": self.summary,
             "evidence": self.evidence,
         }
-        return {name: value for name, value in fields.items() if value is not None}
+        return stated(fields)
 
 
 @dataclass(slots=True)

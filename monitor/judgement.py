@@ -13,7 +13,7 @@ from typing import Any
 
 from monitor.config import Config
 from monitor.detectors import DETECTORS, crash, hang
-from monitor.detectors.base import Detector, Verdict, recall
+from monitor.detectors.base import Detector, OfLaunch, Verdict, prepare, recall
 from monitor.incidents import IncidentBook, Transition, give_up, judge
 from monitor.run.evidence import believe, settle
 from monitor.run.fold import fold, fold_timers
@@ -67,18 +67,18 @@ class Judge:
         self._repeat_interval = config.repeat_interval if repeats else math.inf
         self._limit = config.message_limit
         self._hang: hang.HangSettings = config.detectors.hang
-        self._exiting: float = config.detectors.hang.exiting
         self._crash: crash.CrashSettings = config.detectors.crash
-        self._soonest: float = config.detectors.hang.minimum / 2
         self._hold: dict[str, float] = {str(kind): seconds for kind, seconds in config.hold.items()}
         self._detectors: list[tuple[Detector, Any]] = [
             (detector, getattr(config.detectors, name)) for name, detector in DETECTORS.items()
         ]
-        self._updates: list[tuple[str, Any, Callable[[RunState, Any, Sequence[Step], Any], bool], Any]] = [
-            (d.name, d.memory, d.update, settings) for d, settings in self._detectors if d.update is not None
+        self._updates: list[tuple[str, Any, bool, Callable[[RunState, Any, Sequence[Step], Any], bool], Any]] = [
+            (d.name, d.memory, d.memory is not None and issubclass(d.memory, OfLaunch), d.update, settings)
+            for d, settings in self._detectors
+            if d.update is not None
         ]
-        self._deadlines = [(d.deadline, settings) for d, settings in self._detectors if d.deadline is not None]
-        self._timed = frozenset(d.name for d, _ in self._detectors if d.deadline is not None)
+        self._deadlines = [(d.deadlines, settings) for d, settings in self._detectors if d.deadlines is not None]
+        self._timed = frozenset(d.name for d, _ in self._detectors if d.deadlines is not None)
         self._listeners: dict[type[Event], list[tuple[Detector, Any]]] = {}
         for detector, settings in self._detectors:
             for kind in detector.listens:
@@ -102,11 +102,8 @@ class Judge:
             if steps and _ends_buffer(state.launch, event):
                 self._update(state, steps)
                 steps = []
-            iterations, skipped, step_source = (
-                state.iterations_total,
-                state.skipped_iterations_total,
-                state.launch.driver,
-            )
+            iterations, skipped = state.iterations_total, state.skipped_iterations_total
+            step_source = state.launch.driver
             fold(state, entry, source, at, live)
             if kind in STEP_EVENTS:
                 step = step_of(state, event, iterations, skipped, step_source)
@@ -115,7 +112,7 @@ class Judge:
             changed = False
             if kind in self._listeners:
                 for detector, settings in self._listeners[kind]:
-                    memory = recall(state, detector.name, detector.memory) if detector.memory else None
+                    memory = prepare(state, detector.name, detector.memory) if detector.memory else None
                     if detector.on_event is not None and detector.on_event(state, memory, event, settings):
                         changed = True
             if state.restarts != restarts:  # how the last launch ended is judged although the next one has begun
@@ -135,11 +132,11 @@ class Judge:
 
     def _update(self, state: RunState, steps: Sequence[Step]) -> bool:
         """Let every detector see the steps. Whether a verdict may have changed."""
-        changed, memories = False, state.memory_of
-        for name, kind, update, settings in self._updates:
-            memory = memories.get(name)
-            if type(memory) is not kind:
-                memory = recall(state, name, kind)
+        changed, memories, number = False, state.memory_of, state.launch.number
+        for name, kind, of_launch, update, settings in self._updates:
+            memory: Any = memories.get(name)
+            if type(memory) is not kind or (of_launch and memory.attempt != number):
+                memory = prepare(state, name, kind)
             if update(state, memory, steps, settings):
                 changed = True
         return changed
@@ -149,7 +146,7 @@ class Judge:
         which the log was heard: what was written since may yet say another thing.
         """
         heard = run.state.heard_until(now)
-        settle(run.state, heard, self._exiting)
+        settle(run.state, heard, self._hang.exiting)
         if run.state.launch.phase == "crashed":
             due = crash.due(run.state, self._crash)
             if due is not None and (heard >= due or not (run.state.live or run.state.launch.doubtful)):
@@ -194,16 +191,17 @@ class Judge:
         if state.progress_at is None or state.launch.phase == "crashed":
             return -math.inf
         digest = run.book.digest_at(self._limit) if run.book.messages else None
-        calm = state.progress_at + self._soonest
+        calm = state.progress_at + self._hang.minimum / 2
         return calm if digest is None else min(calm, digest)
 
     def deadline(self, run: Judged, now: float) -> float | None:
         """The next instant after `now` at which time alone may change a verdict."""
-        instants = [deadline(run.state, now, settings) for deadline, settings in self._deadlines]
-        if run.book.messages:
-            digest = run.book.digest_at(self._limit)
-            instants.append(digest if digest is None else max(digest, now))
-        return min((at for at in instants if at is not None), default=None)
+        instants = [at for deadlines, settings in self._deadlines for at in deadlines(run.state, settings)]
+        ahead = [at for at in instants if at is not None and at > now]
+        digest = run.book.digest_at(self._limit) if run.book.messages else None
+        if digest is not None:
+            ahead.append(max(digest, now))
+        return min(ahead, default=None)
 
     def lawful_silence(self, run: Judged, event: Event) -> float:
         """Seconds that may lie before an event of which no line says when it was."""
@@ -225,11 +223,10 @@ class Judge:
 
     def _verdicts(self, run: Judged, now: float) -> list[Verdict]:
         state = run.state
-        return [
+        return [] if run.archived else [
             d.check(state, recall(state, d.name, d.memory) if d.memory else None, now, settings)
             for d, settings in self._detectors
-            if d.archived or not run.archived
-        ]
+        ]  # fmt: skip
 
 
 def _ends_buffer(launch: Launch, event: Event) -> bool:

@@ -36,6 +36,25 @@ class Verdict(Struct, frozen=True):
     """Shown on the page and in the metrics, never notified."""
 
 
+def firing(
+    incident: str, severity: Severity, summary: str, evidence: dict[str, Any], *, onset: int | None,
+    since: float | None = None, quiet: bool = False,
+) -> Verdict:  # fmt: skip
+    """The verdict that something is wrong, since iteration `onset`, and since that instant where one is known."""
+    return Verdict(incident, "firing", severity, summary, onset, since, evidence, quiet)
+
+
+class OfLaunch(Struct):
+    """A memory that lives as long as a launch: the judge makes it anew before it is given anything of the next one."""
+
+    attempt: int = 0
+    """The number of the launch."""
+
+    def inherited(self) -> dict[str, Any]:
+        """The fields, with their values, that the next launch's memory begins with."""
+        return {}
+
+
 class Detector(Struct, frozen=True):
     """One kind of incident. A detector changes nothing but its own memory, which is None where it needs none."""
 
@@ -53,8 +72,8 @@ class Detector(Struct, frozen=True):
     on_event: Callable[[RunState, Any, Any, Any], bool] | None = None
     """on_event(state, memory, event, settings), for events of the types in `listens`; returns as `update` does."""
     listens: tuple[type[Event], ...] = ()
-    deadline: Callable[[RunState, float, Any], float | None] | None = None
-    """deadline(state, now, settings): the next instant after `now` at which time alone may change the verdict."""
+    deadlines: Callable[[RunState, Any], tuple[float | None, ...]] | None = None
+    """deadlines(state, settings): the instants, past or to come, at which time alone may change the verdict."""
     inhibited_by: tuple[str, ...] = ()
     """Kinds that explain this one: while one of them is firing or open, this one does not fire."""
     messages: Literal["event", "level", "each"] = "event"
@@ -63,8 +82,6 @@ class Detector(Struct, frozen=True):
     """
     advice: str = ""
     """What a person does first, in one sentence: a crash has its own by its failure."""
-    archived: bool = False
-    """Also for logs that had ended when they were opened."""
 
 
 def recall(state: RunState, name: str, kind: type[T]) -> T:
@@ -83,10 +100,12 @@ def recall(state: RunState, name: str, kind: type[T]) -> T:
     return fresh
 
 
-def renew(memory: Struct, fresh: Struct) -> None:
-    """Give the memory the values of another of its type: a new launch begins."""
-    for name in memory.__struct_fields__:
-        setattr(memory, name, getattr(fresh, name))
+def prepare(state: RunState, name: str, kind: type[T]) -> T:
+    """The memory as it is before it is given more: one that lives as long as a launch is new in a new launch."""
+    memory, number = recall(state, name, kind), state.launch.number
+    if isinstance(memory, OfLaunch) and memory.attempt != number:
+        memory = state.memory_of[name] = type(memory)(attempt=number, **memory.inherited())
+    return memory
 
 
 def unless_standing(state: RunState, name: str, attempt: int, *, found: bool, outlives: bool = False) -> Verdict | None:
@@ -99,6 +118,11 @@ def unless_standing(state: RunState, name: str, attempt: int, *, found: bool, ou
     if not found or attempt != launch.number:
         return Verdict(name)
     return Verdict(name, "unknown") if launch.phase in ENDED and not outlives else None
+
+
+def stated(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts without those of which nothing is known."""
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

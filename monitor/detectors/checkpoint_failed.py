@@ -7,12 +7,11 @@ to report it, is not suspected. Resolved by the next save that completes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Severity, Verdict
+from monitor.detectors.base import Detector, Severity, Verdict, firing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.units import Factor, Seconds
@@ -81,32 +80,24 @@ def on_event(state: RunState, memory: Memory, event: Event, _settings: Checkpoin
         if not any(save.iteration == event.iteration and save.attempt == launch.number for save in memory.pending):
             memory.pending.append(Save(event.iteration, launch.number))
             del memory.pending[:-_PENDING]
-        return False
-    if isinstance(event, CheckpointSaveScheduled):
+    elif isinstance(event, CheckpointSaveScheduled):
         save = _find(memory, event.iteration)
         if save is not None:
             save.scheduled = True
-        return False
-    if isinstance(event, CheckpointFileWritten):
+    elif isinstance(event, CheckpointFileWritten):
         memory.file_open = not event.finished
-        return False
-    if isinstance(event, CheckpointSaved):
+    elif isinstance(event, CheckpointSaved):
         return _completed(state, memory, event.iteration)
-    if isinstance(event, MilestoneReached):
+    elif isinstance(event, MilestoneReached):
         return event.milestone == "training_done" and _loop_done(state, memory)
-    message = _exception(event)
-    disk = isinstance(event, FailureSeen) and event.failure == "disk_full"
-    return message is not None and _broken(state, memory, message, disk)
-
-
-def _exception(event: Event) -> str | None:
-    """The words of an exception that may be a save's. If the run ends with it, `check` sees the save that is open."""
-    if isinstance(event, FailureSeen):
+    # An exception may be a save's. If the run ends with it, `check` sees the save that is open.
+    elif isinstance(event, FailureSeen):
         of_a_save = event.failure in _OF_THE_SAVE and event.fatal and not event.consequence
-        return event.message if of_a_save else None
-    if isinstance(event, TracebackSeen) and event.role != "bystander":
-        return f"{event.exception}: {event.message}" if event.message else event.exception
-    return None
+        return of_a_save and _broken(state, memory, event.message, disk=event.failure == "disk_full")
+    elif isinstance(event, TracebackSeen) and event.role != "bystander":
+        message = f"{event.exception}: {event.message}" if event.message else event.exception
+        return _broken(state, memory, message, disk=False)
+    return False
 
 
 def _find(memory: Memory, iteration: int | None) -> Save | None:
@@ -141,7 +132,7 @@ def _loop_done(state: RunState, memory: Memory) -> bool:
     return _completed(state, memory, state.past.checkpoints.last_iteration)
 
 
-def _broken(state: RunState, memory: Memory, message: str, disk: bool) -> bool:
+def _broken(state: RunState, memory: Memory, message: str, *, disk: bool) -> bool:
     """An exception counts while the loop is held up by a save, or where it names the disk while files are written."""
     held = next((save for save in reversed(memory.pending) if not save.scheduled and not save.lines), None)
     if held is None and not (disk and (memory.file_open or memory.pending)):
@@ -177,34 +168,28 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
 
 def _wait(state: RunState, memory: Memory, step: Step, settings: CheckpointFailedSettings) -> bool:
     changed = False
-    seconds = (step.printed_seconds or 0.0) * step.interval
     for save in list(memory.pending):
         if save.attempt != state.launch.number:
-            memory.pending.remove(save)
-            _fail(memory, save.iteration, "the launch ended while it was being saved: it may be partial", step.at)
-            changed = True
-            continue
-        save.lines += 1
-        save.seconds += seconds
-        if _overdue(state, memory, save, settings):
-            memory.pending.remove(save)
-            _fail(memory, save.iteration, f"no line reported success within {save.lines} iteration lines", step.at)
-            changed = True
+            why = "the launch ended while it was being saved: it may be partial"
+        else:
+            save.lines += 1
+            save.seconds += (step.printed_seconds or 0.0) * step.interval
+            if not _overdue(state, memory, save, settings):
+                continue
+            why = f"no line reported success within {save.lines} iteration lines"
+        memory.pending.remove(save)
+        _fail(memory, save.iteration, why, step.at)
+        changed = True
     return changed
 
 
 def _overdue(state: RunState, memory: Memory, save: Save, settings: CheckpointFailedSettings) -> bool:
-    allowed = _lines_allowed(state, memory, save, settings)
-    return save.lines > allowed and (save.scheduled or save.seconds >= settings.minimum)
-
-
-def _lines_allowed(state: RunState, memory: Memory, save: Save, settings: CheckpointFailedSettings) -> float:
-    """Iteration lines during which a save may be under way; without limit where success was never seen."""
+    """Whether a save has been under way for too many iteration lines; never where success was never seen."""
     if save.scheduled:
         known = memory.longest_async
-        return math.inf if known is None else settings.asynchronous_factor * max(known, settings.iterations)
+        return known is not None and save.lines > settings.asynchronous_factor * max(known, settings.iterations)
     reports = memory.completed > 0 or dialect_of(state.launch.dialect).reports_saves
-    return settings.iterations if reports else math.inf
+    return reports and save.lines > settings.iterations and save.seconds >= settings.minimum
 
 
 def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFailedSettings) -> Verdict:
@@ -213,7 +198,8 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
     failed, reason, in_a_row = memory.failed, memory.reason, memory.in_a_row
     if failed is None and launch.phase == "crashed":
         open_saves = [save for save in memory.pending if save.attempt == launch.number]
-        if open_saves and not all(_late(save, memory) for save in open_saves):
+        # a program that never reported success: its saves never complete in the log
+        if open_saves and (memory.completed or not all(save.lines for save in open_saves)):
             failed, reason, in_a_row = open_saves[-1].iteration or 0, "the run ended inside: it may be partial", 1
     if failed is None:
         return Verdict(_NAME)
@@ -221,35 +207,16 @@ def check(state: RunState, memory: Memory, _now: float, _settings: CheckpointFai
     severity: Severity = "critical" if memory.exception or in_a_row > 1 else "warning"
     risk = f", {launch.seconds_since_checkpoint:.0f} s of training at risk" if launch.seconds_since_checkpoint else ""
     last = f"the last complete one is iteration {complete}" if complete is not None else "none was completed before"
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=severity,
-        summary=f"the checkpoint of iteration {failed or '?'} failed: {reason}; {last}{risk}",
-        onset_iteration=failed or None,
-        since=memory.failed_at,
-        evidence={
-            "failed_iteration": failed or None,
-            "reason": reason,
-            "failed_in_a_row": in_a_row,
-            "last_complete_iteration": complete,
-            "at_risk_seconds": round(launch.seconds_since_checkpoint, 1),
-        },
-    )
+    summary = f"the checkpoint of iteration {failed or '?'} failed: {reason}; {last}{risk}"
+    evidence = {
+        "failed_iteration": failed or None,
+        "reason": reason,
+        "failed_in_a_row": in_a_row,
+        "last_complete_iteration": complete,
+        "at_risk_seconds": round(launch.seconds_since_checkpoint, 1),
+    }
+    return firing(_NAME, severity, summary, evidence, onset=failed or None, since=memory.failed_at)
 
 
-def _late(save: Save, memory: Memory) -> bool:
-    """A program that never reported success: its saves never complete in the log."""
-    return save.lines > 0 and memory.completed == 0
-
-
-DETECTOR = Detector(
-    _NAME,
-    CheckpointFailedSettings,
-    check,
-    Memory,
-    update,
-    on_event,
-    _LISTENS,
-    advice="free space and save by hand now: all since the last whole checkpoint is at risk",
-)
+_ADVICE = "free space and save by hand now: all since the last whole checkpoint is at risk"
+DETECTOR = Detector(_NAME, CheckpointFailedSettings, check, Memory, update, on_event, _LISTENS, advice=_ADVICE)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Verdict
+from monitor.detectors.base import Detector, Severity, Verdict, firing
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
@@ -68,9 +68,7 @@ class Memory(Struct):
 def on_event(state: RunState, memory: Memory, event: CheckpointSaved, _settings: CheckpointOverdueSettings) -> bool:
     """A save has completed."""
     launch = state.launch
-    iteration = event.iteration
-    if iteration is None:
-        iteration = state.past.checkpoints.last_iteration
+    iteration = event.iteration if event.iteration is not None else state.past.checkpoints.last_iteration
     if iteration is None or iteration == memory.last:
         return False
     if memory.saves and memory.last is not None and memory.attempt == launch.number and iteration > memory.last:
@@ -103,7 +101,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Che
         known = (interval, memory.saves, top.save_interval, top.saves, state.launch.dialect)
         if known != memory.limit_known:
             memory.limit_known, memory.limit = known, _limit(state, memory, interval, settings)
-        over = memory.limit is not None and _passed(memory.limit, memory, iteration)
+        over = _passed(memory.limit, memory, iteration)
         if over != memory.over:
             memory.over, changed = over, True
     return changed
@@ -128,8 +126,10 @@ def _limit(state: RunState, memory: Memory, line: int, settings: CheckpointOverd
     return Limit(True, words, seconds=settings.irregular_factor * longest)
 
 
-def _passed(limit: Limit, memory: Memory, iteration: int) -> bool:
-    """Whether the run is beyond its limit."""
+def _passed(limit: Limit | None, memory: Memory, iteration: int) -> bool:
+    """Whether the run is beyond its limit, where it has one."""
+    if limit is None:
+        return False
     if limit.iterations is not None and iteration - (memory.last or 0) > limit.iterations:
         return True
     return limit.seconds is not None and memory.seconds > limit.seconds
@@ -154,28 +154,22 @@ def check(state: RunState, memory: Memory, _now: float, settings: CheckpointOver
         return Verdict(_NAME)
     if not _passed(limit, memory, iteration):
         return Verdict(_NAME)
-    notified, words = limit.notified, limit.words
     since = iteration - memory.last
     saved = f"since iteration {memory.last}" if memory.saves else "at all"
-    return Verdict(
-        _NAME,
-        "firing",
-        severity="warning" if notified else "info",
-        summary=f"no checkpoint {saved}: {since} iterations, {memory.seconds:.0f} s of training; {words}",
-        onset_iteration=memory.last,
-        evidence={
-            "iterations": since,
-            "at_risk_seconds": round(memory.seconds, 1),
-            "last_complete_iteration": memory.last if memory.saves else None,
-            "limit": words,
-        },
-        quiet=not notified,
-    )
+    summary = f"no checkpoint {saved}: {since} iterations, {memory.seconds:.0f} s of training; {limit.words}"
+    evidence = {
+        "iterations": since,
+        "at_risk_seconds": round(memory.seconds, 1),
+        "last_complete_iteration": memory.last if memory.saves else None,
+        "limit": limit.words,
+    }
+    severity: Severity = "warning" if limit.notified else "info"
+    return firing(_NAME, severity, summary, evidence, onset=memory.last, quiet=not limit.notified)
 
 
+_ADVICE = "look at --save, --save-interval and the disk: a crash now loses all since the last checkpoint"
 DETECTOR = Detector(
-    _NAME, CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,),
+    _NAME, CheckpointOverdueSettings, check, Memory, update, on_event, (CheckpointSaved,), messages="level",
     inhibited_by=("checkpoint_failed",),  # none is complete because they fail
-    messages="level",
-    advice="look at --save, --save-interval and the disk: a crash now loses all since the last checkpoint",
+    advice=_ADVICE,
 )  # fmt: skip

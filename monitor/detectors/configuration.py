@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, field, structs
 
 from monitor.audit import GONE, IGNORABLE, RANK, Finding, audit, not_ignorable
-from monitor.detectors.base import Detector, Severity, Verdict
+from monitor.detectors.base import Detector, Severity, Verdict, firing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from parsers.events import (
@@ -121,16 +121,9 @@ def check(state: RunState, memory: Memory, _now: float, settings: ConfigurationS
         return Verdict(_NAME, "unknown")  # the findings stay, and are not notified again
     worst: Severity = findings[0].severity
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=worst,
-        summary=f"{findings[0].check}: {findings[0].message}{more}",
-        onset_iteration=launch.first_iteration,
-        since=memory.news_at,
-        evidence={"findings": [_shown(finding) for finding in findings]},
-        quiet=worst == "info",
-    )
+    summary, evidence = f"{findings[0].check}: {findings[0].message}{more}", {"findings": [*map(_shown, findings)]}
+    onset, quiet = launch.first_iteration, worst == "info"
+    return firing(_NAME, worst, summary, evidence, onset=onset, since=memory.news_at, quiet=quiet)
 
 
 def _shown(finding: Finding) -> dict[str, Any]:
@@ -138,13 +131,5 @@ def _shown(finding: Finding) -> dict[str, Any]:
     return {**shown, "evidence": finding.evidence} if finding.evidence else shown
 
 
-DETECTOR = Detector(
-    _NAME,
-    ConfigurationSettings,
-    check,
-    Memory,
-    update,
-    on_event,
-    _LISTENS,
-    advice="correct the arguments and restart early: the sizes in the log contradict each other",
-)
+_ADVICE = "correct the arguments and restart early: the sizes in the log contradict each other"
+DETECTOR = Detector(_NAME, ConfigurationSettings, check, Memory, update, on_event, _LISTENS, advice=_ADVICE)

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Severity, Verdict, duration, missing_evidence
+from monitor.detectors.base import Detector, Severity, Verdict, duration, firing, missing_evidence, stated
 from monitor.run.derived import at_risk_seconds
 from monitor.run.ending import PLANNED, Evidence
 from monitor.run.job import evidence as job_evidence
@@ -103,11 +103,10 @@ def _expected(state: RunState) -> float:
     return max(expected, longest or 0.0)
 
 
-def next_change(state: RunState, now: float, settings: CrashSettings) -> float | None:
+def deadlines(state: RunState, settings: CrashSettings) -> tuple[float | None]:
     """When the cause is believed."""
     failed = state.launch.ending.job_failed_at
-    at = due(state, settings) if failed is None else failed + _PROVED
-    return at if at is not None and at > now else None
+    return (due(state, settings) if failed is None else failed + _PROVED,)
 
 
 def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSettings) -> Verdict:
@@ -126,15 +125,10 @@ def check(state: RunState, memory: CrashMemory, now: float, settings: CrashSetti
     if at is not None and now < at:
         return Verdict(_NAME, "unknown")
     memory.told = launch.number
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=_severity(failure.failure, done=launch.ending.done_at is not None),
-        summary=_summary(state, failure),
-        onset_iteration=launch.latest.iteration,
-        since=launch.ending.since,  # a better cause that is found later is not another crash
-        evidence=_evidence(state, failure),
-    )
+    severity = _severity(failure.failure, done=launch.ending.done_at is not None)
+    since = launch.ending.since  # a better cause that is found later is not another crash
+    summary, evidence = _summary(state, failure), _evidence(state, failure)
+    return firing(_NAME, severity, summary, evidence, onset=launch.latest.iteration, since=since)
 
 
 def _untold(state: RunState, memory: CrashMemory) -> AttemptEnd | None:
@@ -146,43 +140,29 @@ def _untold(state: RunState, memory: CrashMemory) -> AttemptEnd | None:
 
 
 def _replaced(end: AttemptEnd) -> Verdict:
-    where = (
-        f" after iteration {end.last_iteration}" if end.last_iteration is not None else " before the first iteration"
-    )
     place = f" on {end.nodes[0]}" if end.culprit and len(end.nodes) == 1 else ""
-    verb = "ended" if end.failure in PLANNED else "crashed"
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=_severity(end.failure, done=False),
-        summary=f"{verb}{where}: {end.failure}{place}: {end.message[:200]}; the next launch has begun; "
-        f"{ADVICE.get(end.failure, ADVICE['unknown'])}",
-        onset_iteration=end.last_iteration,
-        since=end.at,
-        evidence={
-            "failure": end.failure,
-            "message": end.message,
-            "line": end.line,
-            "attempt": end.number,
-            "nodes": end.nodes if end.culprit else [],
-        },
+    summary = (
+        f"{_end(end.failure, end.last_iteration)}: {end.failure}{place}: {end.message[:200]}; the next launch has "
+        f"begun; {ADVICE.get(end.failure, ADVICE['unknown'])}"
     )
+    evidence = {
+        "failure": end.failure,
+        "message": end.message,
+        "line": end.line,
+        "attempt": end.number,
+        "nodes": end.nodes if end.culprit else [],
+    }
+    severity = _severity(end.failure, done=False)
+    return firing(_NAME, severity, summary, evidence, onset=end.last_iteration, since=end.at)
 
 
 def _after_the_end(state: RunState, at: float) -> Verdict:
     """The training was done; the job it ran in was not."""
-    launch = state.launch
-    failure = launch.failure
+    iteration, failure = state.launch.latest.iteration, state.launch.failure
     message = failure.message[:200] if failure else "its exit code says so"
-    return Verdict(
-        _NAME,
-        "firing",
-        severity="warning",
-        summary=f"the training was done after iteration {launch.latest.iteration}, then its job failed: {message}",
-        onset_iteration=launch.latest.iteration,
-        since=at,
-        evidence={"failure": failure.failure, "message": failure.message, "line": failure.line} if failure else {},
-    )
+    summary = f"the training was done after iteration {iteration}, then its job failed: {message}"
+    evidence = {"failure": failure.failure, "message": failure.message, "line": failure.line} if failure else {}
+    return firing(_NAME, "warning", summary, evidence, onset=iteration, since=at)
 
 
 def _severity(failure: str, *, done: bool) -> Severity:
@@ -190,10 +170,15 @@ def _severity(failure: str, *, done: bool) -> Severity:
     return "info" if failure in PLANNED else "warning" if done else "critical"
 
 
+def _end(failure: str, iteration: int | None) -> str:
+    """What happened, and where."""
+    where = f"after iteration {iteration}" if iteration is not None else "before the first iteration"
+    return f"{'ended' if failure in PLANNED else 'crashed'} {where}"
+
+
 def _summary(state: RunState, failure: Evidence) -> str:
     launch = state.launch
     iteration = launch.latest.iteration
-    where = f" after iteration {iteration}" if iteration is not None else " before the first iteration"
     place = f" on rank {failure.rank}" if failure.rank is not None else ""
     place += f" on {failure.node}" if failure.node else ""
     ranks = len(launch.watchdog_ranks)
@@ -201,13 +186,12 @@ def _summary(state: RunState, failure: Evidence) -> str:
     risk = at_risk_seconds(state)
     lost = f"; {duration(risk)} of work since the last checkpoint lost" if risk and iteration is not None else ""
     advice = ADVICE.get(failure.failure, ADVICE["unknown"])
-    verb = "ended" if failure.failure in PLANNED else "crashed"
     message = failure.message[:200]
     if absent := missing_evidence(state):
         message += f"; {absent['missing']}"
         if failure.failure == "nccl":
             place = ""  # the rank that was first to give up waiting
-    return f"{verb}{where}: {failure.failure}{place}{many}: {message}{lost}; {advice}"
+    return f"{_end(failure.failure, iteration)}: {failure.failure}{place}{many}: {message}{lost}; {advice}"
 
 
 def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
@@ -230,15 +214,10 @@ def _evidence(state: RunState, failure: Evidence) -> dict[str, Any]:
         **missing_evidence(state),
         **job_evidence(state),
     }
-    return {name: value for name, value in fields.items() if value is not None}
+    return stated(fields)
 
 
+_ADVICE = "read the first fatal line; exclude the node if the hardware failed; launch again"
 DETECTOR = Detector(
-    _NAME,
-    CrashSettings,
-    check,
-    memory=CrashMemory,
-    deadline=next_change,
-    messages="each",
-    advice="read the first fatal line; exclude the node if the hardware failed; launch again",
+    _NAME, CrashSettings, check, memory=CrashMemory, deadlines=deadlines, messages="each", advice=_ADVICE
 )

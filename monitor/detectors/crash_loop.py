@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict
+from monitor.detectors.base import Detector, Verdict, firing
 from monitor.run.nodes import nodes_of, suspects
 from monitor.run.records import AttemptEnd
 from monitor.run.state import RunState
@@ -41,26 +41,21 @@ def check(state: RunState, _memory: None, _now: float, settings: CrashLoopSettin
     row = _row(ends, settings)
     if len(row) < min(settings.crashes, settings.crashes_same_node):
         return Verdict(_NAME)
-    common = sorted(set.intersection(*(set(end.nodes) for end in row[-settings.crashes_same_node :])))
-    named = common if len(common) <= 8 and _names_culprit(row[-settings.crashes_same_node :]) else []
+    last = row[-settings.crashes_same_node :]
+    common = sorted(set.intersection(*(set(end.nodes) for end in last)))
+    # the nodes are those that failed, not all that took part
+    named = common if len(common) <= 8 and all(end.culprit for end in last) else []
     if len(row) < settings.crashes and not named:
         return Verdict(_NAME)
-    return Verdict(
-        _NAME,
-        "firing",
-        severity="critical",
-        summary=_summary(row, named),
-        onset_iteration=row[0].last_iteration,
-        since=row[0].at,
-        evidence={
-            "crashes": len(row),
-            "failures": [end.failure for end in row],
-            "messages": [end.message for end in row],
-            "common_nodes": named,
-            "nodes": named,
-            "iterations": [end.iterations for end in row],
-        },
-    )
+    evidence = {
+        "crashes": len(row),
+        "failures": [end.failure for end in row],
+        "messages": [end.message for end in row],
+        "common_nodes": named,
+        "nodes": named,
+        "iterations": [end.iterations for end in row],
+    }
+    return firing(_NAME, "critical", _summary(row, named), evidence, onset=row[0].last_iteration, since=row[0].at)
 
 
 def _summary(row: list[AttemptEnd], named: list[str]) -> str:
@@ -96,11 +91,6 @@ def _row(ends: list[AttemptEnd], settings: CrashLoopSettings) -> list[AttemptEnd
     return row[::-1]
 
 
-def _names_culprit(row: list[AttemptEnd]) -> bool:
-    """The nodes are those that failed, not all that took part."""
-    return all(end.culprit for end in row)
-
-
 def _got_further(state: RunState) -> bool:
     """The present launch has done what the last ones did not."""
     if not state.ends:
@@ -111,10 +101,5 @@ def _got_further(state: RunState) -> bool:
     return saved or (state.launch.last_iteration or 0) > reached
 
 
-DETECTOR = Detector(
-    _NAME,
-    CrashLoopSettings,
-    check,
-    messages="each",
-    advice="stop the requeueing; find what the launches have in common: a node, an argument, the disk",
-)
+_ADVICE = "stop the requeueing; find what the launches have in common: a node, an argument, the disk"
+DETECTOR = Detector(_NAME, CrashLoopSettings, check, messages="each", advice=_ADVICE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict, missing_evidence
+from monitor.detectors.base import Detector, Verdict, firing, missing_evidence
 from monitor.run.job import evidence as job_evidence
 from monitor.run.nodes import suspects
 from monitor.run.state import RunState
@@ -40,10 +40,9 @@ def _due(state: RunState, settings: CrashWithoutExitSettings) -> float | None:
     return last + min(settings.maximum, max(settings.minimum, wait))
 
 
-def next_change(state: RunState, now: float, settings: CrashWithoutExitSettings) -> float | None:
+def deadlines(state: RunState, settings: CrashWithoutExitSettings) -> tuple[float | None]:
     """When the silence is over."""
-    due = _due(state, settings)
-    return due if due is not None and due > now else None
+    return (_due(state, settings),)
 
 
 def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExitSettings) -> Verdict:
@@ -55,31 +54,21 @@ def check(state: RunState, _memory: None, now: float, settings: CrashWithoutExit
     failure = launch.failure
     nodes = suspects(state)[:8]
     shown = f" (suspect: {', '.join(nodes)})" if nodes else ""
-    return Verdict(
-        _NAME,
-        "firing",
-        severity="critical",
-        summary=f"{failure.failure} {now - failure.at:.0f} s ago, and no process was seen to end{shown}: the job "
-        "may still hold its nodes; look with squeue, cancel it, and start it with srun --kill-on-bad-exit=1",
-        onset_iteration=launch.latest.iteration,
-        since=failure.at,
-        evidence={
-            "failure": failure.failure,
-            "message": failure.message,
-            "line": failure.line,
-            "nodes": nodes,
-            **missing_evidence(state),
-            "silence_seconds": round(now - failure.at, 1),
-            **job_evidence(state),
-        },
+    summary = (
+        f"{failure.failure} {now - failure.at:.0f} s ago, and no process was seen to end{shown}: the job may still "
+        "hold its nodes; look with squeue, cancel it, and start it with srun --kill-on-bad-exit=1"
     )
+    evidence = {
+        "failure": failure.failure,
+        "message": failure.message,
+        "line": failure.line,
+        "nodes": nodes,
+        **missing_evidence(state),
+        "silence_seconds": round(now - failure.at, 1),
+        **job_evidence(state),
+    }
+    return firing(_NAME, "critical", summary, evidence, onset=launch.latest.iteration, since=failure.at)
 
 
-DETECTOR = Detector(
-    _NAME,
-    CrashWithoutExitSettings,
-    check,
-    deadline=next_change,
-    messages="each",
-    advice="cancel the job now: it will not end by itself, and all its GPUs wait",
-)
+_ADVICE = "cancel the job now: it will not end by itself, and all its GPUs wait"
+DETECTOR = Detector(_NAME, CrashWithoutExitSettings, check, deadlines=deadlines, messages="each", advice=_ADVICE)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Verdict, advice, percent, rollback, unless_standing
+from monitor.detectors.base import Detector, Severity, Verdict, advice, firing, percent, rollback, unless_standing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high, spread
@@ -159,31 +159,22 @@ def check(state: RunState, memory: Memory, _now: float, settings: DivergenceSett
     level = memory.blocks[-1][1]
     facts = rollback(state, rise.onset, rise.samples_before, rise.checkpoint)
     risen = level - rise.base
-    return Verdict(
-        _NAME,
-        "firing",
-        severity="critical" if risen > math.log1p(settings.critical) else "warning",
-        summary=f"loss rising since iteration {rise.onset}: median lm loss {math.exp(level):.4g}, lowest before "
-        f"{math.exp(rise.base):.4g} ({percent(risen)}); {advice(facts)}",
-        onset_iteration=rise.onset,
-        since=rise.since,
-        evidence={
-            "median_lm_loss": float(f"{math.exp(level):.6g}"),
-            "lowest_median_lm_loss": float(f"{math.exp(rise.base):.6g}"),
-            "rise_ratio": round(math.expm1(risen), 4),
-            "threshold_ratio": round(math.expm1(rise.bar), 4),
-            **facts,
-        },
+    severity: Severity = "critical" if risen > math.log1p(settings.critical) else "warning"
+    summary = (
+        f"loss rising since iteration {rise.onset}: median lm loss {math.exp(level):.4g}, lowest before "
+        f"{math.exp(rise.base):.4g} ({percent(risen)}); {advice(facts)}"
     )
+    evidence = {
+        "median_lm_loss": float(f"{math.exp(level):.6g}"),
+        "lowest_median_lm_loss": float(f"{math.exp(rise.base):.6g}"),
+        "rise_ratio": round(math.expm1(risen), 4),
+        "threshold_ratio": round(math.expm1(rise.bar), 4),
+        **facts,
+    }
+    return firing(_NAME, severity, summary, evidence, onset=rise.onset, since=rise.since)
 
 
+_ADVICE = "stop; go back to a checkpoint well before the onset; skip those samples or lower the learning rate"
 DETECTOR = Detector(
-    _NAME,
-    DivergenceSettings,
-    check,
-    Memory,
-    update,
-    inhibited_by=("nan_loss",),
-    messages="level",
-    advice="stop; go back to a checkpoint well before the onset; skip those samples or lower the learning rate",
+    _NAME, DivergenceSettings, check, Memory, update, inhibited_by=("nan_loss",), messages="level", advice=_ADVICE
 )

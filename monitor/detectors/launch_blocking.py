@@ -17,7 +17,7 @@ from msgspec import Struct
 from monitor.breakdown import words
 from monitor.breakdown.attribution import Attribution, attribute
 from monitor.detectors import slowdown
-from monitor.detectors.base import Detector, Severity, Verdict, recall
+from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, recall, stated
 from monitor.model.reference import expected_seconds
 from monitor.run import derived
 from monitor.run.state import RunState
@@ -39,15 +39,15 @@ class LaunchBlockingSettings(Struct, frozen=True):
     """Slower than the same configuration elsewhere: clusters differ by several percent, not by this much."""
 
 
-class Memory(Struct):
-    """The last comparison, made when a launch has shown its level."""
+class Memory(OfLaunch):
+    """The comparison, made when the launch has shown its level."""
 
-    attempt: int = -1
     reference: float | None = None
     """Seconds per iteration of the same configuration elsewhere."""
     gpu: str = ""
     """... and on which GPU that was."""
-    at: float = 0.0
+    at: float | None = None
+    """When it was made."""
 
 
 def is_on(value: str | None) -> bool | None:
@@ -57,12 +57,12 @@ def is_on(value: str | None) -> bool | None:
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], _settings: LaunchBlockingSettings) -> bool:
     """True when the launch has just shown its level: then there is something to compare."""
-    if memory.attempt == state.launch.number or not steps[-1].counted:
+    if memory.at is not None or not steps[-1].counted:
         return False  # this launch has been compared
     segments = recall(state, slowdown.NAME, slowdown.Memory).segments
     if not segments or segments[-1].attempt != state.launch.number:
         return False
-    memory.attempt, memory.at = state.launch.number, steps[-1].at
+    memory.at = steps[-1].at
     row = expected_seconds(state.launch.topology, derived.batch_size(state), derived.sequence_length(state))
     memory.reference, memory.gpu = (row.seconds, row.gpu) if row else (None, "")
     return True
@@ -71,7 +71,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], _settings: La
 def check(state: RunState, memory: Memory, _now: float, settings: LaunchBlockingSettings) -> Verdict:
     """Compare the present launch with those of the other setting, and with the same configuration elsewhere."""
     launch = state.launch
-    if memory.attempt != launch.number:
+    if memory.attempt != launch.number or memory.at is None:
         return Verdict(_NAME, "unknown")
     segments = recall(state, slowdown.NAME, slowdown.Memory).segments
     here = next((segment for segment in reversed(segments) if segment.attempt == launch.number), None)
@@ -95,24 +95,21 @@ def _compared(
     found = None
     if blocking.profile is not None and free.profile is not None:
         found = attribute(free.profile, blocking.profile, state.launch.topology.pipeline_parallel_size)
-    if on and cost < settings.cost:
+    risky = world is None or world >= _RISK
+    if cost < settings.cost if on else not risky:
         return Verdict(_NAME)
     if on:
+        against = "runs of this size have hung without it, weigh the one against the other"
         summary = (
             f"{VARIABLE}=1 costs {100 * cost:.1f} % here: {math.exp(here.level):.4g} s per iteration since iteration "
+            f"{here.first_iteration}, {math.exp(other.level):.4g} s without it; "
+            f"{against if risky else 'unset it, unless it was set against a hang'}{_where(found)}"
         )
-        summary += f"{here.first_iteration}, {math.exp(other.level):.4g} s without it"
-        if world is None or world >= _RISK:
-            summary += "; runs of this size have hung without it, weigh the one against the other"
-        else:
-            summary += "; unset it, unless it was set against a hang"
-        return _firing(memory, here, "warning", summary + _where(found), cost, "1", found=found)
-    if world is not None and world < _RISK:
-        return Verdict(_NAME)
+        return _firing(memory, here, "warning", summary, cost, "1", found=found)
     summary = (
         f"{VARIABLE} is no longer set (it was 1 in an earlier launch): runs of {_RISK} GPUs and more have hung without "
+        f"it; it cost {100 * cost:.1f} % here"
     )
-    summary += f"it; it cost {100 * cost:.1f} % here"
     return _firing(memory, here, "info", summary, cost, "0", found=found)
 
 
@@ -133,11 +130,9 @@ def _cold(memory: Memory, here: slowdown.Segment, setting: bool | None, settings
     slower = math.exp(here.level) / memory.reference - 1
     if slower < settings.cold_start:
         return Verdict(_NAME)
-    known = (
-        f"{VARIABLE}=1 is set and may be why"
-        if setting
-        else (f"the log does not show {VARIABLE}; see whether it is 1, among other causes")
-    )
+    known = f"the log does not show {VARIABLE}; see whether it is 1, among other causes"
+    if setting:
+        known = f"{VARIABLE}=1 is set and may be why"
     summary = (
         f"{100 * slower:.0f} % slower than the same configuration elsewhere on {memory.gpu} "
         f"({memory.reference:.4g} s): {math.exp(here.level):.4g} s per iteration from the first iterations on; {known}"
@@ -158,23 +153,8 @@ def _firing(
         "gpu": gpu,
         **(words.evidence(found, None) if found is not None else {}),
     }
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=severity,
-        summary=summary,
-        onset_iteration=here.first_iteration,
-        since=memory.at,
-        evidence={name: value for name, value in evidence.items() if value is not None},
-    )
+    return firing(_NAME, severity, summary, stated(evidence), onset=here.first_iteration, since=memory.at)
 
 
-DETECTOR = Detector(
-    _NAME,
-    LaunchBlockingSettings,
-    check,
-    Memory,
-    update,
-    messages="level",
-    advice="unset CUDA_LAUNCH_BLOCKING unless you look for a hang: it makes every kernel wait",
-)
+_ADVICE = "unset CUDA_LAUNCH_BLOCKING unless you look for a hang: it makes every kernel wait"
+DETECTOR = Detector(_NAME, LaunchBlockingSettings, check, Memory, update, messages="level", advice=_ADVICE)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Severity, Verdict, renew, unless_standing
+from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, stated, unless_standing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high
@@ -45,10 +46,9 @@ class LossScaleCollapseSettings(Struct, frozen=True):
     """Halvings between such medians: a 104B run sank 8-fold over 2,300 iterations before it broke."""
 
 
-class Memory(Struct):
+class Memory(OfLaunch):
     """Falls of the last iterations, and medians of the past. Scales as logarithms to base 2."""
 
-    attempt: int = 0
     search: ScaleSearch = field(default_factory=ScaleSearch)
     line_scale: float | None = None
     counted: float = 0.0
@@ -67,11 +67,14 @@ class Memory(Struct):
     before: float = 0.0
     last_fall: int = 0
 
+    def inherited(self) -> dict[str, Any]:
+        """In a new launch the scaler starts anew; what the scale used to be is remembered."""
+        return {"blocks": self.blocks}
+
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossScaleCollapseSettings) -> bool:
     """See the scale of each step."""
     launch = state.launch
-    _begin(memory, launch.number)
     lines, first, changed = launch.whole_lines, launch.first_iteration, False
     low, block = math.log2(2 * settings.minimum), settings.block
     scale_before, level = 0.0, 0.0
@@ -122,9 +125,9 @@ def on_event(
     state: RunState, memory: Memory, event: OverflowSkipped | LossScaleExhausted, settings: LossScaleCollapseSettings
 ) -> bool:
     """See each overflow when it is reported, before the step's own line."""
-    _begin(memory, state.launch.number)
-    iteration = state.launch.latest.iteration or 0
-    at = state.launch.watch.at if state.launch.watch.at is not None else state.updated_at
+    launch = state.launch
+    iteration = launch.latest.iteration or 0
+    at = launch.watch.at if launch.watch.at is not None else state.updated_at
     if isinstance(event, LossScaleExhausted):
         return _open(memory, at, "exhausted", iteration)
     if not event.loss_scale or not event.new_loss_scale:
@@ -135,17 +138,10 @@ def on_event(
     memory.pair = pair
     fall = math.log2(event.loss_scale) - math.log2(event.new_loss_scale)
     memory.counted += max(0.0, fall)
-    launch = state.launch
     first_line = launch.first_iteration == launch.last_iteration
     if memory.search.going_on(launch.iterations, first_line, True) or fall <= 0:
         return False
     return _fallen(memory, at, iteration, launch.log_interval or 1, fall, settings)
-
-
-def _begin(memory: Memory, attempt: int) -> None:
-    """In a new launch the scaler starts anew; what the scale used to be is remembered."""
-    if memory.attempt != attempt:
-        renew(memory, Memory(attempt=attempt, blocks=memory.blocks))
 
 
 def _fallen(
@@ -239,35 +235,20 @@ def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleColl
         "exhausted": f"below its minimum at iteration {memory.onset}{was}: the program stops; go back to a checkpoint "
         "from before and skip the data or lower the learning rate",
     }
-    evidence: dict[str, object] = {
+    evidence = {
         "reason": memory.reason,
         "loss_scale": scale,
         "halvings": round(sum(halvings for _, halvings in memory.falls), 2),
         "last_fall_iteration": memory.last_fall,
+        "loss_scale_before": before,
+        "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
     }
-    if before is not None:
-        evidence["loss_scale_before"] = before
-    if state.past.checkpoints.last_iteration is not None:
-        evidence["last_checkpoint_iteration"] = state.past.checkpoints.last_iteration
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=severity,
-        summary=f"loss scale {words[memory.reason]}",
-        onset_iteration=memory.onset,
-        since=memory.since,
-        evidence=evidence,
-    )
+    summary = f"loss scale {words[memory.reason]}"
+    return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
+_LISTENS = (OverflowSkipped, LossScaleExhausted)
+_ADVICE = "prepare to go back: note the last good checkpoint; at its minimum the run stops or learns nothing"
 DETECTOR = Detector(
-    _NAME,
-    LossScaleCollapseSettings,
-    check,
-    Memory,
-    update,
-    on_event,
-    (OverflowSkipped, LossScaleExhausted),
-    messages="level",
-    advice="prepare to go back: note the last good checkpoint; at its minimum the run stops or learns nothing",
+    _NAME, LossScaleCollapseSettings, check, Memory, update, on_event, _LISTENS, messages="level", advice=_ADVICE
 )

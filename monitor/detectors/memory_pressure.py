@@ -7,12 +7,13 @@ what warms up and then stays level is no leak. Time is training time, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import RANK, Detector, Severity, Verdict, duration, renew
+from monitor.detectors.base import RANK, Detector, OfLaunch, Severity, Verdict, duration, firing, stated
 from monitor.model import gpus
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
@@ -49,10 +50,9 @@ class MemoryPressureSettings(Struct, frozen=True):
     """Of the host that must have been gained: DeepSpeed prints tenths of a percent, other programs share the host."""
 
 
-class Memory(Struct):
+class Memory(OfLaunch):
     """Reports over training time."""
 
-    attempt: int = -1
     sequence_length: int | None = None
     seconds: float = 0.0
     device: Series = field(default_factory=Series)
@@ -68,17 +68,19 @@ class Memory(Struct):
     near: bool = False
     leaks: list[dict[str, Any]] = field(default_factory=list)
 
+    def inherited(self) -> dict[str, Any]:
+        """The size of a device, and that what is near its limit is told already."""
+        return {"device_bytes": self.device_bytes, "near": self.near}
+
 
 def on_event(
     state: RunState, memory: Memory, event: MemoryReported | FailureSeen, _settings: MemoryPressureSettings
 ) -> bool:
     """A report came; its figures are in the state, largest over the ranks."""
-    launch = state.launch
     if isinstance(event, FailureSeen):
         memory.device_bytes = event.device_bytes or memory.device_bytes
         return False
-    _begin(memory, launch.number)
-    reported = launch.memory
+    reported = state.launch.memory
     memory.used = reported.allocated or reported.reserved or reported.max_allocated or reported.max_reserved
     memory.peak, memory.fresh = _peak(state), True
     return False
@@ -86,7 +88,6 @@ def on_event(
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: MemoryPressureSettings) -> bool:
     """Take the last report in once the step that it belongs to is over."""
-    _begin(memory, state.launch.number)
     changed, looked = False, False
     for step in steps:
         if step.memory_bytes is not None:
@@ -105,12 +106,6 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Mem
         near = bool(_near(state, memory, settings))
         changed, memory.near = changed or near != memory.near, near
     return changed
-
-
-def _begin(memory: Memory, attempt: int) -> None:
-    """A new launch begins with empty memory."""
-    if memory.attempt != attempt:
-        renew(memory, Memory(attempt=attempt, device_bytes=memory.device_bytes, near=memory.near))
 
 
 def _take(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> bool:
@@ -162,32 +157,30 @@ def _near(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> 
 
 def _leaks(state: RunState, memory: Memory, settings: MemoryPressureSettings) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    size, peak = _size(state, memory), memory.peak or memory.device.last
+    size, peak, host = _size(state, memory), memory.peak or memory.device.last, memory.host.last
     if peak is not None:
         room = max(0.0, size - peak) if size is not None else None
-        leak = _leak(memory.device, settings.growth * (size or peak), room, settings)
-        found += [{"kind": "device", **leak}] if leak else []
-    if memory.host.last is not None:
-        leak = _leak(memory.host, settings.host_growth, max(0.0, 1.0 - memory.host.last), settings)
-        found += [{"kind": "host", **leak}] if leak else []
+        found += _leak("device", memory.device, settings.growth * (size or peak), room, settings)
+    if host is not None:
+        found += _leak("host", memory.host, settings.host_growth, max(0.0, 1.0 - host), settings)
     return found
 
 
-def _leak(series: Series, least: float, room: float | None, settings: MemoryPressureSettings) -> dict[str, Any] | None:
+def _leak(
+    kind: str, series: Series, least: float, room: float | None, settings: MemoryPressureSettings
+) -> Iterator[dict[str, Any]]:
     """Slope per second, and seconds until full where the room is known, of a series that grows steadily."""
     if series.count < settings.points:
-        return None
+        return
     slope, watched = series.slope(), series.times[-1] - series.times[0]
     if slope <= 0 or slope * watched < max(least, _CLEAR * series.spread()):
-        return None
+        return
     third = len(series.times) // 3
     if series.slope(-third) < settings.flattening * max(series.slope(0, third), slope):
-        return None
+        return
     full_in = room / slope if room is not None else None
-    needed = settings.sustained if full_in is None else min(settings.sustained, full_in / _SHARE)
-    if watched < needed:
-        return None
-    return {"slope": slope, "full_in": full_in, "reports": series.count}
+    if watched >= min(settings.sustained, math.inf if full_in is None else full_in / _SHARE):
+        yield {"kind": kind, "slope": slope, "full_in": full_in, "reports": series.count}
 
 
 def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressureSettings) -> Verdict:
@@ -204,22 +197,14 @@ def check(state: RunState, memory: Memory, _now: float, settings: MemoryPressure
         texts.append(_leak_text(leak))
         rate = leak["slope"] * 86400.0
         name = "bytes_per_day" if leak["kind"] == "device" else "ratio_per_day"
-        shown: dict[str, Any] = {name: round(rate, 4), "reports": leak["reports"]}
-        if leak["full_in"] is not None:
-            shown["full_in_seconds"] = round(leak["full_in"])
-        evidence[f"{leak['kind']}_leak"] = shown
+        full_in = None if leak["full_in"] is None else round(leak["full_in"])
+        shown = {name: round(rate, 4), "reports": leak["reports"], "full_in_seconds": full_in}
+        evidence[f"{leak['kind']}_leak"] = stated(shown)
     if not texts:
         return Verdict(_NAME)
     worst = max(severities, key=lambda name: RANK[name])
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=worst,
-        summary="; ".join(texts),
-        onset_iteration=state.launch.latest.iteration,
-        evidence=evidence,
-        quiet=worst == "info",
-    )
+    onset, quiet = state.launch.latest.iteration, worst == "info"
+    return firing(_NAME, worst, "; ".join(texts), evidence, onset=onset, quiet=quiet)
 
 
 def _urgency(state: RunState, full_in: float | None, settings: MemoryPressureSettings) -> Severity:
@@ -236,22 +221,14 @@ def _urgency(state: RunState, full_in: float | None, settings: MemoryPressureSet
 
 def _leak_text(leak: dict[str, Any]) -> str:
     per_day = leak["slope"] * 86400.0
-    when = ""
-    if leak["full_in"] is not None:
-        when = f": full in {duration(leak['full_in'])} of training"
+    when = "" if leak["full_in"] is None else f": full in {duration(leak['full_in'])} of training"
     if leak["kind"] == "host":
         return f"the host's memory grows by {per_day:.1%} a day{when}"
     return f"GPU memory grows by {per_day / _GIB:.2f} GiB a day{when}"
 
 
+_LISTENS = (MemoryReported, FailureSeen)
+_ADVICE = "plan the next restart with a smaller micro batch, more recomputation or more stages; a climb is a leak"
 DETECTOR = Detector(
-    _NAME,
-    MemoryPressureSettings,
-    check,
-    Memory,
-    update,
-    on_event,
-    (MemoryReported, FailureSeen),
-    messages="level",
-    advice="plan the next restart with a smaller micro batch, more recomputation or more stages; a climb is a leak",
+    _NAME, MemoryPressureSettings, check, Memory, update, on_event, _LISTENS, messages="level", advice=_ADVICE
 )

@@ -9,10 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict, advice, renew, rollback, unless_standing
+from monitor.detectors.base import (
+    Detector,
+    OfLaunch,
+    Severity,
+    Verdict,
+    advice,
+    firing,
+    rollback,
+    stated,
+    unless_standing,
+)
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 
@@ -39,10 +50,9 @@ class NanLossSettings(Struct, frozen=True):
     """A loss that was this small before may have become 0, which is not printed either."""
 
 
-class Memory(Struct):
+class Memory(OfLaunch):
     """What was printed up to now."""
 
-    attempt: int = 0
     printed: int = 0
     """Lines with a loss in a row before the present trouble."""
     last_loss: float = 0.0
@@ -58,14 +68,15 @@ class Memory(Struct):
     engine: str = ""
     """What the engine's own line printed beside a loss that is gone."""
 
+    def inherited(self) -> dict[str, Any]:
+        """A loss that the launch before printed may be gone in the first line of the next one."""
+        return {"printed": self.printed, "last_loss": self.last_loss}
+
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: NanLossSettings) -> bool:
     """See each report of a loss."""
     launch = state.launch
     changed = False
-    if memory.attempt != launch.number:
-        changed = bool(memory.form)
-        renew(memory, Memory(attempt=launch.number, printed=memory.printed, last_loss=memory.last_loss))
     source, checkpoint = launch.driver, state.past.checkpoints.last_iteration
     for step in steps:
         loss = step.loss
@@ -160,32 +171,24 @@ def check(state: RunState, memory: Memory, _now: float, settings: NanLossSetting
     protected = memory.form == "counted" or (scale is not None and scale > 1.0)
     mild = protected and memory.lines < settings.protected_lines
     facts = rollback(state, memory.onset, memory.samples, memory.checkpoint)
-    evidence: dict[str, object] = {"form": memory.form, "lines": memory.lines, **facts}
-    if memory.last_iteration is not None:
-        evidence |= {"last_finite_lm_loss": memory.last_loss, "last_finite_iteration": memory.last_iteration}
-    if scale is not None:
-        evidence["loss_scale"] = scale
-    if memory.engine:
-        evidence["engine_loss"] = memory.engine
-    known = memory.last_iteration and memory.last_iteration < memory.onset  # the loss itself may be printed on
-    last = f"; last {memory.last_loss:.4g} at iteration {memory.last_iteration}" if known else ""
+    finite = memory.last_iteration
+    evidence = {
+        "form": memory.form,
+        "lines": memory.lines,
+        **facts,
+        "last_finite_lm_loss": memory.last_loss if finite is not None else None,
+        "last_finite_iteration": finite,
+        "loss_scale": scale,
+        "engine_loss": memory.engine or None,
+    }
+    last = ""
+    if finite and finite < memory.onset:  # the loss itself may be printed on
+        last = f"; last {memory.last_loss:.4g} at iteration {finite}"
     then = "the loss scale may skip it: look at the next lines" if mild else f"stop the run and {advice(facts)}"
-    return Verdict(
-        _NAME,
-        "firing",
-        severity="warning" if mild else "critical",
-        summary=f"{_WORDS[memory.form]} since iteration {memory.onset} ({memory.lines} lines){last}; {then}",
-        onset_iteration=memory.onset,
-        since=memory.since,
-        evidence=evidence,
-    )
+    summary = f"{_WORDS[memory.form]} since iteration {memory.onset} ({memory.lines} lines){last}; {then}"
+    severity: Severity = "warning" if mild else "critical"
+    return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
-DETECTOR = Detector(
-    _NAME,
-    NanLossSettings,
-    check,
-    Memory,
-    update,
-    advice="stop before the next save and go back to the last checkpoint before it: NaN does not recover",
-)
+_ADVICE = "stop before the next save and go back to the last checkpoint before it: NaN does not recover"
+DETECTOR = Detector(_NAME, NanLossSettings, check, Memory, update, advice=_ADVICE)

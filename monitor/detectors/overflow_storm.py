@@ -8,10 +8,11 @@ Health skips one or two steps (hysteresis) each time the scale is tried again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import Detector, Verdict, renew, unless_standing
+from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, stated, unless_standing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.run.totals import plus
@@ -38,10 +39,9 @@ class OverflowStormSettings(Struct, frozen=True):
     """Iterations without a skipped step that end the storm."""
 
 
-class Memory(Struct):
+class Memory(OfLaunch):
     """Skipped steps of the last iterations."""
 
-    attempt: int = 0
     search: ScaleSearch = field(default_factory=ScaleSearch)
     overflows: list[tuple[int, int]] = field(default_factory=list)
     """(iteration after which an overflow line came, engine), one entry a step."""
@@ -65,11 +65,14 @@ class Memory(Struct):
     worst: float = 0.0
     last_bad: int = 0
 
+    def inherited(self) -> dict[str, Any]:
+        """The step that brings the new launch may have told of some."""
+        return {"skipped": self.skipped}
+
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: OverflowStormSettings) -> bool:
     """See each step: skipped ones, and its grad norm."""
     launch = state.launch
-    _begin(memory, launch.number)
     lines, first, changed = launch.whole_lines, launch.first_iteration, False
     for step in steps:
         memory.skipped = plus(memory.skipped, step.new_skipped)
@@ -105,23 +108,17 @@ def _seen(memory: Memory, iteration: int, skipped: int, bad: bool, searching: bo
 def on_event(state: RunState, memory: Memory, _event: OverflowSkipped, settings: OverflowStormSettings) -> bool:
     """See each overflow when it is reported."""
     launch = state.launch
-    attempt, engine = launch, launch.overflows.news
-    _begin(memory, attempt.number)
+    engine = launch.overflows.news
     memory.overflow_since_line = True
     if engine is None:
         return False  # another rank's copy
     iteration = launch.latest.iteration or 0
     memory.last_bad = iteration
-    if memory.search.going_on(attempt.iterations, attempt.first_iteration == attempt.last_iteration, True):
+    if memory.search.going_on(launch.iterations, launch.first_iteration == launch.last_iteration, True):
         return False
     memory.overflows.append((iteration, engine))
     at = launch.watch.at if launch.watch.at is not None else state.updated_at
     return _weigh(state, memory, at, iteration, launch.log_interval or 1, settings)
-
-
-def _begin(memory: Memory, attempt: int) -> None:
-    if memory.attempt != attempt:
-        renew(memory, Memory(attempt=attempt, skipped=memory.skipped))
 
 
 def _norm(memory: Memory, norm: float | None, explained: bool) -> bool:
@@ -204,39 +201,27 @@ def check(state: RunState, memory: Memory, _now: float, settings: OverflowStormS
         figure = f"grad norm {memory.norm} repeated bit for bit on {memory.repeats + 1} lines, steps are being skipped"
     else:
         figure = f"{max(reported, counted)} of the last {span} steps skipped, normal is 2 at most"
-    evidence: dict[str, object] = {
+    evidence = {
         "witness": memory.witness,
         "overflow_lines": reported,
         "skipped_iterations": counted,
         "repeated_grad_norms": memory.repeats,
         "worst_share": round(min(1.0, memory.worst), 3),
         "overflows_total": state.overflows_total,
+        "loss_scale": scale,
+        "last_checkpoint_iteration": state.past.checkpoints.last_iteration,
     }
     if scale is not None:
-        evidence["loss_scale"] = scale
-    if state.past.checkpoints.last_iteration is not None:
-        evidence["last_checkpoint_iteration"] = state.past.checkpoints.last_iteration
-    return Verdict(
-        _NAME,
-        "firing",
-        severity="critical" if memory.worst >= settings.critical else "warning",
-        summary=f"overflow storm since iteration {memory.onset}: {figure}"
-        + (f", loss scale {scale:.0f}" if scale is not None else "")
-        + "; if it goes on, go back to a checkpoint from before and skip the data or lower the learning rate",
-        onset_iteration=memory.onset,
-        since=memory.since,
-        evidence=evidence,
+        figure += f", loss scale {scale:.0f}"
+    summary = (
+        f"overflow storm since iteration {memory.onset}: {figure}; if it goes on, go back to a checkpoint from before "
+        "and skip the data or lower the learning rate"
     )
+    severity: Severity = "critical" if memory.worst >= settings.critical else "warning"
+    return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
 
 
+_ADVICE = "look whether the loss is still finite; if it goes on, go back and lower the learning rate"
 DETECTOR = Detector(
-    _NAME,
-    OverflowStormSettings,
-    check,
-    Memory,
-    update,
-    on_event,
-    (OverflowSkipped,),
-    messages="level",
-    advice="look whether the loss is still finite; if it goes on, go back and lower the learning rate",
+    _NAME, OverflowStormSettings, check, Memory, update, on_event, (OverflowSkipped,), messages="level", advice=_ADVICE
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from monitor.detectors.base import RANK, Detector, Severity, Verdict
+from monitor.detectors.base import RANK, Detector, Severity, Verdict, firing
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.past import Past
@@ -132,18 +132,13 @@ def _resumed(state: RunState, memory: Memory, step: Step, settings: ResumeSettin
     pasts = [past for past in (memory.past, memory.older) if past is not None and past.iterations]
     compared = [(_compare(state, memory, past, step, settings), past) for past in pasts]
     found, past = min(compared, key=lambda pair: len(pair[0]), default=([], memory.past))
-    memory.deliberate = (
-        memory.schedule != state.launch.topology.schedule or memory.total != state.launch.train_iterations
-    )
+    plan = state.launch.topology.schedule, state.launch.train_iterations
+    memory.deliberate = plan != (memory.schedule, memory.total)
+    memory.schedule, memory.total = plan
     memory.found, memory.rate_awaited = [], not state.launch.whole_lines
     _take(memory, step, found)
-    if found:
-        memory.older, memory.past = past, Past()
-    elif past.iterations and step.iteration <= past.iterations[0]:
-        memory.older, memory.past = None, Past()
-    else:
-        memory.older, memory.past = None, past
-    memory.schedule, memory.total = state.launch.topology.schedule, state.launch.train_iterations
+    anew = bool(past.iterations) and step.iteration <= past.iterations[0]
+    memory.older, memory.past = past if found else None, Past() if found or anew else past
     memory.skipped_to, memory.left_early = None, False
     return had or bool(found)
 
@@ -226,25 +221,12 @@ def check(state: RunState, memory: Memory, now: float, settings: ResumeSettings)
     worst: Severity = max((item["severity"] for item in memory.found), key=lambda name: RANK[name])
     texts = "; ".join(item["text"] for item in memory.found)
     meant = " (other arguments: meant)" if worst == "info" else ""
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=worst,
-        summary=f"after the restart at iteration {memory.found_iteration}: {texts}{meant}",
-        onset_iteration=memory.found_iteration,
-        since=memory.found_at,
-        evidence={"restart": state.launch.number, "found": memory.found},
-        quiet=worst == "info",
-    )
+    summary = f"after the restart at iteration {memory.found_iteration}: {texts}{meant}"
+    onset, quiet = memory.found_iteration, worst == "info"
+    evidence = {"restart": state.launch.number, "found": memory.found}
+    return firing(_NAME, worst, summary, evidence, onset=onset, since=memory.found_at, quiet=quiet)
 
 
-DETECTOR = Detector(
-    _NAME,
-    ResumeSettings,
-    check,
-    Memory,
-    update,
-    on_event,
-    (IterationsSkipped, ProgramExited),
-    advice="stop at once: the run does not go on where it was; check --load and the schedule's arguments",
-)
+_LISTENS = (IterationsSkipped, ProgramExited)
+_ADVICE = "stop at once: the run does not go on where it was; check --load and the schedule's arguments"
+DETECTOR = Detector(_NAME, ResumeSettings, check, Memory, update, on_event, _LISTENS, advice=_ADVICE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from monitor.detectors.base import Detector, Verdict
+from monitor.detectors.base import Detector, Severity, Verdict, firing
 from monitor.run.phases import ENDED
 from monitor.run.state import RunState
 
@@ -21,19 +21,10 @@ def check(state: RunState, _memory: None, _now: float, _settings: SourceLostSett
     if not state.unreadable or not state.live or launch.phase in ENDED:
         return Verdict("source_lost")
     named = "; ".join(f"{source}: {message}" for source, message in sorted(state.unreadable.items())[:5])
-    return Verdict(
-        "source_lost",
-        "firing",
-        severity="critical" if state.lost else "warning",
-        summary=f"cannot read {named}",
-        onset_iteration=launch.latest.iteration,
-        evidence={"sources": dict(state.unreadable)},
-    )
+    severity: Severity = "critical" if state.lost else "warning"
+    evidence = {"sources": dict(state.unreadable)}
+    return firing("source_lost", severity, f"cannot read {named}", evidence, onset=launch.latest.iteration)
 
 
-DETECTOR = Detector(
-    "source_lost",
-    SourceLostSettings,
-    check,
-    advice="look at the mount and the permissions of the log: until then nobody watches this run",
-)
+_ADVICE = "look at the mount and the permissions of the log: until then nobody watches this run"
+DETECTOR = Detector("source_lost", SourceLostSettings, check, advice=_ADVICE)

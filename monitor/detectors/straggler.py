@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
 from monitor.breakdown.account import Timed
-from monitor.detectors.base import Detector, Severity, Verdict, renew
+from monitor.detectors.base import Detector, OfLaunch, Severity, Verdict, firing, stated
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import deviation, median
@@ -50,10 +49,9 @@ class Found(Struct):
     rank: int | None = None
 
 
-class Memory(Struct):
+class Memory(OfLaunch):
     """What is remembered of this launch."""
 
-    attempt: int = -1
     lines: int = 0
     usual: list[float] = field(default_factory=list)
     """Logarithms of most over least of the first lines, while there are too few of them."""
@@ -74,12 +72,6 @@ class Memory(Struct):
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: StragglerSettings) -> bool:
     """Take the timers that came with the steps."""
-    launch = state.launch
-    if memory.attempt != launch.number and any(step.counted for step in steps):
-        had = memory.found is not None
-        _renew(memory, launch.number)
-        if had:
-            return True
     changed = False
     for step in steps:
         timed = step.timed
@@ -89,10 +81,6 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Str
         if memory.lines > _WARM_UP:
             changed = _take(state, memory, timed, step.at, settings) or changed
     return changed
-
-
-def _renew(memory: Memory, attempt: int) -> None:
-    renew(memory, Memory(attempt))
 
 
 def _take(state: RunState, memory: Memory, timed: Timed, at: float, settings: StragglerSettings) -> bool:
@@ -191,8 +179,6 @@ def on_event(state: RunState, memory: Memory, event: StragglerReported, settings
     """Megatron's own report names the rank with the lowest throughput."""
     launch = state.launch
     lowest, highest = event.values.get("MnEtpt"), event.values.get("MxEtpt")
-    if memory.attempt != launch.number:
-        _renew(memory, launch.number)
     if lowest is None or highest is None or not 0 < lowest[0] <= highest[0]:
         return False
     share, rank = math.log(highest[0] / lowest[0]), lowest[1]
@@ -226,33 +212,19 @@ def check(state: RunState, memory: Memory, _now: float, settings: StragglerSetti
     who = f"rank {found.rank}" if found.rank is not None else "one rank"
     than = "its peers" if found.rank is not None else "it did, while the fastest does not"
     waiting = f"; {world - 1} GPUs wait for it" if world and world > 1 else ""
-    evidence: dict[str, Any] = {"excess_ratio": round(excess, 4), "last_line": launch.last_line}
-    if found.rank is not None:
-        evidence["rank"] = found.rank
-    if world:
-        evidence["gpus_waiting"] = world - 1
+    waits = world - 1 if world else None
+    evidence = {
+        "excess_ratio": round(excess, 4), "last_line": launch.last_line, "rank": found.rank, "gpus_waiting": waits,
+    }  # fmt: skip
     named = "" if found.rank is not None else "; --timing-log-option all names the rank at the next restart"
     severity: Severity = "warning" if excess >= settings.warning else "info"
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=severity,
-        summary=f"{who} computes {100 * excess:.1f} % longer than {than}, from iteration {found.onset}{waiting}{named}",
-        onset_iteration=found.onset,
-        since=found.at,
-        evidence=evidence,
-    )
+    summary = f"{who} computes {100 * excess:.1f} % longer than {than}, from iteration {found.onset}{waiting}{named}"
+    return firing(_NAME, severity, summary, stated(evidence), onset=found.onset, since=found.at)
 
 
+_ADVICE = "look at this GPU's clocks, temperature and ECC counters; exclude its node at the next restart"
 DETECTOR = Detector(
-    _NAME,
-    StragglerSettings,
-    check,
-    Memory,
-    update,
-    on_event=on_event,
-    listens=(StragglerReported,),
+    _NAME, StragglerSettings, check, Memory, update, on_event, (StragglerReported,), messages="level",
     inhibited_by=("slowdown", "hang", "crash"),  # which say more of the same
-    messages="level",
-    advice="look at this GPU's clocks, temperature and ECC counters; exclude its node at the next restart",
-)
+    advice=_ADVICE,
+)  # fmt: skip

@@ -400,6 +400,7 @@ def test_a_scripts_attempts_are_launches() -> None:
 ENDS = {
     "Ctrl-C": (KEY_ERROR.replace("KeyError: 'text'", "KeyboardInterrupt"), "stopped"),
     "scancel": (CANCELLED.format(why=""), "stopped"),
+    "scancel of a step": (CANCELLED.format(why="").replace("JOB 1 ", "STEP 1809579.0 "), "stopped"),
     "time limit": (CANCELLED.format(why=" DUE TO TIME LIMIT"), "time_limit"),
     "preemption": (CANCELLED.format(why=" DUE TO PREEMPTION"), "preempted"),
     "SIGTERM, torchrun": (SIGTERM, "stopped"),

@@ -130,8 +130,7 @@ def test_a_storm_is_a_storm_however_many_ranks_tell_it(ranks: int) -> None:
 def test_a_storm_by_the_counter_alone() -> None:
     """No overflow line at all (the logger's level is too high for them): eight of ten steps are skipped."""
     log = [(float(step), engine(step, step, max(0, (step - 200) * 8 // 10))) for step in range(10, 320, 10)]
-    told = play(log).of("overflow_storm")
-    assert told[0].time == 210
+    assert play(log).of("overflow_storm")[0].time == 210
 
 
 def test_two_halvings_after_one_bad_batch_are_no_storm() -> None:

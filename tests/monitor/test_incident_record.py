@@ -65,7 +65,7 @@ def test_bloom_2022_04_30_the_evaluation_hangs_behind_a_growing_log() -> None:
     assert told.severity == "critical"
     assert told.evidence["phase"] == "evaluating"
     assert told.iteration == 45_000
-    assert told.time - hung_at <= 90.5
+    assert 75 <= told.time - hung_at <= 90.5
     assert "py-spy" in told.evidence["advice"]
 
 
@@ -103,7 +103,7 @@ def test_prequel_2022_02_it_hangs_after_the_first_iteration() -> None:
     assert sum(" iteration        1/" in text for _, text in log) == 1
     told = play(log, after=1800.0).firing("hang")
     assert told.iteration == 1
-    assert told.time - log[-1][0] <= 5 * 160
+    assert 700 <= told.time - log[-1][0] <= 5 * 160
     assert "CUDA_LAUNCH_BLOCKING" in told.evidence["advice"]
 
 
@@ -208,4 +208,4 @@ def test_a_save_that_never_ends() -> None:
     at = log[-1][0]
     told = play([*log, *pulses(at, 3)]).firing("hang")
     assert told.evidence["phase"] == "saving"
-    assert 100 < told.time - at <= 165
+    assert 150 < told.time - at <= 165

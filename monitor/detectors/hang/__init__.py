@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from monitor.detectors import slowdown
-from monitor.detectors.base import Detector, Verdict, missing_evidence
+from monitor.detectors.base import Detector, Severity, Verdict, firing, missing_evidence
 from monitor.detectors.hang.budget import Budget, budget, lawful
 from monitor.detectors.hang.settings import HangSettings
 from monitor.run.job import evidence as job_evidence
@@ -33,27 +33,26 @@ def watched(state: RunState) -> bool:
     return launch.phase != "exiting" or launch.ending.ended > 0
 
 
+def _since(state: RunState) -> float | None:
+    """Since when a silence lasts that means anything."""
+    return silent_since(state) if watched(state) else None
+
+
 def deadline(state: RunState, settings: HangSettings) -> float | None:
     """When silence becomes a hang; None while silence means nothing."""
-    since = silent_since(state)
-    if not watched(state) or since is None:
-        return None
-    return since + budget(state, settings).seconds
+    since = _since(state)
+    return None if since is None else since + budget(state, settings).seconds
 
 
-def next_change(state: RunState, now: float, settings: HangSettings) -> float | None:
-    """When silence becomes late, then a hang; None when neither is ahead."""
-    cut = state.launch.ending.cut_at
+def deadlines(state: RunState, settings: HangSettings) -> tuple[float, ...]:
+    """When silence becomes late, then a hang."""
+    cut, since = state.launch.ending.cut_at, _since(state)
     if cut is not None:
-        return cut + _CUT if cut + _CUT > now else None
-    since = silent_since(state)
-    if not watched(state) or since is None:
-        return None
+        return (cut + _CUT,)
+    if since is None:
+        return ()
     allowed = budget(state, settings)
-    for after in (allowed.late_after, allowed.seconds):
-        if since + after > now:
-            return since + after
-    return None
+    return since + allowed.late_after, since + allowed.seconds
 
 
 def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
@@ -63,8 +62,8 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         return Verdict("hang", "unknown")
     if launch.ending.cut_at is not None and state.live:
         return _cut(state, launch.ending.cut_at)
-    since = silent_since(state)
-    if not watched(state) or since is None:
+    since = _since(state)
+    if since is None:
         return Verdict("hang")
     allowed = budget(state, settings)
     silence = now - since
@@ -101,16 +100,9 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
             summary += f"; before it {pace}"
             evidence["pace_before"] = pace
         evidence["advice"] = _advice(state, blocking)
-    return Verdict(
-        "hang",
-        "firing",
-        severity="critical" if hung else "warning",
-        summary=summary,
-        onset_iteration=iteration,
-        since=since - state.unheard,
-        evidence=evidence,
-        quiet=not hung,
-    )
+    severity: Severity = "critical" if hung else "warning"
+    since -= state.unheard
+    return firing("hang", severity, summary, evidence, onset=iteration, since=since, quiet=not hung)
 
 
 def _told_with(state: RunState) -> str:
@@ -125,16 +117,12 @@ def _cut(state: RunState, at: float) -> Verdict:
     launch = state.launch
     done = launch.ending.done_at or at
     line = launch.failure.line if launch.failure else ""
-    return Verdict(
-        "hang",
-        "firing",
-        severity="critical",
-        summary=f"hung in exiting: the training said that it was done, and {at - done:.0f} s later, when their time "
-        "was over, its processes had not ended: look for one that waits for the others at exit",
-        onset_iteration=launch.latest.iteration,
-        since=done,
-        evidence={"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line},
+    summary = (
+        f"hung in exiting: the training said that it was done, and {at - done:.0f} s later, when their time was over, "
+        "its processes had not ended: look for one that waits for the others at exit"
     )
+    evidence = {"phase": "exiting", "silence_seconds": round(at - done, 3), "last_line": line}
+    return firing("hang", "critical", summary, evidence, onset=launch.latest.iteration, since=done)
 
 
 def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
@@ -142,10 +130,7 @@ def _suspects(state: RunState, evidence: dict[str, Any]) -> str:
     launch = state.launch
     found = ""
     if launch.watchdog_ranks:
-        evidence["watchdog_ranks"], evidence["watchdog_nodes"] = (
-            launch.watchdog_ranks,
-            launch.watchdog_nodes,
-        )
+        evidence |= {"watchdog_ranks": launch.watchdog_ranks, "watchdog_nodes": launch.watchdog_nodes}
         found += f"; the watchdog of {len(launch.watchdog_ranks)} ranks gave up"
         found += f" on {', '.join(launch.watchdog_nodes[:8])}" if launch.watchdog_nodes else ""
     absent = missing_evidence(state)
@@ -187,11 +172,6 @@ def _advice(state: RunState, blocking: str | None) -> str:
     return "; ".join(steps)
 
 
-DETECTOR = Detector(
-    "hang",
-    HangSettings,
-    check,
-    deadline=next_change,
-    inhibited_by=("crash", "crash_without_exit"),  # a run that has crashed is silent because it has crashed,
-    advice="take stacks before you kill anything (py-spy dump on every rank), then cancel and restart",
-)
+_ADVICE = "take stacks before you kill anything (py-spy dump on every rank), then cancel and restart"
+_ENDS = ("crash", "crash_without_exit")  # a run that has crashed is silent because it has crashed
+DETECTOR = Detector("hang", HangSettings, check, deadlines=deadlines, inhibited_by=_ENDS, advice=_ADVICE)

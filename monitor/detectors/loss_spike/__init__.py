@@ -13,16 +13,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from monitor.detectors.base import Detector, Severity, Verdict, rollback, unless_standing
+from monitor.detectors.base import (
+    Detector,
+    Severity,
+    Verdict,
+    advice,
+    firing,
+    percent,
+    rollback,
+    stated,
+    unless_standing,
+)
 from monitor.detectors.loss_spike.life import begin, follow, is_bump, resume
-from monitor.detectors.loss_spike.memory import LossSpikeSettings, Memory
+from monitor.detectors.loss_spike.memory import LossSpikeSettings, Memory, Spike
 from monitor.detectors.loss_spike.normal import BARS_EVERY, LEVEL_EVERY, is_abnormal, mark_level, set_bars
-from monitor.detectors.loss_spike.words import figures, summary_of
 from monitor.run.state import RunState
 from monitor.run.steps.step import Step
 from monitor.statistics.median import median_high as median
 
 _NAME = "loss_spike"
+_CAUSES = {"spike": "spike", "resume_bump": "restart"}
+_STAYS = {"not recovered": "not back", "rising": "still rising"}
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossSpikeSettings) -> bool:
@@ -102,29 +113,58 @@ def check(state: RunState, memory: Memory, _now: float, settings: LossSpikeSetti
     facts = rollback(state, spike.onset, spike.samples_before, spike.checkpoint)
     level = median(spike.recent) if spike.recent else 0.0
     severity: Severity = "info"
-    if spike.stage in ("not recovered", "rising"):
+    if spike.stage in _STAYS:
         severity = "critical" if spike.stage == "not recovered" and level > math.log1p(settings.critical) else "warning"
     evidence = {
         "class": spike.kind,
         "stage": spike.stage,
         "first_seen_in": spike.by,
         "lines": spike.lines,
-        **{name: float(f"{math.exp(value):.6g}") for name, value in figures(spike)},
+        **_figures(spike),
         **facts,
     }
-    return Verdict(
-        _NAME,
-        "firing",
-        severity=severity,
-        summary=summary_of(spike, facts, settings.patience),
-        onset_iteration=spike.onset,
-        since=spike.since,
-        evidence=evidence,
+    summary = _summary(spike, facts, settings.patience)
+    return firing(_NAME, severity, summary, evidence, onset=spike.onset, since=spike.since)
+
+
+def _figures(spike: Spike) -> dict[str, float]:
+    """Each figure that is known, as evidence."""
+    loss, norm = spike.loss_base, spike.norm_base
+    logarithms = {
+        "lm_loss": spike.loss,
+        "normal_lm_loss": loss,
+        "peak_lm_loss": None if loss is None else loss + spike.loss_peak,
+        "grad_norm": spike.norm,
+        "normal_grad_norm": norm,
+        "peak_grad_norm": None if norm is None else norm + spike.norm_peak,
+    }
+    return {name: float(f"{math.exp(value):.6g}") for name, value in stated(logarithms).items()}
+
+
+def _summary(spike: Spike, facts: dict[str, object], patience: int) -> str:
+    """One sentence: what, since when, the number against its normal, what to do."""
+    parts = []
+    if spike.loss is not None and spike.loss_base is not None:
+        parts.append(
+            f"lm loss {math.exp(spike.loss):.4g}, normal {math.exp(spike.loss_base):.4g} "
+            f"({percent(spike.loss - spike.loss_base)})"
+        )
+    if spike.norm is not None and spike.norm_base is not None and spike.norm_peak > spike.norm_band:
+        parts.append(f"grad norm {math.exp(spike.norm):.4g}, normal {math.exp(spike.norm_base):.4g}")
+    values = "; ".join(parts)
+    if stays := _STAYS.get(spike.stage):
+        return f"loss {stays} since the {_CAUSES[spike.kind]} of iteration {spike.onset}: {values}; {advice(facts)}"
+    if spike.kind == "resume_bump":
+        return (
+            f"loss bump after the restart at iteration {spike.onset}: {values}; if it stays, check that optimizer "
+            "state, learning rate and data order were restored"
+        )
+    return (
+        f"{spike.by} spike since iteration {spike.onset}: {values}; most come back by themselves, look again at "
+        f"iteration {spike.onset + patience}"
     )
 
 
-DETECTOR = Detector(
-    _NAME, LossSpikeSettings, check, Memory, update,
-    inhibited_by=("nan_loss", "divergence"),  # the worse word for the same loss,
-    advice="usually nothing: most spikes recover within tens of iterations; note the samples",
-)  # fmt: skip
+_ADVICE = "usually nothing: most spikes recover within tens of iterations; note the samples"
+_WORSE = ("nan_loss", "divergence")  # words for the same loss
+DETECTOR = Detector(_NAME, LossSpikeSettings, check, Memory, update, inhibited_by=_WORSE, advice=_ADVICE)

@@ -54,12 +54,7 @@ def _measure(spike: Spike, loss: float | None, norm: float | None) -> tuple[floa
 
 
 def follow(
-    memory: Memory,
-    spike: Spike,
-    iteration: int,
-    loss: float | None,
-    norm: float | None,
-    settings: LossSpikeSettings,
+    memory: Memory, spike: Spike, iteration: int, loss: float | None, norm: float | None, settings: LossSpikeSettings
 ) -> bool:
     """One more line of an open spike. Whether its stage changed."""
     loss_excess, norm_excess = _measure(spike, loss, norm)

@@ -59,53 +59,29 @@ def set_bars(memory: Memory, settings: LossSpikeSettings) -> None:
     memory.loss_level, own = _level(memory.loss.values)
     if memory.loss_level is not None:
         memory.loss_spread = max(own, LOSS_SPREAD)
-        memory.loss_bar, memory.loss_look = _loss_bars(memory.loss_spread, memory.loss_record, settings)
+        learned = max(settings.spreads * memory.loss_spread, settings.record_factor * memory.loss_record)
+        memory.loss_bar = max(math.log1p(settings.loss_floor), learned)
+        memory.loss_look = settings.twice * memory.loss_bar
     memory.norm_level, own = _level(memory.norm.values)
     if own == 0.0:  # a constant is not computed: no evidence
         memory.norm_level = None
     if memory.norm_level is not None:
         memory.norm_spread = max(own, NORM_SPREAD)
-        memory.norm_bar, memory.norm_bar_twice = _norm_bars(memory.norm_spread, memory.norm_record, settings)
-
-
-def _loss_bars(spread: float, record: float, settings: LossSpikeSettings) -> tuple[float, float]:
-    """(excess of the loss above which a line is abnormal, above which two lines are)."""
-    bar = max(math.log1p(settings.loss_floor), settings.spreads * spread, settings.record_factor * record)
-    return bar, settings.twice * bar
-
-
-def _norm_bars(spread: float, record: float, settings: LossSpikeSettings) -> tuple[float, float]:
-    """The same of the grad norm."""
-    learned = max(settings.spreads * spread, settings.record_factor * record)
-    return (
-        max(math.log(settings.norm_floor), learned),
-        max(math.log(settings.norm_floor_twice), settings.twice * learned),
-    )
+        learned = max(settings.spreads * memory.norm_spread, settings.record_factor * memory.norm_record)
+        memory.norm_bar = max(math.log(settings.norm_floor), learned)
+        memory.norm_bar_twice = max(math.log(settings.norm_floor_twice), settings.twice * learned)
 
 
 def _level(values: list[float]) -> tuple[float | None, float]:
-    """(what the next value should be, spread around it); None where too little is known."""
-    return (_level_of(values), _spread_of(values)) if len(values) >= MINIMUM else (None, 0.0)
-
-
-def _level_of(values: list[float]) -> float:
-    """What the next value should be, from the last of them, `MINIMUM` at least."""
-    half = _STRETCH // 2
-    return _level_after(
-        median(values[-2 * _STRETCH : -_STRETCH]),
-        median(values[-_STRETCH:]),
-        median(values[-_STRETCH:-half]),
-        median(values[-half:]),
-    )
-
-
-def _level_after(before: float, level: float, earlier: float, later: float) -> float:
-    """The same from the medians of two stretches, and of the halves of the second one."""
+    """(what the next value should be, how far values lie apart, in standard deviations: 0 where most of them are the
+    same); None where too little is known.
+    """
+    if len(values) < MINIMUM:
+        return None, 0.0
+    half, apart = _STRETCH // 2, list(map(sub, values[_LAG:], values))
+    before, level = median(values[-2 * _STRETCH : -_STRETCH]), median(values[-_STRETCH:])
+    earlier, later = median(values[-_STRETCH:-half]), median(values[-half:])
     # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
     # down does not), a rise is not expected to.
-    return level + max(min(0.0, (level - before) / 2), min(0.0, later - earlier))
-
-
-def _spread_of(values: list[float]) -> float:
-    """How far the values of a window lie apart, in standard deviations: 0 where most of them are the same."""
-    return spread(list(map(sub, values[_LAG:], values))) / _ROOT_2
+    level += max(min(0.0, (level - before) / 2), min(0.0, later - earlier))
+    return level, spread(apart) / _ROOT_2

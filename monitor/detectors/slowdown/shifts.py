@@ -204,24 +204,23 @@ def _take_shift(
     onset = track.up_since if size > 0 else track.down_since
     onset = iteration if onset is None else onset
     level, shift, faster = track.value + size, memory.shift, memory.faster
+    new = Shift(onset, at, track.value, level, "shift", iteration, before=track.before(since))
     if size > 0 and faster is not None and level - faster.base < max(0.8 * math.log1p(settings.threshold), track.scale):
         memory.faster = None  # back from a faster level, which was none of its own
         memory.tracks[memory.key] = _resumed(track, faster, since)
         return
     if size > 0:
         memory.faster = None
+        new.lines = since
         if shift is None or shift.unsure:
-            memory.shift = Shift(
-                onset, at, track.value, level, "shift", iteration, before=track.before(since), lines=since
-            )
+            memory.shift = new
         elif track.seen <= _SAME_SHIFT or level - shift.base < 2 * (shift.level - shift.base):
             shift.level = level  # the same trouble, still growing
         else:
-            memory.shift = Shift(
-                onset, at, shift.base, level, "shift", iteration, before=shift.before, lines=since, stood=shift.stood
-            )
+            new.base, new.before, new.stood = shift.base, shift.before, shift.stood
+            memory.shift = new
     elif shift is None:
-        memory.faster = Shift(onset, at, track.value, level, "shift", iteration, before=track.before(since))
+        memory.faster = new
     elif level - shift.base > math.log1p(settings.threshold):  # not yet back: it goes on with a smaller figure
         shift.level = level
     memory.tracks[memory.key] = level_of(track.values[-since:], track.scale, track.unit)

@@ -6,12 +6,17 @@ import math
 from typing import Any
 
 from monitor.breakdown import outside, saves, words
-from monitor.detectors.base import Verdict, duration, percent
+from monitor.detectors.base import Severity, Verdict, duration, firing, percent
 from monitor.detectors.slowdown.memory import NAME, Memory, Shift, SlowdownSettings
 from monitor.run.derived import batch_size
 from monitor.run.state import RunState
 
 _NODESNAMED = 8
+_REASONS = {
+    "shift": "a step between two iterations",
+    "drift": "a slow drift",
+    "launch": "slower than the launches before",
+}
 _EXPLAINED = 0.6  # of a difference: what the clocks make at least to be its cause; memory and network keep their pace
 
 
@@ -19,16 +24,8 @@ def slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSett
     """Iterations take longer."""
     base, level = math.exp(shift.base), math.exp(shift.level)
     ratio = level / base
-    parts = [f"iterations take {100 * (ratio - 1):.1f} % longer since iteration {shift.onset}: "
-             f"{level:.4g} s instead of {base:.4g} s"]  # fmt: skip
-    evidence: dict[str, Any] = {
-        "seconds_per_iteration": round(level, 4),
-        "normal_seconds_per_iteration": round(base, 4),
-        "ratio": round(ratio, 4),
-        "reason": {"shift": "a step between two iterations", "drift": "a slow drift",
-                   "launch": "slower than the launches before"}[shift.reason],
-        "last_line": state.launch.last_line,
-    }  # fmt: skip
+    parts = [f"iterations take {100 * (ratio - 1):.1f} % longer {_figures(shift)}"]
+    evidence = {**_evidence(shift), "reason": _REASONS[shift.reason], "last_line": state.launch.last_line}
     size, world = batch_size(state), state.launch.topology.world_size
     if size:
         evidence["lost_samples_per_second"] = round(size / base - size / level, 4)
@@ -50,17 +47,31 @@ def slower(state: RunState, memory: Memory, shift: Shift, settings: SlowdownSett
         apart = found is not None and found.cause == "communication"
         parts.append(words.look(found) + (words.of_ranks(dialect) if apart else ""))
         evidence.update(words.evidence(found, memory.window.before))
+    summary = "; ".join(part for part in parts if part)
+    return _lasting(shift, ratio, summary, evidence, settings, stood=shift.stood)
+
+
+def _figures(shift: Shift) -> str:
+    return f"since iteration {shift.onset}: {math.exp(shift.level):.4g} s instead of {math.exp(shift.base):.4g} s"
+
+
+def _evidence(shift: Shift) -> dict[str, Any]:
+    base, level = math.exp(shift.base), math.exp(shift.level)
+    return {
+        "seconds_per_iteration": round(level, 4),
+        "normal_seconds_per_iteration": round(base, 4),
+        "ratio": round(level / base, 4),
+    }
+
+
+def _lasting(
+    found: Shift | outside.Longer, ratio: float, summary: str, evidence: dict[str, Any], settings: SlowdownSettings, *,
+    stood: bool,
+) -> Verdict:  # fmt: skip
+    """What is critical is only shown until it has `stood` for long enough to wake somebody."""
     heavy = ratio >= 1 + settings.critical
-    return Verdict(
-        NAME,
-        "firing",
-        severity="critical" if heavy else "warning",
-        summary="; ".join(part for part in parts if part),
-        onset_iteration=shift.onset,
-        since=shift.at,
-        evidence=evidence,
-        quiet=heavy and not shift.stood,
-    )
+    severity: Severity = "critical" if heavy else "warning"
+    return firing(NAME, severity, summary, evidence, onset=found.onset, since=found.at, quiet=heavy and not stood)
 
 
 def _clocks_of(memory: Memory, shift: Shift, evidence: dict[str, Any]) -> str:
@@ -89,61 +100,35 @@ def _nodes_of(memory: Memory) -> str:
     before, after = set(memory.segments[-2].nodes), set(memory.segments[-1].nodes)
     if not before or not after or before == after:
         return ""
-    new, gone = sorted(after - before), sorted(before - after)
-    words = []
-    if new:
-        words.append("new nodes: " + ", ".join(new[:_NODESNAMED]) + (" ..." if len(new) > _NODESNAMED else ""))
-    if gone:
-        words.append("gone: " + ", ".join(gone[:_NODESNAMED]) + (" ..." if len(gone) > _NODESNAMED else ""))
-    return ", ".join(words)
+    changes = (("new nodes", sorted(after - before)), ("gone", sorted(before - after)))
+    return ", ".join(
+        f"{what}: {', '.join(nodes[:_NODESNAMED])}{' ...' if len(nodes) > _NODESNAMED else ''}"
+        for what, nodes in changes
+        if nodes
+    )
 
 
 def between_steps(state: RunState, found: outside.Longer, settings: SlowdownSettings) -> Verdict:
     """DeepSpeed's engine takes as long as ever, what lies between its steps takes longer."""
-    heavy = outside.ratio(found) >= 1 + settings.critical
-    return Verdict(
-        NAME,
-        "firing",
-        severity="critical" if heavy else "warning",
-        summary=outside.sentence(found),
-        onset_iteration=found.onset,
-        since=found.at,
-        evidence={**outside.evidence(found), "last_line": state.launch.last_line},
-        quiet=heavy and not found.lasts,
-    )
+    evidence = {**outside.evidence(found), "last_line": state.launch.last_line}
+    return _lasting(found, outside.ratio(found), outside.sentence(found), evidence, settings, stood=found.lasts)
 
 
 def slower_saves(state: RunState, found: saves.SlowSaves) -> Verdict:
     """Saves take longer."""
-    return Verdict(
-        NAME,
-        "firing",
-        summary=saves.sentence(found),
-        onset_iteration=found.onset,
-        since=found.at,
-        evidence={**saves.evidence(found), "last_line": state.launch.last_line},
-    )
+    evidence = {**saves.evidence(found), "last_line": state.launch.last_line}
+    return firing(NAME, "warning", saves.sentence(found), evidence, onset=found.onset, since=found.at)
 
 
 def faster(state: RunState, shift: Shift) -> Verdict:
     """Iterations take less: information."""
-    base, level = math.exp(shift.base), math.exp(shift.level)
-    return Verdict(
-        NAME,
-        "firing",
-        severity="info",
-        summary=f"iterations take {100 * (1 - level / base):.1f} % less time since iteration {shift.onset}: "
-        f"{level:.4g} s instead of {base:.4g} s; nothing to do, unless code or data were changed by mistake",
-        onset_iteration=shift.onset,
-        since=shift.at,
-        evidence={
-            "seconds_per_iteration": round(level, 4),
-            "normal_seconds_per_iteration": round(base, 4),
-            "ratio": round(level / base, 4),
-            "last_line": state.launch.last_line,
-        },
-        quiet=True,
+    less = 100 * (1 - math.exp(shift.level) / math.exp(shift.base))
+    summary = (
+        f"iterations take {less:.1f} % less time {_figures(shift)}; nothing to do, unless code or data were changed by "
+        "mistake"
     )
+    evidence = {**_evidence(shift), "last_line": state.launch.last_line}
+    return firing(NAME, "info", summary, evidence, onset=shift.onset, since=shift.at, quiet=True)
 
 
 def before_hang(state: RunState) -> str:

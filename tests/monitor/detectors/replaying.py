@@ -42,9 +42,13 @@ class Replaying:
             self.say(emission.text)
         return self
 
-    def firing(self, kind: str) -> Transition | None:
+    def fired(self, kind: str) -> bool:
+        """Whether it was told or shown."""
+        return any(item.incident == kind and item.status == "firing" for item in self.told)
+
+    def firing(self, kind: str) -> Transition:
         """The first time that it was told."""
-        return next((item for item in self.told if item.incident == kind and item.status == "firing"), None)
+        return next(item for item in self.told if item.incident == kind and item.status == "firing")
 
     def loud(self, *kinds: str) -> list[Transition]:
         """What a person would be told of these kinds, or of any."""

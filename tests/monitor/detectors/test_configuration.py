@@ -9,7 +9,7 @@ from monitor.audit import Finding, audit
 from monitor.detectors import configuration
 from monitor.detectors.base import recall
 from monitor.detectors.configuration import ConfigurationSettings, Memory
-from monitor.simulate import Fault, Scenario
+from monitor.simulate import Scenario
 from tests.monitor.detectors.replaying import Replaying, arguments, line, lines
 
 
@@ -165,28 +165,25 @@ def test_ratio_dictionary(factor: float, severity: str, word: str) -> None:
     assert bool(run.loud("configuration")) is (severity == "warning")
 
 
-def test_an_unknown_relation_is_a_hint() -> None:
-    """It does not follow from the arguments, and nobody knows why: shown with the size that it implies."""
+@pytest.mark.parametrize(
+    ("printed", "keys"),
+    [
+        # it does not follow from the arguments, and nobody knows why: shown with the size that it implies
+        ({"tflops": 121.0}, {"K08 unexplained", "K11"}),
+        # the log of before PR 251: right by its own formula, not comparable with the newer one
+        ({"tflops": 143.36}, {"K08 formula"}),
+        # tr8b printed 0.005 samples per second where there were 5.3
+        ({"rates": 2048 / 105.22 / 1000}, {"K09 unit"}),
+    ],
+)
+def test_a_figure_that_is_only_odd_is_a_hint(printed: dict[str, float], keys: set[str]) -> None:
+    """Shown, never sent; an old formula is named."""
     run = started()
-    run.say(lines(range(1, 8), tflops=121.0))
-    assert found(run)["K08 unexplained"].severity == "info"
-    assert "K11" in found(run)
-    assert run.loud() == []
-
-
-def test_an_old_formula_is_named() -> None:
-    """The log of before PR 251: right by its own formula, not comparable with the newer one."""
-    run = started()
-    run.say(lines(range(1, 8), tflops=143.36))
-    assert found(run)["K08 formula"].evidence["formula"] == "megatron_deepspeed_2021"
-    assert run.loud() == []
-
-
-def test_printed_samples_per_second_in_milliseconds() -> None:
-    """tr8b printed 0.005 samples per second where there were 5.3."""
-    run = started()
-    run.say(lines(range(1, 8), rates=2048 / 105.22 / 1000))
-    assert found(run)["K09 unit"].severity == "info"
+    run.say(lines(range(1, 8), **printed))
+    assert keys <= found(run).keys()
+    assert {found(run)[key].severity for key in keys} == {"info"}
+    if "K08 formula" in keys:
+        assert found(run)["K08 formula"].evidence["formula"] == "megatron_deepspeed_2021"
     assert run.loud() == []
 
 
@@ -255,7 +252,6 @@ def test_hints_are_shown_and_never_sent() -> None:
     assert loud(run) == {}
     assert run.loud() == []
     shown = run.firing("configuration")
-    assert shown is not None
     assert (shown.quiet, shown.severity) == (True, "info")
 
 
@@ -282,8 +278,6 @@ def test_memory_of_the_end_stages() -> None:
 def test_one_incident_that_opens_anew_for_news() -> None:
     """It lists its findings; a new one as bad closes it and opens it again; one that is only a hint does not."""
     run = started(**{**WIDE, "data_parallel_size": 2})
-    first = run.firing("configuration")
-    assert first is not None
     assert len(run.loud("configuration")) == 1
     for iteration in range(1, 20):
         run.say(line(iteration, batch=1024, samples=iteration * 512, tflops=20.0), 105.0)
@@ -347,12 +341,3 @@ def test_simulated_runs_are_silent(dialect: str) -> None:
     run = Replaying("bloom-176B").play(scenario)
     kinds = ("configuration", "resume_discontinuity", "checkpoint_failed", "checkpoint_overdue", "memory_pressure")
     assert run.loud(*kinds) == []
-
-
-@pytest.mark.parametrize(("fault", "check", "quiet"), [("wrong_topology", "K02", False), ("wrong_size", "K07", True)])
-def test_simulated_faults(fault: str, check: str, quiet: bool) -> None:
-    """`simulate --fault wrong_topology` and `wrong_size`: told, or only shown, before the first iteration."""
-    told = Replaying().play(Scenario(iterations=20, faults=(Fault(fault, 1),))).firing("configuration")
-    assert told is not None
-    assert told.summary.startswith(check)
-    assert (told.quiet, told.iteration) == (quiet, None)

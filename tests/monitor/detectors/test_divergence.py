@@ -11,8 +11,7 @@ def long_run() -> TrainingLog:
     """500 flat lines at 1 % noise."""
     log = TrainingLog(11)
     log.feed(saved(400))
-    for iteration in range(1, 501):
-        log.feed(bloom(iteration, log.around(2.5, 0.01), log.around(0.2, 0.15)))
+    log.lines(bloom(iteration, log.around(2.5, 0.01), log.around(0.2, 0.15)) for iteration in range(1, 501))
     return log
 
 
@@ -32,26 +31,21 @@ def test_a_loss_that_rises_slowly() -> None:
 def test_it_resolves_when_the_loss_is_back() -> None:
     """A rise that turns round is over when half of it has gone."""
     log = long_run()
-    for step in range(1, 301):
-        log.feed(bloom(500 + step, log.around(2.5 * (1 + 0.0002 * step), 0.01)))
-    for step in range(1, 100):
-        log.feed(bloom(800 + step, log.around(2.5, 0.01)))
+    log.lines(bloom(500 + step, log.around(2.5 * (1 + 0.0002 * step), 0.01)) for step in range(1, 301))
+    log.lines(bloom(800 + step, log.around(2.5, 0.01)) for step in range(1, 100))
     assert len(log.resolved("divergence")) == 1
 
 
 def test_between_half_of_the_threshold_and_all_of_it_a_rise_stands() -> None:
     """What hovers about the threshold is one divergence, not one after the other."""
     log = long_run()
-    for step in range(1, 301):
-        log.feed(bloom(500 + step, log.around(2.5 * (1 + 0.0002 * step), 0.01)))
+    log.lines(bloom(500 + step, log.around(2.5 * (1 + 0.0002 * step), 0.01)) for step in range(1, 301))
     (told,) = log.fired("divergence")
     bar = told.evidence["threshold_ratio"]
     base = told.evidence["lowest_median_lm_loss"]
-    for step in range(1, 201):
-        log.feed(bloom(800 + step, log.around(base * (1 + 0.75 * bar), 0.01)))
+    log.lines(bloom(800 + step, log.around(base * (1 + 0.75 * bar), 0.01)) for step in range(1, 201))
     assert log.resolved("divergence") == []
-    for step in range(1, 101):
-        log.feed(bloom(1000 + step, log.around(base * (1 + 0.25 * bar), 0.01)))
+    log.lines(bloom(1000 + step, log.around(base * (1 + 0.25 * bar), 0.01)) for step in range(1, 101))
     assert len(log.resolved("divergence")) == 1
 
 
@@ -60,8 +54,7 @@ def test_a_wander_and_a_new_level_are_none() -> None:
     log = long_run()
     for step in range(2000):
         log.feed(bloom(501 + step, log.around(2.5 * (1 + 0.01 * math.sin(step / 150)), 0.01), log.around(0.2, 0.15)))
-    for step in range(500):
-        log.feed(bloom(2501 + step, log.around(2.6, 0.01), log.around(0.2, 0.15)))
+    log.lines(bloom(2501 + step, log.around(2.6, 0.01), log.around(0.2, 0.15)) for step in range(500))
     assert log.incidents == set()
 
 
@@ -69,8 +62,7 @@ def test_of_hf_trainer_too() -> None:
     """Its loss comes in dicts of its own."""
     log = TrainingLog(12)
     log.feed("***** Running training *****\n  Total optimization steps = 1000\n")
-    for step in range(1, 301):
-        log.feed(trainer(step, round(log.around(1.5, 0.005), 4), 0.9))
+    log.lines(trainer(step, round(log.around(1.5, 0.005), 4), 0.9) for step in range(1, 301))
     for step in range(301, 701):
         log.feed(trainer(step, round(log.around(1.5 * (1 + 0.0004 * (step - 300)), 0.005), 4), 0.9))
     assert log.incidents == {"divergence"}

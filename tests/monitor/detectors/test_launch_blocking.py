@@ -54,10 +54,7 @@ def test_a_cold_start_is_compared_with_known_machines(seconds: float, told: bool
     found = [item for item in played.told if item.incident == "launch_blocking"]
     assert bool(found) == told
     if found:
-        assert (found[0].severity, found[0].evidence["expected_seconds_per_iteration"]) == (
-            "info",
-            123.69,
-        )
+        assert (found[0].severity, found[0].evidence["expected_seconds_per_iteration"]) == ("info", 123.69)
         assert "the log does not show" in found[0].summary
 
 

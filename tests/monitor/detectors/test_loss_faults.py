@@ -19,8 +19,7 @@ EVERY = (*BOTH, "megatron-lm", "megatron-lm-2021", "microsoft", "gpt-neox")
 def told(scenario: Scenario) -> TrainingLog:
     """The scenario as the daemon sees it."""
     log = TrainingLog()
-    for emission in timeline(scenario):
-        log.feed(emission.text)
+    log.lines(emission.text for emission in timeline(scenario))
     return log
 
 

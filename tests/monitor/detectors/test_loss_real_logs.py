@@ -64,8 +64,7 @@ def test_the_quoted_lines_of_bloom() -> None:
     calm_bloom(log, range(31001, 31214))
     lines = quoted("train/tr11-176B-ml/chronicles.md", 31214, 31251)
     assert len(lines) == 11
-    for line in lines:
-        log.feed(line)
+    log.lines(line for line in lines)
     calm_bloom(log, range(31252, 31260))
     iteration, severity = log.first("loss_spike")
     assert (iteration or 0) in (31215, 31216)
@@ -77,10 +76,8 @@ def test_the_quoted_lines_of_bloom() -> None:
 def test_the_quoted_lines_of_the_13b() -> None:
     """A line in ten, the grad norm not computed."""
     log = TrainingLog()
-    for iteration in range(28000, 29020, 10):
-        log.feed(fp16(iteration, log.around(2.775, 0.003), 32768.0))
-    for line in quoted("train/tr1-13B-base/chronicles.md", 29020, 29090):
-        log.feed(line)
+    log.lines(fp16(iteration, log.around(2.775, 0.003), 32768.0) for iteration in range(28000, 29020, 10))
+    log.lines(line for line in quoted("train/tr1-13B-base/chronicles.md", 29020, 29090))
     assert log.first("loss_spike") == (29050, "info")
     assert log.first("loss_scale_collapse") == (29050, "warning")
     assert log.incidents == {"loss_spike", "loss_scale_collapse"}

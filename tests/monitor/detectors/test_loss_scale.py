@@ -141,8 +141,7 @@ def test_at_the_minimum_it_is_critical_at_once() -> None:
     log.feed(fp16(500, 2.67, 2.0, 1500.0))
     assert log.fired("loss_scale_collapse")[-1].severity == "critical"
     bf16 = TrainingLog()
-    for iteration in range(1, 100):
-        bf16.feed(fp16(iteration, 2.67, 1.0, log.around(1.0, 0.1)))
+    bf16.lines(fp16(iteration, 2.67, 1.0, log.around(1.0, 0.1)) for iteration in range(1, 100))
     assert bf16.incidents == set()
 
 
@@ -160,8 +159,7 @@ def test_a_storm_grows_critical_and_ends() -> None:
     for iteration in range(200, 215):
         log.feed(overflow(1048576.0, 1048576.0) + fp16(iteration, 2.67, 1048576.0, 470000.125))
     assert [item.severity for item in log.fired("overflow_storm")] == ["warning", "critical"]
-    for iteration in range(215, 240):
-        log.feed(fp16(iteration, 2.67, 1048576.0, log.around(464000.0, 0.1)))
+    log.lines(fp16(iteration, 2.67, 1048576.0, log.around(464000.0, 0.1)) for iteration in range(215, 240))
     assert len(log.resolved("overflow_storm")) == 1
 
 
@@ -178,17 +176,14 @@ def test_skipped_steps_of_a_line_a_hundred() -> None:
 def test_a_scale_of_minus_one_is_none() -> None:
     """DeepSpeed's pipeline owns the scale, and Megatron prints -1.0."""
     log = TrainingLog()
-    for iteration in range(1, 100):
-        log.feed(fp16(iteration, log.around(3.0, 0.005), -1.0, 0.0))
+    log.lines(fp16(iteration, log.around(3.0, 0.005), -1.0, 0.0) for iteration in range(1, 100))
     assert log.incidents == set()
 
 
 def test_two_engines_with_scales_of_their_own() -> None:
     """Near miss: DeepSpeed-Chat's actor and critic overflow in turn; between their scales lies no fall."""
     log = TrainingLog()
-    for iteration in range(1, 100):
-        log.feed(bloom(iteration, log.around(3.0, 0.005)))
+    log.lines(bloom(iteration, log.around(3.0, 0.005)) for iteration in range(1, 100))
     log.feed(overflow(65536.0, 32768.0) + overflow(1024.0, 512.0))
-    for iteration in range(100, 200):
-        log.feed(bloom(iteration, log.around(3.0, 0.005)))
+    log.lines(bloom(iteration, log.around(3.0, 0.005)) for iteration in range(100, 200))
     assert log.incidents == set()

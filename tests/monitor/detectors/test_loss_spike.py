@@ -24,8 +24,7 @@ def bloom_before_its_spike() -> TrainingLog:
 def test_bloom_spike_is_found_at_once_and_pages_nobody() -> None:
     """L1: grad norm at 31215 or loss at 31216; over by 31250; information from beginning to end."""
     log = bloom_before_its_spike()
-    for iteration, loss, norm in BLOOM_SPIKE:
-        log.feed(bloom(iteration, loss, norm))
+    log.lines(bloom(iteration, loss, norm) for iteration, loss, norm in BLOOM_SPIKE)
     left = 0.595
     for iteration in range(31223, 31250):  # the chronicle leaves these out: "recovered in some 30 iterations"
         left *= 0.82
@@ -60,8 +59,7 @@ def test_thirteen_b_spike_takes_five_hundred_iterations_and_is_told() -> None:
     after 200 iterations; resolved when it is.
     """
     log = TrainingLog(1)
-    for iteration in range(27900, 29040, 10):
-        log.feed(fp16(iteration, log.around(2.772, 0.003), 32768.0))
+    log.lines(fp16(iteration, log.around(2.772, 0.003), 32768.0) for iteration in range(27900, 29040, 10))
     log.feed(fp16(29040, 2.768131, 65536.0))
     assert log.incidents == set()
     for iteration, loss, scale in ((29050, 7.343709, 8192.0), (29060, 8.715872, 4096.0), (29070, 7.654131, 4096.0)):
@@ -100,16 +98,14 @@ def test_spikes_of_the_104b_runs(
     for iteration in range(lines[0][0] - 150 * step, lines[0][0], step):
         log.feed(fp16(iteration, log.around(normal, noise), 4096.0, log.around(usual, 0.15)))
     assert log.incidents == set()
-    for iteration, loss, norm in lines:
-        log.feed(fp16(iteration, loss, 4096.0, norm))
+    log.lines(fp16(iteration, loss, 4096.0, norm) for iteration, loss, norm in lines)
     assert (log.first("loss_spike")[0] or 0) <= latest
 
 
 def test_a_spike_does_not_widen_its_own_window() -> None:
     """A second spike right after a long first one is found too, against the same normal."""
     log = bloom_before_its_spike()
-    for iteration in range(31214, 31260):
-        log.feed(bloom(iteration, 3.5, 20.0))
+    log.lines(bloom(iteration, 3.5, 20.0) for iteration in range(31214, 31260))
     calm_bloom(log, range(31260, 31275))
     log.feed(bloom(31275, 3.5, 20.0))
     told = log.fired("loss_spike")
@@ -122,8 +118,7 @@ def test_a_loss_that_climbs_on_is_told_before_patience_ends() -> None:
     themselves climb for twenty to forty lines.
     """
     log = bloom_before_its_spike()
-    for step in range(60):
-        log.feed(bloom(31214 + step, 2.6 * 1.01**step, 2.0))
+    log.lines(bloom(31214 + step, 2.6 * 1.01**step, 2.0) for step in range(60))
     told = [item for item in log.fired("loss_spike") if item.severity == "warning"]
     assert told
     assert (told[0].iteration or 0) < 31280
@@ -164,8 +159,7 @@ def test_going_far_back_is_no_spike() -> None:
 def test_a_restart_ends_an_open_spike() -> None:
     """People went back: the spike is over, without a second word about it."""
     log = bloom_before_its_spike()
-    for iteration in range(31214, 31240):
-        log.feed(bloom(iteration, 4.0, 20.0))
+    log.lines(bloom(iteration, 4.0, 20.0) for iteration in range(31214, 31240))
     log.feed("[after megatron is initialized] datetime: 2022-04-12 10:10:00 \n")
     calm_bloom(log, range(31001, 31100))
     assert len(log.resolved("loss_spike")) == 1

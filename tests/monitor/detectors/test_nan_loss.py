@@ -17,8 +17,7 @@ def test_the_field_is_gone() -> None:
     assert log.incidents == set()
     log.feed(fp16(9027, None, 8192.0, 20609.780))
     assert log.first("nan_loss") == (9027, "warning")  # the scaler may skip it
-    for iteration in (9028, 9029):
-        log.feed(fp16(iteration, None, 4096.0, 20609.780))
+    log.lines(fp16(iteration, None, 4096.0, 20609.780) for iteration in (9028, 9029))
     told = log.fired("nan_loss")
     assert [item.severity for item in told] == ["warning", "critical"]
     assert told[1].iteration == 9029
@@ -31,8 +30,7 @@ def test_in_bf16_the_first_line_is_critical() -> None:
     """Nothing skips the step: the weights are NaN. Resolved by a restart that prints a loss again."""
     log = TrainingLog()
     log.feed(saved(20))
-    for iteration in range(21, 60):
-        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    log.lines(bloom(iteration, log.around(2.5, 0.01)) for iteration in range(21, 60))
     said = log.feed(bloom(60, None, "nan"))
     assert [(item.incident, item.severity) for item in said] == [("nan_loss", "critical")]
     assert said[0].evidence["rollback_iteration"] == 20
@@ -46,8 +44,7 @@ def test_in_bf16_the_first_line_is_critical() -> None:
 def test_printed_as_such(printed: str, form: str) -> None:
     """Some programs print it: INF always."""
     log = TrainingLog()
-    for iteration in range(1, 30):
-        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    log.lines(bloom(iteration, log.around(2.5, 0.01)) for iteration in range(1, 30))
     log.feed(bloom(30, 2.5).replace("2.500000E+00", printed))
     assert [item.evidence["form"] for item in log.fired("nan_loss")] == [form]
     log.feed(bloom(31, 2.5))
@@ -57,8 +54,7 @@ def test_printed_as_such(printed: str, form: str) -> None:
 def test_counted_by_the_loop() -> None:
     """Megatron-LM counts NaN steps that were skipped beside the mean of the others."""
     log = TrainingLog()
-    for iteration in range(10, 300, 10):
-        log.feed(fp16(iteration, 3.0, 32768.0, 1.5))
+    log.lines(fp16(iteration, 3.0, 32768.0, 1.5) for iteration in range(10, 300, 10))
     log.feed(fp16(300, 3.0, 32768.0, 1.5, skipped=1).replace("nan iterations:   0", "nan iterations:   1"))
     assert [item.evidence["form"] for item in log.fired("nan_loss")] == ["counted"]
     assert log.first("nan_loss")[1] == "warning"
@@ -79,8 +75,7 @@ def test_hf_trainer(loss: object, norm: object, form: str) -> None:
     """Its dict says nan, or 0.0 beside a grad norm of nan."""
     log = TrainingLog()
     log.feed("***** Running training *****\n  Total optimization steps = 1000\n")
-    for step in range(1, 20):
-        log.feed(trainer(step, 1.5, 0.9))
+    log.lines(trainer(step, 1.5, 0.9) for step in range(1, 20))
     assert log.incidents == set()
     log.feed(trainer(20, loss, norm))
     assert [item.evidence["form"] for item in log.fired("nan_loss")] == [form]
@@ -101,8 +96,7 @@ def test_every_step_skipped_is_no_nan() -> None:
     log = TrainingLog()
     log.feed(fp16(10, None, 8388608.0, None, skipped=10))
     log.feed(fp16(20, 12.0, 32768.0, None, skipped=8))
-    for iteration in range(30, 400, 10):
-        log.feed(fp16(iteration, 8.0, 32768.0, 3.0))
+    log.lines(fp16(iteration, 8.0, 32768.0, 3.0) for iteration in range(30, 400, 10))
     log.feed(fp16(400, None, 32.0, None, skipped=10))
     assert not log.fired("nan_loss")
     assert log.fired("overflow_storm")  # that is what it is
@@ -111,15 +105,12 @@ def test_every_step_skipped_is_no_nan() -> None:
 def test_lines_that_never_carry_a_loss() -> None:
     """Near misses: a fork that prints none, one that prints it now and then, a line that is torn before it."""
     log = TrainingLog()
-    for iteration in range(1, 50):
-        log.feed(bloom(iteration, None, "0.220"))
+    log.lines(bloom(iteration, None, "0.220") for iteration in range(1, 50))
     assert log.incidents == set()
-    for iteration in range(50, 100):
-        log.feed(bloom(iteration, 2.5 if iteration % 4 == 0 else None, "0.220"))
+    log.lines(bloom(iteration, 2.5 if iteration % 4 == 0 else None, "0.220") for iteration in range(50, 100))
     assert log.incidents == set()
     log = TrainingLog()
-    for iteration in range(1, 30):
-        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    log.lines(bloom(iteration, log.around(2.5, 0.01)) for iteration in range(1, 30))
     log.feed(bloom(30, 2.5)[:140] + "\n")
     log.feed(bloom(31, 2.5))
     assert log.incidents == set()
@@ -131,8 +122,7 @@ def test_lines_that_never_carry_a_loss() -> None:
 def test_a_copy_without_the_loss_is_not_the_line() -> None:
     """Near miss: an older line that another rank prints late says nothing of now."""
     log = TrainingLog()
-    for iteration in range(1, 30):
-        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    log.lines(bloom(iteration, log.around(2.5, 0.01)) for iteration in range(1, 30))
     for text in (bloom(24, 2.5), bloom(29, None)):
         for entry in SourceReader().feed(text.encode()):
             log.run.state.copies.moved("rank0.log", entry.event.iteration - 1, 0)  # it is behind, not restarted
@@ -143,25 +133,20 @@ def test_a_copy_without_the_loss_is_not_the_line() -> None:
 def test_finite_losses_with_a_norm_that_is_no_number() -> None:
     """One such line is the scaler's business, five in a row are a finding."""
     log = TrainingLog()
-    for iteration in range(1, 30):
-        log.feed(bloom(iteration, log.around(2.5, 0.01)))
+    log.lines(bloom(iteration, log.around(2.5, 0.01)) for iteration in range(1, 30))
     log.feed(bloom(30, 2.5, "inf"))
     log.feed(bloom(31, 2.5))
     assert log.incidents == set()
-    for iteration in range(32, 37):
-        log.feed(bloom(iteration, 2.5, "nan"))
+    log.lines(bloom(iteration, 2.5, "nan") for iteration in range(32, 37))
     assert log.first("nan_loss")[0] == 36
 
 
 def test_nan_is_the_last_word_on_a_spike() -> None:
     """The loss jumps, then is NaN: the spike is superseded, and nothing more is said of it."""
     log = TrainingLog()
-    for iteration in range(1, 200):
-        log.feed(bloom(iteration, log.around(2.5, 0.01), log.around(0.2, 0.1)))
-    for iteration in range(200, 204):
-        log.feed(bloom(iteration, 6.0, 50.0))
-    for iteration in range(204, 500):
-        log.feed(bloom(iteration, None, "nan"))
+    log.lines(bloom(iteration, log.around(2.5, 0.01), log.around(0.2, 0.1)) for iteration in range(1, 200))
+    log.lines(bloom(iteration, 6.0, 50.0) for iteration in range(200, 204))
+    log.lines(bloom(iteration, None, "nan") for iteration in range(204, 500))
     assert [(item.incident, item.status, item.iteration) for item in log.said] == [
         ("loss_spike", "firing", 200),
         ("nan_loss", "firing", 204),

@@ -40,8 +40,7 @@ def test_blooms_slow_gpu() -> None:
     series += [(42780 + i, seconds, 2048) for i, seconds in enumerate((105.16, 105.17, 106.25, 110.17, 111.14))]
     series += steady(42785, 60, 111.05)
     told = play(lines(series)).firing("slowdown")
-    assert told.iteration is not None
-    assert 42783 <= told.iteration <= 42787
+    assert told.iteration in range(42783, 42788)
     assert told.severity == "warning"
     assert told.onset_iteration in (42782, 42783)
     assert told.evidence["normal_seconds_per_iteration"] == pytest.approx(105.2, rel=0.005)
@@ -55,9 +54,7 @@ def test_blooms_slow_gpu() -> None:
 def test_a_step_is_found_in_time(factor: float, within: int, seed: int) -> None:
     """2, 5 and 10 %, at BLOOM's noise."""
     series = steady(1, 250, seed=seed) + steady(251, 60, 105.2 * factor, seed=seed + 100)
-    told = play(lines(series)).firing("slowdown")
-    assert told.iteration is not None
-    assert told.iteration < 251 + within
+    assert play(lines(series)).firing("slowdown").iteration in range(251, 251 + within)
 
 
 def test_back_to_normal_resolves() -> None:
@@ -85,9 +82,7 @@ def test_faster_is_information() -> None:
 def test_creeping_is_found() -> None:
     """1 % per 100 iterations, told before 4.5 % are lost."""
     series = [(i + 1, s * (1 + max(0, i - 300) * 1e-4), b) for i, (_, s, b) in enumerate(steady(1, 800))]
-    told = play(lines(series)).firing("slowdown")
-    assert told.iteration is not None
-    assert told.iteration <= 300 + 450
+    assert play(lines(series)).firing("slowdown").iteration in range(300, 300 + 451)
 
 
 def test_ramp_up_is_no_slowdown() -> None:
@@ -142,10 +137,9 @@ def test_every_program_that_tells_a_time_is_watched(dialect: str, interval: int)
     }  # fmt: skip
     slow = Scenario(**wanted, faults=(Fault("slowdown", at, factor=1.08),))
     played = play((emission.at, emission.text) for emission in timeline(slow))
-    told = played.firing("slowdown")
-    assert told.iteration is not None
     # A bar shows whole seconds, so that one of its laps is 20 of them: four steps.
-    assert at <= told.iteration <= at + (40 if dialect == "hf-trainer" and interval == 1 else 8 * interval)
+    within = 40 if dialect == "hf-trainer" and interval == 1 else 8 * interval
+    assert played.firing("slowdown").iteration in range(at, at + within + 1)
     assert played.kinds() == {"slowdown"}
     assert played.state.productive_seconds == pytest.approx(5.0 * at + 5.4 * (count - at), rel=0.01)
     assert play((emission.at, emission.text) for emission in timeline(Scenario(**wanted))).kinds() == set()

@@ -22,8 +22,7 @@ def test_a_rank_that_stands_out_is_told_before_iterations_are_slower(form: str, 
     assert played.kinds() == {"straggler"}
     told = played.firing("straggler")
     assert told.severity in ("info", "warning")
-    assert told.iteration is not None
-    assert told.iteration <= 125
+    assert told.iteration in range(100, 126)
     assert told.evidence["gpus_waiting"] == 15
     assert told.evidence.get("rank") == (5 if form == "ranks" else None)
     assert ("rank 5 computes" in told.summary) == (form == "ranks")

@@ -34,6 +34,11 @@ class TrainingLog:
             self.said += self.judge.take(self.run, [entry], "main.log", self.at, True)
         return self.said[before:]
 
+    def lines(self, texts: Iterable[str]) -> None:
+        """One after the other, each made when the one before has been read."""
+        for text in texts:
+            self.feed(text)
+
     def restarted_daemon(self) -> None:
         """What a restart of the daemon keeps."""
         self.run.state = msgspec.msgpack.decode(msgspec.msgpack.encode(self.run.state), type=RunState)
@@ -106,8 +111,7 @@ def trainer(step: int, loss: Any, norm: Any) -> str:
 
 def calm_bloom(log: TrainingLog, iterations: Iterable[int], loss: float = 2.21, norm: float = 0.22) -> None:
     """BLOOM's healthy lines: loss within 0.7 %, grad norm within 15 %."""
-    for iteration in iterations:
-        log.feed(bloom(iteration, log.around(loss, 0.007), log.around(norm, 0.15)))
+    log.lines(bloom(iteration, log.around(loss, 0.007), log.around(norm, 0.15)) for iteration in iterations)
 
 
 def saved(iteration: int) -> str:
