@@ -16,15 +16,12 @@ from monitor.run.records import Job
 from monitor.run.state import RunState
 from monitor.simulate import DIALECTS, Fault, Scenario
 from parsers.events import (
-    ArgumentsDumped,
     CheckpointSaved,
     CheckpointSaveStarted,
     Event,
     FailureSeen,
     IterationLogged,
     LogEvent,
-    MemoryReported,
-    MilestoneReached,
     ProcessExited,
     ProgramExited,
 )
@@ -92,37 +89,6 @@ def test_lines_that_always_come_later_than_they_say() -> None:
         feed(state, IterationLogged(iteration=index, seconds_per_iteration=0.22, lm_loss=2.0), 28.3 * index)
     assert verdict(state, 61.4) != ("firing", "critical")
     assert verdict(state, 90.0) == ("firing", "critical")
-
-
-def test_first_evaluation_is_bounded_by_its_iterations() -> None:
-    """Without a past the number of evaluation iterations bounds the wait, and an iteration: there may be no data."""
-    state = RunState(name="run")
-    feed(state, ArgumentsDumped(values={"eval_interval": "10", "eval_iters": "10"}), 0.0)
-    for index in range(1, 11):
-        feed(state, IterationLogged(iteration=index, seconds_per_iteration=10.0, lm_loss=2.0 + index), 10.0 * index)
-    assert state.launch.phase == "evaluating"
-    assert verdict(state, 355.0)[1] != "critical"
-    assert verdict(state, 361.0) == ("firing", "critical")
-
-
-def test_first_iteration_has_its_own_default() -> None:
-    """Nothing after `before the start of training step`: the first iteration, or so many that their line comes late."""
-    state = RunState(name="run")
-    feed(state, MilestoneReached(milestone="before_training_step"), 0.0)
-    feed(state, MemoryReported(allocated_bytes=1), 1.0)
-    assert hang.check(state, None, 1900.0, SETTINGS).evidence["phase"] == "first_iteration"
-    assert verdict(state, 10_790.0)[1] == "warning"
-    assert verdict(state, 10_801.0)[1] == "critical"
-    state.launch.topology.log_interval = 1
-    assert verdict(state, 7201.0)[1] == "critical"
-
-
-@pytest.mark.parametrize(("first", "allowed"), [(10, 500.0), (1000, 3600.0), (1010, 500.0), (1001, 60.0)])
-def test_a_first_line_tells_how_far_apart_lines_are(first: int, allowed: float) -> None:
-    """The log does not say the interval: the first reported iteration is a multiple of it."""
-    state = RunState(name="run")
-    feed(state, IterationLogged(iteration=first, train_iterations=100_000, seconds_per_iteration=10.0), 0.0)
-    assert hang.deadline(state, SETTINGS) == pytest.approx(allowed)
 
 
 @pytest.mark.parametrize("seconds", [5.0, 20.0, 60.0])
@@ -278,16 +244,6 @@ def test_a_hang_that_ended_raises_the_budget_of_its_phase_alone() -> None:
     assert hang.budget(state, SETTINGS).seconds == 60.0
     feed(state, CheckpointSaveStarted(iteration=21), now + 2050)
     assert hang.budget(state, SETTINGS).seconds == pytest.approx(3400.0)
-
-
-def test_one_long_save_raises_no_budget_beyond_the_bound() -> None:
-    """Saves of 40 s and one of 1500: an hour, not an hour and forty minutes. Where all are as long, four times that."""
-    for others, allowed in ((40.0, 3600.0), (1500.0, 6000.0)):
-        state = trained()
-        state.launch.phase = "saving"
-        for seconds in [others] * 9 + [1500.0]:
-            state.past.silences.learn("saving", seconds)
-        assert hang.budget(state, SETTINGS).seconds == pytest.approx(allowed)
 
 
 def test_a_hang_that_a_restart_ended_teaches_nothing() -> None:

@@ -7,10 +7,9 @@ import random
 
 import pytest
 
-from monitor.run.ending import KINDS, RUNNING, Evidence, ending
 from monitor.run.fold import fold
 from monitor.run.state import Launch, RunState
-from parsers.events import Failure, LogEvent
+from parsers.events import LogEvent
 from parsers.reader import SourceReader
 from tests.monitor.test_ending_cases import (
     CANCELLED,
@@ -146,70 +145,6 @@ def test_the_order_of_arrival_changes_no_verdict(text: str, begun: bool) -> None
     rng = random.Random(1)
     orders += [tuple(rng.sample(told, len(told))) for _ in range(60 if not orders else 0)]
     assert {verdict(launch(list(order), iterations=iterations)) for order in orders} == {expected}
-
-
-# --- time -----------------------------------------------------------------------------------------------------------
-
-
-def row(sort: str, at: float, failure: str = "", **more: object) -> Evidence:
-    """One fact."""
-    fatal = sort in ("failure", "watchdog")
-    return Evidence(sort, at, failure, **{"fatal": fatal, **more})  # type: ignore[arg-type]
-
-
-def test_no_evidence_is_no_end() -> None:
-    """A launch that nothing was told of."""
-    assert ending([]) is RUNNING
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "apart", "cause"),
-    [
-        ("killed", "python_exception", 60.0, "killed"),  # a minute later it is no reason
-        ("killed", "python_exception", 1.0, "python_exception"),
-        ("nccl", "segfault", 60.0, "nccl"),
-        ("killed", "time_limit", 600.0, "time_limit"),  # Slurm says it when it is asked
-        ("unknown", "killed", 600.0, "killed"),
-        ("nccl", "host_oom", 600.0, "host_oom"),
-    ],
-)
-def test_what_came_first_counts_where_both_say_as_much(first: str, then: str, apart: float, cause: str) -> None:
-    """Within a moment the order says nothing."""
-    for rows in itertools.permutations([row("failure", 0.0, first), row("failure", apart, then)]):
-        found = ending(rows)
-        assert found.cause is not None
-        assert (found.cause.failure, found.since) == (cause, 0.0)
-
-
-@pytest.mark.parametrize(("waited", "cut"), [(3.0, False), (600.0, True)])
-def test_a_step_that_stood_until_its_time_was_over_hung_at_exit(waited: float, cut: bool) -> None:
-    """Where it had said that it was done; three seconds are a teardown."""
-    rows = [row("done", 0.0), row("failure", waited, "time_limit", notice="step_cancelled"), row("terminated", waited)]
-    for order in itertools.permutations(rows):
-        found = ending(order)
-        assert (found.state, found.cut_at) == (("exiting", waited) if cut else ("crashed", None))
-
-
-def test_silence_makes_a_doubt_certain_and_an_exit_finished() -> None:
-    """What failed before it was not caught; what comes behind it is of no training."""
-    assert ending([row("failure", 0.0, "cuda_oom"), row("silence", 60.0)]).certain
-    assert ending([row("done", 0.0), row("silence", 600.0)]).state == "finished"
-    assert (
-        ending([row("silence", 600.0), row("exit", 700.0, "unknown", exit_code=1)], all_done=True).state == "finished"
-    )
-
-
-def test_ends_of_all_processes() -> None:
-    """Four that ended well of eight are not all."""
-    ended = row("exit", 0.0, "unknown", exit_code=0, count=4)
-    assert ending([ended], processes=8).state == "exiting"
-    assert ending([ended], processes=4).state == "finished"
-    assert ending([row("exit", 0.0, "unknown", exit_code=0, launch=True)], processes=8).state == "finished"
-
-
-def test_every_kind_of_failure_has_its_row() -> None:
-    """What a parser may name is judged."""
-    assert set(KINDS) == set(Failure.__args__)  # type: ignore[attr-defined]
 
 
 # --- a step behind it ----------------------------------------------------------------------------------------------
