@@ -16,7 +16,7 @@ from typing import Any
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
-from parsers.formats.launchers import ended_by, failure_of
+from parsers.formats.launchers import by_signal, ended_by, failed
 from parsers.formats.stamps import date_of
 
 _REPORT_LINES = 4000  # of LSF's, the job's script in it
@@ -114,11 +114,9 @@ def _end(text: str, origin: dict[str, Any]) -> Iterator[Event]:
     elif match := _LSF_EXIT.match(text):
         number = match[2] or match[3]
         code = int(match[1]) if match[1] else -int(number) if number else None
-        if code is not None and (code < 0 or code > 128):
+        if code is not None and by_signal(code):
             message = f"LSF: the job ended with {f'exit code {code}' if code > 0 else f'signal {-code}'}"
-            yield FailureSeen(
-                failure=failure_of(code), message=message, exit_code=code, consequence=True, by="lsf", **origin
-            )
+            yield failed(code, message, origin, consequence=True, by="lsf")
         elif match[4]:
             failure = (ended_by(match[4]) or ("unknown", True))[0]
             message = f"LSF: the job ended by signal: {match[4]}"

@@ -7,7 +7,7 @@ What they kill because something else failed is a consequence: 256 lines of `Kil
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,6 +133,17 @@ def is_victim(exit_code: int) -> bool:
     return exit_code in (-15, 143)
 
 
+def by_signal(exit_code: int) -> bool:
+    """Whether a signal ended the process; what a bare exit code 1 is of stands elsewhere."""
+    return exit_code < 0 or exit_code > 128
+
+
+def failed(exit_code: int, message: str, origin: Mapping[str, Any], **others: Any) -> FailureSeen:
+    """A process that ended with this code. `others`: what is not as usual where a launcher tells of it."""
+    told = {"consequence": is_victim(exit_code), "by": "launcher", **others, **origin}
+    return FailureSeen(failure=failure_of(exit_code), message=message, exit_code=exit_code, **told)
+
+
 def read_deepspeed(line: Line) -> Iterator[Event]:
     """DeepSpeed's runner and launch, and torch.distributed.launch, from which they came."""
     text, origin = line.text, line.origin
@@ -143,24 +154,15 @@ def read_deepspeed(line: Line) -> Iterator[Event]:
     elif text.startswith("cmd = ") and "runner.py" in (line.prefix.location or ""):
         yield MilestoneReached(milestone="launched", **origin)
     elif match := _RECEIVED.search(text):
-        yield FailureSeen(
-            failure="stopped", message=f"the launcher received {match[1]}", consequence=True, by="launcher", **origin
-        )
+        message = f"the launcher received {match[1]}"
+        yield FailureSeen(failure="stopped", message=message, consequence=True, by="launcher", **origin)
         yield ProcessTerminated(**origin)
     elif match := _SUCCESS.search(text):
         yield ProcessExited(exit_code=0, pid=int(match[1]), **origin)
     elif match := _RETURNED.search(text):
         code = int(match[1])
         if code:
-            message = f"a process exited with return code {code}"
-            yield FailureSeen(
-                failure=failure_of(code),
-                message=message,
-                exit_code=code,
-                consequence=is_victim(code),
-                by="launcher",
-                **origin,
-            )
+            yield failed(code, f"a process exited with return code {code}", origin)
         yield ProcessExited(exit_code=code, **origin)
 
 
@@ -196,21 +198,12 @@ class HydraGatherer:
 
 
 def _ended(who: str, code: int, origin: dict[str, Any], *, launch: bool = False) -> list[Event]:
-    """A process, or the launch, ended with this code; what a bare exit code 1 is of stands elsewhere."""
+    """A process, or the launch, ended with this code."""
     exited = ProcessExited(exit_code=code, launch=launch, **origin)
-    if code >= 0 and code <= 128:
+    if not by_signal(code):
         return [exited]
     signal = -code if code < 0 else code - 128
-    message = f"{who}: a process ended by signal {signal}"
-    failure = FailureSeen(
-        failure=failure_of(code),
-        message=message,
-        exit_code=code,
-        consequence=is_victim(code),
-        by="launcher",
-        **origin,
-    )
-    return [failure, exited]
+    return [failed(code, f"{who}: a process ended by signal {signal}", origin), exited]
 
 
 def read_mpi(line: Line) -> Iterator[Event | Gatherer]:
@@ -260,14 +253,7 @@ def read_other(line: Line) -> Iterator[Event]:
     if match := _MPI.search(text):
         code = -int(match[3])
         origin = {**line.origin, "rank": int(match[1]), "node": match[2]}
-        yield FailureSeen(
-            failure=failure_of(code),
-            message=f"mpirun: rank {match[1]} exited on signal {match[3]}",
-            exit_code=code,
-            consequence=is_victim(code),
-            by="launcher",
-            **origin,
-        )
+        yield failed(code, f"mpirun: rank {match[1]} exited on signal {match[3]}", origin)
         yield ProcessExited(exit_code=code, **origin)
     elif match := _MPI_ABORT.search(text):
         origin = {**line.origin, "rank": int(match[1])}

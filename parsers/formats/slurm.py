@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
-from parsers.formats.launchers import ended_by, failure_of
+from parsers.formats.launchers import ended_by, failed
 
 # `slurmstepd: error: *** STEP 1999616.0 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***`
 _CANCELLED = re.compile(
@@ -104,15 +104,7 @@ def read_task(line: Line) -> Iterator[Event]:
     if code:
         value = int(code[1])
         if value > 128:
-            message = f"task {tasks} on {node} exited with code {value}"
-            yield FailureSeen(
-                failure=failure_of(value),
-                message=message,
-                exit_code=value,
-                consequence=value == 143,
-                by="slurm",
-                **origin,
-            )
+            yield failed(value, f"task {tasks} on {node} exited with code {value}", origin, by="slurm")
         yield ProcessExited(exit_code=value, tasks=tasks, **origin)
         return
     state = how.partition(" (core dumped)")[0]
