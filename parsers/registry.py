@@ -24,7 +24,6 @@ from parsers.formats import (
     megatron_reports,
     megatron_setup,
     nccl,
-    neox,
     pytorch,
     slurm,
     stamps,
@@ -33,7 +32,6 @@ from parsers.formats import (
 )
 
 SPEAKERS = (
-    neox,
     argonne,
     megatron,
     hf_trainer,

@@ -1,4 +1,5 @@
-"""The training loop's iteration line of Megatron-LM and its forks (`training_log`), in every age.
+"""The training loop's iteration line of Megatron-LM and its forks (`training_log`), in every age; gpt-neox's is one:
+` samples/sec: 206.693 | iteration        1/     512 | elapsed time per iteration (ms): 2477.1 | ... | lm_loss: 1E+1 |`.
 
 In: a line that holds `iteration N/M |`. Out: one `IterationLogged` for each such line that stands in it. Fields match
 by name, never by position; unknown ones are kept and any may be missing. A NaN loss makes its field vanish from the
@@ -25,7 +26,7 @@ from parsers.engine.fields import (
     teraflops,
 )
 from parsers.engine.scan import Line, Rule
-from parsers.events import Event, IterationLogged, Malformed
+from parsers.events import Event, IterationLogged, Malformed, ModelSettingLogged
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
 _START = re.compile(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
@@ -38,6 +39,8 @@ _LOSS = re.compile(r"(?:^|[ _-])loss$|^loss[ _](?!scale)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z\[][\w .,()/%*+#<>=\[\]-]{0,79}")
 # `+ grep 'iteration 5/ 10 |...`: the shell's trace of a command; `  log_format ........ iteration 5/ 10 |`: an argument
 _ECHO = re.compile(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
+# `INFO:root:NeoXArgs.calculate_derived() Total number of GPUs determined to be: 8`
+_NEOX_GPUS = re.compile(r"Total number of GPUs determined to be: (\d{1,7})")
 
 _MAX_FIELDS = 100  # the longest real line has 20; the bound keeps a hostile line's event small
 _MAX_TEXT = 200
@@ -246,7 +249,16 @@ def read_iterations(line: Line) -> Iterator[Event]:
     return iterations(line, _START, name_and_value)
 
 
+def read_neox_world_size(line: Line) -> Iterator[Event]:
+    """The number of GPUs that gpt-neox works out before it prints its arguments."""
+    if match := _NEOX_GPUS.search(line.text):
+        yield ModelSettingLogged(name="world_size", value=float(match[1]), **line.origin)
+
+
 # What _START begins with; `iteration ` alone would also want every `per iteration (ms)`.
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
-RULES: tuple[Rule, ...] = (Rule("megatron.iteration", _ANCHORS, read_iterations, templated=True),)
+RULES: tuple[Rule, ...] = (
+    Rule("neox.world_size", (b"Total number of GPUs determined",), read_neox_world_size),
+    Rule("megatron.iteration", _ANCHORS, read_iterations, templated=True),
+)
