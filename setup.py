@@ -30,7 +30,14 @@ setup(
         "megatron_monitor.assets": ".",
     },
     package_data={
-        "megatron_monitor.monitor": ["py.typed", "model/*.csv", "reports/*.css", "serve/*/*", "serve/static/uplot/*"],
+        "megatron_monitor.monitor": [
+            "py.typed",
+            "model/*.csv",
+            "reports/*.css",
+            "serve/*/*",
+            "serve/static/uplot/*",
+            "simulate/*.toml",
+        ],
         "megatron_monitor.parsers": ["py.typed", "trainers/*"],
         "megatron_monitor.assets": ASSETS,
     },
