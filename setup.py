@@ -38,7 +38,7 @@ setup(
             "serve/static/uplot/*",
             "simulate/*.toml",
         ],
-        "megatron_monitor.parsers": ["py.typed", "trainers/*"],
+        "megatron_monitor.parsers": ["py.typed", "trainers/*", "formats/*.json"],
         "megatron_monitor.assets": ASSETS,
     },
 )

@@ -18,26 +18,13 @@ from parsers.events import (
     FailureSeen,
     MilestoneReached,
     ProcessExited,
-    ProcessTerminated,
-    TopologyLogged,
 )
 
 _FRAME_LINES = 8  # of MPICH's report
 _SENTENCE = 300  # characters of a script's own line at most
 
-# `nnodes=2, num_local_procs=8, node_rank=1`
-_NODES = re.compile(r"nnodes=(\d{1,6}), num_local_procs=(\d{1,6}), node_rank=\d{1,6}")
-# `dist_world_size=16`
-_WORLD = re.compile(r"dist_world_size=(\d{1,7})")
-# `Killing subprocess 35155`; `Main process received SIGTERM, exiting`, `SIGINT` after Ctrl-C
-_KILLING = re.compile(r"Killing subprocess (\d{1,10})")
-_RECEIVED = re.compile(r"Main process received (SIG[A-Z]{2,6}), exiting")
 # `['/opt/python', '-u', 'x.py'] exits with return code = -9`
 _RETURNED = re.compile(r"exits with return code = (-?\d{1,5})")
-# `Process 115977 exits successfully.`
-_SUCCESS = re.compile(r"Process (\d{1,10}) exits successfully")
-# `Sending process 291888 closing signal SIGTERM`
-_CLOSING = re.compile(r"Sending process (\d{1,10}) closing signal SIG\w{2,8}")
 # `pdsh@head: node02: ssh exited with exit code 1`
 _PDSH = re.compile(r"pdsh@\S{1,80}: (\S{1,80}): ssh exited with exit code (\d{1,3})")
 # `[NODE-0(host)] [ERROR] primus launcher exited with code 1`
@@ -147,29 +134,13 @@ def failed(exit_code: int, message: str, origin: Mapping[str, Any], **others: An
 def read_deepspeed(line: Line) -> Iterator[Event]:
     """DeepSpeed's runner and launch, and torch.distributed.launch, from which they came."""
     text, origin = line.text, line.origin
-    if match := _NODES.search(text):
-        yield TopologyLogged(nodes=int(match[1]), processes_per_node=int(match[2]), **origin)
-    elif match := _WORLD.search(text):
-        yield TopologyLogged(world_size=int(match[1]), **origin)
-    elif text.startswith("cmd = ") and "runner.py" in (line.prefix.location or ""):
+    if text.startswith("cmd = ") and "runner.py" in (line.prefix.location or ""):
         yield MilestoneReached(milestone="launched", **origin)
-    elif match := _RECEIVED.search(text):
-        message = f"the launcher received {match[1]}"
-        yield FailureSeen(failure="stopped", message=message, consequence=True, by="launcher", **origin)
-        yield ProcessTerminated(**origin)
-    elif match := _SUCCESS.search(text):
-        yield ProcessExited(exit_code=0, pid=int(match[1]), **origin)
     elif match := _RETURNED.search(text):
         code = int(match[1])
         if code:
             yield failed(code, f"a process exited with return code {code}", origin)
         yield ProcessExited(exit_code=code, **origin)
-
-
-def read_killing(line: Line) -> Iterator[Event]:
-    """launch.py ends the other processes of its node; torchrun's agent those of its worker group."""
-    if match := _KILLING.search(line.text) or _CLOSING.search(line.text):
-        yield ProcessTerminated(pid=int(match[1]), **line.origin)
 
 
 @dataclass(slots=True)
@@ -268,13 +239,7 @@ def read_other(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("launcher.killing", (b"Killing subprocess", b"closing signal SIG"), read_killing, templated=True),
-    Rule(
-        "launcher.deepspeed",
-        (b"num_local_procs=", b"dist_world_size=", b"runner.py", b"Main process received SIG",
-         b"exits successfully", b"exits with return code"),
-        read_deepspeed,
-    ),
+    Rule("launcher.deepspeed", (b"runner.py", b"exits with return code"), read_deepspeed),
     Rule(
         "launcher.mpi",
         (b"BAD TERMINATION OF", b"Primary job", b"processes exited with non-zero", b" has exited due to process rank",

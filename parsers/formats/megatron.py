@@ -26,7 +26,7 @@ from parsers.engine.fields import (
     teraflops,
 )
 from parsers.engine.scan import Line, Rule
-from parsers.events import Event, IterationLogged, Malformed, ModelSettingLogged
+from parsers.events import Event, IterationLogged, Malformed
 
 # ` iteration       30/    1000 | consumed ...`, ` iteration       30/infinity |`
 _START = re.compile(r"iteration[ ]{1,20}(\d{1,12})[ ]{0,20}/[ ]{0,20}(\d{1,12}|infinity|inf)[ ]{0,4}\|")
@@ -39,8 +39,6 @@ _LOSS = re.compile(r"(?:^|[ _-])loss$|^loss[ _](?!scale)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z\[][\w .,()/%*+#<>=\[\]-]{0,79}")
 # `+ grep 'iteration 5/ 10 |...`: the shell's trace of a command; `  log_format ........ iteration 5/ 10 |`: an argument
 _ECHO = re.compile(r"\++ |[A-Za-z]\w{0,99} \.{2,99} ")
-# `INFO:root:NeoXArgs.calculate_derived() Total number of GPUs determined to be: 8`
-_NEOX_GPUS = re.compile(r"Total number of GPUs determined to be: (\d{1,7})")
 
 _MAX_FIELDS = 100  # the longest real line has 20; the bound keeps a hostile line's event small
 _MAX_TEXT = 200
@@ -249,16 +247,7 @@ def read_iterations(line: Line) -> Iterator[Event]:
     return iterations(line, _START, name_and_value)
 
 
-def read_neox_world_size(line: Line) -> Iterator[Event]:
-    """The number of GPUs that gpt-neox works out before it prints its arguments."""
-    if match := _NEOX_GPUS.search(line.text):
-        yield ModelSettingLogged(name="world_size", value=float(match[1]), **line.origin)
-
-
 # What _START begins with; `iteration ` alone would also want every `per iteration (ms)`.
 _ANCHORS = (b"iteration  ", *(b"iteration %d" % digit for digit in range(10)))
 
-RULES: tuple[Rule, ...] = (
-    Rule("neox.world_size", (b"Total number of GPUs determined",), read_neox_world_size),
-    Rule("megatron.iteration", _ANCHORS, read_iterations, templated=True),
-)
+RULES: tuple[Rule, ...] = (Rule("megatron.iteration", _ANCHORS, read_iterations, templated=True),)
