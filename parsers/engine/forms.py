@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeAlias, get_args
 
 import msgspec
@@ -99,10 +100,12 @@ def _usual(kind: Any) -> _Convert:
 
 
 def _rule(spec: RuleSpec) -> Rule:
-    forms = [_Form(form) for form in spec.forms]
+    @cache
+    def forms() -> list[_Form]:  # made when the first line asks for them: most logs have few of these lines
+        return [_Form(form) for form in spec.forms]
 
     def read(line: Line) -> list[Event]:
-        return next((events for form in forms if (events := list(form.read(line)))), [])
+        return next((events for form in forms() if (events := list(form.read(line)))), [])
 
     return Rule(spec.name, tuple(anchor.encode() for anchor in spec.anchors), read, spec.templated)
 
