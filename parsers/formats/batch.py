@@ -1,4 +1,4 @@
-"""Batch systems other than Slurm: PBS and LSF say at the end of a job's output why they ended it.
+"""LSF says at the end of a job's output why it ended it; PBS's one sentence is data (batch.yaml).
 
 LSF writes a report when the job is over (IBM's documentation of bsub -o; openlava's sbatchd prints the same):
 `Sender: LSF System <lsfadmin@batch2>`, `Subject: Job 4242: <gpt3> in cluster <summit> Exited` or `Done`, where and when
@@ -21,15 +21,6 @@ from parsers.formats.stamps import date_of
 
 _REPORT_LINES = 4000  # of LSF's, the job's script in it
 
-# `=>> PBS: job killed: walltime 3623 exceeded limit 3600`
-_PBS = re.compile(r"=>> PBS: job killed: (.{1,200})")
-_PBS_REASONS: tuple[tuple[str, Failure], ...] = (
-    ("walltime ", "time_limit"),
-    ("cput ", "time_limit"),
-    ("mem ", "host_oom"),  # `mem`, `vmem`, `pvmem`
-    ("node down", "node_failure"),
-    ("requested job", "node_failure"),  # `node 1 (n2) requested job terminate, 'EOF' (code 1099)`
-)
 # `TERM_RUNLIMIT: job killed after reaching LSF run time limit.`
 _LSF = re.compile(r"^(TERM_[A-Z_]{2,30}): (.{1,200})")
 _LSF_REASONS: dict[str, Failure] = {
@@ -75,15 +66,6 @@ _KNOWN = re.compile(
     r"^(?:Job <|Job was executed on host|Started at |Results reported |Your job looked like:|Resource usage summary:"
     r"|PS:|Read file <|<[^>]{1,400}> was used as |-{40,80}$|[ ]{4})"
 )
-
-
-def read_pbs(line: Line) -> Iterator[Event]:
-    """PBS and Torque ended the job."""
-    match = _PBS.search(line.text)
-    if match:
-        failure: Failure = next((name for words, name in _PBS_REASONS if words in f"{match[1]} "), "killed")
-        yield FailureSeen(failure=failure, message=f"PBS: job killed: {match[1].strip()}", by="pbs", **line.origin)
-        yield ProcessTerminated(**line.origin)
 
 
 def read_lsf(line: Line) -> Iterator[Event | Gatherer]:
@@ -185,7 +167,6 @@ class LsfReportGatherer:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("batch.pbs", (b"=>> PBS: job killed",), read_pbs),
     Rule(
         "batch.lsf",
         (b"TERM_", b"Exited with ", b"Exited by signal ", b"Successfully completed.", b"Subject: Job "),

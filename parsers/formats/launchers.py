@@ -31,14 +31,6 @@ _PDSH = re.compile(r"pdsh@\S{1,80}: (\S{1,80}): ssh exited with exit code (\d{1,
 _LAUNCHER = re.compile(r"^(?:\[[^\]]{1,80}\] ?){0,4}\w{1,40} launcher exited with code (-?\d{1,3})\.?$")
 # `mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).`
 _MPI = re.compile(r"process rank (\d{1,7}) with PID \d{1,10} on node (\S{1,80}) exited on signal (\d{1,3})")
-# `MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD`
-_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d{1,7})")
-# Open MPI: `Primary job  terminated normally, but 1 process returned`, `mpirun has exited due to process rank 0 with
-# PID 0 on node n1 exiting improperly`; `prterun detected that one or more processes exited with non-zero status`
-_MPI_ENDED = re.compile(
-    r"Primary job[ ]{1,2}terminated normally, but \d{1,7} process|processes exited with non-zero status"
-    r"|(?:mpi|prte)\w{2,4} has exited due to process rank"
-)
 # `  Exit code:    1` under it
 _MPI_CODE = re.compile(r"^[ ]{2,4}Exit code:[ ]{1,8}(\d{1,3})$")
 # MPICH and Intel: `=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES`, and in the lines under it
@@ -182,8 +174,6 @@ def read_mpi(line: Line) -> Iterator[Event | Gatherer]:
     text = line.text
     if _HYDRA in text:
         yield HydraGatherer()
-    elif _MPI_ENDED.search(text):
-        yield ProcessExited(**line.origin)
     elif match := _MPI_CODE.match(text):
         yield from _ended("mpirun", int(match[1]), line.origin)
     elif match := _PALS.match(text):
@@ -226,9 +216,6 @@ def read_other(line: Line) -> Iterator[Event]:
         origin = {**line.origin, "rank": int(match[1]), "node": match[2]}
         yield failed(code, f"mpirun: rank {match[1]} exited on signal {match[3]}", origin)
         yield ProcessExited(exit_code=code, **origin)
-    elif match := _MPI_ABORT.search(text):
-        origin = {**line.origin, "rank": int(match[1])}
-        yield FailureSeen(failure="unknown", message=f"MPI_ABORT on rank {match[1]}", by="launcher", **origin)
     elif (match := _SHELL.search(text)) and (match[1] or not match[3].strip()):
         failure, consequence = ended_by(match[2]) or ("unknown", False)
         who = f"process {match[1]}" if match[1] else "the shell"
@@ -242,13 +229,12 @@ RULES: tuple[Rule, ...] = (
     Rule("launcher.deepspeed", (b"runner.py", b"exits with return code"), read_deepspeed),
     Rule(
         "launcher.mpi",
-        (b"BAD TERMINATION OF", b"Primary job", b"processes exited with non-zero", b" has exited due to process rank",
-         b" Exit code: ", b": rank ", b"exited with code ", b"died from signal "),
+        (b"BAD TERMINATION OF", b" Exit code: ", b": rank ", b"exited with code ", b"died from signal "),
         read_mpi,
     ),
     Rule(
         "launcher.other",
-        (b"with PID ", b"MPI_ABORT was invoked", b": line ", b"Killed", b"Terminated", b"Segmentation fault",
+        (b"with PID ", b": line ", b"Killed", b"Terminated", b"Segmentation fault",
          b"Bus error", b"Aborted", b"Hangup"),
         read_other,
     ),
