@@ -165,7 +165,7 @@ class Daemon:
         for transition, to in self._core.act(now):
             self._report(transition, now, to)
         if hands.changed:
-            hands.changed, self._core.watched.changed = False, True
+            hands.changed, self._core.changed = False, True
             self._saving.at_once()
         for order in hands.orders():
             executor.put(order)

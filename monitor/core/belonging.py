@@ -364,7 +364,7 @@ class Belonging:
         if not self._watched.sources.of_run(before):
             left = self._watched.runs.get(before)
             if left is not None and not left.book.open:
-                del self._watched.runs.by_name[before]
+                del self._watched.runs[before]
         self._watched.save_soon = True
         self.jobs.changed(before)
         self.jobs.changed(run)

@@ -116,7 +116,7 @@ class Intake:
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop(message.source)
         reader = saved.reader if saved is not None and message.resumed else None
-        for run in self._watched.runs.by_name.values():
+        for run in self._watched.runs.values():
             if saved is not None and run.log == name:  # what was saved while nobody listened had not been heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known)
@@ -238,7 +238,7 @@ class Intake:
             return
         runs = self._watched.sources.of_mounts(deaf.keys() ^ self._deaf.keys())
         self._deaf = dict(deaf)
-        for run in self._watched.runs.by_name.values():
+        for run in self._watched.runs.values():
             if run.log in runs:
                 run.state.deaf_since = min((deaf[mount] for mount in runs[run.log] if mount in deaf), default=None)
                 self._watched.schedule.request(run)
@@ -247,7 +247,7 @@ class Intake:
         """Nobody listened for a while, and what was written meanwhile comes now: that time is no silence of a run."""
         self._heard_again[message.mount] = now
         runs = self._watched.sources.of_mounts((message.mount,))
-        for run in self._watched.runs.by_name.values():
+        for run in self._watched.runs.values():
             if run.log in runs:
                 not_listened(run.state, message.seconds, now)
         self._watched.counts.add("unheard_seconds_total", message.mount, by=message.seconds)
@@ -264,9 +264,9 @@ class Intake:
 
     def flush(self, now: float) -> None:
         """No more will come from any source."""
-        for source in self._watched.sources.by_name.values():
+        for source in self._watched.sources.values():
             self._flush(source, now)
-        for name, run in self._watched.runs.by_name.items():
+        for name, run in self._watched.runs.items():
             if name == self._watched.sources.current(run.log):
                 self._folding.take_deferred(run, now)
 

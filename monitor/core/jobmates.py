@@ -51,7 +51,7 @@ class Jobmates:
             run, sources = self._watched.runs.get(name), self._watched.sources
             if run is None:
                 continue
-            own = {stream: sources.by_name[stream].member for stream in sources.of_run(name)}
+            own = {stream: sources[stream].member for stream in sources.of_run(name)}
             shown = identity.page(own, self._mates(name))
             if shown != run.identity:
                 run.identity, run.dirty = shown, True
@@ -59,6 +59,6 @@ class Jobmates:
     def _mates(self, run: str) -> list[str]:
         """The other runs in its job."""
         sources = self._watched.sources
-        keys = {sources.by_name[stream].member.key for stream in sources.of_run(run)} - {""}
+        keys = {sources[stream].member.key for stream in sources.of_run(run)} - {""}
         of_jobs = (sources.get(stream) for key in keys for stream in self._streams.get(key, ()))
         return sorted({other.run for other in of_jobs if other is not None and other.run != run})

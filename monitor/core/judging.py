@@ -80,7 +80,7 @@ class Judging:
         self._watched.schedule.forget(run.state.name)
         if not run.failed_told:
             run.failed_told = True
-            written = (self._watched.sources.by_name[name].mtime for name in self._watched.sources.of_run(run.log))
+            written = (self._watched.sources[name].mtime for name in self._watched.sources.of_run(run.log))
             silent = now + self._watched.wall_offset - max(written, default=0.0)
             recent = silent < self._watched.config.detectors.hang.starting
             if run.state.proven and not run.archived and (run.state.live or recent):

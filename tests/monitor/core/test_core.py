@@ -294,6 +294,6 @@ def test_what_a_log_may_not_tell_again_is_to_be_saved_soon() -> None:
     for message in (Restarted("/l/a.log", "rotated", "inode"), Gone("/l/a.log", NOW)):  # type: ignore[arg-type]
         core = core_for()
         live(core, "/l/a.log", 3)
-        assert not core.watched.save_soon
+        assert not core.save_soon
         core.handle(message, NOW)
-        assert core.watched.save_soon
+        assert core.save_soon
