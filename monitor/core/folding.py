@@ -55,7 +55,7 @@ class Folding:
         kinds = [entry.event.kind for entry in entries]
         self._watched.counters.add_events(kinds, entries)
         self._take_due(source, self._belonging.take(source, entries, kinds, at, now), now)
-        if self._belonging.later.holds(source) and (entry := self._belonging.folded(source, kinds)) is not None:
+        if (entry := self._belonging.folded(source, kinds)) is not None:
             self._take_due(source, [((entry,), at)], now)
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:

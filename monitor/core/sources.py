@@ -61,6 +61,10 @@ class Source:
     """Its events, with their instants, while its run is not decided."""
     opening: list[tuple[LogEvent, float]] = field(default_factory=list)
     """Its set-up, until its steps have told whose it is."""
+    withheld: tuple[LogEvent, str, int] | None = None
+    """A line with a job's id behind its steps, and the run and the launch in which it came (jobmates.py)."""
+    stepped_at: float = float("-inf")
+    """When a step of it last came live. An instant."""
 
     def feed(self, message: Data) -> Sequence[LogEvent]:
         """The next bytes; the events of the lines that they end."""

@@ -91,10 +91,7 @@ class Watched:
     def _keep_page(self, run: Run, now: float) -> None:
         shown = run.shown
         if run.state.proven and not run.failed:
-            try:
-                shown = show(run, now, self.config, pages=True)
-            except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
-                self.aside.note("page", run.state.name, error)
+            shown = show(run, now, self.config, self.aside, pages=True)
         if shown is not None:
             self.ended.keep(shown, now + self.wall_offset)
 
