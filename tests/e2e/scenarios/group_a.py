@@ -52,7 +52,7 @@ def partial_line_over_a_restart(lab: Lab) -> None:
     daemon.wait(lambda: daemon.value("megatron_iterations_total") == 3)
     assert daemon.terminate() == 0
     lab.write(data[cut:] + lab.units(1))
-    lab.expect(run="run=", daemon=lab.start())
+    lab.follow()
 
 
 @scenario(6)
@@ -124,7 +124,7 @@ def long_lines(lab: Lab) -> None:
     for _ in range(100):
         lab.write(b"o" * 1_000_000)
     lab.write(b"\n" + lab.units(1))
-    lab.expect(run="run=", daemon=daemon)
+    lab.expect()
     assert daemon.value("megatron_monitor_lines_total", "too_long") == 2
     assert daemon.rss() - before < 150
 
@@ -132,12 +132,11 @@ def long_lines(lab: Lab) -> None:
 @scenario(14, own=True)
 def long_last_line(lab: Lab) -> None:
     lab.write(lab.units(2) + b"x" * 3_000_000)
-    daemon = lab.start()
-    lab.expect(run="run=", daemon=daemon, hold=2.0)
+    daemon = lab.follow(hold=2.0)
     size = lab.path().stat().st_size
     assert daemon.value("megatron_monitor_bytes_total") == size
     lab.write(b"\n" + lab.units(1))
-    lab.expect(run="run=", daemon=daemon)
+    lab.expect()
 
 
 @scenario(15)

@@ -155,13 +155,11 @@ def same_inode_again(lab: Lab) -> None:
 def recreated_while_down(lab: Lab) -> None:
     for same_size in (True, False):
         lab.write(lab.units(20))
-        daemon = lab.start()
-        lab.expect(run="run=", daemon=daemon)
+        daemon = lab.follow()
         assert daemon.terminate() == 0
         lab.path().unlink()
         lab.write(lab.units(20 if same_size else 3))
-        daemon = lab.start()
-        lab.expect(run="run=", daemon=daemon)
+        daemon = lab.follow()
         daemon.terminate()
 
 
@@ -230,23 +228,22 @@ def past_the_fingerprint(lab: Lab) -> None:
         lab.write(b"n" * size + b"\n" + lab.units(1))
         total += 1
         daemon = lab.start()
-        lab.expect(total, run="run=", daemon=daemon, hold=0.2)
+        lab.expect(total, hold=0.2)
         daemon.terminate()  # what is only in the renamed file must be in the state
     lab.path().rename(lab.path("x.old"))
     lab.write(lab.units(2))
-    lab.expect(run="run=", daemon=lab.start())
+    lab.follow()
 
 
 @scenario(42, own=True)
 def rotation_during_a_restart(lab: Lab) -> None:
     lab.write(lab.units(10))
-    daemon = lab.start()
-    lab.expect(run="run=", daemon=daemon, hold=3.0)
+    daemon = lab.follow(hold=3.0)
     daemon.kill()
     lab.write(lab.units(5))
     lab.path().rename(lab.path("x.log.1"))
     lab.write(lab.units(5))
-    lab.expect(run="run=", daemon=lab.start())
+    lab.follow()
 
 
 @scenario(43)

@@ -195,9 +195,10 @@ class Lab:
 
     @property
     def daemon(self) -> Daemon:
-        """The shared one."""
-        assert self._stage is not None
-        return self._stage
+        """Its own, the last that it has started, or the shared one."""
+        daemon = self._daemons[-1] if self._daemons else self._stage
+        assert daemon is not None
+        return daemon
 
     def path(self, name: str = "x.log") -> Path:
         """A file that the daemon follows."""
@@ -210,6 +211,12 @@ class Lab:
     def start(self, *arguments: str, **control: Any) -> Daemon:
         """A daemon of its own, on this scenario's own state."""
         return self.launch(*arguments, **control).started()
+
+    def follow(self, *arguments: str, hold: float = 0.5, **control: Any) -> Daemon:
+        """As `start`, and it has counted all that was written."""
+        daemon = self.start(*arguments, **control)
+        self.expect(hold=hold)
+        return daemon
 
     def launch(self, *arguments: str, **control: Any) -> Daemon:
         """As `start`, not waiting."""
@@ -257,7 +264,7 @@ class Lab:
     ) -> None:  # fmt: skip
         """Each unit once: both counters reach the number (default: all that were written) and stay there."""
         daemon = daemon or self.daemon
-        run = run if run is not None else self.run()
+        run = run if run is not None else "run=" if self._daemons else self.run()
         wanted = self.next - 1 - lost if count is None else count
         steps = wanted if iterations is None else iterations
         wanted_pair = (float(steps), float(wanted))
