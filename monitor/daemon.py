@@ -102,7 +102,6 @@ class Daemon:
         self._services.start()
         self._live.start(saved)
         self._core.outbox.receivers(notifier.name for notifier in self.config.notifiers)
-        self._executor.start()
         self._manager.ready()
 
     def run(self) -> None:
@@ -159,7 +158,7 @@ class Daemon:
     def _act(self, now: float) -> None:
         """Policies: outcomes in, messages and orders out. A step is handed out once the state says that it is begun."""
         hands, executor = self._core.hands, self._executor
-        for done in executor.done():
+        for done in executor.answers():
             if (what := hands.settle(done, now)) is not None:
                 self._core.counts.add("actions_total", *what)
         for transition, to in self._core.act(now):
@@ -168,7 +167,7 @@ class Daemon:
             hands.changed, self._core.changed = False, True
             self._saving.at_once()
         for order in hands.orders():
-            executor.put(order)
+            executor.ask(order)
 
     def _look_at_dumps(self, now: float) -> None:
         for read in self._dumps.answers():

@@ -337,17 +337,16 @@ def test_orders_are_carried_out_in_order_and_reported(
 
     monkeypatch.setattr(Executor, "carry_out", broken)
     site.client("scancel", '[ "$1" != 3 ]')
-    site.executor.start()
     for number in (1, 2, 3):
-        site.executor.put(order(number))
+        site.executor.ask(order(number))
     for _ in range(3):
         assert site.wakes.acquire(timeout=10.0)
-    assert site.executor.done() == [
+    assert site.executor.answers() == [
         StepDone(1, 0, True, "done"),
         StepDone(2, 0, False, "ZeroDivisionError in the executor"),
         StepDone(3, 0, False, "scancel 3: exit 1"),
     ]
-    assert site.executor.done() == []
+    assert site.executor.answers() == []
     site.executor.stop()
     levels = [record.levelname for record in caplog.records if "ok=" in record.getMessage()]
     assert levels == ["WARNING", "ERROR", "ERROR"]
@@ -358,11 +357,10 @@ def test_nothing_more_is_begun_after_the_stop(site: Site) -> None:
     begun = site.bin / "begun"
     site.client("scancel", f'touch "{begun}"; while [ -e "{begun}" ]; do sleep 0.02; done')
     before = set(threading.enumerate())
-    site.executor.start()
+    site.executor.ask(order(1))
     (thread,) = set(threading.enumerate()) - before
     assert thread.daemon
-    site.executor.put(order(1))
-    site.executor.put(order(2))
+    site.executor.ask(order(2))
     wait(begun.exists, 10.0, "the first command")
     site.executor.stop()
     begun.unlink()
