@@ -316,7 +316,9 @@ def test_a_hundred_thousand_sources_load_in_a_second(tmp_path: Path) -> None:
         assert saved is not None
         assert len(core.restore(saved)) == 100_000
         best = min(best, time.process_time() - began)
-    assert best < 1.0
+        if best < 1.0:
+            return
+    pytest.fail(f"{best:.1f} s")
 
 
 def test_a_large_state_is_saved_less_often() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,7 @@ from monitor.core import Core
 from monitor.core.hands import Message
 from monitor.follow.messages import CaughtUp, Data, Opened, Unreadable
 from monitor.hands.messages import Order, StepDone
-from monitor.hands.plan import matches
 from monitor.hands.record import Course
-from monitor.hands.settings import Policy
-from monitor.incidents import Incident
 from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show
@@ -149,18 +145,6 @@ def test_a_requeue_without_a_node_holds_the_job_first() -> None:
         ("scontrol", "update", "JobId=1234", "ExcNodeList=n-[02,07-08]"),
         ("scontrol", "release", "1234"),
     )
-
-
-def test_only_nodes_of_the_job_are_left_out_and_only_a_few() -> None:
-    """A log names a node of another job; a log blames every node."""
-    site = Handy()
-    site.blame("n-77")
-    site.wait(60)
-    assert site.done().commands == (("scontrol", "requeue", "1234"),)
-    site = Handy(REQUEUE.replace("lasting", "most_excluded: 0, lasting"))
-    site.blame("n-02")
-    site.wait(60)
-    assert site.done().commands == (("scontrol", "requeue", "1234"),)
 
 
 def test_what_recovers_is_left_alone() -> None:
@@ -317,15 +301,6 @@ def test_no_step_is_handed_out_that_the_disk_did_not_take(tmp_path: Path) -> Non
     saving.release()
 
 
-def test_trouble_that_is_older_than_the_record_is_left_alone() -> None:
-    """The state was lost: nobody knows what was done about it."""
-    site = Handy()
-    site.core.hands.record = replace(site.core.hands.record, began_at=site.now + 1)
-    site.wait(300)
-    assert site.orders == []
-    assert "older than the record" in " ".join(site.page["actions"])
-
-
 def test_no_more_than_so_often_a_day_and_no_more_without_a_checkpoint() -> None:
     """Hang after hang in job after job: two restarts a day; with ten a day, three, and then the job is cancelled."""
     for policy, expected in (
@@ -383,14 +358,3 @@ def test_actions_that_make_no_sense_are_refused(actions: str, message: str) -> N
     """In the configuration, not at three in the morning."""
     with pytest.raises(ConfigError, match=message):
         load("", [f"policies=[{{name: p, incidents: [hang], actions: {actions}}}]"])
-
-
-def test_training_is_all_parts_of_a_step() -> None:
-    """A policy for training holds for a hang in a rollout, one for rollouts for no other part; neither for a save."""
-    for phase, matched in (("rollout", [True, True]), ("training", [True, False]), ("saving", [False, False])):
-        hang = Incident("hang", "critical", 0.0, "", None, phase, 0.0)
-        of = [
-            Policy(name="p", incidents=("hang",), actions=("requeue",), phases=(name,))
-            for name in ("training", "rollout")
-        ]
-        assert [matches(policy, "run", hang) for policy in of] == matched

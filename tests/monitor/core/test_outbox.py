@@ -146,45 +146,6 @@ def test_too_much_to_keep_drops_nothing_that_fires() -> None:
     assert [one.evidence["kept_back"] for one in world.received if one.status == "resolved"] == [250 * 3]
 
 
-def test_a_refused_message_waits_apart() -> None:
-    """A receiver that answers 404 to one run's messages: its others come, that one is tried for a day, in its order."""
-    world = World("refused")
-    world.owe(message("a", 0.0))
-    world.step()
-    world.owe(message("a", 0.0, "resolved"), message("b", 0.0))
-    world.answer = "sent"
-    world.step()
-    assert world.told() == [("b", "firing")]  # the end of what was not told waits for it
-    world.until(400.0)
-    assert world.told() == [("b", "firing"), ("a", "firing"), ("a", "resolved")]
-
-
-def test_a_receiver_that_is_wrong_for_longer_than_a_day() -> None:
-    """It has failed then, counted; until then it is tried more and more rarely."""
-    world = World("refused")
-    world.owe(message("a", 0.0))
-    world.until(DAY - 3600.0)
-    assert world.outbox.owed() == {"chat": 1}
-    world.until(DAY + 3600.0)
-    assert world.outbox.owed() == {"chat": 0}
-    assert 24 <= world.asked <= 30
-    assert world.outbox.take_outcomes()["chat", "failed"] == 1
-
-
-def test_a_message_goes_out_when_it_is_saved() -> None:
-    """Else a crash would send it again under another id; a disk that hangs delays it by two seconds only."""
-    world = World()
-    world.outbox.owe(message("a", 0.0), ["chat"], 0.0)
-    world.step(1.0)
-    assert world.received == []
-    world.save()
-    world.step()
-    assert world.told() == [("a", "firing")]
-    world.outbox.owe(message("b", 1.0), ["chat"], world.now)
-    world.step(2.0)
-    assert world.told()[-1] == ("b", "firing")
-
-
 def test_a_receiver_that_is_configured_no_more_is_owed_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """It is said, and counted."""
     world = World("later")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -54,7 +55,9 @@ def test_too_many_names(waker, tmp_path, monkeypatch):
     monkeypatch.setattr("monitor.follow.waker._MOST_PATHS", 10)
     for number in range(11):
         waker._named(str(number))
-    waker.wait(SECONDS, SECONDS)  # a call would have to end it
+    began = time.perf_counter()
+    waker.wait(SECONDS, coalesce_seconds=0.2)
+    assert time.perf_counter() - began >= 0.19  # a call would have ended it
     assert waker.take() == (set(), True)
     assert waker.take() == (set(), False)
 

@@ -308,12 +308,14 @@ def test_a_dump_is_kept_up_to_a_limit(site: Site, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_runs_name_is_cut_to_a_files(site: Site) -> None:
-    """100 characters of it."""
+    """100 characters of it; one from a path leads nowhere else."""
     site.client("srun", "echo stacks")
-    order = Order(1, 0, "x" * 300, "dump_stacks", (("srun",),), None, None, "1234", None, 0, False, check=False)
-    assert site.executor.carry_out(order)[0]
-    (path,) = site.executor.directory.iterdir()
-    assert path.name.startswith("x" * 100 + "-1234-")
+    for name in ("x" * 300, "r/../../x"):
+        order = Order(1, 0, name, "dump_stacks", (("srun",),), None, None, "1234", None, 0, False, check=False)
+        assert site.executor.carry_out(order)[0]
+    paths = sorted(path.name for path in site.executor.directory.iterdir())
+    assert paths[0].startswith("r_.._.._x-1234-")
+    assert paths[1].startswith("x" * 100 + "-1234-")
 
 
 # --- the thread -------------------------------------------------------------------------------------------------------
