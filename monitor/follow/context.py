@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -165,12 +165,9 @@ class Context:
     def open_as(self, path: str, identity: tuple[int, int]) -> int:
         """A fresh descriptor of the path. Raises Changed if it no longer names that file."""
         descriptor = self.descriptors.open(path)
-        try:
-            self.stats += 1
+        self.stats += 1
+        with self._closed_if_it_fails(descriptor):
             status = self.os_layer.fstat(descriptor)
-        except OSError:
-            self.descriptors.discard(descriptor)
-            raise
         if (status.st_dev, status.st_ino) != identity:
             self.descriptors.discard(descriptor)
             raise Changed
@@ -188,16 +185,19 @@ class Context:
 
     def pread(self, descriptor: int, count: int, offset: int) -> bytes:
         """Of a descriptor in no pool yet, so it is closed if the file cannot be read."""
-        try:
+        with self._closed_if_it_fails(descriptor):
             return self.os_layer.pread(descriptor, count, offset)
-        except OSError:
-            self.descriptors.discard(descriptor)
-            raise
 
     def verify(self, descriptor: int, mark: Fingerprint) -> Verified:
         """As `content.verify`; the descriptor is closed if the file cannot be read."""
-        try:
+        with self._closed_if_it_fails(descriptor):
             return verify(self.os_layer, descriptor, mark)
+
+    @contextlib.contextmanager
+    def _closed_if_it_fails(self, descriptor: int) -> Iterator[None]:
+        """A descriptor in no pool yet, of which nobody would know any more."""
+        try:
+            yield
         except OSError:
             self.descriptors.discard(descriptor)
             raise
