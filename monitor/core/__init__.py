@@ -2,13 +2,12 @@
 
 The daemon, `run --once`, `report`, `top` and the tests drive the same object. It owns every RunState. Beside the fold
 and the judgement only the core writes to one: its sources, which of them are unreadable, when it was read, whether it
-is live. The rooms:
+is live. At a tick it judges the runs that are due. The rooms:
 
     intake.py     messages of the follower, each to the source it concerns
     belonging.py  which run a stream's lines are of, or that they wait until it is known
     folding.py    events into the run that they belong to, or held until that is known
-    judging.py    at a tick, the runs that are due
-    watched.py    what these three work on: the rooms below, and what happened
+    watched.py    what these work on: the rooms below, and what happened
 
     sources.py    the followed files: reader, proof of the place, read to the end or not
     runs.py       the runs: begin, archive, lose, expire, make room
@@ -33,6 +32,8 @@ fail alone (aside.py).
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
+from functools import partial
 
 from monitor import __version__
 from monitor.config import Config
@@ -43,7 +44,6 @@ from monitor.core.hands import Hands
 from monitor.core.hands import Message as Event
 from monitor.core.intake import Intake
 from monitor.core.jobs import Jobs
-from monitor.core.judging import Judging
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run
@@ -54,11 +54,14 @@ from monitor.follow.messages import Position
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.nodes.record import Ledger
-from monitor.run import dumps
+from monitor.run import derived, dumps
 from monitor.run.dumps import DumpsAsked, DumpsRead
+from monitor.run.job import proofs
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.snapshot import MonitorCounts, Snapshot
 from monitor.units import LONGEST_SECONDS
+
+_BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
 
 
 class Core(Watched):
@@ -81,7 +84,6 @@ class Core(Watched):
         belonging = Belonging(self)
         self._jobmates = belonging.jobs
         self.folding = Folding(self, belonging)
-        self._judging = Judging(self, self.folding, self._jobs, self._nodes)
         intake = Intake(self, self.folding, belonging)
         self.handle, self.listen, self.flush = intake.handle, intake.listen, intake.flush
         self.unreadable, self.scanned = intake.unreadable, intake.scanned
@@ -129,8 +131,64 @@ class Core(Watched):
     # --- judgement --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Transition]:
-        """Judge the runs that are due; all transitions since the last call."""
-        return [self._announced(item, now) for item in self._judging.tick(now)]
+        """Judge the runs that are due, by what was folded: lines that wait for others hold no judgement back. All
+        transitions since the last call.
+        """
+        self._fold_ends(now)
+        self.folding.release_overdue(now)
+        self.folding.settle(now)
+        for name in self.schedule.names(self.runs, now):
+            run = self.runs.get(name)
+            if run is None:
+                self.schedule.forget(name)
+                continue
+            if self.sources.catching_up(run.log):
+                continue
+            if run.failed:
+                self._tell_failed(run, now)
+                continue
+            if (run.deferred or run.taken_early) and now - run.backlog_at >= _BACKLOG_QUIET:
+                self.folding.take_deferred(run, now)
+            self.of_run(run, partial(self._judge_run, run, now))
+        transitions, self.transitions = self.transitions, []
+        return [self._announced(item, now) for item in transitions]
+
+    def _fold_ends(self, now: float) -> None:
+        """How launches ended of which the log says nothing, or less."""
+        for name in self._jobs.due(now):
+            run = self.runs.get(name)
+            if run is not None:
+                self.of_run(run, partial(self._take_proofs, run, now))
+                self.schedule.request(run)
+
+    def _take_proofs(self, run: Run, now: float) -> Sequence[Transition]:
+        return self.judge.take(run, proofs(run.state), "slurm", now, True)
+
+    def _judge_run(self, run: Run, now: float) -> list[Transition]:
+        if not self.schedule.take(run, now):
+            return []
+        before = run.state.launch.hung, run.state.launch.phase
+        transitions = self.judge.judge(run, now)
+        if transitions or before != (run.state.launch.hung, run.state.launch.phase):
+            run.dirty = self.changed = True
+        run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
+        if self._nodes.record(run):
+            self.changed = True
+        if self.let_go(run, now):
+            self.changed = True
+        return transitions
+
+    def _tell_failed(self, run: Run, now: float) -> None:
+        """Once, unless it is an old log that nobody waits for."""
+        self.schedule.forget(run.state.name)
+        if not run.failed_told:
+            run.failed_told = True
+            written = (self.sources[name].mtime for name in self.sources.of_run(run.log))
+            silent = now + self.wall_offset - max(written, default=0.0)
+            recent = silent < self.config.detectors.hang.starting
+            if run.state.proven and not run.archived and (run.state.live or recent):
+                self.of_run(run, lambda: self.judge.put_aside(run, run.failed, now), failed=True)
+        self.let_go(run, now)
 
     def _announced(self, item: Transition, now: float) -> Transition:
         run = self.runs.get(item.run)

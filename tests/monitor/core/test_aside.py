@@ -23,9 +23,9 @@ from monitor.notifiers.message import payload
 from monitor.serve.http import App
 from monitor.serve.server import Request
 from monitor.store import decode, encode
-from monitor.system.clock import ManualClock
 from parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
 from parsers.reader import SourceReader
+from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.core.following import Following
 

@@ -21,7 +21,7 @@ from monitor.follow.patterns import Watch
 from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
-from monitor.system.clock import ManualClock
+from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs
 

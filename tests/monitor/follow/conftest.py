@@ -18,7 +18,7 @@ from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Watch
 from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
-from monitor.system.clock import ManualClock
+from tests.clock import ManualClock
 
 Fault = Callable[[str], OSError | None]
 LINES = [b"%06d iteration line with enough text to be no accident\n" % number for number in range(200)]
