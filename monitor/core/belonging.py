@@ -16,6 +16,7 @@ from monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.identity import Member, Values, Verdict
+from monitor.naming import experiment_name
 from monitor.run.experiments import BOUNDS, HELD_SECONDS
 from monitor.run.job import OVER, RUNNING
 from monitor.run.log_clock import log_clock
@@ -66,7 +67,7 @@ class Belonging:
             member.take_key(identity.key_of(path, config.slurm.job_from))
         if member.base != named.name:  # new, or configured anew
             member.base, member.why, member.pattern = named.name, named.why, named.pattern
-            run = identity.beside(named.name, member.label) if member.label else named.name
+            run = experiment_name(named.name, member.label) if member.label else named.name
         return member, run
 
     def opened(self, source: Source) -> None:
@@ -316,11 +317,11 @@ class Belonging:
             self._warn(source, other)
             label = identity.label_of(member, source.path, other.member, other.path)
             member.label = label
-            name = identity.beside(member.base, label)
+            name = experiment_name(member.base, label)
             near = self._telling.get(name)
             if near and label != member.key:
                 member.label = f"{label}-{len(near) + 1}"
-                name = identity.beside(member.base, member.label)
+                name = experiment_name(member.base, member.label)
         self._move(source, name, f"{member.why}; it computes at the same time as {other.path}")
         opening = [((entry,), at) for entry, at in source.opening]
         due = self._settle(source)

@@ -16,9 +16,9 @@ SECONDS = 10  # that no test needs
 def waker(tmp_path):
     """It watches the directory."""
     waker = Waker()
-    waker.watch({str(tmp_path): 0.0}, 0.0)
+    waker.watches.watch({str(tmp_path): 0.0}, 0.0)
     yield waker
-    waker.close()
+    waker.watches.close()
 
 
 def taken(waker, count=1):
@@ -35,7 +35,7 @@ def taken(waker, count=1):
 
 def test_a_write_is_named(waker, tmp_path):
     """The path of what was made, written, renamed or deleted; never of a directory."""
-    assert waker.watching
+    assert waker.watches.working
     log = tmp_path / "x"
     (tmp_path / "d").mkdir()
     log.write_text("x")
@@ -93,7 +93,7 @@ def test_a_line_comes_in_pieces(waker):
 
 def test_a_call_after_the_end(waker):
     """Other threads may not know yet."""
-    waker.close()
+    waker.watches.close()
     waker.wake()
     waker.wait(SECONDS)
     assert waker.take() == (set(), True)
