@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 
 from monitor.config import Config
 from monitor.core.runs import Run
-from monitor.hands.messages import Order, StepDone
 from monitor.hands.plan import Plan, course_of, describe, is_fresh, matches, plan
-from monitor.hands.record import Course, Record, Step, shown
+from monitor.hands.record import Course, Order, Record, Step, StepDone, shown
 from monitor.hands.settings import Policy
 from monitor.incidents import Incident, Transition, amend
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
-from monitor.hands.messages import Order, StepDone
+from monitor.hands.record import Order, StepDone
 from monitor.run.job import OVER
 from monitor.run.records import Job
 from monitor.slurm.client import look_up, program

@@ -10,8 +10,7 @@ from monitor.config import ConfigError, load
 from monitor.core import Core
 from monitor.core.hands import Message
 from monitor.follow.messages import Unreadable
-from monitor.hands.messages import Order, StepDone
-from monitor.hands.record import Course
+from monitor.hands.record import Course, Order, StepDone
 from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show

@@ -10,7 +10,7 @@ import pytest
 
 from monitor.hands import executor as rules
 from monitor.hands.executor import Executor
-from monitor.hands.messages import Order, StepDone
+from monitor.hands.record import Order, StepDone
 from monitor.slurm.settings import SlurmSettings
 from monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, shown

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from monitor.hands.executor import Executor
-from monitor.hands.messages import Order
+from monitor.hands.record import Order
 from monitor.simulate.slurm import install, read, write
 from monitor.slurm.client import look_up
 from monitor.slurm.messages import JobQuestion
