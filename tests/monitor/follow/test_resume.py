@@ -7,8 +7,13 @@ import os
 import msgspec
 import pytest
 
-from monitor.follow.messages import Gone, Opened, Position
+from monitor.follow.messages import Gone, Opened
 from tests.monitor.follow.conftest import LINES, stored, text
+
+
+def elsewhere(positions):
+    """The same, on another device."""
+    return {key: msgspec.structs.replace(one, device=one.device + 7) for key, one in positions.items()}
 
 
 def test_grown_while_down(begun, make_rig, append, log):
@@ -131,10 +136,7 @@ def test_not_there_because_the_mount_is_not(begun, make_rig, kinds, log, mounted
     first = begun(30)
     positions = stored(first.positions())
     if mounted:
-        positions = {
-            key: msgspec.convert({**msgspec.to_builtins(position), "device": position.device + 7}, Position)
-            for key, position in positions.items()
-        }
+        positions = elsewhere(positions)
     log.parent.rename(log.parent.parent / "away")
     second = make_rig(log, resume=positions)
     assert kinds(second.settle(60)) == (["Unreadable"] if mounted else ["Gone"])
@@ -145,10 +147,7 @@ def test_not_there_because_the_mount_is_not(begun, make_rig, kinds, log, mounted
 def test_another_device_number_after_a_reboot(begun, make_rig, append, log):
     """Device numbers may change with a reboot; head and tail prove the position."""
     first = begun(30)
-    changed = {
-        key: msgspec.convert({**msgspec.to_builtins(position), "device": position.device + 7}, Position)
-        for key, position in first.positions().items()
-    }
+    changed = elsewhere(first.positions())
     append(log, LINES[30])
     second = make_rig(log, resume=changed)
     assert second.poll()[0].resumed
