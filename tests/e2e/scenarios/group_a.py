@@ -15,10 +15,8 @@ NOISE = b"[rank3]: loading shard 17 of 256 " + "über alles läuft Größe 训�
 
 @scenario(1, writers=WRITERS)
 def append_one_line(lab: Lab) -> None:
-    lab.write(lab.units(1))
-    lab.expect()
-    lab.write(lab.units(1))
-    lab.expect()
+    lab.grow(1)
+    lab.grow(1)
 
 
 JUNK = bytes(range(128, 256)) + b"\xc3\x28\xed\xa0\x80\n"
@@ -85,8 +83,7 @@ def partial_line_over_a_restart(lab: Lab) -> None:
 
 @scenario(7)
 def carriage_returns_without_newline(lab: Lab) -> None:
-    lab.write(lab.units(2))
-    lab.expect()
+    lab.grow(2)
     before = lab.daemon.rss()
     bar = b"\rEpoch 3:  41%|" + b"#" * 60 + b"| 4123/10000 [01:02<01:30, 65.1it/s]"
     for _ in range(10):
@@ -103,8 +100,7 @@ def another_rank_in_the_middle(lab: Lab) -> None:
     lab.write(torn + overflow)
     two = lab.units(2).splitlines(keepends=True)
     lab.write(two[0][:-1] + two[2] + two[1] + two[3])  # two ranks' lines without an end between them
-    lab.write(lab.units(3))
-    lab.expect()
+    lab.grow(3)
 
 
 @scenario(13, own=True)
@@ -208,8 +204,7 @@ def no_files(lab: Lab) -> None:
         channel.bind(f"/proc/self/fd/{here}/s.log")  # a socket's path is short
         os.close(here)
         lab.path("device.log").symlink_to("/dev/zero")
-        lab.write(lab.units(2))
-        lab.expect(hold=1.5)
+        lab.grow(2, hold=1.5)
         assert lab.counted(lab.daemon, f'run="{lab.name}/')[1] == 2
 
 
@@ -217,8 +212,7 @@ def no_files(lab: Lab) -> None:
 def binary(lab: Lab) -> None:
     lab.path("model.log").write_bytes(b"PK\x03\x04" + os.urandom(3_000_000) + lab_line())
     lab.path("weights.log").write_bytes(os.urandom(3_000_000) + lab_line())
-    lab.write(lab.units(2))
-    lab.expect(hold=1.0)
+    lab.grow(2, hold=1.0)
     assert lab.counted(lab.daemon, f'run="{lab.name}/')[1] == 2
 
 

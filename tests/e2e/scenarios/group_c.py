@@ -25,8 +25,7 @@ def polled_by_itself(lab: Lab) -> None:
     lab.write(lab.units(2))
     daemon = network(lab, kind="lustre")
     for _ in range(5):
-        lab.write(lab.units(1))
-        lab.expect(hold=0, timeout=5)
+        lab.grow(1, hold=0, timeout=5)
     mount = f'mount="{lab.directory}"'
     assert daemon.value("megatron_monitor_mount_info", mount, 'mode="poll"', 'file_system="lustre"') == 1
     assert daemon.value("megatron_monitor_mount_info", mount, 'mode="inotify"') == 0
@@ -116,8 +115,7 @@ def device_changes(lab: Lab) -> None:
     lab.write(lab.units(10))
     daemon = network(lab, f"{lab.directory}/*.log")
     lab.fault(daemon, call=["stat", "fstat"], path=str(lab.directory), device=7)
-    lab.write(lab.units(2))
-    lab.expect(hold=2.0)
+    lab.grow(2, hold=2.0)
 
 
 @scenario(54, own=True)
@@ -126,12 +124,10 @@ def scandir_lies(lab: Lab) -> None:
     lab.path("z.log").write_bytes(b"noise\n")
     daemon = network(lab, f"{lab.directory}/*.log")
     lab.fault(daemon, call=["scandir"], path=str(lab.directory), repeat=True)
-    lab.write(lab.units(2))
-    lab.expect(hold=1.5)
+    lab.grow(2, hold=1.5)
     lab.heal(daemon)
     lab.fault(daemon, call=["scandir"], path=str(lab.directory), hide="x.log")
-    lab.write(lab.units(2))
-    lab.expect(hold=1.5)
+    lab.grow(2, hold=1.5)
 
 
 @scenario(55)

@@ -92,8 +92,7 @@ def disk_full(lab: Lab) -> None:
     lab.write(lab.units(5))
     daemon = lab.follow(state_error="ENOSPC", state_error_file=str(lab.own / "full"), hold=1.5)
     (lab.own / "full").touch()
-    lab.write(lab.units(5))
-    lab.expect()
+    lab.grow(5)
     daemon.wait(lambda: daemon.value("megatron_monitor_state_save_failures_total") > 0)
     assert daemon.status("/-/healthy") == 200
     daemon.kill()  # what was saved before stands; what came after is read again

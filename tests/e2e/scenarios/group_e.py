@@ -35,8 +35,7 @@ def few_descriptors(lab: Lab) -> None:
 def no_inotify(lab: Lab) -> None:
     lab.write(lab.units(2))
     daemon = lab.follow(f"{lab.directory}/*.log", no_inotify=True, hold=0)
-    lab.write(lab.units(2))
-    lab.expect()
+    lab.grow(2)
     assert daemon.value("megatron_monitor_mount_info", 'mode="poll"') >= 1
     assert daemon.value("megatron_monitor_mount_info", 'mode="inotify"') == 0
 
@@ -170,8 +169,7 @@ def soak(lab: Lab) -> None:
 
 @scenario(72)
 def deleted_files_let_go(lab: Lab) -> None:
-    lab.write(lab.units(3))
-    lab.expect(hold=0)
+    lab.grow(3, hold=0)
     name = f"{lab.name}/x.log"
     lab.path().unlink()
     lab.daemon.wait(lambda: not any(name in one for one in lab.daemon.descriptors()), timeout=10)

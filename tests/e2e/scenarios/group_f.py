@@ -79,16 +79,14 @@ def idle_connections(lab: Lab) -> None:
     with ExitStack() as stack:
         for _ in range(500):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
-        lab.write(lab.units(2))
-        lab.expect()
+        lab.grow(2)
         assert daemon.threads() <= threads + 6
         assert daemon.value("megatron_monitor_http_connections") <= 513
 
 
 @scenario(78)
 def formats(lab: Lab) -> None:
-    lab.write(lab.units(30))
-    lab.expect()
+    lab.grow(30)
     text = lab.daemon.fetch().decode()
     opened = lab.daemon.fetch(headers=OPENMETRICS).decode()
     packed = lab.daemon.fetch(headers={"Accept-Encoding": "gzip"})
@@ -103,8 +101,7 @@ def formats(lab: Lab) -> None:
 
 @scenario(79)
 def no_series_twice(lab: Lab) -> None:
-    lab.write(lab.units(3))
-    lab.expect()
+    lab.grow(3)
     rows = [
         row.rsplit(" ", 1)[0] for row in lab.daemon.fetch().decode().splitlines() if row and not row.startswith("#")
     ]
@@ -156,14 +153,12 @@ def reload_of_a_bad_file(lab: Lab) -> None:
     ):
         path.write_text(bad)
         _reloaded(daemon, 0)
-        lab.write(lab.units(1))
-        lab.expect(hold=0)
+        lab.grow(1, hold=0)
         path.write_text(_config(lab))
         _reloaded(daemon, 1)
     path.unlink()
     _reloaded(daemon, 0)
-    lab.write(lab.units(1))
-    lab.expect()
+    lab.grow(1)
 
 
 @scenario(82, own=True)
@@ -181,8 +176,7 @@ def reload_keeps_everything(lab: Lab) -> None:
             missing += "megatron_iterations_total{" not in daemon.fetch().decode()
             time.sleep(0.02)
         assert missing == 0, "the series went during a reload"
-        lab.write(lab.units(2))
-        lab.expect(hold=0.3)
+        lab.grow(2, hold=0.3)
     assert daemon.value("megatron_monitor_bytes_total") - size < lab.path().stat().st_size - size + 3000
     lab.write(lab.units(2), lab.path("y.out"))
     path.write_text(_config(lab, pattern="*.*"))  # more to follow
@@ -204,8 +198,7 @@ def sigterm(lab: Lab) -> None:
             faults=[{"call": ["scandir", "stat"], "path": str(hung), "hang": True, "by": "start"}],
         )  # fmt: skip
         lab.expect(hold=0)
-        lab.write(lab.units(1))
-        lab.expect(hold=0)
+        lab.grow(1, hold=0)
         began = now()
         assert daemon.terminate(timeout=10) == 0
         assert now() - began < slack(5.0)
@@ -319,14 +312,12 @@ def clock_jumps(lab: Lab) -> None:
     lab.write(lab.units(5))
     daemon = lab.follow(str(lab.path()), "--set", "detectors.hang.minimum=20s", clock=0.0, hold=0)
     for jump in (3600.0, -86_400.0, 0.0):
-        lab.write(lab.units(1))
-        lab.expect(hold=0)
+        lab.grow(1, hold=0)
         daemon.set(clock=jump)
         time.sleep(1.2)
         assert daemon.status("/-/healthy") == 200
         assert daemon.value("megatron_run_state", 'state="hung"') == 0
-        lab.write(lab.units(1))
-        lab.expect(hold=0)
+        lab.grow(1, hold=0)
     assert daemon.value("megatron_monitor_clock_jumps_total") == 3
     daemon.kill()
     lab.write(lab.units(1))

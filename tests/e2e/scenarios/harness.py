@@ -240,6 +240,11 @@ class Lab:
         self.next += count
         return data
 
+    def grow(self, count: int, *, hold: float = 0.5, timeout: float = 30.0) -> None:
+        """The next units are written, and each is counted once."""
+        self.write(self.units(count))
+        self.expect(hold=hold, timeout=timeout)
+
     def write(self, data: bytes, path: Path | None = None) -> None:
         """As the training's logger does: through a descriptor that it keeps, or by opening the file each time."""
         path = path or self.path()

@@ -173,6 +173,7 @@ def main() -> None:
     if CONTROL.get("mounts"):
         follower.Follower.__init__.__kwdefaults__["mounts"] = _mounts
     live.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
+    store._SHARE = 400  # a slow machine's saves are not a minute apart
     if CONTROL.get("deaf"):
         directory_watches._Handler.on_any_event = lambda *_: None  # type: ignore[method-assign]
     if CONTROL.get("no_inotify"):
