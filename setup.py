@@ -37,8 +37,9 @@ setup(
             "reports/*.css",
             "serve/*/*",
             "serve/static/uplot/*",
+            "simulate/*.toml",
         ],
-        "megatron_monitor.parsers": ["py.typed", "trainers/*"],
+        "megatron_monitor.parsers": ["py.typed", "trainers/*", "formats/*.json", "formats/*.yaml"],
         "megatron_monitor.assets": ASSETS,
     },
 )

@@ -41,7 +41,7 @@ _STATUS_SECONDS = 1.0  # between two lines for systemd
 _HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
 _SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the logs may say that it has ended
 _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
-_STOP_SECONDS = 0.8  # for the reader threads at the end
+_STOP_SECONDS = 0.8  # for the reader threads at the end, and for the notifiers' ones
 
 
 class ReloadError(Exception):
@@ -102,7 +102,6 @@ class Daemon:
         self._services.start()
         self._live.start(saved)
         self._core.outbox.receivers(notifier.name for notifier in self.config.notifiers)
-        self._executor.start()
         self._manager.ready()
 
     def run(self) -> None:
@@ -142,7 +141,7 @@ class Daemon:
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
         self._saving.turn(now)
         if self._services is not None and (self._was_ready or began - self._began_at >= _SETTLE):
-            self._services.deliver(self._core.outbox, now)
+            self._services.deliveries.turn(self._core.outbox, now)
         self._turned_at = self.clock.monotonic()
         self._manager.turned(self._turned_at)
         if self._manager.listens and not 0.0 <= self._turned_at - self._status_at < _STATUS_SECONDS:
@@ -159,16 +158,16 @@ class Daemon:
     def _act(self, now: float) -> None:
         """Policies: outcomes in, messages and orders out. A step is handed out once the state says that it is begun."""
         hands, executor = self._core.hands, self._executor
-        for done in executor.done():
+        for done in executor.answers():
             if (what := hands.settle(done, now)) is not None:
                 self._core.counts.add("actions_total", *what)
         for transition, to in self._core.act(now):
             self._report(transition, now, to)
         if hands.changed:
-            hands.changed, self._core.watched.changed = False, True
+            hands.changed, self._core.changed = False, True
             self._saving.at_once()
         for order in hands.orders():
-            executor.put(order)
+            executor.ask(order)
 
     def _look_at_dumps(self, now: float) -> None:
         for read in self._dumps.answers():
@@ -184,7 +183,8 @@ class Daemon:
         )  # fmt: skip
         if not transition.quiet and self._services is not None:
             linked = dataclasses.replace(transition, links=self._services.links(transition))
-            self._core.outbox.owe(linked, self._services.receivers(transition) if to is None else to, now)
+            receivers = self._services.deliveries.receivers(transition) if to is None else to
+            self._core.outbox.owe(linked, receivers, now)
             self._saving.at_once()
 
     # --- what is shown ----------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Daemon:
         self._executor.stop()
         self._live.stop(_STOP_SECONDS)
         if self._services is not None:
-            self._services.deliver_last(outbox, now)
+            self._services.deliveries.finish(outbox, now, _STOP_SECONDS)
             if outbox.changed:  # what was delivered is not sent again
                 self._saving.save_last(now)
             self._services.stop()

@@ -140,11 +140,6 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     return Named(name, why, pattern)
 
 
-def beside(base: str, label: str) -> str:
-    """The name of a job's run beside the one that has the name already."""
-    return naming.experiment_name(base, label)
-
-
 def owner_of(path: str) -> str:
     """`NAMESPACE/OWNER` of the pod whose log lies at `path`, as its name tells; empty where the path names no pod.
 

@@ -65,27 +65,25 @@ class Saving:
         busy = self._saver.busy
         if self._saver.failures > self._failures:
             self._core.counts.add("state_save_failures_total", by=self._saver.failures - self._failures)
-            self._failures, self._core.watched.changed = (
-                self._saver.failures,
-                True,
-            )  # what was not written is tried again
+            self._failures = self._saver.failures
+            self._core.changed = True  # what was not written is tried again
             self._offered, self._begun = outbox.saved, self._core.hands.saved
         elif not busy:
             outbox.saved = max(outbox.saved, self._offered)
             self._core.hands.saved = max(self._core.hands.saved, self._begun)
         if outbox.changed:
-            outbox.changed, self._core.watched.changed = False, True  # else a crash would send it again
+            outbox.changed, self._core.changed = False, True  # else a crash would send it again
             self.at_once()
         began = self._clock.monotonic()
-        if self._core.watched.save_soon:
-            self._core.watched.save_soon = False
+        if self._core.save_soon:
+            self._core.save_soon = False
             self._due_at = min(self._due_at, began + _SOON)
-        if not self._core.watched.changed or began < self._due_at or busy:  # a slow disk is not given more
+        if not self._core.changed or began < self._due_at or busy:  # a slow disk is not given more
             return
         data = self._encoded(now)
         self._offered, self._begun = outbox.last, self._core.hands.stamp
         self._saver.offer(data)
-        self._core.watched.changed = False
+        self._core.changed = False
         ended = self._clock.monotonic()
         self._due_at = ended + pause_after(len(data), ended - began)
 

@@ -9,11 +9,10 @@ import logging
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import TypeAlias
 from urllib.parse import quote, urlsplit
 
 from monitor.config import Config, host_and_port
-from monitor.core.outbox import Outbox
 from monitor.deliveries import Deliveries
 from monitor.incidents import Transition
 from monitor.outputs import Outputs
@@ -50,11 +49,8 @@ def refused(config: Config) -> list[str]:
     return problems
 
 
-class Prepared(NamedTuple):
-    """What of a new configuration may be wrong, built before anything is changed by it."""
-
-    tls: Tls | None
-    auth: BasicAuth | None
+Secured: TypeAlias = tuple[Tls | None, BasicAuth | None]
+"""What of a configuration may be wrong, built before anything is changed by it."""
 
 
 class Services:
@@ -67,10 +63,10 @@ class Services:
         self._config = config
         self._latest = latest
         self._clock = clock
-        self._deliveries = Deliveries(config.notifiers, clock, wake)
+        self.deliveries = Deliveries(config.notifiers, clock, wake)
         host, port = host_and_port(config.listen)
         try:
-            tls, auth = _secured(config)
+            secured = _secured(config)
             app = App(latest, clock, turned, latest.figures)
             self._server = HttpServer(host, port, app)
         except TlsError as error:
@@ -82,7 +78,7 @@ class Services:
                 "Choose another address with --listen"
             ) from error
         self._app = app
-        self._secure(tls, auth)
+        self._secure(secured)
         self._scrapes = app.scrapes
         self._read_by = float("-inf")  # monotonic seconds: until then the last figures may not have been read
         self._outputs = self._made_outputs()
@@ -104,16 +100,16 @@ class Services:
         host = socket.gethostname() if ip_address(host).is_unspecified else f"[{host}]" if ":" in host else host
         return f"{'https' if self._config.web.tls_server_config else 'http'}://{host}:{port}/"
 
-    def _secure(self, tls: Tls | None, auth: BasicAuth | None) -> None:
+    def _secure(self, secured: Secured) -> None:
         """Who is let in, and under which names; a warning where everybody is."""
         web, server = self._config.web, self._server
-        server.tls, server.auth = tls, auth
+        server.tls, server.auth = secured
         public = urlsplit(self._config.external_url or "").hostname
         listen = host_and_port(self._config.listen)[0]
         server.hosts = Hosts(listen, server.address[0], web.allowed_hosts, public)
         asked = web.tls_server_config is not None and web.tls_server_config.client_auth_type.startswith("RequireAnd")
         self._app.notice = ""
-        if not (is_loopback(server.address[0]) or auth is not None or asked):
+        if not (is_loopback(server.address[0]) or server.auth is not None or asked):
             self._app.notice = f"Whoever reaches {self.address} reads this: no password is asked (web.basic_auth_users)"
             _log.warning("listen=%s is open to other hosts without a password: see web: in config.yaml", self.address)
 
@@ -128,21 +124,9 @@ class Services:
 
     def start(self) -> None:
         """Begin to answer, write and send."""
-        self._deliveries.start()
+        self.deliveries.start()
         self._server.start()
         self._outputs.start()
-
-    def receivers(self, message: Transition) -> list[str]:
-        """The notifiers that want it."""
-        return self._deliveries.receivers(message)
-
-    def deliver(self, outbox: Outbox, now: float) -> None:
-        """Send what is owed and due. `now`: the core's instant."""
-        self._deliveries.turn(outbox, now)
-
-    def deliver_last(self, outbox: Outbox, now: float) -> None:
-        """The same, for the last time."""
-        self._deliveries.finish(outbox, now, _STOP_SECONDS)
 
     def count(self, counts: MonitorCounts) -> None:
         """Into `counts`: what was written and connected."""
@@ -153,18 +137,17 @@ class Services:
         if (page := self.page_url) is not None:
             counts.set("page_info", 1.0, page)
 
-    def prepare(self, config: Config) -> Prepared:
+    def prepare(self, config: Config) -> Secured:
         """Build what can fail, change nothing. Raises ConfigError, TlsError."""
-        tls, auth = _secured(config) if config.web != self._config.web else (None, None)
-        return Prepared(tls, auth)
+        return _secured(config) if config.web != self._config.web else (None, None)
 
-    def apply(self, config: Config, prepared: Prepared) -> None:
+    def apply(self, config: Config, prepared: Secured) -> None:
         """Go on by another configuration."""
         before, self._config = self._config, config
         if config.notifiers != before.notifiers:
-            self._deliveries.replace(config.notifiers, _DELIVER_SECONDS)
+            self.deliveries.replace(config.notifiers, _DELIVER_SECONDS)
         if config.web != before.web:
-            self._secure(prepared.tls, prepared.auth)
+            self._secure(prepared)
         if config.outputs != before.outputs:
             self._outputs.stop(_STOP_SECONDS)
             self._outputs = self._made_outputs()
@@ -195,7 +178,7 @@ class Services:
         return Outputs(self._config.outputs, self._latest.figures, instance)
 
 
-def _secured(config: Config) -> tuple[Tls | None, BasicAuth | None]:
+def _secured(config: Config) -> Secured:
     """Raises TlsError."""
     web = config.web
     tls = Tls(web.tls_server_config) if web.tls_server_config is not None else None

@@ -25,9 +25,9 @@ from monitor.notifiers.message import payload
 from monitor.serve.http import App
 from monitor.serve.server import Request
 from monitor.store import decode, encode
-from monitor.system.clock import ManualClock
 from parsers.reader import SourceReader
 from parsers.registry import RULES
+from tests.clock import ManualClock
 from tests.monitor.core.test_jump import line
 
 HOSTILE = [

@@ -11,9 +11,10 @@ from monitor.once import read_all
 from monitor.run import derived
 from monitor.run.fold import fold
 from monitor.run.state import RunState
-from monitor.system.clock import ManualClock, SystemClock
+from monitor.system.clock import SystemClock
 from parsers.events import IterationLogged
 from parsers.reader import SourceReader
+from tests.clock import ManualClock
 from tests.conftest import REAL_LOGS
 
 pytestmark = pytest.mark.real_logs

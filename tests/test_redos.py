@@ -23,6 +23,7 @@ from parsers.engine.scan import Line, Rule
 from parsers.formats import nccl, pytorch, torchrun
 from parsers.reader import SourceReader
 from parsers.registry import RULES
+from tests.test_forms import FORMS
 
 SIZE = 64 * 1024
 LIMIT = 0.05
@@ -37,7 +38,9 @@ FRAGMENTS = (
 
 
 def patterns() -> dict[str, list[re.Pattern[str]]]:
-    """Every compiled expression that a module below parsers/ holds, in tuples and dicts too, by the module's name."""
+    """Every compiled expression that a module below parsers/ holds, in tuples and dicts too, by the module's name; and
+    those of the forms that are data.
+    """
 
     def held(value: Any, depth: int = 0) -> Iterator[re.Pattern[str]]:
         if isinstance(value, re.Pattern):
@@ -51,6 +54,7 @@ def patterns() -> dict[str, list[re.Pattern[str]]]:
     for module in pkgutil.walk_packages(parsers.__path__, "parsers."):
         if one := list(held(list(vars(importlib.import_module(module.name)).values()))):
             found[module.name] = one
+    found["parsers/formats/*.yaml"] = [re.compile(form["pattern"]) for _, form in FORMS]
     return found
 
 

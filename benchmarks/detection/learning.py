@@ -122,7 +122,7 @@ def texts(it: Course) -> Iterator[str]:
     last_norm, skipped, first = 1.0, 0, True
     gathered: list[float] = []
     until = it.start + it.iterations - 1
-    yield "".join(text for _, text in lines.set_up(scenario, it.start)).replace("{time}", "x")
+    yield "".join(text for _, text in lines.set_up(scenario, it.start))
     while iteration < until:
         if it.restarts and not it.fault and rng.random() < 1 / 1500:
             iteration, samples = saved
@@ -162,12 +162,12 @@ def texts(it: Course) -> Iterator[str]:
                 iteration, samples, batch, 100.0, 6e-5, mean,
                 0.0 if it.norm == "zero" else norm, scaler.scale if it.fp16 else 1.0, skipped,
             )  # fmt: skip
-            yield lines.iteration_line(scenario, step, 100.0 * iteration)
+            yield lines.say("step", scenario, 100.0 * iteration, step=step)
             gathered, skipped, first = [], 0, False
         if iteration % 100 == 0 and not first:
             saved = (iteration, samples)
-            yield lines.save_started(scenario, iteration, 0.0)
-            yield lines.save_ended(scenario, iteration, 0.0, 40.0)
+            yield lines.say("saving", scenario, 0.0, iteration=iteration)
+            yield lines.say("saved", scenario, 0.0, iteration=iteration, took=40_000.0)
         if iteration % 1000 == 0:
             yield lines.validation(scenario, iteration, 0, loss * 1.02)
 

@@ -27,7 +27,7 @@ from monitor.statistics.median import median
 from parsers.reader import SourceReader
 
 SEEDS = {"development": 20_000, "final": 3_100_000}
-_ROLLOUT = 0.55  # of a step (simulate/trainers.py)
+_ROLLOUT = 0.55  # of a step (simulate/lines.py)
 
 
 def scenario(seed: int, noise: float, iterations: int, fault: Fault | None = None) -> Scenario:

@@ -2,13 +2,12 @@
 
 The daemon, `run --once`, `report`, `top` and the tests drive the same object. It owns every RunState. Beside the fold
 and the judgement only the core writes to one: its sources, which of them are unreadable, when it was read, whether it
-is live. The rooms:
+is live. At a tick it judges the runs that are due. The rooms:
 
     intake.py     messages of the follower, each to the source it concerns
     belonging.py  which run a stream's lines are of, or that they wait until it is known
     folding.py    events into the run that they belong to, or held until that is known
-    judging.py    at a tick, the runs that are due
-    watched.py    what these three work on: the rooms below, and what happened
+    watched.py    what these work on: the rooms below, and what happened
 
     sources.py    the followed files: reader, proof of the place, read to the end or not
     runs.py       the runs: begin, archive, lose, expire, make room
@@ -33,83 +32,61 @@ fail alone (aside.py).
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Sequence
+from functools import partial
 
 from monitor import __version__
 from monitor.config import Config
-from monitor.core.aside import Aside, failed_logs
+from monitor.core.aside import failed_logs
 from monitor.core.belonging import Belonging
 from monitor.core.folding import Folding
 from monitor.core.hands import Hands
 from monitor.core.hands import Message as Event
 from monitor.core.intake import Intake
 from monitor.core.jobs import Jobs
-from monitor.core.judging import Judging
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
 from monitor.core.runs import Run
 from monitor.core.saved import Saved, SavedSource
-from monitor.core.sources import Source
 from monitor.core.view import count_sources, show_all
 from monitor.core.watched import Watched
-from monitor.follow.messages import Message, Position
+from monitor.follow.messages import Position
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.nodes.record import Ledger
-from monitor.run import dumps
+from monitor.run import derived, dumps
 from monitor.run.dumps import DumpsAsked, DumpsRead
+from monitor.run.job import proofs
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.snapshot import MonitorCounts, Snapshot
 from monitor.units import LONGEST_SECONDS
 
+_BACKLOG_QUIET = 1.0  # seconds without backlog after which all files of a run are believed to be read
 
-class Core:
+
+class Core(Watched):
     """Everything the daemon knows. Methods are called by one thread; `now` is an instant."""
 
     def __init__(self, config: Config, judge: Judge | None = None, *, charts: bool = True) -> None:
         """`charts`: whether what the charts draw is kept."""
-        self.watched = Watched(config, judge or Judge(config), charts=charts)
         self._nodes = Nodes()
         self.outbox = Outbox()
         self.hands = Hands(config)
         self._over = False
+        super().__init__(config, judge or Judge(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
-        self._begin()
 
-    def _begin(self) -> None:
-        """Nothing is followed yet."""
-        self._jobs = Jobs(self.config.slurm)
-        self.hands.configure(self.config)
-        belonging = Belonging(self.watched)
+    def begin(self, config: Config, judge: Judge) -> None:
+        """Nothing is followed yet, and nothing is known of any run."""
+        super().begin(config, judge)
+        self._jobs = Jobs(config.slurm)
+        self.hands.configure(config)
+        belonging = Belonging(self)
         self._jobmates = belonging.jobs
-        self.folding = Folding(self.watched, belonging)
-        self._intake = Intake(self.watched, self.folding, belonging)
-        self._judging = Judging(self.watched, self.folding, self._jobs, self._nodes)
-
-    @property
-    def config(self) -> Config:
-        """As it was last read."""
-        return self.watched.config
-
-    @property
-    def runs(self) -> dict[str, Run]:
-        """By name."""
-        return self.watched.runs.by_name
-
-    @property
-    def sources(self) -> dict[str, Source]:
-        """By name."""
-        return self.watched.sources.by_name
-
-    @property
-    def counts(self) -> MonitorCounts:
-        """What the monitor counts of itself."""
-        return self.watched.counts
-
-    @property
-    def aside(self) -> Aside:
-        """What the monitor's own code failed at."""
-        return self.watched.aside
+        self.folding = Folding(self, belonging)
+        intake = Intake(self, self.folding, belonging)
+        self.handle, self.listen, self.flush = intake.handle, intake.listen, intake.flush
+        self.unreadable, self.scanned = intake.unreadable, intake.scanned
 
     @property
     def ledger(self) -> Ledger:
@@ -117,44 +94,9 @@ class Core:
         return self._nodes.ledger
 
     @property
-    def unreadable(self) -> dict[str, str]:
-        """Source -> what the system said, of all that cannot be read, a training or not."""
-        return self._intake.unreadable
-
-    @property
-    def scanned(self) -> set[str]:
-        """Mounts that were searched to the end at least once."""
-        return self._intake.scanned
-
-    @property
     def ready(self) -> bool:
         """Was every source read to its end?"""
-        return self.watched.sources.ready
-
-    @property
-    def wall_offset(self) -> float:
-        """Unix time less an instant, seconds: set by the shell as it begins and when the wall clock was set."""
-        return self.watched.wall_offset
-
-    @wall_offset.setter
-    def wall_offset(self, seconds: float) -> None:
-        self.watched.set_wall_offset(seconds)
-
-    # --- messages ---------------------------------------------------------------------------------------------------
-
-    def handle(self, message: Message, now: float) -> None:
-        """Take one message of the follower. What fails at it costs its source alone."""
-        self._intake.handle(message, now)
-
-    def listen(self, deaf: Mapping[str, float]) -> None:
-        """Since these instants nobody listens to these mounts, and to all others somebody does. What has been read was
-        handled before.
-        """
-        self._intake.listen(deaf)
-
-    def flush(self, now: float) -> None:
-        """No more will come from any source."""
-        self._intake.flush(now)
+        return self.sources.ready
 
     # --- Slurm ------------------------------------------------------------------------------------------------------
 
@@ -164,10 +106,10 @@ class Core:
 
     def answered(self, message: JobAnswered, now: float) -> None:
         """Take an answer of Slurm."""
-        run = self.watched.runs.get(message.question.run)
+        run = self.runs.get(message.question.run)
         if run is not None:
             self.counts.add("slurm_calls_total", self._jobs.take(run, message, self.sources, now))
-            self.watched.schedule.request(run)
+            self.schedule.request(run)
 
     # --- the flight recorder ----------------------------------------------------------------------------------------
 
@@ -181,16 +123,72 @@ class Core:
 
     def dumps_read(self, message: DumpsRead) -> None:
         """Take what the dumps of a run tell."""
-        run = self.watched.runs.get(message.asked.run)
+        run = self.runs.get(message.asked.run)
         if run is not None and dumps.take(run.state, run.looked, message):
-            run.dirty = self.watched.changed = True
-            self.watched.schedule.request(run)
+            run.dirty = self.changed = True
+            self.schedule.request(run)
 
     # --- judgement --------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Transition]:
-        """Judge the runs that are due; all transitions since the last call."""
-        return [self._announced(item, now) for item in self._judging.tick(now)]
+        """Judge the runs that are due, by what was folded: lines that wait for others hold no judgement back. All
+        transitions since the last call.
+        """
+        self._fold_ends(now)
+        self.folding.release_overdue(now)
+        self.folding.settle(now)
+        for name in self.schedule.names(self.runs, now):
+            run = self.runs.get(name)
+            if run is None:
+                self.schedule.forget(name)
+                continue
+            if self.sources.catching_up(run.log):
+                continue
+            if run.failed:
+                self._tell_failed(run, now)
+                continue
+            if (run.deferred or run.taken_early) and now - run.backlog_at >= _BACKLOG_QUIET:
+                self.folding.take_deferred(run, now)
+            self.of_run(run, partial(self._judge_run, run, now))
+        transitions, self.transitions = self.transitions, []
+        return [self._announced(item, now) for item in transitions]
+
+    def _fold_ends(self, now: float) -> None:
+        """How launches ended of which the log says nothing, or less."""
+        for name in self._jobs.due(now):
+            run = self.runs.get(name)
+            if run is not None:
+                self.of_run(run, partial(self._take_proofs, run, now))
+                self.schedule.request(run)
+
+    def _take_proofs(self, run: Run, now: float) -> Sequence[Transition]:
+        return self.judge.take(run, proofs(run.state), "slurm", now, True)
+
+    def _judge_run(self, run: Run, now: float) -> list[Transition]:
+        if not self.schedule.take(run, now):
+            return []
+        before = run.state.launch.hung, run.state.launch.phase
+        transitions = self.judge.judge(run, now)
+        if transitions or before != (run.state.launch.hung, run.state.launch.phase):
+            run.dirty = self.changed = True
+        run.dirty = run.dirty or derived.run_state(run.state, run.archived) != run.shown_state
+        if self._nodes.record(run):
+            self.changed = True
+        if self.let_go(run, now):
+            self.changed = True
+        return transitions
+
+    def _tell_failed(self, run: Run, now: float) -> None:
+        """Once, unless it is an old log that nobody waits for."""
+        self.schedule.forget(run.state.name)
+        if not run.failed_told:
+            run.failed_told = True
+            written = (self.sources[name].mtime for name in self.sources.of_run(run.log))
+            silent = now + self.wall_offset - max(written, default=0.0)
+            recent = silent < self.config.detectors.hang.starting
+            if run.state.proven and not run.archived and (run.state.live or recent):
+                self.of_run(run, lambda: self.judge.put_aside(run, run.failed, now), failed=True)
+        self.let_go(run, now)
 
     def _announced(self, item: Transition, now: float) -> Transition:
         run = self.runs.get(item.run)
@@ -203,7 +201,7 @@ class Core:
 
     def _is_read_further(self, run: Run) -> bool:
         """Is something of the run still to be read, or can it not be judged?"""
-        own = (self.sources[name] for name in self.watched.sources.of_run(run.log))
+        own = (self.sources[name] for name in self.sources.of_run(run.log))
         return bool(run.failed) or any(not source.caught_up or source.behind_bytes for source in own)
 
     # --- what is shown ----------------------------------------------------------------------------------------------
@@ -220,14 +218,14 @@ class Core:
         runs = [
             run
             for _, run in sorted(self.runs.items())
-            if run.state.proven and (run.shown is not None or not self.watched.sources.catching_up(run.log))
+            if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
         ]
         shown = show_all(runs, now, self.config, self.aside, pages=pages, over=self._over)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
-        count_sources(self.counted(), self.sources, unreadable, self.watched.rules.patterns)
+        count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
         self.counts.set("runs", len(shown))
         at = now + self.wall_offset
-        ended = self.watched.ended.show({run.run for run in shown}, self._is_known, at)
+        ended = self.ended.show({run.run for run in shown}, self._is_known, at)
         nodes = self._nodes.shown(now)
         self.counts.values["megatron_suspect_node"] = dict(nodes.suspects)
         return Snapshot(
@@ -244,7 +242,7 @@ class Core:
         )
 
     def _is_known(self, source: str) -> bool:
-        return source in self.sources or source in self.watched.saved.sources
+        return source in self.sources or source in self.saved.sources
 
     def counted(self) -> MonitorCounts:
         """The counts, brought up to date."""
@@ -253,26 +251,25 @@ class Core:
         self.counts.clear("notifications_owed")
         for receiver, many in self.outbox.owed().items():
             self.counts.set("notifications_owed", many, receiver)
-        return self.watched.counters.up_to_date(self.sources.values())
+        return self.counters.up_to_date(self.sources.values())
 
     # --- state over a restart ---------------------------------------------------------------------------------------
 
     def reconfigure(self, config: Config, now: float) -> dict[str, Position]:
         """Begin anew with another configuration and everything that is known; gives the positions to prove."""
-        saved = self.watched.saved = self.save(now)
-        self.watched.begin(config, Judge(config))
-        self._begin()
-        self.watched.changed = True
+        saved = self.saved = self.save(now)
+        self.begin(config, Judge(config))
+        self.changed = True
         return saved.positions
 
     def save(self, now: float) -> Saved:
         """Everything a restart needs: aggregates and offsets as they belong together."""
         failed = failed_logs(self.runs, self.sources)
-        saved = self.watched.saved.unclaimed(now)
+        saved = self.saved.unclaimed(now)
         saved.wall_offset, saved.ledger = self.wall_offset, self.ledger
         saved.owed = self.outbox.save()
         saved.hands = self.hands.record
-        saved.ended = dict(self.watched.ended.by_name)
+        saved.ended = dict(self.ended.by_name)
         saved.counts = {name: list(series.items()) for name, series in self.counted().values.items()}
         for name, source in self.sources.items():
             if source.waiting:  # none of its steps is in a run yet: it is read again
@@ -292,11 +289,11 @@ class Core:
 
         Gives the positions to prove. Before anything else; `now` goes on from the saved instants (`wall_offset`).
         """
-        self.watched.saved, self._nodes.ledger = saved, saved.ledger
+        self.saved, self._nodes.ledger = saved, saved.ledger
         self.wall_offset = saved.wall_offset
         self.outbox.restore(saved.owed)
         self.hands.restore(saved.hands)
-        self.watched.ended.by_name.update(saved.ended)
+        self.ended.by_name.update(saved.ended)
         if self.config.run_retention >= LONGEST_SECONDS:  # read again what an earlier daemon forgot
             saved.forget_expired_runs()
         for name, series in saved.counts.items():

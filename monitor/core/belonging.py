@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from monitor import identity
-from monitor.core.jobmates import Jobmates
-from monitor.core.later import LaterIds
+from monitor.core.jobmates import STEP_KINDS, Jobmates, begun, withhold
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
 from monitor.identity import Member, Values, Verdict
+from monitor.naming import experiment_name
 from monitor.run.experiments import BOUNDS, HELD_SECONDS
 from monitor.run.job import OVER, RUNNING
 from monitor.run.log_clock import log_clock
@@ -42,7 +42,6 @@ _LEAST_SILENCE = 30.0  # seconds without a step after which a run whose end nobo
 _GAPS = 3.0  # usual gaps between two reports, the same
 _SEVERAL = 3  # steps, or intervals between two reports
 _FRESH = 60.0  # seconds since a file was written in which somebody may still write it
-_STEP_KINDS = frozenset(kind.kind for kind in STEP_EVENTS)
 _ENDS = (FailureSeen, ProcessExited, ProcessTerminated, TracebackSeen)
 _log = logging.getLogger(__name__)
 
@@ -53,10 +52,8 @@ class Belonging:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._waiting: dict[str, float] = {}
-        self._stepped: dict[str, float] = {}  # stream -> when a step of it last came live
         self._telling: dict[str, dict[str, None]] = {}  # run -> streams that told steps or arguments, the last ones
         self.jobs = Jobmates(watched)
-        self.later = LaterIds()
         self._warned: set[str] = set()
 
     # --- streams come and go ----------------------------------------------------------------------------------------
@@ -70,7 +67,7 @@ class Belonging:
             member.take_key(identity.key_of(path, config.slurm.job_from))
         if member.base != named.name:  # new, or configured anew
             member.base, member.why, member.pattern = named.name, named.why, named.pattern
-            run = identity.beside(named.name, member.label) if member.label else named.name
+            run = experiment_name(named.name, member.label) if member.label else named.name
         return member, run
 
     def opened(self, source: Source) -> None:
@@ -85,9 +82,7 @@ class Belonging:
 
     def dropped(self, source: Source) -> None:
         """It is followed no more."""
-        for known in (self._waiting, self._stepped):
-            known.pop(source.name, None)
-        self.later.drop(source)
+        self._waiting.pop(source.name, None)
         self.jobs.remove(source)
         streams = self._telling.get(source.run, {})
         streams.pop(source.name, None)
@@ -120,8 +115,8 @@ class Belonging:
         if not member.settled:
             return self._take_unsettled(source, entries, at, now)
         if EnvironmentVariableSeen.kind in kinds:
-            entries = self.later.withhold(source, entries, self._watched.current(source))
-        if not _STEP_KINDS.isdisjoint(kinds):
+            entries = withhold(source, entries, self._watched.current(source))
+        if not STEP_KINDS.isdisjoint(kinds):
             self._note_steps(source, entries, at)
         if member.copy_of:
             entries = self._beyond_copies(source, entries)
@@ -145,7 +140,7 @@ class Belonging:
                 if not self.waits(source):
                     self._tells(source)
                 if source.caught_up:
-                    self._stepped[source.name] = at
+                    source.stepped_at = at
         if self.waits(source):
             ready = self.look(source, now)
             return [(due, at), *ready] if due else ready
@@ -189,7 +184,7 @@ class Belonging:
 
     def folded(self, source: Source, kinds: Sequence[str]) -> LogEvent | None:
         """A delivery of it was folded. The id that was printed before the launch that has begun with it, if one has."""
-        entry = self.later.begun(source, kinds, self._watched.current(source))
+        entry = begun(source, kinds, self._watched.current(source))
         if entry is not None and isinstance(entry.event, EnvironmentVariableSeen):
             self._take_key(source, entry.event.value)
         return entry
@@ -205,7 +200,7 @@ class Belonging:
         if last is not None and last.event.logged_at is not None:
             member.note_stamp(log_clock(last.event.logged_at))
         if source.caught_up:
-            self._stepped[source.name] = at
+            source.stepped_at = at
         self._tells(source)
 
     def _beyond_copies(self, source: Source, entries: Sequence[LogEvent]) -> Sequence[LogEvent]:
@@ -286,7 +281,7 @@ class Belonging:
             if not read and identity.begins_before_end(member, known):
                 return "unknown"
             return "same"  # it is over: the next launch
-        if self._stepped.get(other.name, float("-inf")) > self._waiting[source.name]:
+        if other.stepped_at > self._waiting[source.name]:
             return "another"
         run = self._watched.current(other)
         job = run.state.job if run is not None else None
@@ -322,11 +317,11 @@ class Belonging:
             self._warn(source, other)
             label = identity.label_of(member, source.path, other.member, other.path)
             member.label = label
-            name = identity.beside(member.base, label)
+            name = experiment_name(member.base, label)
             near = self._telling.get(name)
             if near and label != member.key:
                 member.label = f"{label}-{len(near) + 1}"
-                name = identity.beside(member.base, member.label)
+                name = experiment_name(member.base, member.label)
         self._move(source, name, f"{member.why}; it computes at the same time as {other.path}")
         opening = [((entry,), at) for entry, at in source.opening]
         due = self._settle(source)
@@ -364,7 +359,7 @@ class Belonging:
         if not self._watched.sources.of_run(before):
             left = self._watched.runs.get(before)
             if left is not None and not left.book.open:
-                del self._watched.runs.by_name[before]
+                del self._watched.runs[before]
         self._watched.save_soon = True
         self.jobs.changed(before)
         self.jobs.changed(run)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
 
 from monitor.run.ending import Evidence, ending
 from monitor.run.launches import program_of
+from monitor.run.state import Launch
 
-_OF_THE_LAUNCH = (
-    "phase", "phase_since", "progress_clock", "hung", "latest", "topology", "environment", "software",
-    "parameters_by_rank", "train_iterations", "dialect", "driver", "tflops_formula", "overflows", "pure_seconds",
-    "step_seconds", "log_interval", "engine_seconds", "printed_rates", "rates_of_loop", "effective_tflops",
-    "tflops_key", "tflops_seconds", "gap_ratios", "overhead_until", "overhead_iteration", "timed_overhead",
-    "evaluated_at", "impure", "last_iteration_at", "stopwatch", "arrivals", "between", "counts_steps",
-    "evaluation_interval", "evaluation_due", "evaluation_silent", "silent_work", "evaluation_sets",
-    "validations_since", "seconds_since_checkpoint", "memory", "validations", "custom_values",
-    "observed", "last_raw", "trainer_total", "trainer_declared", "trainer_bar",
-    "account", "parts",
-)  # fmt: skip
-"""Fields of a run in version 2 that are those of its present launch."""
+_OF_THE_LAUNCH = {one.name for one in dataclasses.fields(Launch)} - {"pace", "arguments", "arguments_changed"}
+"""Fields of a run in version 2 that are those of its present launch; of these three it is decided below."""
 _OF_A_FAILURE = ("failure", "message", "line", "consequence", "rank", "node", "logged_at", "exit_code", "helper")
 
 

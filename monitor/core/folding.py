@@ -55,7 +55,7 @@ class Folding:
         kinds = [entry.event.kind for entry in entries]
         self._watched.counters.add_events(kinds, entries)
         self._take_due(source, self._belonging.take(source, entries, kinds, at, now), now)
-        if self._belonging.later.holds(source) and (entry := self._belonging.folded(source, kinds)) is not None:
+        if (entry := self._belonging.folded(source, kinds)) is not None:
             self._take_due(source, [((entry,), at)], now)
 
     def _take_due(self, source: Source, due: Due, now: float) -> None:
@@ -155,7 +155,7 @@ class Folding:
         """What surrounds the loop, after the loop: unless it is older than the loop's last line."""
         self._watched.of_run(run, lambda: self._take_held_back(run))
         self._watched.schedule.request(run)
-        new = all(source.new for source in self._watched.sources.by_name.values() if source.run == run.state.name)
+        new = all(source.new for source in self._watched.sources.values() if source.run == run.state.name)
         self._watched.archive_or_watch(run, now, new=new)
 
     def _take_held_back(self, run: Run) -> tuple[()]:

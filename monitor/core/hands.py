@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 
 from monitor.config import Config
 from monitor.core.runs import Run
-from monitor.hands.messages import Order, StepDone
 from monitor.hands.plan import Plan, course_of, describe, is_fresh, matches, plan
-from monitor.hands.record import Course, Record, Step, shown
+from monitor.hands.record import Course, Order, Record, Step, StepDone, shown
 from monitor.hands.settings import Policy
 from monitor.incidents import Incident, Transition, amend
 
@@ -99,7 +98,7 @@ class Hands:
             messages += self._advance(course, runs.get(course.run), now)
         for run in runs.values():
             if run.book.open or run.actions:
-                messages += self._plan(run, now)
+                self._plan(run, now)
         return messages
 
     def orders(self) -> list[Order]:
@@ -174,8 +173,8 @@ class Hands:
             return made
         return replace(made, steps=(), why_not=f"run {mates[0]} is in the same job")
 
-    def _plan(self, run: Run, now: float) -> list[Message]:
-        state, lines, messages = run.state, list[str](), list[Message]()
+    def _plan(self, run: Run, now: float) -> None:
+        state, lines = run.state, list[str]()
         watched = self._watched.get(state.name)
         for policy in self._policies:
             for incident in list(run.book.open.values()):
@@ -202,7 +201,6 @@ class Hands:
         lines += [_told(course) for course in reversed(past[-_SHOWN:])]
         if lines != run.actions:
             run.actions, run.dirty = lines, True
-        return messages
 
     def _forget(self, now: float) -> None:
         kept = [course for course in self.record.courses if course.open or now - course.planned_at < _KEPT]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from monitor.core.belonging import Belonging
 from monitor.core.folding import Folding
-from monitor.core.runs import not_listened
+from monitor.core.runs import Run, not_listened
 from monitor.core.saved import SavedSource
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
@@ -90,24 +90,21 @@ class Intake:
         source.failed = why
         self._finish(source, now)
         self._folding.drop(name)
-        self._note_unreadable(source, why, now)
+        self._hears(self._watched.current(source), name, source.run, why, now)
 
-    def _note_unreadable(self, source: Source, why: str, now: float) -> None:
-        """A run that is there hears of it; no run begins."""
-        run = self._watched.current(source)
-        if run is not None:
-            run.state.unreadable[source.name] = why
-            self._watched.runs.note_lost(run, self._watched.sources.of_run(source.run), now)
-            self._watched.schedule.request(run)
-
-    def _note_readable(self, source: Source, now: float) -> None:
-        run = self._watched.current(source)
-        if run is not None and run.state.unreadable.pop(source.name, None) is not None:
-            self._watched.runs.note_lost(run, self._watched.sources.of_run(source.run), now)
-            self._watched.schedule.request(run)
+    def _hears(self, run: Run | None, name: str, log: str, why: str | None, now: float) -> None:
+        """The run, if it has begun, is told why that source of its log cannot be read; None: it can be."""
+        if run is None:
+            return
+        if why is None:
+            run.state.unreadable.pop(name, None)
+        else:
+            run.state.unreadable[name] = why
+        self._watched.runs.note_lost(run, self._watched.sources.of_run(log), now)
+        self._watched.schedule.request(run)
 
     def _opened(self, message: Opened) -> None:
-        saved = self._watched.saved.claim_source(message.source)
+        saved = self._watched.saved.sources.pop(message.source, None)
         before = self._watched.sources.get(message.source)
         # another file under the same path goes on with the same run, as it would live
         member, name = self._belonging.member(message.path, *_known_member(saved, before))
@@ -116,7 +113,7 @@ class Intake:
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop(message.source)
         reader = saved.reader if saved is not None and message.resumed else None
-        for run in self._watched.runs.by_name.values():
+        for run in self._watched.runs.values():
             if saved is not None and run.log == name:  # what was saved while nobody listened had not been heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known)
@@ -161,7 +158,7 @@ class Intake:
         self._watched.counts.add("truncations_total" if message.reason == "truncated" else "rotations_total")
         if source.failed:
             self._watched.aside.forget("source", source.name)
-            self._note_readable(source, now)
+            self._hears(self._watched.current(source), source.name, source.run, None, now)
         source.restart(self._watched.rules, message)
         self._watched.save_soon = True
         _log.info("source=%s restarted reason=%s proof=%s", source.path, message.reason, message.proof)
@@ -185,27 +182,18 @@ class Intake:
         log = source.run if source else self._belonging.member(message.source, *_known_member(saved, None))[1]
         name = self._watched.sources.current(log, source)
         if isinstance(message, Readable):
-            run = self._watched.runs.get(name)
-            if run is not None:
-                run.state.unreadable.pop(message.source, None)
+            self._hears(self._watched.runs.get(name), message.source, log, None, now)
             self.unreadable.pop(message.source, None)
         else:
-            if (
-                self._watched.runs.get(log) is None
-            ):  # one that is known from before: none begins by what nobody can read
+            if log not in self._watched.runs:  # one that is known from before: none begins by what nobody can read
                 self._watched.runs.claim(self._watched.saved, log, log)
                 self._watched.runs.archive_stale(self._watched.runs.get(log), now)
-            run = self._watched.runs.get(name)
-            if run is not None:
-                run.state.unreadable[message.source] = message.message
+            self._hears(self._watched.runs.get(name), message.source, log, message.message, now)
             if source is not None:
                 self._finish(source, now)  # the run does not wait for what cannot be read
             if message.source not in self.unreadable:
                 _log.warning("source=%s unreadable: %s", message.source, message.message)
             self.unreadable[message.source] = message.message
-        if run is not None:
-            self._watched.schedule.request(run)
-            self._watched.runs.note_lost(run, self._watched.sources.of_run(log), now)
 
     def _finish(self, source: Source, now: float) -> None:
         """It was read to its end, or cannot be read: its run is known as far as it ever will be."""
@@ -223,8 +211,7 @@ class Intake:
         if run is None:
             return
         if run.state.live and run.state.launch.phase not in ENDED:
-            run.state.unreadable[source.name] = "the file was deleted"
-            self._watched.runs.note_lost(run, self._watched.sources.of_run(source.run), now)
+            self._hears(run, source.name, source.run, "the file was deleted", now)
         self._watched.schedule.request(run)
         self._watched.save_soon = True
         self._watched.counters.add_lines(source)
@@ -238,7 +225,7 @@ class Intake:
             return
         runs = self._watched.sources.of_mounts(deaf.keys() ^ self._deaf.keys())
         self._deaf = dict(deaf)
-        for run in self._watched.runs.by_name.values():
+        for run in self._watched.runs.values():
             if run.log in runs:
                 run.state.deaf_since = min((deaf[mount] for mount in runs[run.log] if mount in deaf), default=None)
                 self._watched.schedule.request(run)
@@ -247,7 +234,7 @@ class Intake:
         """Nobody listened for a while, and what was written meanwhile comes now: that time is no silence of a run."""
         self._heard_again[message.mount] = now
         runs = self._watched.sources.of_mounts((message.mount,))
-        for run in self._watched.runs.by_name.values():
+        for run in self._watched.runs.values():
             if run.log in runs:
                 not_listened(run.state, message.seconds, now)
         self._watched.counts.add("unheard_seconds_total", message.mount, by=message.seconds)
@@ -264,9 +251,9 @@ class Intake:
 
     def flush(self, now: float) -> None:
         """No more will come from any source."""
-        for source in self._watched.sources.by_name.values():
+        for source in self._watched.sources.values():
             self._flush(source, now)
-        for name, run in self._watched.runs.by_name.items():
+        for name, run in self._watched.runs.items():
             if name == self._watched.sources.current(run.log):
                 self._folding.take_deferred(run, now)
 

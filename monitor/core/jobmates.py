@@ -1,12 +1,19 @@
-"""Which streams are of one job, under whatever names, and what of that is shown of the runs."""
+"""Which streams are of one job, under whatever names, and what of that is shown of the runs. A job's id behind a
+stream's steps is that of a launch that begins, or text that a training prints: it is withheld until that shows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from monitor import identity
+from monitor.core.runs import Run
 from monitor.core.sources import Source
 from monitor.core.watched import Watched
+from monitor.run.steps.step import STEP_EVENTS
+from parsers.events import EnvironmentVariableSeen, LogEvent
+
+STEP_KINDS = frozenset(kind.kind for kind in STEP_EVENTS)
 
 
 class Jobmates:
@@ -51,7 +58,7 @@ class Jobmates:
             run, sources = self._watched.runs.get(name), self._watched.sources
             if run is None:
                 continue
-            own = {stream: sources.by_name[stream].member for stream in sources.of_run(name)}
+            own = {stream: sources[stream].member for stream in sources.of_run(name)}
             shown = identity.page(own, self._mates(name))
             if shown != run.identity:
                 run.identity, run.dirty = shown, True
@@ -59,6 +66,33 @@ class Jobmates:
     def _mates(self, run: str) -> list[str]:
         """The other runs in its job."""
         sources = self._watched.sources
-        keys = {sources.by_name[stream].member.key for stream in sources.of_run(run)} - {""}
+        keys = {sources[stream].member.key for stream in sources.of_run(run)} - {""}
         of_jobs = (sources.get(stream) for key in keys for stream in self._streams.get(key, ()))
         return sorted({other.run for other in of_jobs if other is not None and other.run != run})
+
+
+def withhold(source: Source, entries: Sequence[LogEvent], run: Run | None) -> list[LogEvent]:
+    """The entries without ids of jobs, of which the last is kept with the source."""
+    kept: list[LogEvent] = []
+    for entry in entries:
+        event = entry.event
+        if not (isinstance(event, EnvironmentVariableSeen) and event.name == identity.JOB_VARIABLE):
+            kept.append(entry)
+        elif run is not None:
+            source.withheld = entry, run.state.name, run.state.launch.number
+    return kept
+
+
+def begun(source: Source, kinds: Sequence[str], run: Run | None) -> LogEvent | None:
+    """Its next lines, of these kinds, were folded: the id that was withheld, if another launch has begun with them. If
+    they tell a step of the same launch, it was text.
+    """
+    if source.withheld is None:
+        return None
+    entry, name, number = source.withheld
+    if run is not None and (run.state.name, run.state.launch.number) != (name, number):
+        source.withheld = None
+        return entry
+    if not STEP_KINDS.isdisjoint(kinds) and EnvironmentVariableSeen.kind not in kinds:
+        source.withheld = None
+    return None

@@ -81,19 +81,15 @@ class Run(Judged):
         return self.state.experiment.log or self.state.name
 
 
-class Runs:
+class Runs(dict[str, Run]):
     """By name, at most `max_runs` of them."""
 
     def __init__(self, config: Config, *, charts: bool) -> None:
         """`charts`: whether what the charts draw is kept."""
-        self.by_name: dict[str, Run] = {}
+        super().__init__()
         self.wall_offset = 0.0
         self._config = config
         self._charts = charts
-
-    def get(self, name: str) -> Run | None:
-        """None if nothing is known of it."""
-        return self.by_name.get(name)
 
     def begin(self, name: str, now: float, experiment: Experiment | None = None) -> Run:
         """A new one; `experiment` is given where it is not the first of its log."""
@@ -108,42 +104,42 @@ class Runs:
             if experiment.log:
                 state.experiment = replace(experiment, log=name)
             present = experiment_name(name, experiment.label)
-            if present not in self.by_name:
+            if present not in self:
                 state.name = present
                 self._add(Run(state, known.book, known.archived, away_since=state.deaf_since))
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset, run.state.deaf_since = self.wall_offset, None
-        self.by_name[run.state.name] = run
+        self[run.state.name] = run
         return run
 
     def make_room(self, busy: Callable[[str], bool]) -> str | None:
         """Drop the run that has been dead for longest and is not `busy`; its name, None if all of them live."""
         dead = [
             (bool(run.book.open), run.state.progress_at or 0.0, name)  # what is still told of it goes last
-            for name, run in self.by_name.items()
+            for name, run in self.items()
             if (run.archived or not busy(run.log))
             and (run.failed or not run.state.live or run.state.launch.phase in ENDED)
         ]
         if not dead:
             return None
         name = min(dead)[-1]
-        del self.by_name[name]
+        del self[name]
         return name
 
     def longest_silent(self, busy: Callable[[str], bool]) -> Run | None:
         """Of those that live and are hung, or lost from sight, that which has been so for longest: people were told."""
         silent = [
             (run.state.progress_at or 0.0, name)
-            for name, run in self.by_name.items()
+            for name, run in self.items()
             if not busy(run.log) and (run.state.launch.hung or run.state.lost)
         ]
-        return self.by_name[min(silent)[1]] if silent else None
+        return self[min(silent)[1]] if silent else None
 
     @property
     def full(self) -> bool:
         """Are there as many as may be?"""
-        return len(self.by_name) >= self._config.max_runs
+        return len(self) >= self._config.max_runs
 
     def expired(self, run: Run, now: float) -> bool:
         """Whether the run ended, or was archived, longer ago than the retention."""
@@ -151,13 +147,6 @@ class Runs:
             return False
         over = run.failed or run.archived or run.state.launch.phase in ENDED
         return bool(over) and now - run.state.read_at > self._config.run_retention
-
-    def drop_expired(self, run: Run, now: float) -> bool:
-        """Drop a run that has expired. True if it was."""
-        if not self.expired(run, now):
-            return False
-        del self.by_name[run.state.name]
-        return True
 
     def archive_or_watch(self, run: Run, now: float, *, new: bool = False) -> None:
         """Its backlog was read: one that has ended or is stale is archived, one that may still move is watched. So is

@@ -64,10 +64,6 @@ class Saved:
         """The last instant in here."""
         return max((source.saved_at for source in self.sources.values()), default=float("-inf"))
 
-    def claim_source(self, name: str) -> SavedSource | None:
-        """It goes on: it is no longer waiting here."""
-        return self.sources.pop(name, None)
-
     def claim_runs(self, log: str) -> list[Judged]:
         """The run of that name, and those of the other experiments in its log."""
         names = [name for name, run in self.runs.items() if _log_of(name, run) == log]

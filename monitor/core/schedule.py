@@ -32,7 +32,7 @@ class Schedule:
         if 0.0 <= now - self._swept_at < _INTERVAL:
             return list(self._dirty)
         self._swept_at = now
-        return list(runs.by_name)
+        return list(runs)
 
     def take(self, run: Run, now: float) -> bool:
         """Is it to be judged now? Then it is taken to have been."""

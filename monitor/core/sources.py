@@ -61,6 +61,10 @@ class Source:
     """Its events, with their instants, while its run is not decided."""
     opening: list[tuple[LogEvent, float]] = field(default_factory=list)
     """Its set-up, until its steps have told whose it is."""
+    withheld: tuple[LogEvent, str, int] | None = None
+    """A line with a job's id behind its steps, and the run and the launch in which it came (jobmates.py)."""
+    stepped_at: float = float("-inf")
+    """When a step of it last came live. An instant."""
 
     def feed(self, message: Data) -> Sequence[LogEvent]:
         """The next bytes; the events of the lines that they end."""
@@ -78,26 +82,17 @@ class Source:
         self.reader, self.counted, self.failed = judged_reader(rules), (0, 0), ""
 
 
-class Sources:
+class Sources(dict[str, Source]):
     """By name. A run is catching up while one of its sources has not been read to its end."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Source] = {}
+        super().__init__()
         self._of_run: dict[str, set[str]] = {}
         self._unread: Counter[str] = Counter()  # run -> its sources that have not been read to their end
         self._latest: dict[str, Experiments] = {}  # run -> of its sources the one that is furthest
 
-    def get(self, name: str) -> Source | None:
-        """None if the follower has not opened it."""
-        return self.by_name.get(name)
-
     def open(
-        self,
-        message: Opened,
-        run: str,
-        rules: Own,
-        saved: dict[str, Any] | None,
-        known: Known | None = None,
+        self, message: Opened, run: str, rules: Own, saved: dict[str, Any] | None, known: Known | None = None
     ) -> Source:
         """Follow it from the message's offset on; `saved` is the reader's context there, if it was resumed, and
         `known` those that its lines before were of.
@@ -110,17 +105,10 @@ class Sources:
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
         source = Source(
-            message.source,
-            message.path,
-            run,
-            reader,
-            marker,
-            message.mtime,
-            counted,
-            message.mount,
+            message.source, message.path, run, reader, marker, message.mtime, counted, message.mount,
             owner=message.owner,
-        )
-        self.by_name[source.name] = source
+        )  # fmt: skip
+        self[source.name] = source
         if known is not None:
             source.experiments = Experiments(known.number, known.label, known.told, known.ids)
             self.note_experiment(source)
@@ -131,7 +119,7 @@ class Sources:
     def drop(self, source: Source) -> None:
         """It is followed no more."""
         self.finish(source)
-        del self.by_name[source.name]
+        del self[source.name]
         self._leave(source)
 
     def _leave(self, source: Source) -> None:
@@ -175,8 +163,8 @@ class Sources:
     def of_mounts(self, mounts: Iterable[str]) -> dict[str, set[str]]:
         """For each run that has sources there, the mounts of all its sources that can be read."""
         wanted = set(mounts)
-        runs = {source.run for source in self.by_name.values() if source.mount in wanted}
-        return {run: {self.by_name[name].mount for name in self._of_run[run]} for run in runs}
+        runs = {source.run for source in self.values() if source.mount in wanted}
+        return {run: {self[name].mount for name in self._of_run[run]} for run in runs}
 
     def of_run(self, run: str) -> set[str]:
         """The names of its sources."""
@@ -190,10 +178,3 @@ class Sources:
     def ready(self) -> bool:
         """Was every source read to its end?"""
         return not any(self._unread.values())
-
-    def clear(self) -> None:
-        """They will all be opened anew."""
-        self.by_name.clear()
-        self._of_run.clear()
-        self._unread.clear()
-        self._latest.clear()

@@ -27,20 +27,21 @@ _AGED = 1.0  # seconds after which the page of a run with an open incident is wr
 def show_all(
     runs: Iterable[Run], now: float, config: Config, aside: Aside, *, pages: bool, over: bool = False
 ) -> tuple[RunSnapshot, ...]:
-    """Each run as HTTP shows it. One that cannot be shown is shown as it was last, if it ever was."""
-    out: list[RunSnapshot] = []
-    for run in runs:
-        try:
-            shown: RunSnapshot | None = show(run, now, config, pages=pages, over=over)
-        except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
-            aside.note("page", run.state.name, error)
-            shown = run.shown
-        if shown is not None:
-            out.append(shown)
-    return tuple(out)
+    """Each run as HTTP shows it, if it can be shown or ever could."""
+    found = (show(run, now, config, aside, pages=pages, over=over) for run in runs)
+    return tuple(shown for shown in found if shown is not None)
 
 
-def show(run: Run, now: float, config: Config, *, pages: bool, over: bool = False) -> RunSnapshot:
+def show(run: Run, now: float, config: Config, aside: Aside, *, pages: bool, over: bool = False) -> RunSnapshot | None:
+    """The run as HTTP shows it; one that cannot be shown as it was last, if it ever was."""
+    try:
+        return _shown(run, now, config, pages=pages, over=over)
+    except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
+        aside.note("page", run.state.name, error)
+        return run.shown
+
+
+def _shown(run: Run, now: float, config: Config, *, pages: bool, over: bool = False) -> RunSnapshot:
     """The run as HTTP shows it: as it was, unless it is dirty or time has made a difference. Without `pages` the
     samples alone are made anew: a scrape draws no charts. `over`: as view_of says.
     """

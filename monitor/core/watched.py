@@ -1,4 +1,6 @@
-"""What the rooms of the core work on together: the followed files, the runs, when they are judged, what happened."""
+"""What the rooms of the core work on together: the followed files, the runs, when they are judged, what happened. The
+core is this, and the rooms.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Watched:
     def __init__(self, config: Config, judge: Judge, *, charts: bool) -> None:
         """`charts`: whether what the charts draw is kept."""
         self._charts = charts
-        self.wall_offset = 0.0
+        self._wall_offset = 0.0
         self.counters = Counters()
         self.aside = Aside(self.counters.counts)
         self.transitions: list[Transition] = []
@@ -75,7 +77,7 @@ class Watched:
         _log.warning("run=%r %s", silent.state.name, why)
         self._keep_page(silent, now)
         self.of_run(silent, lambda: self.judge.give_up(silent, why, now))
-        del self.runs.by_name[silent.state.name]
+        del self.runs[silent.state.name]
         return True
 
     def let_go(self, run: Run, now: float) -> bool:
@@ -83,24 +85,27 @@ class Watched:
         if not self.runs.expired(run, now):
             return False
         self._keep_page(run, now)
-        return self.runs.drop_expired(run, now)
+        del self.runs[run.state.name]
+        return True
 
     def _keep_page(self, run: Run, now: float) -> None:
         shown = run.shown
         if run.state.proven and not run.failed:
-            try:
-                shown = show(run, now, self.config, pages=True)
-            except Exception as error:  # noqa: BLE001 - the boundary of what is shown of a run
-                self.aside.note("page", run.state.name, error)
+            shown = show(run, now, self.config, self.aside, pages=True)
         if shown is not None:
             self.ended.keep(shown, now + self.wall_offset)
 
-    def set_wall_offset(self, seconds: float) -> None:
-        """Unix time less an instant."""
-        if seconds != self.wall_offset:
-            self.wall_offset = self.runs.wall_offset = seconds
+    @property
+    def wall_offset(self) -> float:
+        """Unix time less an instant, seconds: set by the shell as it begins and when the wall clock was set."""
+        return self._wall_offset
+
+    @wall_offset.setter
+    def wall_offset(self, seconds: float) -> None:
+        if seconds != self._wall_offset:
+            self._wall_offset = self.runs.wall_offset = seconds
             self.changed = True
-            for run in self.runs.by_name.values():
+            for run in self.runs.values():
                 run.state.wall_offset = seconds
                 self.schedule.request(run)
 

@@ -7,16 +7,18 @@ import errno
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from monitor.follow.content import Content, Verified, verify
-from monitor.follow.finished_files import FinishedFiles
+from monitor.follow.content import Content, Verified, is_strong, verify
 from monitor.follow.messages import Fingerprint, Position, SourceId
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.settings import FollowSettings
 
+_MOST = 65_536  # of all sources: bounds the memory, to some 30 MB
+_CANDIDATES = 64  # proofs that are tried at one file
+_Key: TypeAlias = tuple[int, str, int, str]  # inode, head, offset, tail
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, fill the interval evenly however many there are
 
 
@@ -29,13 +31,24 @@ class Changed(Exception):  # noqa: N818 - a finding
 
 
 class Registry:
-    """Claims on files (device and inode); files to be resumed (by inode). Any thread may ask."""
+    """Claims on files (device and inode); files to be resumed (by inode); files that were read to their ends and left
+    (by inode and by source). Any thread may ask.
+
+    A file that was renamed is known by its inode. A copy (copytruncate) has another: it is known by its contents, among
+    those of the log whose name its own was made from. The same words under a name of their own are another job that
+    said the same, such as one more launch that fails by the same error.
+    """
 
     def __init__(self, resume: Mapping[SourceId, Position]) -> None:
-        self.finished = FinishedFiles(resume)
         self._lock = threading.Lock()
         self._claims: dict[tuple[int, int], SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
+        self._source: OrderedDict[_Key, tuple[SourceId, Fingerprint]] = OrderedDict()
+        self._of_inode: dict[int, dict[_Key, Fingerprint]] = {}
+        self._of_source: dict[SourceId, dict[_Key, Fingerprint]] = {}
+        for source, position in resume.items():
+            for one in position.former:
+                self.remember(one, source)
 
     def claim(self, identity: tuple[int, int], source: SourceId) -> bool:
         """True if the file is this source's to read."""
@@ -63,6 +76,47 @@ class Registry:
         """The source has begun, or has given up: what it did not resume is free."""
         with self._lock:
             self._reserved = {inode: one for inode, one in self._reserved.items() if one[0] != source}
+
+    def remember(self, former: Fingerprint, source: SourceId) -> None:
+        """The source has read the file up to there and left it: what is found of it again, under whatever name, is not
+        read again.
+        """
+        key = former.inode, former.head_hash, former.offset, former.tail_hash
+        with self._lock:
+            self._forget(key)
+            self._source[key] = source, former
+            self._of_inode.setdefault(former.inode, {})[key] = former
+            self._of_source.setdefault(source, {})[key] = former
+            while len(self._source) > _MOST:
+                self._forget(next(iter(self._source)))
+
+    def renamed(self, inode: int, size: int) -> list[Fingerprint]:
+        """What was read of files with that inode. To be verified: inodes are used again."""
+        with self._lock:
+            return _likeliest(self._of_inode.get(inode, {}).values(), size)
+
+    def copied(self, sources: Iterable[SourceId], size: int) -> list[Fingerprint]:
+        """What these sources have left, where it proves a file with another inode. To be verified."""
+        with self._lock:
+            found = [one for source in sources for one in self._of_source.get(source, {}).values()]
+        return _likeliest((one for one in found if is_strong(one)), size)
+
+    def _forget(self, key: _Key) -> None:
+        known = self._source.pop(key, None)
+        if known is None:
+            return
+        source, former = known
+        of_inode, of_source = self._of_inode[former.inode], self._of_source[source]
+        del of_inode[key], of_source[key]
+        if not of_inode:
+            del self._of_inode[former.inode]
+        if not of_source:
+            del self._of_source[source]
+
+
+def _likeliest(found: Iterable[Fingerprint], size: int) -> list[Fingerprint]:
+    """First that which was left at this size: most were read to their ends. The size may be old, as clients see it."""
+    return sorted(found, key=lambda one: abs(one.offset - size))[:_CANDIDATES]
 
 
 class Descriptors:
@@ -165,12 +219,9 @@ class Context:
     def open_as(self, path: str, identity: tuple[int, int]) -> int:
         """A fresh descriptor of the path. Raises Changed if it no longer names that file."""
         descriptor = self.descriptors.open(path)
-        try:
-            self.stats += 1
+        self.stats += 1
+        with self._closed_if_it_fails(descriptor):
             status = self.os_layer.fstat(descriptor)
-        except OSError:
-            self.descriptors.discard(descriptor)
-            raise
         if (status.st_dev, status.st_ino) != identity:
             self.descriptors.discard(descriptor)
             raise Changed
@@ -188,16 +239,19 @@ class Context:
 
     def pread(self, descriptor: int, count: int, offset: int) -> bytes:
         """Of a descriptor in no pool yet, so it is closed if the file cannot be read."""
-        try:
+        with self._closed_if_it_fails(descriptor):
             return self.os_layer.pread(descriptor, count, offset)
-        except OSError:
-            self.descriptors.discard(descriptor)
-            raise
 
     def verify(self, descriptor: int, mark: Fingerprint) -> Verified:
         """As `content.verify`; the descriptor is closed if the file cannot be read."""
-        try:
+        with self._closed_if_it_fails(descriptor):
             return verify(self.os_layer, descriptor, mark)
+
+    @contextlib.contextmanager
+    def _closed_if_it_fails(self, descriptor: int) -> Iterator[None]:
+        """A descriptor in no pool yet, of which nobody would know any more."""
+        try:
+            yield
         except OSError:
             self.descriptors.discard(descriptor)
             raise

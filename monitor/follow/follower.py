@@ -164,7 +164,7 @@ class ReaderThread(threading.Thread):
                 self.waker.wait(pause, coalesce if changed else 0.0, _DEBOUNCE_SECONDS)
         finally:
             self._reader.close()
-            self.waker.close()
+            self.waker.watches.close()
 
     def pause(self, began: float, coalesce_seconds: float = _COALESCE_SECONDS) -> float:
         """Seconds to the next pass, after one that `began` then."""
@@ -206,8 +206,9 @@ class ReaderThread(threading.Thread):
         self._walked = False
         if self._reader.mount.local:
             now = self._clock.monotonic()
-            self.waker.watch(self._reader.directories(now), now)
-            self._reader.mode = "inotify" if self.waker.watching else "poll"
-            if self.waker.note not in ("", self._note):
-                _log.info("mount=%r is polled, wholly or in part: %s", self._reader.mount.point, self.waker.note)
-            self._note = self.waker.note
+            watches = self.waker.watches
+            watches.watch(self._reader.directories(now), now)
+            self._reader.mode = "inotify" if watches.working else "poll"
+            if watches.note not in ("", self._note):
+                _log.info("mount=%r is polled, wholly or in part: %s", self._reader.mount.point, watches.note)
+            self._note = watches.note

@@ -203,7 +203,7 @@ class Rotation:
         if content.identity != old.identity:
             registry.release(old.identity, self.source)
         if left is not None:
-            registry.finished.remember(left, self.source)
+            registry.remember(left, self.source)
         tail.turn_to(content)
         self._directory.forget()
         self._moved_at = self._cut_by = None

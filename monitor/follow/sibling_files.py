@@ -69,11 +69,11 @@ def copy_of(context: Context, path: str, mark: Fingerprint, head: bytes = b"", r
 
 def _may_be_copies(context: Context, path: str) -> list[str]:
     """Beside `path`: first those that nobody has read, then those that may have been written over since."""
-    finished = context.registry.finished
+    registry = context.registry
     new: list[str] = []
     known: list[str] = []
     for name, inode in made_of(context, path):
-        (known if finished.renamed(inode, 0) else new).append(name)
+        (known if registry.renamed(inode, 0) else new).append(name)
     return new[:LOOKED_AT] + known[:LOOKED_AT]
 
 

@@ -227,7 +227,7 @@ class Source:
         if known is not None and known.sure and (held is None or now - known.since > self._settings.idle_interval):
             self._held_since = self._copy = None
             mark = whole(self._context, descriptor, seen)
-            self._context.registry.finished.remember(mark, known.original)
+            self._context.registry.remember(mark, known.original)
             yield Copied(known.original, mark, at)
             return True
         if held is None:
@@ -311,9 +311,9 @@ class Source:
         if tail.content is not None:
             registry.release(tail.content.identity, self.source)
             if links != 0:
-                registry.finished.remember(tail.content.fingerprint(), self.source)
+                registry.remember(tail.content.fingerprint(), self.source)
         elif self._resume is not None:  # under another name it goes on
-            registry.finished.remember(self._resume, self.source)
+            registry.remember(self._resume, self.source)
         self.gone_since = now
         if tail.announced or self._resume is not None:
             yield Gone(self.source, at)
@@ -332,10 +332,10 @@ class Source:
             self._directory.missing = True
             if tail.content is not None:
                 registry.release(tail.content.identity, self.source)
-                registry.finished.remember(tail.content.fingerprint(), self.source)
+                registry.remember(tail.content.fingerprint(), self.source)
             elif self._resume is not None:
                 registry.unreserve(self.source)
-                registry.finished.remember(self._resume, self.source)
+                registry.remember(self._resume, self.source)
 
     def _directory_back(self) -> None:
         """The directory is there again. Another name may have read the file, or still does."""
@@ -345,7 +345,7 @@ class Source:
             return
         if not self._context.registry.claim(content.identity, self.source):
             raise Left(None)
-        finished = self._context.registry.finished.renamed(content.inode, content.offset)
+        finished = self._context.registry.renamed(content.inode, content.offset)
         if any(former.offset > content.offset for former in finished):
             self._tail.content = None  # begin anew, behind what the other name read
 

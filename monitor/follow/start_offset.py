@@ -72,8 +72,7 @@ def unread(context: Context, source: SourceId, path: str, descriptor: int, seen:
         context.descriptors.discard(descriptor)
         registry.release((seen.st_dev, seen.st_ino), source)
         raise Duplicate
-    finished = registry.finished
-    for former in (*finished.renamed(seen.st_ino, seen.st_size), *finished.copied(_originals(path), seen.st_size)):
+    for former in (*registry.renamed(seen.st_ino, seen.st_size), *registry.copied(_originals(path), seen.st_size)):
         problem, head, tail = context.verify(descriptor, former)
         if not problem:
             return Content(seen.st_dev, seen.st_ino, former.offset, head, tail)
@@ -119,8 +118,8 @@ def held_back(
 
 def _is_part_of_left(context: Context, original: str, descriptor: int, seen: os.stat_result) -> bool:
     """Is all that the open file holds in one that the original has read to its end and left beside it?"""
-    finished = context.registry.finished
-    left = [name for name, inode in made_of(context, original) if inode != seen.st_ino and finished.renamed(inode, 0)]
+    registry = context.registry
+    left = [name for name, inode in made_of(context, original) if inode != seen.st_ino and registry.renamed(inode, 0)]
     for name in left[:LOOKED_AT]:
         known = context.descriptors.open(name)
         same = begins_as(context, descriptor, seen.st_size, known)

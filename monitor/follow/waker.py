@@ -6,7 +6,6 @@ An event only names a path that may have changed, and a reader that is never wok
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 
 from monitor.follow.directory_watches import DirectoryWatches
 
@@ -14,23 +13,13 @@ _MOST_PATHS = 1024  # named paths; beyond that looking at every file is as cheap
 
 
 class Waker:
-    """`wake` is for any thread, the rest for the reader's own. Close it when done."""
+    """`wake` is for any thread, and may be called when its `watches` are closed; the rest is for the reader's own."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._paths: set[str] = set()
         self._everything = self._called = False
-        self._watches = DirectoryWatches(self._named)
-
-    @property
-    def watching(self) -> bool:
-        """Is what changes named?"""
-        return self._watches.working
-
-    @property
-    def note(self) -> str:
-        """Why some or all directories are only polled."""
-        return self._watches.note
+        self.watches = DirectoryWatches(self._named)
 
     def wake(self) -> None:
         """Every file is to be looked at now."""
@@ -59,14 +48,6 @@ class Waker:
             everything, self._everything = self._everything, False
             self._called = False
         return paths, everything
-
-    def watch(self, moved: Mapping[str, float], now: float) -> None:
-        """As `DirectoryWatches.watch`."""
-        self._watches.watch(moved, now)
-
-    def close(self) -> None:
-        """Nobody waits any more; it may be woken all the same."""
-        self._watches.close()
 
     @property
     def _events_lie(self) -> bool:

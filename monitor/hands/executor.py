@@ -8,21 +8,20 @@ Risk left: what happens to the job in the moment between that answer and the com
 from __future__ import annotations
 
 import logging
-import queue
 import re
-import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
-from monitor.hands.messages import Order, StepDone
+from monitor.hands.record import Order, StepDone
 from monitor.run.job import OVER
 from monitor.run.records import Job
 from monitor.slurm.client import look_up, program
 from monitor.slurm.messages import JobQuestion
 from monitor.slurm.process import Finished, run
 from monitor.slurm.settings import SlurmSettings
+from monitor.system.asking import Asking
 from monitor.system.clock import Clock
 
 _MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 16 KiB of stacks each
@@ -33,52 +32,23 @@ _SUBMITTED: Final = re.compile(rb"(\d{1,12})(?:;[\w.-]{1,64})?\s*")
 _log = logging.getLogger(__name__)
 
 
-class Executor:
-    """Started at once; `stop` leaves a command that runs to end by itself: its step is unknown to the next daemon."""
+class Executor(Asking[Order, StepDone]):
+    """`stop` leaves a command that runs to end by itself: its step is unknown to the next daemon."""
 
     def __init__(self, settings: SlurmSettings, clock: Clock, wake: Callable[[], None]) -> None:
         """`wake` makes the loop turn."""
+        super().__init__(
+            "hands",
+            lambda order: _outcome(order, *self.carry_out(order)),
+            lambda order, error: _outcome(order, False, f"{type(error).__name__} in the executor"),
+            0,
+            wake,
+        )
         self.settings = settings
         """May be replaced while it works."""
         self.directory = Path("stacks")
         """For dumps that name no other."""
-        self._clock, self._wake = clock, wake
-        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[StepDone] = queue.SimpleQueue()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hands", daemon=True)
-
-    def start(self) -> None:
-        """Begin to work."""
-        self._thread.start()
-
-    def put(self, order: Order) -> None:
-        """To be done when what came before is done."""
-        self._orders.put(order)
-
-    def done(self) -> list[StepDone]:
-        """Outcomes since the last call."""
-        taken: list[StepDone] = []
-        while not self._done.empty():
-            taken.append(self._done.get_nowait())
-        return taken
-
-    def stop(self) -> None:
-        """Begin nothing more."""
-        self._stopping.set()
-        self._orders.put(None)
-
-    def _run(self) -> None:
-        while (order := self._orders.get()) is not None and not self._stopping.is_set():
-            try:
-                ok, outcome = self.carry_out(order)
-            except Exception as error:  # noqa: BLE001 - a bug must not leave a course without an outcome
-                _log.exception("run=%s action=%s", order.run, order.action)
-                ok, outcome = False, f"{type(error).__name__} in the executor"
-            level = logging.WARNING if ok else logging.ERROR
-            _log.log(level, "run=%s job=%s action=%s ok=%s %s", order.run, order.job, order.action, ok, outcome)
-            self._done.put(StepDone(order.course, order.step, ok, outcome))
-            self._wake()
+        self._clock = clock
 
     def carry_out(self, order: Order) -> tuple[bool, str]:
         """Do it now; whether that went well, and what came of it."""
@@ -148,3 +118,10 @@ class Executor:
         if finished.message:
             return False, f"{finished.message}; {size} bytes in {path}"
         return size > 0, f"{size} bytes in {path}"
+
+
+def _outcome(order: Order, ok: bool, outcome: str) -> StepDone:
+    """Said, and reported to the loop."""
+    level = logging.WARNING if ok else logging.ERROR
+    _log.log(level, "run=%s job=%s action=%s ok=%s %s", order.run, order.job, order.action, ok, outcome)
+    return StepDone(order.course, order.step, ok, outcome)

@@ -1,7 +1,8 @@
 """What was planned and done: plain values, part of the state file.
 
 A course is one policy acting on one incident: its steps with their exact commands, in order. A step is `begun` in the
-state file before it is handed to the executor. One that a crash left so is `unknown`: it is not done again.
+state file before it is handed to the executor. One that a crash left so is `unknown`: it is not done again. To the
+executor and back cross frozen values: an order, and what became of it.
 """
 
 from __future__ import annotations
@@ -84,6 +85,36 @@ class Record:
     began_at: float | None = None
     last: int = 0
     """The number of the newest course."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One step to be done now. The job must still be in the launch that the course was planned for."""
+
+    course: int
+    step: int
+    run: str
+    action: str
+    commands: tuple[tuple[str, ...], ...]
+    timeout: float | None
+    directory: str | None
+    job: str
+    job_started_at: float | None
+    job_restarts: int
+    over: bool
+    """The job had ended when this was planned."""
+    check: bool
+    """Slurm is asked first; not after a step of the same course that has ended the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """What became of an order."""
+
+    course: int
+    step: int
+    ok: bool
+    outcome: str
 
 
 def shown(step: Step) -> str:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, get_args
 from msgspec import Struct
 
 from monitor.detectors import IncidentKind
-from monitor.detectors.base import Severity
+from monitor.detectors.base import RANK, Severity
 from monitor.incidents import Transition
 from monitor.notifiers import words
 from monitor.scalars import Name
@@ -55,7 +55,7 @@ class Notifier(Struct, frozen=True, kw_only=True):
 
     def wants(self, message: Transition) -> bool:
         """Whether the message goes to this notifier; a quiet one goes to nobody."""
-        if message.quiet or loudness(message) < SEVERITIES.index(self.minimum_severity):
+        if message.quiet or RANK[message.severity] < RANK[self.minimum_severity]:
             return False
         if self.incidents and message.incident not in self.incidents:
             return False
@@ -81,11 +81,6 @@ def from_file(path: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise DeliveryError(f"{path} cannot be read: {reason}", permanent=False) from error
-
-
-def loudness(message: Transition) -> int:
-    """The severity as a number."""
-    return SEVERITIES.index(message.severity)
 
 
 def message_id(message: Transition) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from pkgutil import get_data
+from typing import Any
 
-from parsers.dialects import BIGSCIENCE, DEEPSPEED, GPT_NEOX, HF_TRAINER, MEGATRON_LM, MICROSOFT, Dialect
+from parsers.dialects import BY_NAME, Dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,8 @@ class Program:
     dialect: Dialect
     text: str
     """For `--help`."""
+    says: dict[str, str]
+    """What it prints of a step, a validation, a save and its end; `begin` where its start-up is not Megatron's."""
     stamped: bool = False
     """Prints a time stamp in each line."""
 
@@ -23,78 +28,16 @@ class Program:
         return self.dialect.megatron and not (self.stamped and self.dialect.pauses_timer_if_stamped)
 
 
-DIALECTS: dict[str, Program] = {
-    "bigscience": Program(BIGSCIENCE, "BigScience Megatron-DeepSpeed of 2022: seconds, samples per second, TFLOPs; save and evaluation in the time"),
-    "megatron-lm": Program(MEGATRON_LM, "NVIDIA Megatron-LM of 2026: time stamps, throughput per GPU; save and evaluation not in the time", stamped=True),
-    "megatron-lm-2021": Program(MEGATRON_LM, "NVIDIA Megatron-LM of 2021: milliseconds"),
-    "microsoft": Program(MICROSOFT, "microsoft Megatron-DeepSpeed: engine steps, tgs; save and evaluation in the time"),
-    "gpt-neox": Program(GPT_NEOX, "EleutherAI gpt-neox: samples/sec first, flops with a unit"),
-    "deepspeed": Program(DEEPSPEED, "the DeepSpeed engine without Megatron: step= and SamplesPerSec lines"),
-    "hf-trainer": Program(HF_TRAINER, "HF Trainer: progress bars over carriage returns, metric dicts"),
-}  # fmt: skip
-TRAINERS: dict[str, Program] = {
-    "torchtitan": Program(Dialect("torchtitan", megatron=False), "torchtitan: stamps, no time of a step", stamped=True),
-    "nemo": Program(Dialect("nemo", megatron=False), "NeMo 2 where there is no terminal: steps count from 0"),
-    "verl": Program(Dialect("verl", megatron=False), "verl: reinforcement learning behind Ray's prefix, the parts of each step"),
-}  # fmt: skip
-"""Of those that are data (parsers/trainers): they save without a word."""
-PROGRAMS = DIALECTS | TRAINERS
-FAULTS: dict[str, str] = {
-    "hang": "silence from this iteration on",
-    "hang_evaluation": "silence after the first validation set of the next evaluation",
-    "hang_saving": "silence inside the next save",
-    "hang_starting": "silence during set-up, before the first iteration",
-    "hang_rollout": "silence inside the next rollout (verl; elsewhere as hang)",
-    "hang_then_resume": "silence for `seconds`, then it goes on",
-    "growing_hang": "as hang, while a status line an hour keeps the log growing",
-    "buffered": "the launcher lets lines go in bursts of `seconds` from here on",
-    "slowdown": "iterations take `factor` times as long from here on (default 1.05)",
-    "slowdown_recovered": "as slowdown, for `length` iterations",
-    "transient_slow": "this one iteration takes `factor` times as long",
-    "drift": "each iteration is a little slower than the last: 1 % per hundred",
-    "loss_spike": "grad norm and loss jump and recover within 30 iterations",
-    "loss_spike_stays": "grad norm and loss jump and stay up",
-    "resume_bump": "a restart after which the loss is 20 % up for ten iterations",
-    "divergence": "the loss rises from here on",
-    "slow_divergence": "the loss rises by 1 % in 20 iterations, no line of it abnormal",
-    "nan_loss": "the loss field vanishes from here on",
-    "inf_loss": "the loss is INF from here on",
-    "overflow_storm": "every step overflows: the loss scale halves, the grad norm freezes",
-    "frozen_grad_norm": "steps are skipped and only the grad norm shows it: it repeats bit for bit for `length` iterations",
-    "scale_search": "no fault: the loss scale starts at 2^32 and is halved until a step succeeds (with fp16)",
-    "scale_cycle": "no fault: the loss scale doubles, overflows twice and halves, every 60 iterations (with fp16)",
-    "loss_scale_decline": "the loss scale sinks 8-fold over 1,200 iterations (with fp16)",
-    "loss_scale_collapse": "the loss scale falls to its minimum and the program stops",
-    "crash_oom": "CUDA out of memory on one rank",
-    "crash_nccl": "the NCCL watchdog gives up on every rank",
-    "crash_ecc": "an uncorrectable ECC error",
-    "crash_python": "a Python exception on every rank, interleaved",
-    "crash_killed": "one process is killed, the launcher ends the others",
-    "crash_without_exit": "a fatal line of one rank, then silence",
-    "crash_and_restart": "a crash, a new launch, back to the last checkpoint",
-    "crash_loop": "three crashes soon after the launch",
-    "time_limit": "Slurm's time limit",
-    "preempted": "Slurm preempts the job",
-    "node_failure": "a node fails",
-    "checkpoint_failed": "the next save meets a full disk",
-    "resume_discontinuity": "a restart after which the learning rate jumps",
-    "memory_growth": "the memory reports grow towards the device's size",
-    "memory_leak": "a report an iteration, each larger than the last, until the device is full",
-    "lr_restart": "a restart after which the learning rate schedule begins from scratch",
-    "save_unfinished": "from here on saves begin and no line reports their end; training goes on",
-    "saves_stop": "from here on nothing is saved",
-    "wrong_topology": "the arguments name a data parallel size that does not make the world size (from the start)",
-    "wrong_size": "the MLP is left at a smaller model's width (from the start)",
-    "launch_blocking": "a restart with CUDA_LAUNCH_BLOCKING=1, slower by `factor`",
-    "slow_data": "the data loader makes iterations `factor` times as long from here on",
-    "slow_network": "the network does",
-    "slow_rank": "one rank computes longer, the others wait for it",
-    "straggler": "one rank computes longer, by as much of the iteration, and no iteration does yet: others hide it",
-    "slow_gpu_clocks": "all ranks compute longer: lower clocks",
-    "slow_rollout": "generation makes the steps of reinforcement learning `factor` times as long from here on (verl)",
-    "slow_save": "each save takes longer from here on, by `factor` less 1 of the time between two saves",
-    "kill_switch": "a clean exit on request",
-}
+def _program(dialect: str, text: str, stamped: bool = False, **says: str) -> Program:
+    known = BY_NAME.get(dialect) or Dialect(dialect, megatron=False)
+    return Program(known, text, {**WORDS["shared"], **says}, stamped)
+
+
+WORDS: dict[str, Any] = tomllib.loads((get_data("monitor.simulate", "programs.toml") or b"").decode())
+PROGRAMS: dict[str, Program] = {name: _program(**row) for name, row in WORDS["programs"].items()}
+DIALECTS: dict[str, Program] = {name: program for name, program in PROGRAMS.items() if "begin" not in program.says}
+"""Without those that are data (parsers/trainers): these save without a word."""
+FAULTS: dict[str, str] = WORDS["faults"]
 
 
 @dataclass(frozen=True, slots=True)

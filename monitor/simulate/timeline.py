@@ -14,11 +14,10 @@ from random import Random
 from typing import IO, Any, NamedTuple
 
 from monitor.simulate import lines, timers
-from monitor.simulate.lines import Step
-from monitor.simulate.scenario import Fault, Scenario
-from monitor.simulate.trainers import TRAINERS, lines_in_step
+from monitor.simulate.lines import Step, say
+from monitor.simulate.scenario import WORDS, Fault, Scenario
 from monitor.system.clock import Clock
-from parsers.dialects import DEEPSPEED, HF_TRAINER
+from parsers.dialects import DEEPSPEED
 
 _AR = 0.5
 _OUTLIERS, _OUTLIER_MEAN = 0.01, 0.08
@@ -29,14 +28,11 @@ _SPIKE_NORM = (1.0, 4.0, 10.0, 65.0, 600.0, 4000.0, 1500.0, 1500.0, 700.0, 60.0,
 _RESTARTS = frozenset(
     {"crash_and_restart", "resume_bump", "resume_discontinuity", "lr_restart", "launch_blocking", "crash_loop"}
 )
-_CANCELLED = {
-    "time_limit": "TIME LIMIT",
-    "preempted": "PREEMPTION",
-    "node_failure": "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS",
-}
-_CRASHED = {"crash_oom": 1, "crash_ecc": 1, "crash_python": 1, "crash_killed": -9, "crash_without_exit": None}
-"""Fault -> the exit code that the launcher tells, if it does."""
-_ENDS = frozenset({"hang", "hang_rollout", "growing_hang", "kill_switch", "crash_nccl", *_CANCELLED, *_CRASHED})
+_CANCELLED, _CRASHES = WORDS["cancelled"], WORDS["crashes"]
+_ENDS = frozenset(
+    {"hang", "hang_rollout", "growing_hang", "kill_switch", "crash_nccl", *_CANCELLED, *_CRASHES}
+    - {"checkpoint_failed"}
+)
 
 
 class Emission(NamedTuple):
@@ -106,22 +102,21 @@ def _texts(scenario: Scenario, run: _Run) -> Iterator[Emission]:
         ended = yield from _interrupt(scenario, run, active)
         if ended:
             return
-    yield from _finish(scenario, run)
+    yield Emission(run.at, say("end", scenario, run.at, iteration=run.iteration))
 
 
 def _launch(scenario: Scenario, run: _Run, cut: bool = False) -> Iterator[Emission]:
     begun = run.at
-    trainer = TRAINERS.get(scenario.dialect)
-    if trainer is not None:
+    if "begin" in scenario.program.says:
         run.at += scenario.start_seconds / 2
-        yield Emission(run.at, trainer.begin(scenario, run.at))
+        yield Emission(run.at, say("begin", scenario, run.at))
         run.at += scenario.start_seconds / 2
         return
-    for share, text in lines.set_up(scenario, run.iteration + 1):
+    for share, text in lines.set_up(scenario, run.iteration + 1, begun):
         run.at = begun + share * scenario.start_seconds
         if cut and share > 0.3:
             return
-        yield Emission(run.at, text.replace("{time}", lines.stamp(scenario, run.at)))
+        yield Emission(run.at, text)
     run.since_launch = 0
     run.pending_overhead = 0.0
 
@@ -156,7 +151,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
     batch = scenario.batch_size_at(run.samples)
     slower = sum(fault.factor - 1 for fault in active if fault.kind == "slow_rollout")
     generation = (run.noise + slower) * scenario.seconds_per_iteration  # responses vary in length, the rest does not
-    for at, line in lines_in_step(scenario, run.at, pure, generation):
+    for at, line in lines.lines_in_step(scenario, run.at, pure, generation):
         yield Emission(at, line)
     run.at += pure
     run.iteration += 1
@@ -183,7 +178,7 @@ def _iterate(scenario: Scenario, run: _Run, active: list[Fault]) -> Iterator[Emi
         loading if scenario.program.dialect is DEEPSPEED else 0.0,
     )  # fmt: skip
     told = timers.report(scenario, parts) if parts is not None else ""
-    text = _iteration_line(scenario, step, run.at)
+    text = say("step", scenario, run.at, step=step)
     truth = {"iteration": run.iteration, "pure_seconds": pure, **asdict(step)}
     yield Emission(run.at, told + text if scenario.timers == "engine" else text + told, truth)
     yield from _memory(scenario, run, {fault.kind: fault for fault in reversed(active)})
@@ -237,7 +232,7 @@ def _learning(scenario: Scenario, run: _Run, active: list[Fault]) -> tuple[float
             text, frozen = _scaler(scenario, run, fault, since)
             norm, skipped = (run.last_norm, 1) if frozen else (norm, 0)
         elif fault.kind in ("overflow_storm", "loss_scale_collapse"):
-            text = lines.overflow(run.loss_scale, lines.stamp(scenario, run.at))
+            text = lines.overflow(scenario, run.at, run.loss_scale)
             run.loss_scale = max(1.0, run.loss_scale / 2)
             norm, skipped = run.last_norm, 1
     run.last_norm = norm
@@ -256,7 +251,7 @@ def _scaler(scenario: Scenario, run: _Run, fault: Fault, since: int) -> tuple[st
     if not halves:
         return "", False
     kept = fault.kind == "scale_cycle" and since % 60 == 1  # hysteresis
-    text = lines.overflow(run.loss_scale, lines.stamp(scenario, run.at), kept)
+    text = lines.overflow(scenario, run.at, run.loss_scale, kept)
     if not kept:
         run.loss_scale /= 2
     return text, True
@@ -268,18 +263,6 @@ def _learning_rate(scenario: Scenario, run: _Run) -> float:
     return 6e-05 * warm * (0.55 + 0.45 * math.cos(math.pi * step / scenario.iterations))
 
 
-def _iteration_line(scenario: Scenario, step: lines.Step, at: float) -> str:
-    trainer = TRAINERS.get(scenario.dialect)
-    return lines.iteration_line(scenario, step, at) if trainer is None else trainer.step(scenario, step, at)
-
-
-def _validation(scenario: Scenario, run: _Run, index: int, loss: float) -> str:
-    trainer = TRAINERS.get(scenario.dialect)
-    if trainer is None:
-        return lines.validation(scenario, run.iteration, index, loss)
-    return trainer.validation(scenario, run.iteration, loss, run.at)
-
-
 def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[Emission, None, bool]:
     """Evaluation and saving after an iteration, where their intervals fall. True if the log ends inside."""
     kinds = {fault.kind for fault in active}
@@ -288,7 +271,7 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
             run.at += scenario.eval_seconds
             run.pending_overhead += scenario.eval_seconds
             loss = 2.1 + 8.0 * math.exp(-run.iteration / 400)
-            yield Emission(run.at, _validation(scenario, run, index, loss))
+            yield Emission(run.at, lines.validation(scenario, run.iteration, index, loss, run.at))
             if "hang_evaluation" in kinds:
                 return True
     dialect = scenario.program.dialect
@@ -300,20 +283,19 @@ def _interrupt(scenario: Scenario, run: _Run, active: list[Fault]) -> Generator[
 
 def _save(scenario: Scenario, run: _Run, active: list[Fault], kinds: set[str]) -> Generator[Emission, None, bool]:
     """True if the log ends inside."""
-    yield Emission(run.at, lines.save_started(scenario, run.iteration, run.at))
+    yield Emission(run.at, say("saving", scenario, run.at, iteration=run.iteration))
     if kinds & {"hang_saving", "save_unfinished"}:
         return "hang_saving" in kinds
     if "checkpoint_failed" in kinds:
         run.at += scenario.save_seconds / 2
-        end = lines.launcher_end(lines.stamp(scenario, run.at), 1)
-        yield Emission(run.at, lines.CRASHES["checkpoint_failed"] + end, {"fault": "checkpoint_failed"})
+        yield Emission(run.at, _crash(scenario, run, "checkpoint_failed"), {"fault": "checkpoint_failed"})
         return True
     varies = math.exp(run.of_timers.gauss(0.0, scenario.save_noise)) if scenario.save_noise else 1.0
     longer = sum(fault.factor - 1 for fault in active if fault.kind == "slow_save")
     took = scenario.save_seconds * varies + longer * scenario.save_interval * scenario.seconds_per_iteration
     run.at += took
     run.pending_overhead += took
-    if ended := lines.save_ended(scenario, run.iteration, run.at, took):
+    if ended := say("saved", scenario, run.at, iteration=run.iteration, took=took * 1000):
         yield Emission(run.at, ended)
     run.saved, run.saved_samples = run.iteration, run.samples
     return False
@@ -339,35 +321,38 @@ def _strike(scenario: Scenario, run: _Run, fault: Fault) -> Generator[Emission, 
 
 def _end(scenario: Scenario, run: _Run, kind: str, truth: dict[str, Any]) -> Iterator[Emission]:
     """The last words of the log; a hang has none: what verl's last line begins is a rollout."""
-    time = lines.stamp(scenario, run.at)
     if kind == "growing_hang":
         for hour in range(1, 7):
-            text = f"PULSE: the run is running for {hour}:00:00\n"
+            text = say("pulse", scenario, run.at, hour=hour)
             yield Emission(run.at + 3600 * hour, text, truth if hour == 1 else None)
     elif kind == "kill_switch":
-        yield Emission(run.at, f"[Detected kill switch at /runs/kill. Exiting] datetime: {time} \n", truth)
+        yield Emission(run.at, say("kill_switch", scenario, run.at), truth)
     elif kind in _CANCELLED:
-        yield Emission(run.at, lines.cancelled(scenario, run.at, _CANCELLED[kind]), truth)
-    elif kind in _CRASHED:
-        code = _CRASHED[kind]
-        yield Emission(run.at, lines.CRASHES[kind] + (lines.launcher_end(time, code) if code else ""), truth)
+        yield Emission(run.at, say("cancelled", scenario, run.at, reason=_CANCELLED[kind]), truth)
+    elif kind in _CRASHES:
+        yield Emission(run.at, _crash(scenario, run, kind), truth)
     elif kind == "crash_nccl":
         run.at += 600.0
-        when = lines.stamp(scenario, run.at, "%m%d %H:%M:%S")
         for rank in range(min(scenario.world_size, 16)):
-            yield Emission(run.at, lines.watchdog(rank, when), truth if rank == 0 else None)
-        yield Emission(run.at + 60, lines.launcher_end(lines.stamp(scenario, run.at + 60), -6))
+            text = say("watchdog", scenario, run.at, rank=rank, local=rank % 8)
+            yield Emission(run.at, text, truth if rank == 0 else None)
+        yield Emission(run.at + 60, say("launcher_end", scenario, run.at + 60, code=-6))
+
+
+def _crash(scenario: Scenario, run: _Run, kind: str) -> str:
+    """A crash's own words, and the launcher's where it has seen it."""
+    crash = _CRASHES[kind]
+    end = say("launcher_end", scenario, run.at, code=crash["code"]) if "code" in crash else ""
+    return str(crash["text"]) + end
 
 
 def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any]) -> Iterator[Emission]:
     times = 3 if fault.kind == "crash_loop" else 1
     for number in range(times):
         if fault.kind != "launch_blocking":
-            end = lines.launcher_end(lines.stamp(scenario, run.at), 1)
-            yield Emission(run.at, lines.CRASHES["crash_ecc"] + end, truth if number == 0 else None)
+            yield Emission(run.at, _crash(scenario, run, "crash_ecc"), truth if number == 0 else None)
         else:
-            text = f"[exiting program at iteration {run.iteration}] datetime: {lines.stamp(scenario, run.at)} \n"
-            yield Emission(run.at, text, truth)
+            yield Emission(run.at, say("exit", scenario, run.at, iteration=run.iteration), truth)
         run.at += 120.0
         run.iteration, run.samples = run.saved, run.saved_samples
         if fault.kind == "launch_blocking":
@@ -380,22 +365,6 @@ def _restart(scenario: Scenario, run: _Run, fault: Fault, truth: dict[str, Any])
         yield from _launch(scenario, run)
         if number < times - 1:
             yield from _iterate(scenario, run, [])
-
-
-def _finish(scenario: Scenario, run: _Run) -> Iterator[Emission]:
-    trainer = TRAINERS.get(scenario.dialect)
-    if trainer is not None:
-        text = trainer.end(scenario, run.at)
-    elif scenario.program.dialect is HF_TRAINER:
-        text = (
-            f"{{'train_runtime': {run.at:.4f}, 'train_samples_per_second': 1.116, 'train_steps_per_second': 0.009, "
-            "'epoch': 1.0}\n"
-        )
-    else:
-        time = lines.stamp(scenario, run.at)
-        done = f"[after training is done] datetime: {time} \n"
-        text = f"{done}[exiting program at iteration {run.iteration}] datetime: {time} \n"
-    yield Emission(run.at, text)
 
 
 def write(scenario: Scenario, stream: IO[bytes], speed: float | None = None, clock: Clock | None = None) -> None:

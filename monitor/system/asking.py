@@ -23,11 +23,15 @@ class Asking(Generic[Question, Answer]):
         answer: Callable[[Question], Answer],
         failed: Callable[[Question, Exception | None], Answer],
         waiting: int,
+        answered: Callable[[], None] = lambda: None,
     ) -> None:
-        """`failed` is the answer where `answer` raised, or, with None, where more than `waiting` questions wait."""
+        """`failed` is the answer where `answer` raised, or, with None, where more than `waiting` questions wait (0: any
+        number may). `answered` is called in the thread after each answer.
+        """
         self._name, self._answer, self._failed = name, answer, failed
         self._questions: queue.Queue[Question | None] = queue.Queue(waiting)
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answered = answered
         self._thread: threading.Thread | None = None
 
     def ask(self, question: Question) -> None:
@@ -62,3 +66,4 @@ class Asking(Generic[Question, Answer]):
                 _log.exception("%s: %r", self._name, question)
                 answer = self._failed(question, error)
             self._answers.put(answer)
+            self._answered()

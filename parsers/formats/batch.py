@@ -1,4 +1,4 @@
-"""Batch systems other than Slurm: PBS and LSF say at the end of a job's output why they ended it.
+"""LSF says at the end of a job's output why it ended it; PBS's one sentence is data (batch.yaml).
 
 LSF writes a report when the job is over (IBM's documentation of bsub -o; openlava's sbatchd prints the same):
 `Sender: LSF System <lsfadmin@batch2>`, `Subject: Job 4242: <gpt3> in cluster <summit> Exited` or `Done`, where and when
@@ -16,20 +16,11 @@ from typing import Any
 
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
-from parsers.formats.launchers import ended_by, failure_of
+from parsers.formats.launchers import by_signal, ended_by, failed
 from parsers.formats.stamps import date_of
 
 _REPORT_LINES = 4000  # of LSF's, the job's script in it
 
-# `=>> PBS: job killed: walltime 3623 exceeded limit 3600`
-_PBS = re.compile(r"=>> PBS: job killed: (.{1,200})")
-_PBS_REASONS: tuple[tuple[str, Failure], ...] = (
-    ("walltime ", "time_limit"),
-    ("cput ", "time_limit"),
-    ("mem ", "host_oom"),  # `mem`, `vmem`, `pvmem`
-    ("node down", "node_failure"),
-    ("requested job", "node_failure"),  # `node 1 (n2) requested job terminate, 'EOF' (code 1099)`
-)
 # `TERM_RUNLIMIT: job killed after reaching LSF run time limit.`
 _LSF = re.compile(r"^(TERM_[A-Z_]{2,30}): (.{1,200})")
 _LSF_REASONS: dict[str, Failure] = {
@@ -77,15 +68,6 @@ _KNOWN = re.compile(
 )
 
 
-def read_pbs(line: Line) -> Iterator[Event]:
-    """PBS and Torque ended the job."""
-    match = _PBS.search(line.text)
-    if match:
-        failure: Failure = next((name for words, name in _PBS_REASONS if words in f"{match[1]} "), "killed")
-        yield FailureSeen(failure=failure, message=f"PBS: job killed: {match[1].strip()}", by="pbs", **line.origin)
-        yield ProcessTerminated(**line.origin)
-
-
 def read_lsf(line: Line) -> Iterator[Event | Gatherer]:
     """LSF ended the job, or saw it end."""
     text = line.text.strip()
@@ -114,11 +96,9 @@ def _end(text: str, origin: dict[str, Any]) -> Iterator[Event]:
     elif match := _LSF_EXIT.match(text):
         number = match[2] or match[3]
         code = int(match[1]) if match[1] else -int(number) if number else None
-        if code is not None and (code < 0 or code > 128):
+        if code is not None and by_signal(code):
             message = f"LSF: the job ended with {f'exit code {code}' if code > 0 else f'signal {-code}'}"
-            yield FailureSeen(
-                failure=failure_of(code), message=message, exit_code=code, consequence=True, by="lsf", **origin
-            )
+            yield failed(code, message, origin, consequence=True, by="lsf")
         elif match[4]:
             failure = (ended_by(match[4]) or ("unknown", True))[0]
             message = f"LSF: the job ended by signal: {match[4]}"
@@ -187,7 +167,6 @@ class LsfReportGatherer:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("batch.pbs", (b"=>> PBS: job killed",), read_pbs),
     Rule(
         "batch.lsf",
         (b"TERM_", b"Exited with ", b"Exited by signal ", b"Successfully completed.", b"Subject: Job "),

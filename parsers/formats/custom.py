@@ -54,18 +54,16 @@ class PatternSpec(Protocol):
 
 @dataclass(slots=True)
 class CustomReader:
-    """One pattern, and how often it ran out of time."""
+    """One pattern, compiled, and how often it ran out of time."""
 
-    name: str
+    spec: PatternSpec
     pattern: Any
-    kind: str
-    contains: str | None
-    failure: Failure
     timeouts: int = 0
 
     def __call__(self, line: Line) -> Iterator[Event]:
         """The event that the line gives, if it is one of these."""
-        if self.timeouts >= _MAX_TIMEOUTS or (self.contains is not None and self.contains not in line.text):
+        spec = self.spec
+        if self.timeouts >= _MAX_TIMEOUTS or (spec.contains is not None and spec.contains not in line.text):
             return
         try:
             match = self.pattern.search(line.text[:_MAX_CHARACTERS], timeout=TIMEOUT_SECONDS)
@@ -74,16 +72,17 @@ class CustomReader:
             return
         if match is None:
             return
-        if self.kind == "progress":
-            yield CustomProgressLogged(name=self.name, **line.origin)
-        elif self.kind == "failure":
-            yield FailureSeen(failure=self.failure, message=line.text.strip()[:500], pattern=self.name, **line.origin)
+        if spec.kind == "progress":
+            yield CustomProgressLogged(name=spec.name, **line.origin)
+        elif spec.kind == "failure":
+            failure, message = spec.failure or "unknown", line.text.strip()[:500]
+            yield FailureSeen(failure=failure, message=message, pattern=spec.name, **line.origin)
         else:
             value = number(match.groupdict().get("value") or "")
             if value is None:
-                yield Malformed(rule=self.name, text=line.text[:500], **line.origin)
+                yield Malformed(rule=spec.name, text=line.text[:500], **line.origin)
             else:
-                yield CustomValueLogged(name=self.name, value=value, **line.origin)
+                yield CustomValueLogged(name=spec.name, value=value, **line.origin)
 
 
 def compile_patterns(specs: Iterable[PatternSpec]) -> tuple[Rule, ...]:
@@ -94,6 +93,5 @@ def compile_patterns(specs: Iterable[PatternSpec]) -> tuple[Rule, ...]:
             pattern = regex.compile(spec.match)
         except regex.error as error:
             raise ValueError(f"pattern {spec.name}: {error}") from error
-        reader = CustomReader(spec.name, pattern, spec.kind, spec.contains, spec.failure or "unknown")
-        rules.append(Rule(spec.name, (), reader))
+        rules.append(Rule(spec.name, (), CustomReader(spec, pattern)))
     return tuple(rules)

@@ -27,13 +27,7 @@ _N = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 # `steps: 1 loss: 11.0643 iter time (s): 2.474 samples/sec: 206.954` (pipe/engine.py train_batch); further losses may
 # stand between.
 _STEPS = re.compile(
-    r"\bsteps: (\d{1,12}) loss: ("
-    + _N
-    + r")((?:(?!steps: ).){0,400}?) ?iter time \(s\): ("
-    + _N
-    + r") samples/sec: ("
-    + _N
-    + ")"
+    rf"\bsteps: (\d{{1,12}}) loss: ({_N})((?:(?!steps: ).){{0,400}}?) ?iter time \(s\): ({_N}) samples/sec: ({_N})"
 )
 _NAMED = re.compile(r"([A-Za-z][\w ]{0,40}?): (" + _N + ")")
 # `step=10, skipped=4, lr=[4.99e-05, 4.99e-05], mom=[(0.9, 0.95)]` (engine.py _report_progress)

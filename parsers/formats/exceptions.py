@@ -10,7 +10,6 @@ from typing import Any
 
 from parsers.engine.fields import byte_size
 from parsers.events import Failure, Role
-from parsers.formats.system import DISK
 
 # `RuntimeError: message`, `torch.cuda.OutOfMemoryError: ...`, `KeyboardInterrupt`
 _EXCEPTION = re.compile(
@@ -36,6 +35,14 @@ _INSIDE = re.compile(r"\b(?:Cuda|CUDA|HIP) failure (?:\d{1,4} )?'(.{3,200})'|\bT
 # array`, Ray's `OutOfMemoryError: Task was killed due to the node running low on memory.`
 _HOST_OOM = re.compile(
     r"^MemoryError\b|^_ArrayMemoryError\b|[Cc]an(?:no|')t allocate memory|std::bad_alloc|node running low on memory"
+)
+# `OSError: [Errno 28] No space left on device`, `[Errno 122] Disk quota exceeded`
+# `[enforce fail at inline_container.cc:672] . unexpected pos 2816 vs 2710`, and before it in torch 2.13
+# `RuntimeError: basic_ios::clear: iostream error`: torch.save could not write, and does not say why; a full
+# disk or quota it is in nearly all reports
+DISK = re.compile(
+    r"No space left on device|Disk quota exceeded|^RuntimeError: basic_ios::clear: iostream error$"
+    r"|inline_container\.cc:\d{1,5}\] ?\.? ?(?:unexpected pos|PytorchStreamWriter failed writing file)"
 )
 # NCCL's own words for what went wrong
 NCCL = re.compile(

@@ -7,7 +7,7 @@ What they kill because something else failed is a consequence: 256 lines of `Kil
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,40 +18,19 @@ from parsers.events import (
     FailureSeen,
     MilestoneReached,
     ProcessExited,
-    ProcessTerminated,
-    TopologyLogged,
 )
 
 _FRAME_LINES = 8  # of MPICH's report
 _SENTENCE = 300  # characters of a script's own line at most
 
-# `nnodes=2, num_local_procs=8, node_rank=1`
-_NODES = re.compile(r"nnodes=(\d{1,6}), num_local_procs=(\d{1,6}), node_rank=\d{1,6}")
-# `dist_world_size=16`
-_WORLD = re.compile(r"dist_world_size=(\d{1,7})")
-# `Killing subprocess 35155`; `Main process received SIGTERM, exiting`, `SIGINT` after Ctrl-C
-_KILLING = re.compile(r"Killing subprocess (\d{1,10})")
-_RECEIVED = re.compile(r"Main process received (SIG[A-Z]{2,6}), exiting")
 # `['/opt/python', '-u', 'x.py'] exits with return code = -9`
 _RETURNED = re.compile(r"exits with return code = (-?\d{1,5})")
-# `Process 115977 exits successfully.`
-_SUCCESS = re.compile(r"Process (\d{1,10}) exits successfully")
-# `Sending process 291888 closing signal SIGTERM`
-_CLOSING = re.compile(r"Sending process (\d{1,10}) closing signal SIG\w{2,8}")
 # `pdsh@head: node02: ssh exited with exit code 1`
 _PDSH = re.compile(r"pdsh@\S{1,80}: (\S{1,80}): ssh exited with exit code (\d{1,3})")
 # `[NODE-0(host)] [ERROR] primus launcher exited with code 1`
 _LAUNCHER = re.compile(r"^(?:\[[^\]]{1,80}\] ?){0,4}\w{1,40} launcher exited with code (-?\d{1,3})\.?$")
 # `mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).`
 _MPI = re.compile(r"process rank (\d{1,7}) with PID \d{1,10} on node (\S{1,80}) exited on signal (\d{1,3})")
-# `MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD`
-_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d{1,7})")
-# Open MPI: `Primary job  terminated normally, but 1 process returned`, `mpirun has exited due to process rank 0 with
-# PID 0 on node n1 exiting improperly`; `prterun detected that one or more processes exited with non-zero status`
-_MPI_ENDED = re.compile(
-    r"Primary job[ ]{1,2}terminated normally, but \d{1,7} process|processes exited with non-zero status"
-    r"|(?:mpi|prte)\w{2,4} has exited due to process rank"
-)
 # `  Exit code:    1` under it
 _MPI_CODE = re.compile(r"^[ ]{2,4}Exit code:[ ]{1,8}(\d{1,3})$")
 # MPICH and Intel: `=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES`, and in the lines under it
@@ -133,41 +112,27 @@ def is_victim(exit_code: int) -> bool:
     return exit_code in (-15, 143)
 
 
+def by_signal(exit_code: int) -> bool:
+    """Whether a signal ended the process; what a bare exit code 1 is of stands elsewhere."""
+    return exit_code < 0 or exit_code > 128
+
+
+def failed(exit_code: int, message: str, origin: Mapping[str, Any], **others: Any) -> FailureSeen:
+    """A process that ended with this code. `others`: what is not as usual where a launcher tells of it."""
+    told = {"consequence": is_victim(exit_code), "by": "launcher", **others, **origin}
+    return FailureSeen(failure=failure_of(exit_code), message=message, exit_code=exit_code, **told)
+
+
 def read_deepspeed(line: Line) -> Iterator[Event]:
     """DeepSpeed's runner and launch, and torch.distributed.launch, from which they came."""
     text, origin = line.text, line.origin
-    if match := _NODES.search(text):
-        yield TopologyLogged(nodes=int(match[1]), processes_per_node=int(match[2]), **origin)
-    elif match := _WORLD.search(text):
-        yield TopologyLogged(world_size=int(match[1]), **origin)
-    elif text.startswith("cmd = ") and "runner.py" in (line.prefix.location or ""):
+    if text.startswith("cmd = ") and "runner.py" in (line.prefix.location or ""):
         yield MilestoneReached(milestone="launched", **origin)
-    elif match := _RECEIVED.search(text):
-        yield FailureSeen(
-            failure="stopped", message=f"the launcher received {match[1]}", consequence=True, by="launcher", **origin
-        )
-        yield ProcessTerminated(**origin)
-    elif match := _SUCCESS.search(text):
-        yield ProcessExited(exit_code=0, pid=int(match[1]), **origin)
     elif match := _RETURNED.search(text):
         code = int(match[1])
         if code:
-            message = f"a process exited with return code {code}"
-            yield FailureSeen(
-                failure=failure_of(code),
-                message=message,
-                exit_code=code,
-                consequence=is_victim(code),
-                by="launcher",
-                **origin,
-            )
+            yield failed(code, f"a process exited with return code {code}", origin)
         yield ProcessExited(exit_code=code, **origin)
-
-
-def read_killing(line: Line) -> Iterator[Event]:
-    """launch.py ends the other processes of its node; torchrun's agent those of its worker group."""
-    if match := _KILLING.search(line.text) or _CLOSING.search(line.text):
-        yield ProcessTerminated(pid=int(match[1]), **line.origin)
 
 
 @dataclass(slots=True)
@@ -196,21 +161,12 @@ class HydraGatherer:
 
 
 def _ended(who: str, code: int, origin: dict[str, Any], *, launch: bool = False) -> list[Event]:
-    """A process, or the launch, ended with this code; what a bare exit code 1 is of stands elsewhere."""
+    """A process, or the launch, ended with this code."""
     exited = ProcessExited(exit_code=code, launch=launch, **origin)
-    if code >= 0 and code <= 128:
+    if not by_signal(code):
         return [exited]
     signal = -code if code < 0 else code - 128
-    message = f"{who}: a process ended by signal {signal}"
-    failure = FailureSeen(
-        failure=failure_of(code),
-        message=message,
-        exit_code=code,
-        consequence=is_victim(code),
-        by="launcher",
-        **origin,
-    )
-    return [failure, exited]
+    return [failed(code, f"{who}: a process ended by signal {signal}", origin), exited]
 
 
 def read_mpi(line: Line) -> Iterator[Event | Gatherer]:
@@ -218,8 +174,6 @@ def read_mpi(line: Line) -> Iterator[Event | Gatherer]:
     text = line.text
     if _HYDRA in text:
         yield HydraGatherer()
-    elif _MPI_ENDED.search(text):
-        yield ProcessExited(**line.origin)
     elif match := _MPI_CODE.match(text):
         yield from _ended("mpirun", int(match[1]), line.origin)
     elif match := _PALS.match(text):
@@ -260,18 +214,8 @@ def read_other(line: Line) -> Iterator[Event]:
     if match := _MPI.search(text):
         code = -int(match[3])
         origin = {**line.origin, "rank": int(match[1]), "node": match[2]}
-        yield FailureSeen(
-            failure=failure_of(code),
-            message=f"mpirun: rank {match[1]} exited on signal {match[3]}",
-            exit_code=code,
-            consequence=is_victim(code),
-            by="launcher",
-            **origin,
-        )
+        yield failed(code, f"mpirun: rank {match[1]} exited on signal {match[3]}", origin)
         yield ProcessExited(exit_code=code, **origin)
-    elif match := _MPI_ABORT.search(text):
-        origin = {**line.origin, "rank": int(match[1])}
-        yield FailureSeen(failure="unknown", message=f"MPI_ABORT on rank {match[1]}", by="launcher", **origin)
     elif (match := _SHELL.search(text)) and (match[1] or not match[3].strip()):
         failure, consequence = ended_by(match[2]) or ("unknown", False)
         who = f"process {match[1]}" if match[1] else "the shell"
@@ -282,22 +226,15 @@ def read_other(line: Line) -> Iterator[Event]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("launcher.killing", (b"Killing subprocess", b"closing signal SIG"), read_killing, templated=True),
-    Rule(
-        "launcher.deepspeed",
-        (b"num_local_procs=", b"dist_world_size=", b"runner.py", b"Main process received SIG",
-         b"exits successfully", b"exits with return code"),
-        read_deepspeed,
-    ),
+    Rule("launcher.deepspeed", (b"runner.py", b"exits with return code"), read_deepspeed),
     Rule(
         "launcher.mpi",
-        (b"BAD TERMINATION OF", b"Primary job", b"processes exited with non-zero", b" has exited due to process rank",
-         b" Exit code: ", b": rank ", b"exited with code ", b"died from signal "),
+        (b"BAD TERMINATION OF", b" Exit code: ", b": rank ", b"exited with code ", b"died from signal "),
         read_mpi,
     ),
     Rule(
         "launcher.other",
-        (b"with PID ", b"MPI_ABORT was invoked", b": line ", b"Killed", b"Terminated", b"Segmentation fault",
+        (b"with PID ", b": line ", b"Killed", b"Terminated", b"Segmentation fault",
          b"Bus error", b"Aborted", b"Hangup"),
         read_other,
     ),

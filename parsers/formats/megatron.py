@@ -1,4 +1,5 @@
-"""The training loop's iteration line of Megatron-LM and its forks (`training_log`), in every age.
+"""The training loop's iteration line of Megatron-LM and its forks (`training_log`), in every age; gpt-neox's is one:
+` samples/sec: 206.693 | iteration        1/     512 | elapsed time per iteration (ms): 2477.1 | ... | lm_loss: 1E+1 |`.
 
 In: a line that holds `iteration N/M |`. Out: one `IterationLogged` for each such line that stands in it. Fields match
 by name, never by position; unknown ones are kept and any may be missing. A NaN loss makes its field vanish from the

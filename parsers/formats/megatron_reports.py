@@ -16,9 +16,7 @@ from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import (
     Event,
     MemoryReported,
-    ModelSettingLogged,
     StragglerReported,
-    ThroughputReported,
     TimersReported,
 )
 
@@ -39,9 +37,6 @@ _MEMORY_NAMES = {
     "max reserved": "max_reserved_bytes",
     "total device memory used": "device_used_bytes",
 }
-# `Theoretical memory footprints: weight and optimizer=3788.24 MB, activation=28064.66 MB, total=31852.91 MB`
-_THEORETICAL = re.compile(r"Theoretical memory footprints: .{0,160}?\b(?:total|weight and optimizer)=([\d.]{1,20}) MB")
-_THEORETICAL_TOTAL = re.compile(r"\btotal=([\d.]{1,20}) MB")
 # `time (ms) | forward-compute: 306.62 | backward-compute: 527.58`
 _TIMER = re.compile(r"\|[ ]{0,4}([A-Za-z][\w/ .-]{0,80}?):[ ]{0,4}(\d{1,12}(?:\.\d{1,12})?)")
 # `    forward-backward ...............................: (4714.98, 4715.22)`
@@ -54,8 +49,6 @@ _OF_RANK = re.compile(r"^[ ]{5}rank[ ]{1,6}(\d{1,7}): (\d{1,12}\.\d{1,12})\s*$")
 _MOST_RANKS = 100_000  # of one timer: the longest report that is believed
 # `| MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 | MnPwr/Rnk: 601796W/8 | MnEtpt/Rnk: 296.02TF/0`
 _STRAGGLER = re.compile(r"\b(M[nx]\w{1,10})/Rnk: ([\d.]{1,20})(ms|W|TF|C|MHz|%)?/(\d{1,7})")
-# `Effective Tera Flops per GPU: 41.31 and total parameters 52.005 B`
-_EFFECTIVE = re.compile(r"Effective Tera Flops per GPU: ([\d.]{1,20})(?: and total parameters ([\d.]{1,20}) B)?")
 
 
 def read_memory(line: Line) -> Iterator[Event]:
@@ -72,14 +65,6 @@ def read_memory(line: Line) -> Iterator[Event]:
             yield MemoryReported(
                 iteration=int(iteration[1]) if iteration else None, occasion=occasion, **values, **origin
             )
-
-
-def read_theoretical(line: Line) -> Iterator[Event]:
-    """The estimate that NVIDIA prints before the first iteration."""
-    match = _THEORETICAL_TOTAL.search(line.text) or _THEORETICAL.search(line.text)
-    value = mebibytes(match[1]) if match else None
-    if value is not None:
-        yield ModelSettingLogged(name="theoretical_memory_bytes", value=value, **line.origin)
 
 
 def read_timers(line: Line) -> Iterator[Event]:
@@ -155,21 +140,11 @@ def read_straggler(line: Line) -> Iterator[Event]:
         yield StragglerReported(values=values, **line.origin)
 
 
-def read_effective(line: Line) -> Iterator[Event]:
-    """Megatron-DeepSpeed's flops_calculator of 2021."""
-    match = _EFFECTIVE.search(line.text)
-    if match:
-        billions = finite(match[2]) if match[2] else None
-        yield ThroughputReported(tflops=finite(match[1]), parameters_billions=billions, **line.origin)
-
-
 RULES: tuple[Rule, ...] = (
     Rule("megatron.memory", (b"memory (MB)",), read_memory, templated=True),
-    Rule("megatron.theoretical_memory", (b"Theoretical memory footprints",), read_theoretical),
     Rule("megatron.timers", (b"time (ms) |",), read_timers, templated=True),
     Rule("megatron.timer_spread", (b".: (", b"...: 0"), read_spread, templated=True),
     Rule("megatron.rank_times", (b"times across ranks (ms):",), read_all_ranks),
     Rule("megatron.straggler", (b"/Rnk: ",), read_straggler),
-    Rule("megatron.effective_flops", (b"Effective Tera Flops",), read_effective),
 )
 GATHERERS = {"megatron.rank_times": RankTimesGatherer}

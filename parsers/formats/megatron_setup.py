@@ -1,4 +1,4 @@
-"""Megatron's lines around the loop: set-up milestones, topology, ramp-up, validation, exits.
+"""Megatron's lines around the loop: set-up milestones, topology, validation, exits.
 
 Most are printed by rank 0 after a barrier, validation by the last rank; forks word them differently.
 """
@@ -9,18 +9,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parsers.engine.fields import finite, integer, number, split_fields
+from parsers.engine.fields import integer, number, split_fields
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Line, Rule
 from parsers.events import (
-    BatchSizeRampupPlanned,
-    EvaluationProgressed,
     Event,
     ExitReason,
-    IterationsSkipped,
     MilestoneReached,
-    ModelSettingLogged,
-    ParametersCounted,
     ProgramExited,
     TopologyLogged,
     ValidationLogged,
@@ -52,32 +47,6 @@ _SIZES = {
     "pipeline_parallel_size": re.compile(r"pipeline-model-parallel size:[ ]{0,4}(\d{1,7})"),
     "context_parallel_size": re.compile(r"(?<!hierarchical )context-parallel size:[ ]{0,4}(\d{1,7})"),
 }
-# `> initialized tensor model parallel with size 8`, older `> initializing model parallel with size 2`
-_INITIALIZED = re.compile(r"> initializ(?:ed|ing) (tensor model|pipeline model|model) parallel with size (\d{1,7})")
-# `setting number of micro-batches to constant 64`, 2024 on: `microbatches`
-_MICRO_BATCHES = re.compile(r"setting number of micro-?batches to constant (\d{1,9})")
-# `will use batch size rampup starting from global batch size 32 to global batch size 2048 with batch size increments 32
-# over 9765625 samples.`
-_RAMPUP = re.compile(
-    r"batch size rampup starting from global batch size[ ]{1,4}(\d{1,9}) to global batch size[ ]{1,4}(\d{1,9}) "
-    r"with batch size increments?[ ]{1,4}(\d{1,9}) over[ ]{1,4}(\d{1,15}) samples"
-)
-# ` > padded vocab (size: 50257) with 943 dummy tokens (new size: 51200)`
-_VOCAB = re.compile(r"padded vocab \(size: (\d{1,9})\) with \d{1,9} dummy tokens \(new size: (\d{1,9})\)")
-# ` > number of parameters on (tensor, pipeline) model parallel rank (0, 3): 805560320`, with a third axis since 2026
-_PARAMETERS = re.compile(
-    r"number of parameters on \(tensor,(?: \w{1,40},)? pipeline\) model parallel rank \(([\d, ]{1,40})\): (\d{1,15})"
-)
-# ` > number of parameters on model parallel rank 0: 805560320` (2019, 2020)
-_PARAMETERS_OLD = re.compile(r"number of parameters on model parallel rank (\d{1,5}): (\d{1,15})")
-# `Total number of parameters in billions: 1.24`
-_BILLIONS = re.compile(r"Total number of parameters in billions:[ ]{0,4}([\d.]{1,20})")
-# `... TOTAL_PARAMS=52453507072 (52453.507M) UNIQUE_PARAMS=52004716544 (52004.717M)` of DeepSpeed's pipeline engine
-_UNIQUE = re.compile(r"UNIQUE_PARAMS=(\d{1,15})")
-# `Skipped iterations 100 to 200 due to --skip-train-iteration-range flag.`
-_SKIPPED = re.compile(r"Skipped iterations (\d{1,12}) to (\d{1,12}) due to --skip-train-iteration-range")
-# `Evaluating iter 3/10`
-_EVALUATING = re.compile(r"Evaluating iter (\d{1,9})/(\d{1,9})")
 # ` validation loss at iteration 50 | lm loss value: 8.889540E+00 | lm loss PPL: 7.255679E+03 | `
 # ` validation loss at iteration 500 on 160-sample draw from validation set | ...`
 _VALIDATION = re.compile(
@@ -133,59 +102,6 @@ def read_topology(line: Line) -> Iterator[Event]:
             name: int(match[1]) for name, form in _SIZES.items() if (match := form.search(line.text))
         }
         yield TopologyLogged(world_size=int(world[1]), **sizes, **line.origin)
-        return
-    match = _INITIALIZED.search(line.text)
-    if match:
-        name = "pipeline_parallel_size" if match[1].startswith("pipeline") else "tensor_parallel_size"
-        size: dict[str, Any] = {name: int(match[2])}
-        yield TopologyLogged(**size, **line.origin)
-
-
-def read_batches(line: Line) -> Iterator[Event]:
-    """Micro-batches and the ramp-up of the global batch size."""
-    match = _MICRO_BATCHES.search(line.text)
-    if match:
-        yield ModelSettingLogged(name="micro_batches", value=float(match[1]), **line.origin)
-        return
-    match = _RAMPUP.search(line.text)
-    if match:
-        start, end, increment, samples = (int(group) for group in match.groups())
-        yield BatchSizeRampupPlanned(start=start, end=end, increment=increment, samples=samples, **line.origin)
-
-
-def read_model(line: Line) -> Iterator[Event]:
-    """Vocabulary and parameter counts."""
-    text = line.text
-    if match := _VOCAB.search(text):
-        yield ModelSettingLogged(name="padded_vocab_size", value=float(match[2]), **line.origin)
-    elif match := _PARAMETERS.search(text):
-        ranks = [integer(part) for part in match[1].replace(" ", "").split(",") if part]
-        if ranks and None not in ranks:
-            yield ParametersCounted(
-                parameters=int(match[2]), tensor_rank=ranks[0], pipeline_rank=ranks[-1], **line.origin
-            )
-    elif match := _PARAMETERS_OLD.search(text):
-        yield ParametersCounted(parameters=int(match[2]), tensor_rank=int(match[1]), **line.origin)
-    elif match := _BILLIONS.search(text):
-        value = finite(match[1])
-        if value is not None:
-            yield ModelSettingLogged(name="parameters_billions", value=value, **line.origin)
-    elif match := _UNIQUE.search(text):
-        yield ModelSettingLogged(name="unique_parameters", value=float(match[1]), **line.origin)
-
-
-def read_skipped_range(line: Line) -> Iterator[Event]:
-    """BigScience's skipped range."""
-    match = _SKIPPED.search(line.text)
-    if match:
-        yield IterationsSkipped(first=int(match[1]), last=int(match[2]), **line.origin)
-
-
-def read_evaluating(line: Line) -> Iterator[Event]:
-    """Evaluation moves."""
-    match = _EVALUATING.search(line.text)
-    if match:
-        yield EvaluationProgressed(done=int(match[1]), total=int(match[2]), **line.origin)
 
 
 def _data_set(match: re.Match[str], draw: re.Match[str] | None) -> str:
@@ -231,16 +147,7 @@ def read_validation(line: Line) -> Iterator[Event]:
 RULES: tuple[Rule, ...] = (
     Rule("megatron.exit", (b"[exiting program", b"Detected kill switch at"), read_exit),
     Rule("megatron.milestone", (b"] datetime:", b"done with setup", b"training ..."), read_milestone),
-    Rule("megatron.topology", (b"using world size:", b"model parallel with size"), read_topology),
-    Rule("megatron.batches", (b"setting number of micro", b"batch size rampup"), read_batches, templated=True),
-    Rule(
-        "megatron.model",
-        (b"padded vocab", b"number of parameters", b"UNIQUE_PARAMS="),
-        read_model,
-        templated=True,
-    ),
-    Rule("megatron.skipped_range", (b"--skip-train-iteration-range",), read_skipped_range),
-    Rule("megatron.evaluating", (b"Evaluating iter ",), read_evaluating, templated=True),
+    Rule("megatron.topology", (b"using world size:",), read_topology),
     Rule(
         "megatron.validation", (b"loss at iteration", b"loss at the end of training"), read_validation, templated=True
     ),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, FailureSeen
-from parsers.formats.exceptions import cuda_failure, memory_told, worker_failure
+from parsers.formats.exceptions import DISK, cuda_failure, memory_told, worker_failure
 from parsers.formats.tracebacks import IgnoredGatherer, TracebackGatherer, open_ignored, open_traceback
 
 _FRAME = re.compile(r"^[ ]{0,4}frame #\d{1,4}:")
@@ -19,9 +19,6 @@ _ADVICE = (
     "CUDA kernel errors might be asynchronously",
     "Compile with `TORCH_USE_CUDA_DSA`",
 )
-# `Detected KeyboardInterrupt, attempting graceful shutdown ...`, `[rank: 0] Received SIGTERM: 15`
-_INTERRUPTED = "Detected KeyboardInterrupt, attempting graceful shutdown"
-_TERMINATED = re.compile(r"^\[rank: \d{1,7}\] Received SIGTERM: 15")
 _BUS = "Unexpected bus error encountered in worker"
 
 
@@ -49,42 +46,26 @@ def read_worker(line: Line) -> Iterator[Event]:
         yield FailureSeen(failure=failure, message=line.text.strip()[:500], **line.origin)
 
 
-def read_signal(line: Line) -> Iterator[Event]:
-    """Torchrun's word for a process that it ended itself; Lightning's for what its process was told."""
-    message = line.text.strip()[:300]
-    if "Signal 15 (SIGTERM) received" in message:
-        yield FailureSeen(failure="killed", message=message, consequence=True, by="launcher", **line.origin)
-    elif _INTERRUPTED in message:
-        yield FailureSeen(failure="stopped", message=message, **line.origin)
-    elif _TERMINATED.search(message):
-        yield FailureSeen(failure="stopped", message=message, consequence=True, **line.origin)
+def read_disk(line: Line) -> Iterator[Event]:
+    """A disk or a quota is full."""
+    if DISK.search(line.text):
+        yield FailureSeen(failure="disk_full", message=line.text.strip()[:500], **line.origin)
 
 
 RULES: tuple[Rule, ...] = (
     Rule("pytorch.worker", (b"DataLoader worker (pid", b"bus error encountered in worker"), read_worker),
     Rule(
         "pytorch.cuda",
-        (
-            b" out of memory",
-            b"OutOfMemoryError",
-            b"CUDA error",
-            b"HIP error",
-            b"cudaError",
-            b"ECC error",
-            b"CUBLAS_STATUS_",
-            b"Cuda failure",
-            b"CUDA failure",
-            b"HIP failure",
-            b"Triton Error",
-        ),
+        (b" out of memory", b"OutOfMemoryError", b"CUDA error", b"HIP error", b"cudaError", b"ECC error",
+         b"CUBLAS_STATUS_", b"Cuda failure", b"CUDA failure", b"HIP failure", b"Triton Error"),
         read_cuda,
     ),
     Rule("pytorch.ignored", (b"Exception ignored ",), open_ignored),
     Rule("pytorch.traceback", (b"Traceback (most recent call last):",), open_traceback),
     Rule(
-        "pytorch.signal",
-        (b"Signal 15 (SIGTERM)", b"Detected KeyboardInterrupt, attempting", b"] Received SIGTERM: 15"),
-        read_signal,
+        "system",
+        (b"No space left on device", b"inline_container.cc", b"Disk quota exceeded", b"iostream error"),
+        read_disk,
     ),
-)
+)  # fmt: skip
 GATHERERS = {"pytorch.traceback": TracebackGatherer, "pytorch.ignored": IgnoredGatherer}

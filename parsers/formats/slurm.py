@@ -10,17 +10,13 @@ from collections.abc import Iterator
 
 from parsers.engine.scan import Line, Rule
 from parsers.events import Event, Failure, FailureSeen, ProcessExited, ProcessTerminated
-from parsers.formats.launchers import ended_by, failure_of
+from parsers.formats.launchers import ended_by, failed
 
 # `slurmstepd: error: *** STEP 1999616.0 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***`
 _CANCELLED = re.compile(
     r"\*\*\* (JOB|STEP) (\S{1,40}) ON (\S{1,200}) CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
     r"(?: DUE TO ([A-Z ]{3,40}))?"
 )
-# `slurmstepd: error: *** STEP 4242.0 ON n5 FAILED (non-zero exit code or other failure mode) ***`: of another end
-_STEP_FAILED = re.compile(r"\*\*\* (JOB|STEP) (\S{1,40}) ON \S{1,200} FAILED \(")
-# `*** JOB 4242 ON n1 UNCORRECTABLE MEMORY ERROR AT 2026-04-12T21:18:22 ***`: of a node of the job, which is not told
-_MEMORY_ERROR = re.compile(r"\*\*\* (JOB|STEP) (\S{1,40}) ON \S{1,200} UNCORRECTABLE MEMORY ERROR AT (\d{4}-\S{14})")
 _REASONS: tuple[tuple[str, Failure], ...] = (
     ("TIME LIMIT", "time_limit"),
     ("PREEMPTION", "preempted"),
@@ -36,15 +32,7 @@ _STATES: dict[str, tuple[Failure, bool]] = {
     "Out Of Memory": ("host_oom", False),
     "Terminated": ("stopped", True),
 }
-# `slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup.`, newer `oom_kill event`
-_OOM = re.compile(
-    r"Detected \d{1,6} oom[-_]kill events?|\berror: (?:Exceeded (?:job|step) memory limit"
-    r"|(?:Job |Step |StepId=)\S{1,30} exceeded memory limit)"
-)
 _NODE = re.compile(r"srun: error: Node failure on (\S{1,200})")
-# `srun: error: Application launch failed: Invalid node name specified`
-_UNLAUNCHED = re.compile(r"srun: error: (?:Application launch failed|Unable to create step for job \d{1,12}): ")
-_ENDING = ("srun: Terminating ", "srun: Job step aborted", "srun: Force Terminated", "srun: forcing job termination")
 
 
 def read_cancelled(line: Line) -> Iterator[Event]:
@@ -67,27 +55,6 @@ def read_cancelled(line: Line) -> Iterator[Event]:
     yield ProcessTerminated(**line.origin)
 
 
-def read_failed(line: Line) -> Iterator[Event]:
-    """A step failed, or a node's memory. The daemon of the job's first node writes it, whichever node it is of
-    (src/slurmd/slurmstepd/req.c `_handle_signal_container`).
-    """
-    origin = {**line.origin, "rank": None, "node": None}
-    if match := _STEP_FAILED.search(line.text):
-        message = f"Slurm: {match[1].lower()} {match[2]} failed"
-        yield FailureSeen(failure="unknown", message=message, consequence=True, by="slurm", **origin)
-        yield ProcessTerminated(**line.origin)
-    elif match := _MEMORY_ERROR.search(line.text):
-        message = f"Slurm: uncorrectable memory error under {match[1].lower()} {match[2]}"
-        origin["logged_at"] = match[3]
-        yield FailureSeen(failure="node_failure", message=message, fatal=False, by="slurm", **origin)
-
-
-def read_launch(line: Line) -> Iterator[Event]:
-    """Srun could not start its tasks."""
-    if _UNLAUNCHED.search(line.text):
-        yield ProcessExited(launch=True, **line.origin)
-
-
 def read_task(line: Line) -> Iterator[Event]:
     """Srun saw tasks end badly."""
     if match := _NODE.search(line.text):
@@ -104,15 +71,7 @@ def read_task(line: Line) -> Iterator[Event]:
     if code:
         value = int(code[1])
         if value > 128:
-            message = f"task {tasks} on {node} exited with code {value}"
-            yield FailureSeen(
-                failure=failure_of(value),
-                message=message,
-                exit_code=value,
-                consequence=value == 143,
-                by="slurm",
-                **origin,
-            )
+            yield failed(value, f"task {tasks} on {node} exited with code {value}", origin, by="slurm")
         yield ProcessExited(exit_code=value, tasks=tasks, **origin)
         return
     state = how.partition(" (core dumped)")[0]
@@ -122,23 +81,7 @@ def read_task(line: Line) -> Iterator[Event]:
         yield ProcessExited(tasks=tasks, **origin)
 
 
-def read_oom(line: Line) -> Iterator[Event]:
-    """The cgroup's memory was used up."""
-    if _OOM.search(line.text):
-        yield FailureSeen(failure="host_oom", message=line.text.strip()[:300], by="slurm", **line.origin)
-
-
-def read_ending(line: Line) -> Iterator[Event]:
-    """Srun ends the other tasks."""
-    if any(words in line.text for words in _ENDING):
-        yield ProcessTerminated(**line.origin)
-
-
 RULES: tuple[Rule, ...] = (
     Rule("slurm.cancelled", (b" CANCELLED AT ",), read_cancelled),
-    Rule("slurm.failed", (b" FAILED (non-zero exit", b" UNCORRECTABLE MEMORY ERROR AT "), read_failed),
-    Rule("slurm.launch", (b"Application launch failed: ", b"Unable to create step for job "), read_launch),
     Rule("slurm.task", (b"srun: error: ",), read_task),
-    Rule("slurm.oom", (b" oom-kill event", b" oom_kill event", b"xceeded memory limit", b"memory limit"), read_oom),
-    Rule("slurm.ending", (b"srun: Terminating", b"srun: Job step", b"srun: Force", b"srun: forcing"), read_ending),
 )

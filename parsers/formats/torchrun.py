@@ -20,7 +20,7 @@ from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, FailureSeen, ProcessExited, ProcessTerminated
 from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure
-from parsers.formats.launchers import failure_of, is_victim
+from parsers.formats.launchers import failed, failure_of, is_victim
 from parsers.formats.tracebacks import HEADER, WRAPPER
 
 _ENTRY_LINES = 400  # of a report, those of other ranks that stand between counted; from an entry's first line on
@@ -48,14 +48,7 @@ def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
         yield RootCauseGatherer(writer=str(line.prefix.key))
     elif match := _FAILED.search(text):
         code = int(match[1])
-        yield FailureSeen(
-            failure=failure_of(code),
-            message=f"local rank {match[2]} failed with exit code {code}",
-            exit_code=code,
-            consequence=is_victim(code),
-            by="launcher",
-            **origin,
-        )
+        yield failed(code, f"local rank {match[2]} failed with exit code {code}", origin)
         yield ProcessExited(exit_code=code, local_rank=int(match[2]), pid=int(match[3]), **origin)
     elif match := _DEATH_SIGNAL.search(text):
         yield FailureSeen(

@@ -389,31 +389,9 @@ def test_served_and_live_figures_are_the_same(browser: Browser, hung: RunningDae
     live = page.evaluate(f"(() => {{ const D = document; return {cells}; }})()")
     assert [cell[:2] for cell in served] == [cell[:2] for cell in live]
     values: list[Any] = [
-        None,
-        0,
-        1,
-        7,
-        999,
-        1000,
-        1234.4,
-        123456789,
-        0.26,
-        0.1234567,
-        99.95,
-        999.96,
-        1e-4,
-        1.5e-5,
-        3e-12,
-        -2.5,
-        -0.0004567,
-        2.0**32,
-        31_536_000.4,
-        59.96,
-        3599.0,
-        86399.9,
-        90061,
-        "nan",
-    ]
+        None, 0, 1, 7, 999, 1000, 1234.4, 123456789, 0.26, 0.1234567, 99.95, 999.96, 1e-4, 1.5e-5, 3e-12, -2.5,
+        -0.0004567, 2.0**32, 31_536_000.4, 59.96, 3599.0, 86399.9, 90061, "nan",
+    ]  # fmt: skip
     formats = {"number": number, "duration": duration, "instant": instant, "count": count}
     for name, python in formats.items():
         got = page.evaluate(f"import('./static/format.js').then((m) => {json.dumps(values)}.map((v) => m.{name}(v)))")

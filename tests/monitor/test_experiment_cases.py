@@ -24,8 +24,8 @@ from monitor.run import derived
 from monitor.run.experiments import HELD_SECONDS
 from monitor.snapshot import Sample
 from monitor.store import decode, encode
-from monitor.system.clock import ManualClock
 from parsers.reader import SourceReader
+from tests.clock import ManualClock
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 NOW = 1_700_000_000.0

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from monitor.simulate import DIALECTS, FAULTS, Fault, Scenario, timeline, write
-from monitor.system.clock import ManualClock
 from parsers.events import EngineStepLogged, IterationLogged, LogEvent, Malformed, TrainerProgressed
 from parsers.reader import SourceReader
+from tests.clock import ManualClock
 
 SMALL = Scenario(iterations=60, save_interval=20, eval_interval=25, eval_sets=2)
 

@@ -82,22 +82,13 @@ def test_the_generation_before_serves(tmp_path: Path) -> None:
     store.release()
 
 
-def test_one_owner(tmp_path: Path) -> None:
-    """A second store on the directory is refused until the first lets go."""
+@pytest.mark.parametrize("deleted", [False, True])
+def test_one_owner(tmp_path: Path, deleted: bool) -> None:
+    """A second store on the directory is refused until the first lets go, also if somebody deletes the lock file."""
     first, second = Store(tmp_path), Store(tmp_path)
     first.lock()
-    with pytest.raises(StateInUseError):
-        second.lock()
-    first.release()
-    second.lock()
-    second.release()
-
-
-def test_the_lock_outlives_its_file(tmp_path: Path) -> None:
-    """Whoever deletes the lock file gets no second daemon on the same state."""
-    first, second = Store(tmp_path), Store(tmp_path)
-    first.lock()
-    (tmp_path / "lock").unlink()
+    if deleted:
+        (tmp_path / "lock").unlink()
     with pytest.raises(StateInUseError):
         second.lock()
     first.release()
@@ -316,7 +307,9 @@ def test_a_hundred_thousand_sources_load_in_a_second(tmp_path: Path) -> None:
         assert saved is not None
         assert len(core.restore(saved)) == 100_000
         best = min(best, time.process_time() - began)
-    assert best < 1.0
+        if best < 1.0:
+            return
+    pytest.fail(f"{best:.1f} s")
 
 
 def test_a_large_state_is_saved_less_often() -> None:

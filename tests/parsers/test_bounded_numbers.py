@@ -22,6 +22,7 @@ from monitor.store import encode
 from parsers.events import Event
 from parsers.reader import SourceReader
 from tests.parsers.test_speakers import CASES
+from tests.test_forms import FORMS
 
 ITERATIONS = (
     " iteration       30/    1000 | consumed samples:  30720 | consumed tokens: 62914560 | elapsed time per iteration "
@@ -60,7 +61,7 @@ DUMP = """\
   exit_duration_in_mins ........................... {0}
 -------------------- end of arguments ---------------------
 """
-LINES = (*(line for line, _ in CASES), *ITERATIONS)
+LINES = (*(line for line, _ in CASES), *(line for _, form in FORMS for line in form["samples"]), *ITERATIONS)
 NUMBERS = (
     "inf", "-inf", "nan", "-0", "0", "9223372036854775807", "9223372036854775808", "18446744073709551616",
     "-9223372036854775809", "1" + "0" * 400,

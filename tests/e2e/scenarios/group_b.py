@@ -14,12 +14,10 @@ from tests.e2e.scenarios.registry import WRITERS, scenario
 @scenario(24, writers=WRITERS)
 def rename(lab: Lab) -> None:
     for _ in range(3):
-        lab.write(lab.units(5))
-        lab.expect(hold=0)
+        lab.grow(5, hold=0)
         lab.path().rename(lab.path(f"x.old{lab.next}"))
         lab.reopen()
-        lab.write(lab.units(5))
-        lab.expect(hold=0)
+        lab.grow(5, hold=0)
     lab.expect()
 
 
@@ -40,8 +38,7 @@ def five_renames_at_once(lab: Lab) -> None:
 
 @scenario(26, writers=WRITERS)
 def late_writes(lab: Lab) -> None:
-    lab.write(lab.units(3))
-    lab.expect(hold=0)
+    lab.grow(3, hold=0)
     old = lab.path("x.old")
     lab.path().rename(old)
     with lab.path().open("ab") as new:
@@ -56,8 +53,7 @@ def late_writes(lab: Lab) -> None:
 
 @scenario(27)
 def rename_and_compress(lab: Lab) -> None:
-    lab.write(lab.units(50))
-    lab.expect(hold=0)
+    lab.grow(50, hold=0)
     lab.write(lab.units(5))
     rotated = lab.path("x.log.1")
     lab.path().rename(rotated)
@@ -66,13 +62,11 @@ def rename_and_compress(lab: Lab) -> None:
     with gzip.open(lab.path("x.log.1.gz"), "wb") as packed:
         packed.write(rotated.read_bytes())
     rotated.unlink()
-    lab.write(lab.units(5))
-    lab.expect()
+    lab.grow(5)
 
 
 def _copytruncate(lab: Lab, count: int) -> None:
-    lab.write(lab.units(20))
-    lab.expect()
+    lab.grow(20)
     shutil.copy(lab.path(), lab.path("x.copy"))
     os.truncate(lab.path(), 0)
     lab.write(lab.units(count))
@@ -97,13 +91,11 @@ def copytruncate_larger(lab: Lab) -> None:
 
 @scenario(31, writers=WRITERS)
 def truncated_and_silent(lab: Lab) -> None:
-    lab.write(lab.units(5))
-    lab.expect()
+    lab.grow(5)
     os.truncate(lab.path(), 0)
     time.sleep(2.0)
     lab.expect()
-    lab.write(lab.units(2))
-    lab.expect()
+    lab.grow(2)
 
 
 @scenario(32)
@@ -121,8 +113,7 @@ def atomic_replace(lab: Lab) -> None:
 
 @scenario(33)
 def delete(lab: Lab) -> None:
-    lab.write(lab.units(5))
-    lab.expect()
+    lab.grow(5)
     lab.path().unlink()
     lab.daemon.wait(lambda: lab.daemon.value("megatron_run_state", lab.run(), 'state="lost"') == 1)
     lab.expect()
@@ -130,8 +121,7 @@ def delete(lab: Lab) -> None:
 
 @scenario(34)
 def same_inode_again(lab: Lab) -> None:
-    lab.write(lab.units(5))
-    lab.expect()
+    lab.grow(5)
     inode = lab.path().stat().st_ino
     lab.path().unlink()
     lab.daemon.wait(lambda: not any(f"{lab.name}/x.log" in name for name in lab.daemon.descriptors()))
@@ -155,13 +145,11 @@ def same_inode_again(lab: Lab) -> None:
 def recreated_while_down(lab: Lab) -> None:
     for same_size in (True, False):
         lab.write(lab.units(20))
-        daemon = lab.start()
-        lab.expect(run="run=", daemon=daemon)
+        daemon = lab.follow()
         assert daemon.terminate() == 0
         lab.path().unlink()
         lab.write(lab.units(20 if same_size else 3))
-        daemon = lab.start()
-        lab.expect(run="run=", daemon=daemon)
+        daemon = lab.follow()
         daemon.terminate()
 
 
@@ -201,8 +189,7 @@ def symlink_to_outside(lab: Lab) -> None:
 
 @scenario(39)
 def hard_link(lab: Lab) -> None:
-    lab.write(lab.units(3))
-    lab.expect(hold=0)
+    lab.grow(3, hold=0)
     os.link(lab.path(), lab.path("again.log"))
     lab.path("main_x.log").symlink_to(lab.path())  # two globs have this name
     lab.write(lab.units(3))
@@ -230,23 +217,22 @@ def past_the_fingerprint(lab: Lab) -> None:
         lab.write(b"n" * size + b"\n" + lab.units(1))
         total += 1
         daemon = lab.start()
-        lab.expect(total, run="run=", daemon=daemon, hold=0.2)
+        lab.expect(total, hold=0.2)
         daemon.terminate()  # what is only in the renamed file must be in the state
     lab.path().rename(lab.path("x.old"))
     lab.write(lab.units(2))
-    lab.expect(run="run=", daemon=lab.start())
+    lab.follow()
 
 
 @scenario(42, own=True)
 def rotation_during_a_restart(lab: Lab) -> None:
     lab.write(lab.units(10))
-    daemon = lab.start()
-    lab.expect(run="run=", daemon=daemon, hold=3.0)
+    daemon = lab.follow(hold=3.0)
     daemon.kill()
     lab.write(lab.units(5))
     lab.path().rename(lab.path("x.log.1"))
     lab.write(lab.units(5))
-    lab.expect(run="run=", daemon=lab.start())
+    lab.follow()
 
 
 @scenario(43)

@@ -65,31 +65,28 @@ def silent_tls_client(lab: Lab) -> None:
     with ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
-        began = time.monotonic()  # noqa: TID251
+        began = now()
         assert b"megatron_iterations_total" in page()
-        assert time.monotonic() - began < slack(3.0)  # noqa: TID251
+        assert now() - began < slack(3.0)
 
 
 @scenario(77, own=True)
 def idle_connections(lab: Lab) -> None:
     lab.write(lab.units(2))
-    daemon = lab.start()
-    lab.expect(run="run=", daemon=daemon, hold=0)
+    daemon = lab.follow(hold=0)
     threads = daemon.threads()
     host, _, port = daemon.address.removeprefix("http://").partition(":")
     with ExitStack() as stack:
         for _ in range(500):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
-        lab.write(lab.units(2))
-        lab.expect(run="run=", daemon=daemon)
+        lab.grow(2)
         assert daemon.threads() <= threads + 6
         assert daemon.value("megatron_monitor_http_connections") <= 513
 
 
 @scenario(78)
 def formats(lab: Lab) -> None:
-    lab.write(lab.units(30))
-    lab.expect()
+    lab.grow(30)
     text = lab.daemon.fetch().decode()
     opened = lab.daemon.fetch(headers=OPENMETRICS).decode()
     packed = lab.daemon.fetch(headers={"Accept-Encoding": "gzip"})
@@ -104,8 +101,7 @@ def formats(lab: Lab) -> None:
 
 @scenario(79)
 def no_series_twice(lab: Lab) -> None:
-    lab.write(lab.units(3))
-    lab.expect()
+    lab.grow(3)
     rows = [
         row.rsplit(" ", 1)[0] for row in lab.daemon.fetch().decode().splitlines() if row and not row.startswith("#")
     ]
@@ -147,8 +143,7 @@ def _reloaded(daemon: Daemon, good: float) -> None:
 def reload_of_a_bad_file(lab: Lab) -> None:
     lab.write(lab.units(3))
     path = _configured(lab, _config(lab))
-    daemon = lab.start("--config", str(path))
-    lab.expect(run="run=", daemon=daemon)
+    daemon = lab.follow("--config", str(path))
     assert daemon.value("megatron_monitor_config_last_reload_successful") == 1
     for bad in (
         "runs: [",
@@ -158,22 +153,19 @@ def reload_of_a_bad_file(lab: Lab) -> None:
     ):
         path.write_text(bad)
         _reloaded(daemon, 0)
-        lab.write(lab.units(1))
-        lab.expect(run="run=", daemon=daemon, hold=0)
+        lab.grow(1, hold=0)
         path.write_text(_config(lab))
         _reloaded(daemon, 1)
     path.unlink()
     _reloaded(daemon, 0)
-    lab.write(lab.units(1))
-    lab.expect(run="run=", daemon=daemon)
+    lab.grow(1)
 
 
 @scenario(82, own=True)
 def reload_keeps_everything(lab: Lab) -> None:
     lab.write(lab.units(50))
     path = _configured(lab, _config(lab))
-    daemon = lab.start("--config", str(path))
-    lab.expect(run="run=", daemon=daemon, hold=0)
+    daemon = lab.follow("--config", str(path), hold=0)
     size = lab.path().stat().st_size
     for turn in range(4):
         path.write_text(_config(lab, f"detectors: {{hang: {{minimum: {100 + turn}s}}}}"))
@@ -184,16 +176,15 @@ def reload_keeps_everything(lab: Lab) -> None:
             missing += "megatron_iterations_total{" not in daemon.fetch().decode()
             time.sleep(0.02)
         assert missing == 0, "the series went during a reload"
-        lab.write(lab.units(2))
-        lab.expect(run="run=", daemon=daemon, hold=0.3)
+        lab.grow(2, hold=0.3)
     assert daemon.value("megatron_monitor_bytes_total") - size < lab.path().stat().st_size - size + 3000
     lab.write(lab.units(2), lab.path("y.out"))
     path.write_text(_config(lab, pattern="*.*"))  # more to follow
     daemon.process.send_signal(signal.SIGHUP)
-    lab.expect(run="run=", daemon=daemon)
+    lab.expect()
     assert daemon.terminate() == 0
     lab.write(lab.units(1))
-    lab.expect(run="run=", daemon=lab.start("--config", str(path)))
+    lab.follow("--config", str(path))
 
 
 @scenario(83, own=True)
@@ -206,15 +197,14 @@ def sigterm(lab: Lab) -> None:
             str(lab.path()), f"{hung}/*.log", mounts={str(hung): "nfs4"},
             faults=[{"call": ["scandir", "stat"], "path": str(hung), "hang": True, "by": "start"}],
         )  # fmt: skip
-        lab.expect(run="run=", daemon=daemon, hold=0)
-        lab.write(lab.units(1))
-        lab.expect(run="run=", daemon=daemon, hold=0)
-        began = time.monotonic()  # noqa: TID251
+        lab.expect(hold=0)
+        lab.grow(1, hold=0)
+        began = now()
         assert daemon.terminate(timeout=10) == 0
-        assert time.monotonic() - began < slack(5.0)  # noqa: TID251
+        assert now() - began < slack(5.0)
     lab.path().rename(lab.path("gone"))  # only the state knows them
     lab.write(lab.units(1))
-    lab.expect(run="run=", daemon=lab.start())
+    lab.follow()
 
 
 @scenario(84, own=True)
@@ -313,25 +303,22 @@ def arbitrary_bytes(lab: Lab) -> None:
         noise = os.urandom(size).replace(b"\n", b"").replace(b"\r", b"")
         lab.write(noise + b"\n" + lab.units(2))
     lab.write(b"\n" + lab.units(1))
-    lab.expect(run="run=", daemon=daemon)
+    lab.expect()
     assert daemon.status("/-/healthy") == 200
 
 
 @scenario(88, "clock", own=True)
 def clock_jumps(lab: Lab) -> None:
     lab.write(lab.units(5))
-    daemon = lab.start(str(lab.path()), "--set", "detectors.hang.minimum=20s", clock=0.0)
-    lab.expect(run="run=", daemon=daemon, hold=0)
+    daemon = lab.follow(str(lab.path()), "--set", "detectors.hang.minimum=20s", clock=0.0, hold=0)
     for jump in (3600.0, -86_400.0, 0.0):
-        lab.write(lab.units(1))
-        lab.expect(run="run=", daemon=daemon, hold=0)
+        lab.grow(1, hold=0)
         daemon.set(clock=jump)
         time.sleep(1.2)
         assert daemon.status("/-/healthy") == 200
         assert daemon.value("megatron_run_state", 'state="hung"') == 0
-        lab.write(lab.units(1))
-        lab.expect(run="run=", daemon=daemon, hold=0)
+        lab.grow(1, hold=0)
     assert daemon.value("megatron_monitor_clock_jumps_total") == 3
     daemon.kill()
     lab.write(lab.units(1))
-    lab.expect(run="run=", daemon=lab.start())
+    lab.follow()

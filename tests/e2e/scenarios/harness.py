@@ -195,9 +195,10 @@ class Lab:
 
     @property
     def daemon(self) -> Daemon:
-        """The shared one."""
-        assert self._stage is not None
-        return self._stage
+        """Its own, the last that it has started, or the shared one."""
+        daemon = self._daemons[-1] if self._daemons else self._stage
+        assert daemon is not None
+        return daemon
 
     def path(self, name: str = "x.log") -> Path:
         """A file that the daemon follows."""
@@ -210,6 +211,12 @@ class Lab:
     def start(self, *arguments: str, **control: Any) -> Daemon:
         """A daemon of its own, on this scenario's own state."""
         return self.launch(*arguments, **control).started()
+
+    def follow(self, *arguments: str, hold: float = 0.5, **control: Any) -> Daemon:
+        """As `start`, and it has counted all that was written."""
+        daemon = self.start(*arguments, **control)
+        self.expect(hold=hold)
+        return daemon
 
     def launch(self, *arguments: str, **control: Any) -> Daemon:
         """As `start`, not waiting."""
@@ -232,6 +239,11 @@ class Lab:
         data = units(count, self.next)
         self.next += count
         return data
+
+    def grow(self, count: int, *, hold: float = 0.5, timeout: float = 30.0) -> None:
+        """The next units are written, and each is counted once."""
+        self.write(self.units(count))
+        self.expect(hold=hold, timeout=timeout)
 
     def write(self, data: bytes, path: Path | None = None) -> None:
         """As the training's logger does: through a descriptor that it keeps, or by opening the file each time."""
@@ -257,7 +269,7 @@ class Lab:
     ) -> None:  # fmt: skip
         """Each unit once: both counters reach the number (default: all that were written) and stay there."""
         daemon = daemon or self.daemon
-        run = run if run is not None else self.run()
+        run = run if run is not None else "run=" if self._daemons else self.run()
         wanted = self.next - 1 - lost if count is None else count
         steps = wanted if iterations is None else iterations
         wanted_pair = (float(steps), float(wanted))

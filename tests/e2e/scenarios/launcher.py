@@ -5,7 +5,7 @@ CONTROL is a JSON file, read again whenever it changes:
 `faults`: [{call, path, error | hang | size | plus | device | repeat | hide}]; `call` is stat, fstat, open, pread or
 scandir, `path` a part of the path. `error` is an errno's name; `hang` blocks until the fault is gone.
 `deaf`: events of directories never arrive; `no_inotify`: their observer cannot start. `patience`: FollowSettings by name.
-`kill_at`: SIGKILL at this system call of the state file's writing; `state_error`: these fail while `state_error_file`
+`kill_at`: SIGKILL before this change of the state's directory; `state_error`: these fail while `state_error_file`
 exists; `no_locks`: flock is not supported. `clock`: seconds that the wall clock is off.
 Each overflow line is counted, also one that says what another has said: so a unit that is read twice shows.
 Nothing else of the daemon is touched.
@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from monitor import daemon, store
+from monitor import daemon, live, store
 from monitor.follow import directory_watches, follower
 from monitor.follow.mounts import Mount, Mounts
 from monitor.follow.os_layer import Entry, OsLayer
@@ -118,18 +118,18 @@ class FaultyOs(OsLayer):
 
 
 class DyingOs:
-    """`os` for the store: dies at the call of that number."""
+    """`os` for the store: dies before the change of that number. What reads, syncs or closes leaves the same files."""
 
     def __init__(self, at: int) -> None:
         self._left = at
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(os, name)
-        if not callable(value) or name in ("fspath",):
+        if name not in ("open", "write", "replace"):
             return value
 
         def call(*arguments: Any, **options: Any) -> Any:
-            self._left -= 1
+            self._left -= name != "open" or bool(arguments[1] & os.O_EXCL)
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             return value(*arguments, **options)
@@ -172,7 +172,8 @@ def main() -> None:
     follower.OsLayer = FaultyOs  # type: ignore[misc]
     if CONTROL.get("mounts"):
         follower.Follower.__init__.__kwdefaults__["mounts"] = _mounts
-    daemon.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
+    live.FollowSettings = partial(FollowSettings, **CONTROL.get("patience", {}))  # type: ignore[misc,assignment]
+    store._SHARE = 400  # a slow machine's saves are not a minute apart
     if CONTROL.get("deaf"):
         directory_watches._Handler.on_any_event = lambda *_: None  # type: ignore[method-assign]
     if CONTROL.get("no_inotify"):

@@ -43,7 +43,6 @@ TITLES: dict[int, str] = {
 ELSEWHERE: dict[int, tuple[str, ...]] = {
     3: ("tests/parsers/test_lines.py",),
     56: ("tests/monitor/follow/test_mounts.py",),
-    60: ("tests/e2e/test_daemon.py",),
     61: ("tests/monitor/test_store.py",),
     62: ("tests/monitor/test_store.py",),
     64: ("tests/monitor/test_store.py",),

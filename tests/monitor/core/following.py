@@ -29,8 +29,9 @@ def arguments(**values: object) -> str:
 class Following:
     """Its clock, its logs, and what was told."""
 
-    def __init__(self, *settings: str) -> None:
-        self.settings = settings
+    def __init__(self, *settings: str, owner: int | None = 1000) -> None:
+        """`owner`: the user id of the files."""
+        self.settings, self.owner = settings, owner
         self.core = Core(load("", list(settings)))
         self.now, self.told = NOW, list[Transition]()
         self.written: dict[str, bytes] = {}
@@ -38,17 +39,17 @@ class Following:
     def open(self, path: str, backlog: str = "", age: float = 0.0) -> None:
         """A file is found, with what stands in it, last written `age` seconds ago."""
         written = self.now - age
-        self.core.handle(Opened(path, path, None, 0, written, False, owner=1000), self.now)
+        self.core.handle(Opened(path, path, None, 0, written, False, owner=self.owner), self.now)
         self.written[path] = backlog.encode()
         if backlog:
             self.core.handle(Data(path, 0, backlog.encode(), written, self.now, 0), self.now)
         self.core.handle(CaughtUp(path, self.now), self.now)
 
-    def write(self, path: str, text: str) -> None:
+    def write(self, path: str, text: str | bytes) -> None:
         """A log grows."""
         if path not in self.written:
             self.open(path)
-        offset, data = len(self.written[path]), text.encode()
+        offset, data = len(self.written[path]), text if isinstance(text, bytes) else text.encode()
         self.written[path] += data
         self.core.handle(Data(path, offset, data, self.now, self.now, 0), self.now)
 
@@ -68,7 +69,7 @@ class Following:
             offset = position.offset if position is not None else 0
             resumed = position is not None
             self.core.handle(
-                Opened(path, path, position, len(data), self.now, resumed, offset=offset, owner=1000), self.now
+                Opened(path, path, position, len(data), self.now, resumed, offset=offset, owner=self.owner), self.now
             )
             if data[offset:]:
                 self.core.handle(Data(path, offset, data[offset:], self.now, self.now, 0), self.now)

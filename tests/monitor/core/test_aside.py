@@ -14,52 +14,42 @@ import msgspec
 import pytest
 
 from monitor import judgement
-from monitor.config import load
-from monitor.core import Core, view
+from monitor.core import view
 from monitor.core.saved import Saved
 from monitor.detectors import DETECTORS
-from monitor.follow.messages import CaughtUp, Data, Opened, Restarted
-from monitor.incidents import Transition
+from monitor.follow.messages import Restarted
 from monitor.model.topology import Topology
 from monitor.notifiers.message import payload
 from monitor.serve.http import App
 from monitor.serve.server import Request
 from monitor.store import decode, encode
-from monitor.system.clock import ManualClock
 from parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
 from parsers.reader import SourceReader
+from tests.clock import ManualClock
 from tests.lines import line
+from tests.monitor.core.following import Following
 
 NOW = 1_700_000_000.0
 
 
-class Two:
+class Two(Following):
     """A run that is called bad and one that is called good, each with a file."""
 
     def __init__(self) -> None:
-        self.core = Core(load("", ["runs=[{paths: [/l/*.log]}]"]))
-        self.now, self.number = NOW, 0
-        self.offsets = {"/l/bad.log": 0, "/l/good.log": 0}
-        self.told: list[Transition] = []
-        for path in self.offsets:
-            self.core.handle(Opened(path, path, None, 0, NOW, False), NOW)
-            self.core.handle(CaughtUp(path, NOW), NOW)
+        super().__init__("runs=[{paths: [/l/*.log]}]")
+        self.number = 0
+        for path in ("/l/bad.log", "/l/good.log"):
+            self.open(path)
 
     def step(self, text: bytes = b"", seconds: float = 10.0) -> None:
         """Both write the next iteration; the bad one `text` besides."""
         self.number += 1
         self.now += seconds
-        for path in self.offsets:
-            data = line(self.number).encode() + (text if "bad" in path else b"")
-            self.feed(path, data)
+        for path in self.written:
+            self.write(path, line(self.number).encode() + (text if "bad" in path else b""))
         self.told += self.core.tick(self.now)
 
-    def feed(self, path: str, data: bytes) -> None:
-        """Bytes of one of them."""
-        self.core.handle(Data(path, self.offsets[path], data, self.now, self.now, 0), self.now)
-        self.offsets[path] += len(data)
-
-    def pages(self) -> dict[str, bytes]:
+    def served(self) -> dict[str, bytes]:
         """What HTTP shows."""
         snapshot = self.core.snapshot(self.now)
         app = App(lambda: snapshot, ManualClock(self.now))
@@ -83,7 +73,7 @@ class Two:
         good = self.core.runs["good"]
         assert good.state.launch.latest.iteration == self.number
         assert not good.book.open
-        assert f'megatron_iteration{{run="good"}} {self.number:.1f}'.encode() in self.pages()["/metrics"]
+        assert f'megatron_iteration{{run="good"}} {self.number:.1f}'.encode() in self.served()["/metrics"]
         assert self.saved().runs["good"].state.launch.latest.iteration == self.number
         self.told += self.core.tick(self.now + 7200.0)
         assert [(one.incident, one.status) for one in self.told if one.run == "good" and not one.quiet] == [
@@ -156,7 +146,7 @@ def test_a_room_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             two.step()
-            two.pages()
+            two.served()
             two.saved()
     names = {"reader": "source", "fold": "run", "metrics": "page", "gather": "state"}
     assert two.put_aside() == {names.get(room, room): 1.0}
@@ -180,7 +170,7 @@ def test_a_source_is_read_again_when_other_content_begins(monkeypatch: pytest.Mo
     monkeypatch.setattr(bad.reader, "feed", raising(bad.reader.feed))
     two.step()
     two.core.handle(Restarted("/l/bad.log", "rotated", "proof"), two.now)
-    two.offsets["/l/bad.log"] = 0
+    two.written["/l/bad.log"] = b""
     two.step()
     assert [(one.incident, one.status) for one in two.told] == [("source_lost", "firing"), ("source_lost", "resolved")]
     assert two.core.runs["bad"].state.launch.latest.iteration == two.number
@@ -256,11 +246,11 @@ def test_each_field_of_each_event(kind: type[Event]) -> None:
         two.told += two.core.tick(two.now)
         if place % 32 == 0:
             two.step()
-            two.pages()
+            two.served()
     for one in two.told:
         json.loads(json.dumps(payload(one), allow_nan=False))
     encode(decode(encode(two.core.save(two.now)), Saved))
-    two.pages()
+    two.served()
     assert two.put_aside() == {}
     two.step()
     two.told = [one for one in two.told if one.run == "good"]

@@ -41,6 +41,12 @@ def data(path: str, text: bytes, offset: int = 0, mtime: float = NOW, at: float 
     return Data(path, offset, text, mtime, at, 0)
 
 
+def read(core: Core, path: str, text: bytes, mtime: float = NOW) -> None:
+    """A file is found, and read to its end."""
+    for message in (opened(path, mtime), data(path, text, mtime=mtime), CaughtUp(path, NOW)):
+        core.handle(message, NOW)
+
+
 def state_of(core: Core, now: float) -> dict[str, str]:
     """Run -> state, as shown."""
     return {run.run: str(run.page["state"]) for run in core.snapshot(now).runs}
@@ -62,8 +68,7 @@ def test_a_stale_log_is_archived() -> None:
     """Last written a day ago: shown as lost, no incident, not even a late one; until it moves."""
     core = core_for()
     old = NOW - 86400
-    for message in (opened("/l/a.log", old), data("/l/a.log", line(1) + line(2), mtime=old), CaughtUp("/l/a.log", NOW)):
-        core.handle(message, NOW)
+    read(core, "/l/a.log", line(1) + line(2), old)
     assert core.tick(NOW) == []
     assert state_of(core, NOW) == {"a": "lost"}
     core.handle(data("/l/a.log", line(3), offset=len(line(1)) * 2, at=NOW + 5), NOW + 5)
@@ -74,8 +79,7 @@ def test_a_stale_log_is_archived() -> None:
 def test_a_file_without_training_makes_no_run() -> None:
     """No series for a log that is no training log."""
     core = core_for()
-    for message in (opened("/l/a.log"), data("/l/a.log", b"hello\n" * 10), CaughtUp("/l/a.log", NOW)):
-        core.handle(message, NOW)
+    read(core, "/l/a.log", b"hello\n" * 10)
     assert core.snapshot(NOW).runs == ()
 
 
@@ -86,11 +90,8 @@ def test_errors_file_read_first_does_not_restart_the_run() -> None:
         b"[rank3]:[E1 ProcessGroupNCCL.cpp:1] [Rank 1] Watchdog caught collective operation timeout: "
         b"WorkNCCL(SeqNum=1, OpType=BROADCAST, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
     )
-    for message in (
-        opened("/l/a.err"), data("/l/a.err", watchdog), CaughtUp("/l/a.err", NOW),
-        opened("/l/a.out"), data("/l/a.out", line(1) + line(2) + line(3)), CaughtUp("/l/a.out", NOW),
-    ):  # fmt: skip
-        core.handle(message, NOW)
+    read(core, "/l/a.err", watchdog)
+    read(core, "/l/a.out", line(1) + line(2) + line(3))
     core.tick(NOW + 2)
     core.tick(NOW + 10)
     (run,) = core.snapshot(NOW + 10).runs
@@ -102,8 +103,7 @@ def test_an_unreadable_source_is_lost_and_comes_back() -> None:
     """The hang of a run that cannot be observed is unknown; its loss is an incident; the others go on."""
     core = core_for()
     for path in ("/l/a.log", "/l/b.log"):
-        for message in (opened(path), data(path, line(1) + line(2) + line(3)), CaughtUp(path, NOW)):
-            core.handle(message, NOW)
+        read(core, path, line(1) + line(2) + line(3))
     core.tick(NOW)
     core.handle(Unreadable("/l/a.log", 5, "EIO: Input/output error", NOW + 1), NOW + 1)
     told = core.tick(NOW + 1000)
@@ -127,8 +127,7 @@ def test_finished_runs_leave_after_a_while() -> None:
     """A run's series end some time after the run does."""
     core = core_for()
     text = line(1) + b"[exiting program at iteration 1] datetime: 2026-01-01 00:00:00 \n"
-    for message in (opened("/l/a.log"), data("/l/a.log", text), CaughtUp("/l/a.log", NOW)):
-        core.handle(message, NOW)
+    read(core, "/l/a.log", text)
     core.tick(NOW + 60)
     assert state_of(core, NOW + 60) == {"a": "finished"}
     core.tick(NOW + core.config.run_retention + 1)
@@ -188,8 +187,7 @@ def test_a_log_that_is_named_by_hand_is_shown_whatever_an_earlier_daemon_forgot(
     """A daemon lets a finished run go after its retention and keeps the offset. Another reads again."""
     core = core_for()
     text = line(1) + b"[exiting program at iteration 1] datetime: 2026-01-01 00:00:00 \n"
-    for message in (opened("/l/a.log"), data("/l/a.log", text), CaughtUp("/l/a.log", NOW)):
-        core.handle(message, NOW)
+    read(core, "/l/a.log", text)
     core.tick(NOW + core.config.run_retention + 1)
     later = NOW + core.config.run_retention + 2
 
@@ -217,8 +215,7 @@ class NotingJudge(Judge):
 def live(core: Core, path: str, count: int) -> int:
     """A run that is read to its end; gives the bytes."""
     text = b"".join(line(number, seconds=1.0) for number in range(1, count + 1))
-    for message in (opened(path), data(path, text), CaughtUp(path, NOW)):
-        core.handle(message, NOW)
+    read(core, path, text)
     core.tick(NOW)
     return len(text)
 
@@ -294,6 +291,6 @@ def test_what_a_log_may_not_tell_again_is_to_be_saved_soon() -> None:
     for message in (Restarted("/l/a.log", "rotated", "inode"), Gone("/l/a.log", NOW)):  # type: ignore[arg-type]
         core = core_for()
         live(core, "/l/a.log", 3)
-        assert not core.watched.save_soon
+        assert not core.save_soon
         core.handle(message, NOW)
-        assert core.watched.save_soon
+        assert core.save_soon

@@ -20,7 +20,7 @@ from monitor.follow.settings import FollowSettings
 from monitor.incidents import Transition
 from monitor.snapshot import Sample
 from monitor.store import decode, encode
-from monitor.system.clock import ManualClock
+from tests.clock import ManualClock
 from tests.lines import line
 from tests.monitor.follow.conftest import FaultyOs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.slurm.messages import JobAnswered
 from monitor.slurm.replies import read_account, read_show
 from monitor.store import decode, encode
@@ -38,7 +37,7 @@ def test_running_and_silent_is_a_hang_that_says_so() -> None:
     site = Site()
     site.answer(shown())
     site.wait(120)
-    (hang,) = site.firing("hang")
+    (hang,) = site.fired("hang")
     assert hang.evidence["slurm"] == "Slurm: job 1234 is RUNNING"
 
 
@@ -55,9 +54,9 @@ def test_what_a_log_cannot_say() -> None:
         site = Site()
         site.answer(shown(state=state, EndTime=int(site.now), ExitCode="1:0"))
         site.wait(300)
-        (crash,) = site.firing("crash")
+        (crash,) = site.fired("crash")
         assert (crash.evidence["failure"], crash.severity) == (failure, severity), state
-        assert site.firing("hang") == [], state
+        assert site.fired("hang") == [], state
         assert f"job 1234 is {state}" in crash.summary or failure == "unknown"
     site = Site()
     site.answer(shown(state="COMPLETED", EndTime=int(site.now)))
@@ -71,13 +70,13 @@ def test_the_log_has_the_first_word() -> None:
     time limit.
     """
     site = Site()
-    site.write("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
-    site.write("srun: error: n-01: task 0: Exited with exit code 1\n")
+    site.say("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    site.say("srun: error: n-01: task 0: Exited with exit code 1\n")
     site.answer(shown(state="FAILED", EndTime=int(site.now), ExitCode="1:0"))
     site.wait(120)
-    assert [one.evidence["failure"] for one in site.firing("crash")] == ["cuda_oom"]
+    assert [one.evidence["failure"] for one in site.fired("crash")] == ["cuda_oom"]
     site = Site()
-    site.write("slurmstepd: error: *** STEP 1234.0 ON n-01 CANCELLED AT 2023-11-14T22:13:20 ***\n")
+    site.say("slurmstepd: error: *** STEP 1234.0 ON n-01 CANCELLED AT 2023-11-14T22:13:20 ***\n")
     site.answer(shown(state="NODE_FAIL", EndTime=int(site.now)))
     site.wait(120)
     assert site.page["failure"].startswith("node_failure")
@@ -90,8 +89,8 @@ def test_a_job_that_waits_in_the_queue_again_is_no_hang() -> None:
     site.wait(35)
     site.answer(shown(state="PENDING", Reason="BeginTime", Restarts=1, SubmitTime=int(site.now), NodeList=""))
     site.wait(400)
-    assert site.firing("hang") == []
-    assert "requeued 1 time" in site.firing("crash")[0].summary
+    assert site.fired("hang") == []
+    assert "requeued 1 time" in site.fired("crash")[0].summary
 
 
 def test_a_suspended_job_is_no_hang() -> None:
@@ -103,7 +102,7 @@ def test_a_suspended_job_is_no_hang() -> None:
     site.wait(20)
     assert site.told == []
     site.wait(100)
-    assert len(site.firing("hang")) == 1
+    assert len(site.fired("hang")) == 1
 
 
 def test_another_job_of_the_same_id_is_not_believed() -> None:
@@ -118,8 +117,8 @@ def test_another_job_of_the_same_id_is_not_believed() -> None:
         site.answer(shown(**fields))
         assert site.page["job"] == {}, fields
         site.wait(120)
-        assert site.firing("hang"), fields
-        assert site.firing("crash") == [], fields
+        assert site.fired("hang"), fields
+        assert site.fired("crash") == [], fields
     site = Site()
     site.answer(shown())
     site.wait(60)
@@ -166,8 +165,8 @@ def test_slurm_that_does_not_answer_costs_nothing() -> None:
     site = Site()
     site.fail("scontrol had not ended after 20 s and was killed")
     site.wait(120)
-    assert len(site.firing("hang")) == 1
-    assert "slurm" not in site.firing("hang")[0].evidence
+    assert len(site.fired("hang")) == 1
+    assert "slurm" not in site.fired("hang")[0].evidence
     site.fail("Slurm knows no job 1234", gone=True)
     site.wait(61)
     assert site.ask().account
@@ -178,13 +177,7 @@ def test_the_accounting_is_asked_of_the_job_that_was_cancelled_alone() -> None:
     site = Site()
     site.answer(shown(state="CANCELLED", EndTime=int(site.now)))
     site.wait(30)
-    path = "/l/slurm-1235.out"
-    for message in (
-        Opened(path, path, None, 0, site.now, False, owner=1000),
-        CaughtUp(path, site.now),
-        Data(path, 0, line(6).encode(), site.now, site.now, 0),
-    ):
-        site.core.handle(message, site.now)
+    site.write("/l/slurm-1235.out", line(6))
     site.wait(31)
     question = site.ask()
     assert (question.job, question.account) == ("1235", False)

@@ -14,7 +14,8 @@ from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.serve.past import history_json
 from monitor.snapshot import Snapshot
 from monitor.store import decode, encode
-from monitor.system.clock import ManualClock, SteadyClock
+from monitor.system.clock import SteadyClock
+from tests.clock import ManualClock
 
 
 def line(number: int) -> bytes:

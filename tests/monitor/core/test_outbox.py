@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -12,21 +11,12 @@ from hypothesis import strategies as st
 from monitor.core import outbox as rules
 from monitor.core.outbox import Outbox, Result, Tried
 from monitor.core.saved import Saved
-from monitor.detectors.base import Severity
 from monitor.incidents import Transition
 from monitor.notifiers.message import message_id
 from monitor.store import decode, encode
+from tests.monitor.core.test_outbox_limits import AT, message
 
 DAY = 86400.0
-AT = 1_700_000_000.0  # Unix seconds at the core's instant 0
-
-
-def message(
-    run: str, now: float, status: Literal["firing", "resolved"] = "firing", kind: str = "hang",
-    severity: Severity = "critical",
-) -> Transition:  # fmt: skip
-    """A transition at an instant."""
-    return Transition(run, kind, status, severity, AT + now, f"{status} at {now:g}")
 
 
 class World:
@@ -86,19 +76,19 @@ class World:
 def test_a_receiver_that_is_down_for_a_day() -> None:
     """What still holds comes once, in order; what came and went is one message, and a digest where it was a storm."""
     world = World("later")
-    world.owe(message("long", 0.0))
+    world.owe(message("long", now=0.0))
     for hour in range(4, 24, 4):  # the repeat interval
         world.until(hour * 3600.0)
-        world.owe(message("long", world.now))
+        world.owe(message("long", now=world.now))
         if hour == 12:  # a storage that was away: 300 runs hang and go on
-            world.owe(*(message(f"r{number}", world.now) for number in range(300)))
+            world.owe(*(message(f"r{number}", now=world.now) for number in range(300)))
             world.until(world.now + 300.0)
-            world.owe(*(message(f"r{number}", world.now, "resolved") for number in range(300)))
+            world.owe(*(message(f"r{number}", "resolved", world.now) for number in range(300)))
         for _ in range(5):
-            world.owe(message("flaky", world.now, kind="crash"))
+            world.owe(message("flaky", now=world.now, kind="crash"))
             world.until(world.now + 60.0)
-            world.owe(message("flaky", world.now, "resolved", kind="crash"))
-    world.owe(message("late", world.now, kind="crash"))
+            world.owe(message("flaky", "resolved", world.now, kind="crash"))
+    world.owe(message("late", now=world.now, kind="crash"))
     world.until(DAY)
     assert world.asked < DAY / rules._LONGEST + 20  # a try a minute, not a storm of them
     world.crash()
@@ -119,9 +109,9 @@ def test_a_receiver_that_is_down_for_a_day() -> None:
 def test_250_runs_hang_while_the_receiver_restarts() -> None:
     """25 seconds: every message as it was, in order, once; and their ends."""
     world = World("later")
-    world.owe(*(message(f"r{number}", 0.0) for number in range(250)))
+    world.owe(*(message(f"r{number}", now=0.0) for number in range(250)))
     world.until(25.0)
-    world.owe(*(message(f"r{number}", 25.0, "resolved") for number in range(10)))
+    world.owe(*(message(f"r{number}", "resolved", 25.0) for number in range(10)))
     world.answer = "sent"
     world.until(120.0)
     expected = [(f"r{number}", "firing") for number in range(250)] + [
@@ -134,8 +124,8 @@ def test_too_much_to_keep_drops_nothing_that_fires() -> None:
     """A receiver that is down, 500 runs that hang, half of them thrice: those that still hang are all told."""
     world = World("later")
     for _ in range(3):
-        world.owe(*(message(f"r{number}", world.now) for number in range(500)))
-        world.owe(*(message(f"r{number}", world.now, "resolved") for number in range(250)))
+        world.owe(*(message(f"r{number}", now=world.now) for number in range(500)))
+        world.owe(*(message(f"r{number}", "resolved", world.now) for number in range(250)))
         world.step(1.0)
     world.until(30.0)
     assert world.outbox.owed() == {"chat": 1 + 250}
@@ -146,49 +136,10 @@ def test_too_much_to_keep_drops_nothing_that_fires() -> None:
     assert [one.evidence["kept_back"] for one in world.received if one.status == "resolved"] == [250 * 3]
 
 
-def test_a_refused_message_waits_apart() -> None:
-    """A receiver that answers 404 to one run's messages: its others come, that one is tried for a day, in its order."""
-    world = World("refused")
-    world.owe(message("a", 0.0))
-    world.step()
-    world.owe(message("a", 0.0, "resolved"), message("b", 0.0))
-    world.answer = "sent"
-    world.step()
-    assert world.told() == [("b", "firing")]  # the end of what was not told waits for it
-    world.until(400.0)
-    assert world.told() == [("b", "firing"), ("a", "firing"), ("a", "resolved")]
-
-
-def test_a_receiver_that_is_wrong_for_longer_than_a_day() -> None:
-    """It has failed then, counted; until then it is tried more and more rarely."""
-    world = World("refused")
-    world.owe(message("a", 0.0))
-    world.until(DAY - 3600.0)
-    assert world.outbox.owed() == {"chat": 1}
-    world.until(DAY + 3600.0)
-    assert world.outbox.owed() == {"chat": 0}
-    assert 24 <= world.asked <= 30
-    assert world.outbox.take_outcomes()["chat", "failed"] == 1
-
-
-def test_a_message_goes_out_when_it_is_saved() -> None:
-    """Else a crash would send it again under another id; a disk that hangs delays it by two seconds only."""
-    world = World()
-    world.outbox.owe(message("a", 0.0), ["chat"], 0.0)
-    world.step(1.0)
-    assert world.received == []
-    world.save()
-    world.step()
-    assert world.told() == [("a", "firing")]
-    world.outbox.owe(message("b", 1.0), ["chat"], world.now)
-    world.step(2.0)
-    assert world.told()[-1] == ("b", "firing")
-
-
 def test_a_receiver_that_is_configured_no_more_is_owed_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """It is said, and counted."""
     world = World("later")
-    world.owe(message("a", 0.0))
+    world.owe(message("a", now=0.0))
     world.outbox.receivers(["other"])
     assert world.outbox.owed() == {"other": 0}
     assert world.outbox.take_outcomes()["chat", "dropped"] == 1
@@ -219,7 +170,7 @@ def test_nothing_is_lost_whatever_happens(acts: list[tuple[str, object]]) -> Non
             firing[run] = not firing.get(run, False)
             begun[run] += firing[run]
             at = world.now + sum(begun.values()) / 2  # no two alike
-            world.owe(message(run, at, "firing" if firing[run] else "resolved"))
+            world.owe(message(run, "firing" if firing[run] else "resolved", at))
         elif what == "answer":
             world.answer = value  # type: ignore[assignment]
         elif what == "pass":

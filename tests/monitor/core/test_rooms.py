@@ -85,7 +85,7 @@ def test_room_is_made_by_the_run_that_is_dead_for_longest() -> None:
     living = runs.begin("living", NOW)
     living.state.live = True
     assert runs.full
-    runs.by_name["older"].book.open["hang"] = Incident("hang", "critical", 1.0, "", None, "training", 1.0)
+    runs["older"].book.open["hang"] = Incident("hang", "critical", 1.0, "", None, "training", 1.0)
     assert runs.make_room(lambda name: name == "oldest") == "old"
     assert not runs.full
     assert runs.make_room(lambda name: name in ("oldest", "older")) is None
@@ -112,15 +112,14 @@ def test_what_is_over_expires_and_what_is_open_stays() -> None:
     """After the retention, counted from when it was last read."""
     runs = Runs(config(run_retention=100.0), charts=True)
     over, training = ended(runs, "over", NOW), runs.begin("training", NOW)
-    assert not runs.drop_expired(over, NOW + 100)
-    assert runs.drop_expired(over, NOW + 101)
-    assert not runs.drop_expired(training, NOW + DAY)
+    assert not runs.expired(over, NOW + 100)
+    assert runs.expired(over, NOW + 101)
+    assert not runs.expired(training, NOW + DAY)
     training.archived = True
     training.book.open["source_lost"] = Incident("source_lost", "critical", 1.0, "", None, "training", 1.0)
-    assert not runs.drop_expired(training, NOW + DAY)
+    assert not runs.expired(training, NOW + DAY)
     training.book.open.clear()
-    assert runs.drop_expired(training, NOW + DAY)
-    assert runs.by_name == {}
+    assert runs.expired(training, NOW + DAY)
 
 
 def test_a_run_is_lost_when_none_of_its_sources_can_be_read() -> None:
@@ -196,7 +195,7 @@ def saved_source(run: str, at: float, **reader: int) -> SavedSource:
 def test_what_nobody_claims_waits_for_a_month() -> None:
     """With its run; what was claimed is saved by whoever has it now."""
     saved = Saved({name: saved_source(name, NOW) for name in "abc"}, {name: Judged(RunState(name)) for name in "abc"})
-    assert saved.claim_source("a") is not None
+    assert saved.sources.pop("a")
     assert len(saved.claim_runs("a")) == 1
     assert saved.claim_runs("a") == []
     saved.sources["b"].saved_at = NOW - 31 * DAY
@@ -219,10 +218,10 @@ def test_a_claimed_run_goes_on_under_its_present_name() -> None:
     runs.wall_offset = 60.0
     saved = Saved(runs={"old": Judged(RunState("old", iterations_total=7), archived=True)})
     runs.claim(saved, "old", "new")
-    run = runs.by_name["new"]
+    run = runs["new"]
     assert (run.state.name, run.state.iterations_total, run.archived, run.state.wall_offset) == ("new", 7, True, 60.0)
     runs.claim(Saved(runs={"old": Judged(RunState("old"))}), "old", "new")
-    assert runs.by_name["new"] is run
+    assert runs["new"] is run
 
 
 # --- counters -------------------------------------------------------------------------------------------------------

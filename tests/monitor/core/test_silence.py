@@ -9,40 +9,27 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pytest
 
-from monitor.config import load
 from monitor.core import Core
 from monitor.core.conversion import from_version_2
-from monitor.follow.messages import CaughtUp
 from monitor.incidents import Transition
 from monitor.run.silence import Silences
 from tests.lines import line
-from tests.monitor.core.test_core import data, opened
+from tests.monitor.core.following import NOW, Following
 
 PATH = "/l/a.log"
-START = 1_775_000_000.0
 
 
 def followed(
     arrivals: Iterable[tuple[float, str]], *, after: float = 0.0
 ) -> tuple[Core, list[tuple[float, Transition]]]:
     """A file that grows by these texts at these seconds, then `after` seconds more; what is told, and when."""
-    core, offset, told, now = Core(load("runs: [{paths: ['/l/*']}]")), 0, list[tuple[float, Transition]](), 0.0
-    core.handle(opened(PATH, START), START)
-    core.handle(CaughtUp(PATH, START), START)
-
-    def wait(until: float) -> None:
-        nonlocal now
-        while now < until:
-            now = min(now + 1.0, until)
-            told.extend((now, item) for item in core.tick(START + now) if not item.quiet)
-
+    logs = Following("runs=[{paths: ['/l/*']}]")
+    logs.open(PATH)
     for second, text in arrivals:
-        wait(second)
-        at = START + second
-        core.handle(data(PATH, text.encode(), offset, at, at), at)
-        offset += len(text)
-    wait(now + after)
-    return core, told
+        logs.wait(NOW + second - logs.now)
+        logs.write(PATH, text)
+    logs.wait(after)
+    return logs.core, [(item.time - NOW, item) for item in logs.told if not item.quiet]
 
 
 def saving(seconds: float, *, every: int = 50, iterations: int = 250, loss: float = 3.0) -> Iterator[tuple[float, str]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from monitor.config import load
-from monitor.core import Core
 from monitor.core.saved import Saved
-from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.run.totals import MOST
 from monitor.store import decode, encode
 from tests.lines import line
+from tests.monitor.core.following import Following
 
 HUGE = 10**18 - 1
 OTHERS = (
@@ -20,9 +18,7 @@ OTHERS = (
 
 def test_no_sum_exceeds_what_is_saved() -> None:
     """Twelve times over, which is beyond 64 bits for each."""
-    core, now, offset = Core(load("runs: [{paths: ['/logs/*.log']}]")), 1.7e9, 0
-    core.handle(Opened("/logs/a.log", "/logs/a.log", None, 0, now, False), now)
-    core.handle(CaughtUp("/logs/a.log", now), now)
+    logs = Following("runs=[{paths: ['/logs/*.log']}]")
     for number in range(1, 13):
         counted = line(number).replace("skipped iterations:   0", f"skipped iterations: {HUGE}")
         rank = f" > number of parameters on (tensor, pipeline) model parallel rank ({number}, 0): {HUGE}\n"
@@ -31,12 +27,10 @@ def test_no_sum_exceeds_what_is_saved() -> None:
             rank,
             *OTHERS[: 2 + number // 11],
         ):
-            now += 1.0
-            core.handle(Data("/logs/a.log", offset, text.encode(), now, now, 0), now)
-            offset += len(text)
-            core.tick(now)
-    saved = decode(core.aside.saved(core.save(now), encode), Saved)
+            logs.write("/logs/a.log", text)
+            logs.wait(1)
+    saved = decode(logs.core.aside.saved(logs.core.save(logs.now), encode), Saved)
     assert list(saved.runs) == ["a"]
-    assert "megatron_monitor_put_aside_total" not in core.counted().values
+    assert "megatron_monitor_put_aside_total" not in logs.core.counted().values
     totals = saved.runs["a"].state
     assert totals.skipped_iterations_total == totals.nan_iterations_total == MOST

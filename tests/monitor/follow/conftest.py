@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from monitor.follow.marker import Marker
@@ -17,9 +18,20 @@ from monitor.follow.os_layer import Entry, OsLayer
 from monitor.follow.patterns import Watch
 from monitor.follow.readers import Readers
 from monitor.follow.settings import FollowSettings
-from monitor.system.clock import ManualClock
+from tests.clock import ManualClock
 
 Fault = Callable[[str], OSError | None]
+LINES = [b"%06d iteration line with enough text to be no accident\n" % number for number in range(200)]
+
+
+def text(start: int, stop: int) -> bytes:
+    """Some of the lines."""
+    return b"".join(LINES[start:stop])
+
+
+def stored(positions: Mapping[str, Position]) -> dict[str, Position]:
+    """Through the state file's encoding and back."""
+    return msgspec.json.decode(msgspec.json.encode(positions), type=dict[str, Position])
 
 
 class FaultyOs(OsLayer):
@@ -193,7 +205,10 @@ def make_rig() -> Iterator[Callable[..., Rig]]:
     """Builds rigs and closes their files."""
     rigs: list[Rig] = []
 
-    def make(*patterns: Watch | str | Path, **options: Any) -> Rig:
+    def make(*patterns: Watch | str | Path, after: Rig | None = None, **options: Any) -> Rig:
+        """`after`: a daemon that was killed, whose state file the new one has."""
+        if after is not None:
+            options["resume"] = stored(after.positions())
         rigs.append(Rig(*(one if isinstance(one, Watch) else str(one) for one in patterns), **options))
         return rigs[-1]
 
@@ -201,3 +216,23 @@ def make_rig() -> Iterator[Callable[..., Rig]]:
     for rig in rigs:
         rig.reader.close()
         assert not rig.os.paths, "a descriptor leaked"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The path of the log, in a directory of its own."""
+    (tmp_path / "logs").mkdir()
+    return tmp_path / "logs" / "main.log"
+
+
+@pytest.fixture
+def begun(make_rig: Callable[..., Rig], log: Path) -> Callable[..., Rig]:
+    """Makes rigs that have read so many lines of the log."""
+
+    def begin(lines: int, *patterns: Watch | str | Path, **options: Any) -> Rig:
+        log.write_bytes(text(0, lines))
+        rig = make_rig(*(patterns or (log,)), **options)
+        rig.poll()
+        return rig
+
+    return begin

@@ -9,33 +9,16 @@ import shutil
 import pytest
 
 from monitor.follow.messages import Data, Readable, Restarted, Scanned, Unreadable
-
-LINES = [b"%06d iteration line with enough text to be no accident\n" % number for number in range(200)]
-
-
-def text(start, stop):
-    """Some of the lines."""
-    return b"".join(LINES[start:stop])
-
-
-@pytest.fixture
-def log(tmp_path):
-    """The path of the log."""
-    path = tmp_path / "logs" / "main.log"
-    path.parent.mkdir()
-    path.write_bytes(text(0, 4))
-    return path
-
+from tests.monitor.follow.conftest import LINES, text
 
 ERRORS = [errno.ESTALE, errno.EIO, errno.EACCES, errno.ETIMEDOUT, errno.EHOSTDOWN]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["stat", "pread", "fstat"])
-def test_ten_minutes_of_errors(make_rig, append, kinds, log, error, call):
+def test_ten_minutes_of_errors(begun, append, kinds, log, error, call):
     """An outage is told once after the second failure, costs few calls, and ends without a loss or a repetition."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     append(log, LINES[4])
     rig.os.fail(error, call, "open")
     rig.os.calls.clear()
@@ -55,10 +38,9 @@ def test_ten_minutes_of_errors(make_rig, append, kinds, log, error, call):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_one_failure_is_no_news(make_rig, append, kinds, log, error):
+def test_one_failure_is_no_news(begun, append, kinds, log, error):
     """A single lost call is tried again and not told."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     append(log, LINES[4])
     rig.os.fail(error, "stat")
     assert rig.poll() == []
@@ -66,10 +48,9 @@ def test_one_failure_is_no_news(make_rig, append, kinds, log, error):
     assert kinds(rig.poll(1.0)) == ["Data"]
 
 
-def test_no_entry_for_the_whole_directory(make_rig, kinds, log):
+def test_no_entry_for_the_whole_directory(begun, kinds, log):
     """A mount that shows nothing for ten minutes is not a deletion."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     rig.os.fail(errno.ENOENT, "stat", "scandir", path=str(log.parent))
     assert kinds(rig.settle(600)) == ["Unreadable"]
     rig.os.heal()
@@ -77,10 +58,9 @@ def test_no_entry_for_the_whole_directory(make_rig, kinds, log):
     assert rig.texts(log) == [text(0, 4)]
 
 
-def test_unmounted_directory_is_empty_and_readable(make_rig, kinds, log):
+def test_unmounted_directory_is_empty_and_readable(begun, kinds, log):
     """An empty mount point lies on another device than the log did: nothing was deleted."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     log.rename(log.parent.parent / "kept")
     rig.os.doctor = lambda found: os.stat_result((*found[:2], found[2] + 1, *found[3:]))
     assert kinds(rig.settle(60)) == ["Unreadable"]
@@ -89,10 +69,9 @@ def test_unmounted_directory_is_empty_and_readable(make_rig, kinds, log):
     assert kinds(rig.settle(1)) == ["Readable"]
 
 
-def test_no_entry_flaps(make_rig, append, kinds, log):
+def test_no_entry_flaps(begun, append, kinds, log):
     """A name that a server forgets for a moment is neither gone nor read again."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     for number in range(4, 8):
         rig.os.fail(errno.ENOENT, "stat", path="main.log")
         rig.poll()
@@ -103,10 +82,9 @@ def test_no_entry_flaps(make_rig, append, kinds, log):
     assert rig.text(log) == text(0, 8)
 
 
-def test_size_lags_behind_what_was_read(make_rig, append, kinds, log):
+def test_size_lags_behind_what_was_read(begun, append, kinds, log):
     """A size below the offset is an old attribute as long as the bytes before the offset can be read."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     rig.os.doctor = lambda found: os.stat_result((*found[:6], 10, *found[7:]))
     append(log, LINES[4])
     rig.settle(10)
@@ -116,10 +94,9 @@ def test_size_lags_behind_what_was_read(make_rig, append, kinds, log):
     assert "Restarted" not in kinds(rig.messages)
 
 
-def test_short_reads_are_believed_after_two_opens(make_rig, kinds, log):
+def test_short_reads_are_believed_after_two_opens(begun, kinds, log):
     """A network client that shows less than was read is asked again by fresh opens; time makes it a truncation."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     shutil.copy(log, log.with_name("kept"))
     log.write_bytes(text(0, 1))
     assert kinds(rig.settle(2.5)) == []
@@ -130,10 +107,9 @@ def test_short_reads_are_believed_after_two_opens(make_rig, kinds, log):
     assert kinds(rig.settle(5)) == ["Restarted", "Data", "CaughtUp"]
 
 
-def test_size_ahead_of_the_data(make_rig, append, log):
+def test_size_ahead_of_the_data(begun, log):
     """Zeros that a file system shows before the data arrives are not consumed."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     size = log.stat().st_size
     os.truncate(log, size + 3 * len(LINES[4]))
     assert rig.settle(2) == []
@@ -144,10 +120,9 @@ def test_size_ahead_of_the_data(make_rig, append, log):
     assert rig.text(log) == text(0, 7)
 
 
-def test_permission_lost_and_regained_during_rotation(make_rig, append, kinds, log):
+def test_permission_lost_and_regained_during_rotation(begun, append, kinds, log):
     """A new file that may not be read yet loses nothing of the old one nor of itself."""
-    rig = make_rig(log)
-    rig.poll()
+    rig = begun(4)
     append(log, LINES[4])
     log.rename(log.with_name("main.log.1"))
     log.write_bytes(text(10, 12))
@@ -160,6 +135,7 @@ def test_permission_lost_and_regained_during_rotation(make_rig, append, kinds, l
 
 def test_unreadable_from_the_start(make_rig, kinds, log):
     """A file that was never readable is told by its error, and read from its start once it is."""
+    log.write_bytes(text(0, 4))
     rig = make_rig(log)
     rig.os.fail(errno.EACCES, "open")
     messages = rig.settle(5)
@@ -169,10 +145,9 @@ def test_unreadable_from_the_start(make_rig, kinds, log):
     assert kinds(rig.settle(40)) == ["Opened", "Data", "CaughtUp", "Readable"]
 
 
-def test_stale_handle_of_a_rotated_file(make_rig, log):
+def test_stale_handle_of_a_rotated_file(begun, log):
     """A server that drops the old file at its rotation does not hold up the new one."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     log.unlink()
     log.write_bytes(text(20, 24))
     for descriptor in rig.os.paths:
@@ -182,10 +157,9 @@ def test_stale_handle_of_a_rotated_file(make_rig, log):
     assert rig.texts(log) == [text(0, 4), text(20, 24)]
 
 
-def test_rotated_file_that_stays_unreadable(make_rig, kinds, log):
+def test_rotated_file_that_stays_unreadable(begun, log):
     """The rest of an old file that fails time and again is given up, and the new one begun."""
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     log.rename(log.with_name("main.log.1"))
     log.write_bytes(text(20, 24))
     for descriptor in rig.os.paths:

@@ -7,36 +7,20 @@ import os
 import msgspec
 import pytest
 
-from monitor.follow.messages import Gone, Opened, Position
-
-LINES = [b"%06d iteration line with enough text to be no accident\n" % number for number in range(200)]
-
-
-def text(start, stop):
-    """Some of the lines."""
-    return b"".join(LINES[start:stop])
+from monitor.follow.messages import Gone, Opened
+from tests.monitor.follow.conftest import LINES, stored, text
 
 
-@pytest.fixture
-def log(tmp_path):
-    """The path of the log."""
-    path = tmp_path / "logs" / "main.log"
-    path.parent.mkdir()
-    path.write_bytes(text(0, 30))
-    return path
+def elsewhere(positions):
+    """The same, on another device."""
+    return {key: msgspec.structs.replace(one, device=one.device + 7) for key, one in positions.items()}
 
 
-def stored(positions):
-    """Through the state file's encoding and back."""
-    return msgspec.json.decode(msgspec.json.encode(positions), type=dict[str, Position])
-
-
-def test_grown_while_down(make_rig, append, log):
+def test_grown_while_down(begun, make_rig, append, log):
     """Only what was written since is delivered."""
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     append(log, text(30, 33) + b"half")
-    second = make_rig(log, resume=stored(first.positions()))
+    second = make_rig(log, after=first)
     opened = second.poll()[0]
     assert isinstance(opened, Opened)
     assert opened.resumed
@@ -44,23 +28,22 @@ def test_grown_while_down(make_rig, append, log):
     assert second.text(log) == text(30, 33) + b"half"
 
 
-def test_unfinished_line_is_read_again(make_rig, append, log):
+def test_unfinished_line_is_read_again(begun, make_rig, append, log):
     """The offset is that of the last whole line, so a line cut by the restart comes whole."""
+    first = begun(30)
     append(log, b"half")
-    first = make_rig(log)
     first.poll()
     append(log, b" a line\n")
-    second = make_rig(log, resume=stored(first.positions()))
+    second = make_rig(log, after=first)
     second.poll()
     assert second.text(log) == b"half a line\n"
 
 
 @pytest.mark.parametrize("inode_kept", [True, False])
 @pytest.mark.parametrize("end", [60, 30, 10])
-def test_replaced_while_down(make_rig, log, inode_kept, end):
+def test_replaced_while_down(begun, make_rig, log, inode_kept, end):
     """Another text under the same name is read from its start, whatever its size and inode."""
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     positions = stored(first.positions())
     if not inode_kept:
         other = log.with_name("other")
@@ -77,74 +60,68 @@ def test_replaced_while_down(make_rig, log, inode_kept, end):
     assert second.texts(log) == [text(100, 100 + end)]
 
 
-def test_same_head_other_tail(make_rig, log):
+def test_same_head_other_tail(begun, make_rig, log):
     """The same banner does not prove a position: the bytes before the offset do."""
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     log.write_bytes(text(0, 25) + text(100, 150))
-    second = make_rig(log, resume=stored(first.positions()))
+    second = make_rig(log, after=first)
     assert not second.poll()[0].resumed
     assert second.texts(log) == [text(0, 25) + text(100, 150)]
 
 
-def test_truncated_on_a_network_mount_needs_a_second_look(make_rig, kinds, log):
+def test_truncated_on_a_network_mount_needs_a_second_look(begun, make_rig, kinds, log):
     """Right after a start a network client's short size is not believed either."""
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     whole = log.read_bytes()
     log.write_bytes(whole[:100])
-    second = make_rig(log, resume=stored(first.positions()), file_system="nfs")
+    second = make_rig(log, after=first, file_system="nfs")
     assert kinds(second.settle(2)) == []
     log.write_bytes(whole + LINES[30])
     second.settle(2)
     assert second.texts(log) == [LINES[30]]
 
 
-def test_rotated_while_down(make_rig, append, kinds, log):
+def test_rotated_while_down(begun, make_rig, append, kinds, log):
     """The rest of the old file is found beside the new one and read first."""
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     append(log, text(30, 32))
     log.rename(log.with_name("main.log.1"))
     log.write_bytes(text(100, 110))
-    second = make_rig(log, resume=stored(first.positions()))
+    second = make_rig(log, after=first)
     messages = second.settle()
     assert kinds(messages)[:2] == ["Opened", "Data"]
     assert messages[0].resumed
     assert second.texts(log) == [text(30, 32), text(100, 110)]
 
 
-def test_rotated_while_down_and_both_names_match(make_rig, append, log):
+def test_rotated_while_down_and_both_names_match(begun, make_rig, append, log):
     """A pattern that matches the rotated name as well changes nothing: the path that had the file finishes it."""
     pattern = str(log) + "*"
-    first = make_rig(pattern)
-    first.poll()
+    first = begun(30, pattern)
     append(log, text(30, 32))
     log.rename(log.with_name("main.log.1"))
     log.write_bytes(text(100, 110))
-    second = make_rig(pattern, resume=stored(first.positions()))
+    second = make_rig(pattern, after=first)
     second.settle(20)
     assert second.texts(log) == [text(30, 32), text(100, 110)]
     assert second.texts(str(log) + ".1") == []
 
 
-def test_renamed_while_down_and_nothing_in_its_place(make_rig, append, kinds, log):
+def test_renamed_while_down_and_nothing_in_its_place(begun, make_rig, append, kinds, log):
     """A pattern no longer shows the name, yet its rest is read; then it is gone when it stays away."""
-    first = make_rig(log.parent / "main.*")
-    first.poll()
+    first = begun(30, log.parent / "main.*")
     append(log, text(30, 32))
     log.rename(log.with_name("final"))
-    second = make_rig(log.parent / "main.*", resume=stored(first.positions()))
+    second = make_rig(log.parent / "main.*", after=first)
     assert kinds(second.settle(310)) == ["Opened", "Data", "CaughtUp", "Gone"]
     assert second.texts(log) == [text(30, 32)]
 
 
-def test_deleted_while_down(make_rig, kinds, log):
+def test_deleted_while_down(begun, make_rig, kinds, log):
     """A source of the state file whose path was deleted is told as gone, once; made anew it is read from its start."""
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     log.unlink()
-    second = make_rig(log, resume=stored(first.positions()))
+    second = make_rig(log, after=first)
     assert kinds(second.settle(30)) == ["Gone"]
     log.write_bytes(text(100, 103))
     assert kinds(second.poll()) == ["Opened", "Data", "CaughtUp"]
@@ -152,18 +129,14 @@ def test_deleted_while_down(make_rig, kinds, log):
 
 
 @pytest.mark.parametrize("mounted", [True, False])
-def test_not_there_because_the_mount_is_not(mounted, make_rig, kinds, log):
+def test_not_there_because_the_mount_is_not(begun, make_rig, kinds, log, mounted):
     """A source of the state file that lay on another device than what is there now is not gone: its mount is away. On
     the same device its directory was removed.
     """
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     positions = stored(first.positions())
     if mounted:
-        positions = {
-            key: msgspec.convert({**msgspec.to_builtins(position), "device": position.device + 7}, Position)
-            for key, position in positions.items()
-        }
+        positions = elsewhere(positions)
     log.parent.rename(log.parent.parent / "away")
     second = make_rig(log, resume=positions)
     assert kinds(second.settle(60)) == (["Unreadable"] if mounted else ["Gone"])
@@ -171,14 +144,10 @@ def test_not_there_because_the_mount_is_not(mounted, make_rig, kinds, log):
     assert kinds(second.settle(1)) == ["Opened", "CaughtUp", *(["Readable"] if mounted else [])]
 
 
-def test_another_device_number_after_a_reboot(make_rig, append, log):
+def test_another_device_number_after_a_reboot(begun, make_rig, append, log):
     """Device numbers may change with a reboot; head and tail prove the position."""
-    first = make_rig(log)
-    first.poll()
-    changed = {
-        key: msgspec.convert({**msgspec.to_builtins(position), "device": position.device + 7}, Position)
-        for key, position in first.positions().items()
-    }
+    first = begun(30)
+    changed = elsewhere(first.positions())
     append(log, LINES[30])
     second = make_rig(log, resume=changed)
     assert second.poll()[0].resumed
@@ -193,22 +162,21 @@ def test_short_text_does_not_prove_against_another_inode(make_rig, log):
     other = log.with_name("other")
     other.write_bytes(b"start\nmore\n")
     os.replace(other, log)
-    second = make_rig(log, resume=stored(first.positions()))
+    second = make_rig(log, after=first)
     opened = second.poll()[0]
     assert not opened.resumed
     assert "inode" in opened.proof
     assert second.texts(log) == [b"start\nmore\n"]
 
 
-def test_left_files_are_remembered(make_rig, append, log):
+def test_left_files_are_remembered(begun, make_rig, append, log):
     """A rotated file that was read under its old name is not read again after a restart; what is added to it is."""
     pattern = str(log) + "*"
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     log.rename(log.with_name("main.log.1"))
     log.write_bytes(text(100, 110))
     first.settle()
-    second = make_rig(pattern, resume=stored(first.positions()))
+    second = make_rig(pattern, after=first)
     second.settle(3)
     assert second.texts(str(log) + ".1") == []
     append(log.with_name("main.log.1"), LINES[30])
@@ -219,13 +187,12 @@ def test_left_files_are_remembered(make_rig, append, log):
     assert not opened.resumed
 
 
-def test_position_for_a_source_that_nobody_follows(make_rig, kinds, log, tmp_path):
+def test_position_for_a_source_that_nobody_follows(begun, make_rig, kinds, log, tmp_path):
     """A position that no pattern covers any more says nothing and holds nothing back."""
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     link = tmp_path / "link.log"
     os.link(log, link)
-    second = make_rig(link, resume=stored(first.positions()))
+    second = make_rig(link, after=first)
     assert kinds(second.settle(30)) == ["Opened", "Data", "CaughtUp"]
     assert second.texts(link) == [text(0, 30)]
     assert not any(isinstance(message, Gone) for message in second.messages)
@@ -234,7 +201,7 @@ def test_position_for_a_source_that_nobody_follows(make_rig, kinds, log, tmp_pat
 def test_numbered_files_moved_up_while_down(make_rig, append, log):
     """Each file is finished by the source that had it, although every name now shows another's file."""
     numbered = log.with_name("main.log.1")
-    log.rename(numbered)
+    numbered.write_bytes(text(0, 30))
     log.write_bytes(text(50, 80))
     pattern = str(log) + "*"
     first = make_rig(pattern)
@@ -253,12 +220,11 @@ def test_numbered_files_moved_up_while_down(make_rig, append, log):
         assert second.texts(log.with_name("main.log.2")) == []
 
 
-def test_same_tail_other_head(make_rig, log):
+def test_same_tail_other_head(begun, make_rig, log):
     """The bytes before the offset alone do not prove a position."""
-    first = make_rig(log)
-    first.poll()
+    first = begun(30)
     log.write_bytes(b"X" + text(0, 31)[1:])
-    second = make_rig(log, resume=stored(first.positions()))
+    second = make_rig(log, after=first)
     assert "first" in second.poll()[0].proof
 
 
@@ -277,15 +243,14 @@ def test_inode_of_a_deleted_file_is_used_again(make_rig, tmp_path):
     assert rig.texts(new) == [b"start\nmore\n"]
 
 
-def test_unreadable_at_the_start_keeps_its_claim(make_rig, append, log):
+def test_unreadable_at_the_start_keeps_its_claim(begun, make_rig, append, log):
     """A file that its source cannot resume yet is not read from the start under the name it was moved to meanwhile."""
     numbered = log.with_name("main.log.1")
-    first = make_rig(str(log) + "*")
-    first.poll()
+    first = begun(30, str(log) + "*")
     append(log, LINES[30])
     log.rename(numbered)
     log.write_bytes(text(100, 103))
-    second = make_rig(str(log) + "*", resume=stored(first.positions()))
+    second = make_rig(str(log) + "*", after=first)
     second.os.faults["stat"] = lambda path: OSError(5, "I/O error") if path == str(log) else None
     second.settle(20)
     assert second.texts(numbered) == []

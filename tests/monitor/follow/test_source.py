@@ -8,13 +8,7 @@ import shutil
 import pytest
 
 from monitor.follow.messages import Data, Gone, Opened, Restarted
-
-LINES = [b"%06d iteration line with enough text to be no accident\n" % number for number in range(200)]
-
-
-def text(start, stop):
-    """Some of the lines."""
-    return b"".join(LINES[start:stop])
+from tests.monitor.follow.conftest import LINES, text
 
 
 @pytest.fixture(params=["ext4", "nfs"])
@@ -34,12 +28,6 @@ def make_rig(make_rig, tmp_path, request):
         return rig
 
     return make
-
-
-@pytest.fixture
-def log(tmp_path):
-    """The path of the log."""
-    return tmp_path / "logs" / "main.log" if (tmp_path / "logs").mkdir() is None else None
 
 
 def test_append(make_rig, append, kinds, log):
@@ -85,11 +73,9 @@ def test_data_tells_offset_times_and_backlog(make_rig, log):
     assert data[0].mtime == pytest.approx(log.stat().st_mtime)
 
 
-def test_rename_rotation_with_late_writes(make_rig, append, log, file_system):
+def test_rename_rotation_with_late_writes(begun, append, log, file_system):
     """What is written to the old file after its rename, even after the new one was begun, is read before the new."""
-    log.write_bytes(text(0, 5))
-    rig = make_rig(log, file_system=file_system)
-    rig.poll()
+    rig = begun(5, file_system=file_system)
     old = log.rename(log.with_name("main.log.1"))
     append(old, LINES[5])
     rig.poll()
@@ -108,11 +94,9 @@ def test_rename_rotation_with_late_writes(make_rig, append, log, file_system):
     assert not any(isinstance(message, Gone) for message in rig.messages)
 
 
-def test_five_renames_within_one_poll(make_rig, append, log):
+def test_five_renames_within_one_poll(begun, append, log):
     """The file that was open is read to its end, then those in between, which nobody saw under its name."""
-    log.write_bytes(text(0, 2))
-    rig = make_rig(log)
-    rig.poll()
+    rig = begun(2)
     append(log, LINES[2])
     rig.poll()
     append(log, LINES[3])
@@ -125,11 +109,9 @@ def test_five_renames_within_one_poll(make_rig, append, log):
 
 
 @pytest.mark.parametrize("keep", [3, 10, 40], ids=["smaller", "same size", "larger"])
-def test_copytruncate(make_rig, log, file_system, keep):
+def test_copytruncate(begun, log, file_system, keep):
     """A file cut and filled again is read anew whatever its size is now, and what was delivered is not repeated."""
-    log.write_bytes(text(0, 10))
-    rig = make_rig(log, file_system=file_system)
-    rig.poll()
+    rig = begun(10, file_system=file_system)
     shutil.copy(log, log.with_name("main.log.1"))
     log.write_bytes(text(100, 100 + keep))
     messages = rig.settle(5)
@@ -150,20 +132,16 @@ def test_same_size_rewrite_within_one_tick_of_the_time_stamps(make_rig, log):
     assert rig.texts(log) == [text(0, 4), text(50, 54)]
 
 
-def test_truncated_to_nothing_then_silent(make_rig, kinds, log):
+def test_truncated_to_nothing_then_silent(begun, kinds, log):
     """The cut is told although nothing follows."""
-    log.write_bytes(text(0, 4))
-    rig = make_rig(log)
-    rig.poll()
+    rig = begun(4)
     os.truncate(log, 0)
     assert kinds(rig.poll()) == ["Restarted", "CaughtUp"]
 
 
-def test_delete(make_rig, append, kinds, log, file_system):
+def test_delete(begun, append, kinds, log, file_system):
     """What was written before the deletion is read, then the source is gone, told once, its descriptor given back."""
-    log.write_bytes(text(0, 2))
-    rig = make_rig(log, file_system=file_system)
-    rig.poll()
+    rig = begun(2, file_system=file_system)
     append(log, LINES[2])
     log.unlink()
     assert kinds(rig.settle(10)) == ["Data", "Gone"]
@@ -171,22 +149,18 @@ def test_delete(make_rig, append, kinds, log, file_system):
     assert not rig.os.paths
 
 
-def test_delete_and_recreate(make_rig, kinds, log, file_system):
+def test_delete_and_recreate(begun, log, file_system):
     """A deleted log that is made anew between two polls begins a new content."""
-    log.write_bytes(text(0, 4))
-    rig = make_rig(log, file_system=file_system)
-    rig.poll()
+    rig = begun(4, file_system=file_system)
     log.unlink()
     log.write_bytes(text(20, 30))
     rig.settle()
     assert rig.texts(log) == [text(0, 4), text(20, 30)]
 
 
-def test_recreated_with_the_same_inode_after_it_was_gone(make_rig, kinds, log):
+def test_recreated_with_the_same_inode_after_it_was_gone(begun, kinds, log):
     """An inode that is used again is not taken for the file that had it: the bytes decide."""
-    log.write_bytes(text(0, 4))
-    rig = make_rig(log)
-    rig.poll()
+    rig = begun(4)
     inode = log.stat().st_ino
     log.unlink()
     rig.settle()
@@ -198,11 +172,9 @@ def test_recreated_with_the_same_inode_after_it_was_gone(make_rig, kinds, log):
     assert rig.texts(log) == [text(0, 4), text(20, 30)]
 
 
-def test_gone_and_back_unchanged(make_rig, append, kinds, log):
+def test_gone_and_back_unchanged(begun, append, kinds, log):
     """A log moved away and back goes on where it was."""
-    log.write_bytes(text(0, 4))
-    rig = make_rig(log, renamed_seconds=3.0)
-    rig.poll()
+    rig = begun(4, renamed_seconds=3.0)
     away = log.rename(log.parent.parent / "away")
     assert kinds(rig.settle(8)) == ["Gone"]
     away.rename(log)
@@ -211,11 +183,9 @@ def test_gone_and_back_unchanged(make_rig, append, kinds, log):
     assert rig.text(log) == text(0, 5)
 
 
-def test_renamed_for_good_is_read_on(make_rig, append, kinds, log):
+def test_renamed_for_good_is_read_on(begun, append, kinds, log):
     """A log that its writer keeps open is followed under the old name after a rename, until it is silent for long."""
-    log.write_bytes(text(0, 1))
-    rig = make_rig(log)
-    rig.poll()
+    rig = begun(1)
     away = log.rename(log.with_name("final.txt"))
     for line in LINES[1:4]:
         append(away, line)
@@ -248,11 +218,9 @@ def test_dangling_link_later_valid(make_rig, kinds, log, tmp_path):
     assert kinds(rig.poll()) == ["Opened", "Data", "CaughtUp"]
 
 
-def test_atomic_replace_by_a_longer_copy(make_rig, append, log, file_system):
+def test_atomic_replace_by_a_longer_copy(begun, log, file_system):
     """An rsync moves a copy with the same beginning over the log: only what is new is delivered."""
-    log.write_bytes(text(0, 10))
-    rig = make_rig(log, file_system=file_system)
-    rig.poll()
+    rig = begun(10, file_system=file_system)
     for end in (20, 21, 40):
         copy = log.with_name(".main.log.tmp")
         copy.write_bytes(text(0, end))
@@ -274,22 +242,18 @@ def test_atomic_replace_by_other_text_with_the_same_head(make_rig, log):
     assert rig.texts(log) == [banner + text(50, 60), banner + text(70, 90)]
 
 
-def test_rename_rotation_to_a_file_with_the_same_banner(make_rig, log):
+def test_rename_rotation_to_a_file_with_the_same_banner(begun, log):
     """The old file still has a name, so the new one is new although it begins with all that the old one holds."""
-    log.write_bytes(text(0, 40))
-    rig = make_rig(log)
-    rig.poll()
+    rig = begun(40)
     log.rename(log.with_name("main.log.1"))
     log.write_bytes(text(0, 41))
     rig.settle()
     assert rig.texts(log) == [text(0, 40), text(0, 41)]
 
 
-def test_parent_directory_renamed(make_rig, append, kinds, log):
+def test_parent_directory_renamed(begun, append, kinds, log):
     """A directory that is not there says nothing about its files; when it is back the log goes on."""
-    log.write_bytes(text(0, 2))
-    rig = make_rig(log)
-    rig.poll()
+    rig = begun(2)
     away = log.parent.rename(log.parent.parent / "moved")
     assert kinds(rig.settle(120)) == ["Unreadable"]
     append(away / "main.log", LINES[2])
@@ -329,11 +293,9 @@ def test_parent_directory_renamed_within_the_pattern(make_rig, append, tmp_path,
     assert sorted(delivered.splitlines()) == sorted(expected.splitlines())
 
 
-def test_requeued_job_appends(make_rig, append, kinds, log):
+def test_requeued_job_appends(begun, append, kinds, log):
     """The same banner again in the same file is more text, no truncation."""
-    log.write_bytes(text(0, 10))
-    rig = make_rig(log)
-    rig.poll()
+    rig = begun(10)
     append(log, text(0, 10))
     assert kinds(rig.settle(2)) == ["Data"]
 
@@ -352,11 +314,9 @@ def test_clock_skew(make_rig, append, log, skew):
     assert rig.text(log) == text(0, 2)
 
 
-def test_remount_with_another_device_number(make_rig, append, kinds, log):
+def test_remount_with_another_device_number(begun, append, kinds, log):
     """A device number that changes (an NFS remount) brings nothing twice."""
-    log.write_bytes(text(0, 4))
-    rig = make_rig(log, file_system="nfs")
-    rig.poll()
+    rig = begun(4, file_system="nfs")
     rig.os.doctor = lambda found: os.stat_result((*found[:2], found[2] + 1, *found[3:]))
     append(log, LINES[4])
     rig.settle(6)

@@ -10,7 +10,7 @@ import pytest
 
 from monitor.hands import executor as rules
 from monitor.hands.executor import Executor
-from monitor.hands.messages import Order, StepDone
+from monitor.hands.record import Order, StepDone
 from monitor.slurm.settings import SlurmSettings
 from monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, shown
@@ -308,12 +308,14 @@ def test_a_dump_is_kept_up_to_a_limit(site: Site, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_runs_name_is_cut_to_a_files(site: Site) -> None:
-    """100 characters of it."""
+    """100 characters of it; one from a path leads nowhere else."""
     site.client("srun", "echo stacks")
-    order = Order(1, 0, "x" * 300, "dump_stacks", (("srun",),), None, None, "1234", None, 0, False, check=False)
-    assert site.executor.carry_out(order)[0]
-    (path,) = site.executor.directory.iterdir()
-    assert path.name.startswith("x" * 100 + "-1234-")
+    for name in ("x" * 300, "r/../../x"):
+        order = Order(1, 0, name, "dump_stacks", (("srun",),), None, None, "1234", None, 0, False, check=False)
+        assert site.executor.carry_out(order)[0]
+    paths = sorted(path.name for path in site.executor.directory.iterdir())
+    assert paths[0].startswith("r_.._.._x-1234-")
+    assert paths[1].startswith("x" * 100 + "-1234-")
 
 
 # --- the thread -------------------------------------------------------------------------------------------------------
@@ -337,17 +339,16 @@ def test_orders_are_carried_out_in_order_and_reported(
 
     monkeypatch.setattr(Executor, "carry_out", broken)
     site.client("scancel", '[ "$1" != 3 ]')
-    site.executor.start()
     for number in (1, 2, 3):
-        site.executor.put(order(number))
+        site.executor.ask(order(number))
     for _ in range(3):
         assert site.wakes.acquire(timeout=10.0)
-    assert site.executor.done() == [
+    assert site.executor.answers() == [
         StepDone(1, 0, True, "done"),
         StepDone(2, 0, False, "ZeroDivisionError in the executor"),
         StepDone(3, 0, False, "scancel 3: exit 1"),
     ]
-    assert site.executor.done() == []
+    assert site.executor.answers() == []
     site.executor.stop()
     levels = [record.levelname for record in caplog.records if "ok=" in record.getMessage()]
     assert levels == ["WARNING", "ERROR", "ERROR"]
@@ -358,11 +359,10 @@ def test_nothing_more_is_begun_after_the_stop(site: Site) -> None:
     begun = site.bin / "begun"
     site.client("scancel", f'touch "{begun}"; while [ -e "{begun}" ]; do sleep 0.02; done')
     before = set(threading.enumerate())
-    site.executor.start()
+    site.executor.ask(order(1))
     (thread,) = set(threading.enumerate()) - before
     assert thread.daemon
-    site.executor.put(order(1))
-    site.executor.put(order(2))
+    site.executor.ask(order(2))
     wait(begun.exists, 10.0, "the first command")
     site.executor.stop()
     begun.unlink()

@@ -16,7 +16,7 @@ from monitor.serve.http import App
 from monitor.serve.page import run_path
 from monitor.serve.server import Request
 from monitor.snapshot import RunSnapshot, Sample, Snapshot
-from monitor.system.clock import ManualClock
+from tests.clock import ManualClock
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\"'&\u2028"
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitor.config import load
-from monitor.core import Core
-from monitor.follow.messages import CaughtUp, Data, Opened
 from monitor.incidents import Transition
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import read_show
 from tests.lines import line
+from tests.monitor.core.following import Following
 
 NOW = 1_700_000_000
 
@@ -32,30 +30,20 @@ def shown(job: int = 1234, state: str = "RUNNING", **fields: object) -> str:
 PATH = "/l/slurm-1234.out"
 
 
-class Site:
+class Site(Following):
     """A core that follows one job's log, and its Slurm."""
 
     def __init__(self, path: str = PATH, owner: int | None = 1000, lines: int = 5, *settings: str) -> None:
-        self.core = Core(load("", ["runs=[{name: r, paths: [/l/*]}]", *settings]))
-        self.path, self.written = path, 0
-        self.now, self.told = float(NOW), list[Transition]()
-        self.core.handle(Opened(path, path, None, 0, self.now, False, owner=owner), self.now)
-        self.core.handle(CaughtUp(path, self.now), self.now)
+        super().__init__("runs=[{name: r, paths: [/l/*]}]", *settings, owner=owner)
+        self.path = path
+        self.open(path)
         for number in range(1, lines + 1):
-            self.write(line(number, seconds=10.0))
+            self.say(line(number, seconds=10.0))
             self.wait(10)
 
-    def write(self, text: str | bytes) -> None:
-        """The log grows."""
-        data = text if isinstance(text, bytes) else text.encode()
-        self.core.handle(Data(self.path, self.written, data, self.now, self.now, 0), self.now)
-        self.written += len(data)
-
-    def wait(self, seconds: float) -> None:
-        """Time passes."""
-        for _ in range(int(seconds)):
-            self.now += 1.0
-            self.told += self.core.tick(self.now)
+    def say(self, text: str) -> None:
+        """The job's log grows."""
+        self.write(self.path, text)
 
     def ask(self) -> JobQuestion:
         """The only question that is due."""
@@ -77,6 +65,6 @@ class Site:
         (run,) = self.core.snapshot(self.now).runs
         return run.page
 
-    def firing(self, kind: str) -> list[Transition]:
+    def fired(self, kind: str) -> list[Transition]:
         """Incidents of a kind that a person was told of."""
         return [one for one in self.told if one.incident == kind and one.status == "firing" and not one.quiet]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from monitor.hands.executor import Executor
-from monitor.hands.messages import Order
+from monitor.hands.record import Order
 from monitor.simulate.slurm import install, read, write
 from monitor.slurm.client import look_up
 from monitor.slurm.messages import JobQuestion
@@ -108,51 +108,3 @@ def test_a_step_is_done_on_the_job_that_was_meant(slurm: tuple[Path, Executor]) 
     write(directory, {**job, "JobState": "RUNNING"})
     assert executor.carry_out(requeue) == (False, "not done: job 1234 was started anew since")
     assert read(directory)["Restarts"] == 1
-
-
-@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETED", "COMPLETING", "SUSPENDED"])
-def test_a_job_that_has_ended_since_is_left_alone(slurm: tuple[Path, Executor], state: str) -> None:
-    """Between the plan and the deed."""
-    directory, executor = slurm
-    write(directory, {**read(directory), "JobState": state})
-    ok, outcome = executor.carry_out(order("cancel", ("scancel", "1234")))
-    assert (ok, outcome) == (False, f"not done: job 1234 is {state} now")
-
-
-def test_no_second_job_is_submitted(slurm: tuple[Path, Executor]) -> None:
-    """A chain of jobs, or a person, has put the next one into the queue: two would write one checkpoint."""
-    directory, executor = slurm
-    resubmit = order("resubmit", ("sbatch", "--parsable", "train.sbatch"), check=False)
-    write(directory, {**read(directory), "JobState": "CANCELLED"})
-    assert executor.carry_out(resubmit) == (True, "submitted job 1235")
-    write(directory, {**read(directory), "Queue": {"1234": "tr11", "1300": "other", "1301": "tr11"}})
-    assert executor.carry_out(resubmit) == (False, "not done: job 1301 of the same name is in the queue")
-    (directory / "squeue").unlink()
-    assert executor.carry_out(resubmit)[1] == "not done: squeue: there is no squeue here"
-
-
-def test_a_job_is_never_left_held(slurm: tuple[Path, Executor]) -> None:
-    """The node cannot be left out: the job is released all the same, and the outcome says what failed."""
-    directory, executor = slurm
-    commands = ("scontrol", "requeuehold", "1234"), ("scontrol", "update", "nonsense"), ("scontrol", "release", "1234")
-    ok, outcome = executor.carry_out(order("requeue", *commands))
-    assert not ok
-    assert outcome.startswith("scontrol update: exit 1")
-    assert read(directory)["Reason"] == "BeginTime"
-
-
-def test_stacks_are_kept_below_their_directory(slurm: tuple[Path, Executor]) -> None:
-    """A run's name from a path leads nowhere else."""
-    _, executor = slurm
-    ok, outcome = executor.carry_out(order("dump_stacks", ("srun", "--jobid=1234", "/opt/dump")))
-    (path,) = executor.directory.iterdir()
-    assert ok
-    assert outcome == f"{path.stat().st_size} bytes in {path}"
-    assert path.name.startswith("r_.._.._x-1234-")
-    assert "rank 3" in path.read_text()
-
-
-def test_only_slurms_clients_are_run(slurm: tuple[Path, Executor]) -> None:
-    """Whatever a saved record holds."""
-    _, executor = slurm
-    assert executor.carry_out(order("cancel", ("rm", "-rf", "/x"))) == (False, "rm -rf: there is no rm here")
