@@ -163,15 +163,6 @@ def behind(text: str, *steps: float, rest: str = "") -> Launch:
     return state.launch
 
 
-@pytest.mark.parametrize("text", [ECC, KEY_ERROR, OOM, IN_A_FUNCTION, XID, DOGS])
-def test_a_step_that_was_on_its_way_takes_no_cause_away(text: str) -> None:
-    """Another rank's line; then srun tells the end."""
-    alone, passed = behind(text, rest=SRUN), behind(text, 1.5, rest=SRUN)
-    assert verdict(alone) == verdict(passed)
-    assert alone.failure is not None
-    assert alone.failure.failure != "unknown"
-
-
 @pytest.mark.parametrize("steps", [(3.0,), (1.5, 3.5), (0.1, 0.2)])
 @pytest.mark.parametrize("text", [ECC, KEY_ERROR, OOM, IN_A_FUNCTION, SRUN, WELL, DONE, DOGS])
 def test_what_the_loop_goes_on_from_is_forgotten(text: str, steps: tuple[float, ...]) -> None:
@@ -183,32 +174,4 @@ def test_what_the_loop_goes_on_from_is_forgotten(text: str, steps: tuple[float, 
     assert verdict(behind(text, *steps, rest=SRUN)) == ("crashed", "unknown", True)
 
 
-def test_behind_one_step_an_end_is_in_doubt() -> None:
-    """What nobody can have caught still stands, to be believed when the next steps do not come; the rest is a hint."""
-    assert verdict(behind(ECC, 1.5)) == ("crashed", "ecc", False)
-    assert verdict(behind(OOM, 1.5)) == ("running", None, False)
-    hint = behind(OOM, 1.5).ending.hint
-    assert hint is not None
-    assert hint.failure == "cuda_oom"
-
-
 # --- how much is kept -----------------------------------------------------------------------------------------------
-
-
-def test_a_thousand_ranks_leave_what_says_most() -> None:
-    """64 rows, and 64 ranks whose watchdogs gave up: the cause is among them wherever it stood."""
-    lines = [f"[rank{rank}]: RuntimeError: CUDA error: an illegal memory access\n" for rank in range(1000)]
-    dogs = [WATCHDOG.format(rank=rank) for rank in range(1000)]
-    for place in (0, 500, 2000):
-        text = [*lines, *dogs]
-        text.insert(place, NODE)
-        found = launch(events("".join(text)), apart=0.0)
-        assert verdict(found) == ("crashed", "node_failure", True)
-        assert len(found.evidence) <= 130
-        assert len(found.watchdog_ranks) == 64
-
-
-def test_the_same_again_is_counted() -> None:
-    """256 processes that a launcher ends are one row."""
-    found = launch(events(KEY_ERROR + CLOSING * 256))
-    assert [(item.sort, item.count) for item in found.evidence] == [("traceback", 1), ("terminated", 256)]
