@@ -57,7 +57,7 @@ LADDER: dict[str, tuple[list[Evidence], dict[str, Any]]] = {
     "done, its time over 10 s later": (
         [DONE, failed("time_limit", 10.0, **STEP)], {"state": "exiting", "cause": 1, "cut_at": 10.0, **AT_0},
     ),
-    "then silence": ([DONE, failed("time_limit", 10.0, **STEP), row("silence", 99.0)], over(1, cut_at=10.0, **AT_0)),
+    "then silence": ([DONE, failed("time_limit", 60.0, **STEP), row("silence", 99.0)], over(1, cut_at=60.0, **AT_0)),
     "sooner it is a teardown": ([DONE, failed("time_limit", 9.9, **STEP)], died(1, 9.9, **AT_0)),
     "soon after": ([row("done", 5.0), failed("time_limit", 10.0, **STEP)], died(1, 10.0, done_at=5.0)),
     "the job's time": ([DONE, failed("time_limit", 60.0, notice="job_cancelled")], died(1, 60.0, **AT_0)),

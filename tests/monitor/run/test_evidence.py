@@ -140,12 +140,25 @@ def test_which_ends_are_progress(events: list[Event], progress: list[bool]) -> N
     assert [tell(state, event) for event in events] == progress
 
 
+def test_ends_that_are_none() -> None:
+    """A bad one of a step that was cut at exit, and a good one of a launch that is in doubt."""
+    state = run()
+    fold_done(state, 5.0)
+    tell(state, seen("time_limit", notice="step_cancelled"), 50.0)
+    assert not tell(state, BADLY, 51.0)
+    state = fails(ECC)
+    pass_by(state, 6.0, step=True)
+    state.launch.phase = "training"
+    assert not tell(state, WELL, 7.0)
+
+
 def test_what_was_said_of_a_set_up() -> None:
     """Behind an end it is the next launch's; a hint is no end."""
     for event, kept in ((TrainerSummary(), 0), (OOM, 0), (raised(), 1)):
         state = run(opening=[("arguments", {})])
         tell(state, event)
         assert len(state.launch.opening) == kept
+        assert (state.launch.phase == "training") == bool(kept)
 
 
 def test_the_loop_is_done_once() -> None:
@@ -189,7 +202,7 @@ def test_of_equal_rows_the_earliest_stands_for_all() -> None:
     later = Evidence("exit", 6.0, "unknown", "later", "another", exit_code=1, logged_at="b", after=2, count=2)
     keep(launch, later)
     keep(launch, first)
-    keep(launch, later)
+    keep(launch, row("exit", "unknown", "of that moment", exit_code=1, count=2))
     assert [(one.message, one.count) for one in launch.evidence] == [("first", 5)]
     for other in ({"exit_code": 2}, {"exit_code": 1, "rank": 3}, {"exit_code": 1, "launch": True}):
         keep(launch, row("exit", "unknown", **other))
@@ -228,7 +241,13 @@ def fails(event: Event, **launch: Any) -> RunState:
 
 @pytest.mark.parametrize(
     ("state", "at", "lives"),
-    [(run(), 5.0, True), (fails(ECC), 10.0, False), (fails(ECC), 10.1, True), (fails(OOM), 5.1, True)],
+    [
+        (run(), 5.0, True),
+        (fails(ECC), 7.0, False),
+        (fails(ECC), 10.0, False),
+        (fails(ECC), 10.1, True),
+        (fails(OOM), 5.1, True),
+    ],
 )
 def test_a_set_up_goes_on(state: RunState, at: float, lives: bool) -> None:
     """Behind what may have been caught, or a moment later; then nothing of it is kept."""
@@ -256,6 +275,7 @@ DONE: dict[str, Any] = {"topology": Topology(world_size=8)}
     [
         ([], {}, 699.9, False),
         ([], {}, 700.0, True),
+        ([], {}, 701.0, True),
         ([], {"unheard": 5.0}, 704.9, False),
         ([], {"unheard": 5.0}, 705.0, True),
         ([], {"progress_at": None}, 700.0, False),
