@@ -40,7 +40,7 @@ ADVICE: dict[str, str] = {
     "time_limit": "the job's time was over: queue the next one",
     "preempted": "the scheduler took the nodes: the job comes back when it may",
     "disk_full": "make room before the restart, or the next save fails too",
-    "killed": "the system or somebody killed it: the OOM killer, or an administrator",
+    "killed": "the system or somebody killed it: the OOM killer, an administrator, or a terminal that closed (SIGHUP)",
     "stopped": "a person or a script ended it: no failure",
     "unknown": "read the last lines of every rank",
 }

@@ -24,6 +24,7 @@ _NAME = "loss_scale_collapse"
 _BLOCKS = 16  # blocks of the slow decline that are remembered
 _DYNAMIC = 16.0  # a launch that never had this scale was never far from the minimum: it did not fall there
 _SHORT, _LONG = 10, 50  # iterations within which halvings are counted
+_GROWN = 1.25  # of the least median of a block: a norm that rises so far and lasts is no noise
 _ORDER = ("", "declining", "falling", "minimum", "exhausted")
 """Reasons, the worst last."""
 
@@ -61,6 +62,10 @@ class Memory(OfLaunch):
     block: list[float] = field(default_factory=list)
     block_from: int = 0
     blocks: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    """Grad norms of the block,"""
+    usual_norms: list[float] = field(default_factory=list)
+    """... and the medians of the blocks that have them."""
     reason: str = ""
     onset: int = 0
     since: float = 0.0
@@ -69,7 +74,7 @@ class Memory(OfLaunch):
 
     def inherited(self) -> dict[str, Any]:
         """In a new launch the scaler starts anew; what the scale used to be is remembered."""
-        return {"blocks": self.blocks}
+        return {"blocks": self.blocks, "usual_norms": self.usual_norms}
 
 
 def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: LossScaleCollapseSettings) -> bool:
@@ -88,6 +93,8 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
         calm = level == known and level > low and memory.search.over and not memory.counted and not memory.reason
         if calm and iteration - memory.block_from < block:
             memory.block.append(level)  # all but a few steps of a healthy run end here
+            if step.grad_norm is not None:
+                memory.norms.append(step.grad_norm)
             memory.highest = max(memory.highest, level)
             continue
         changed = _seen(memory, step, level, lines, first == iteration, settings) or changed
@@ -171,9 +178,14 @@ def _slow(memory: Memory, step: Step, level: float, settings: LossScaleCollapseS
     """The level of whole blocks."""
     iteration = step.iteration
     memory.block.append(level)
+    if step.grad_norm is not None:
+        memory.norms.append(step.grad_norm)
     if iteration - memory.block_from < settings.block:
         return False
     present, memory.block, memory.block_from = median_high(memory.block), [], iteration
+    if memory.norms:
+        memory.usual_norms = [*memory.usual_norms[1 - _BLOCKS :], median_high(memory.norms)]
+        memory.norms = []
     past = memory.blocks
     declined = bool(past) and max(past) - present >= settings.decline
     past.append(present)
@@ -211,6 +223,7 @@ def _calmed(memory: Memory, iteration: int, level: float, settings: LossScaleCol
     memory.reason, memory.falls, memory.before = "", [], 0.0
     memory.highest = level
     memory.block, memory.block_from, memory.blocks = [], iteration, []  # reported once: no decline on top of the fall
+    memory.norms, memory.usual_norms = [], []
     return True
 
 
@@ -228,8 +241,7 @@ def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleColl
     words = {
         "falling": f"falling since iteration {memory.onset}: {scale:.0f} now{was}; losses have blown up 30 iterations "
         "after such a fall: keep a checkpoint from before, watch grad norm and loss",
-        "declining": f"sinking up to iteration {memory.onset}: {scale:.0f} now{was}; gradients grow: lower the "
-        "learning rate or go back before it breaks",
+        "declining": f"sinking up to iteration {memory.onset}: {scale:.0f} now{was}; {_of_gradients(memory)}",
         "minimum": f"at its minimum since iteration {memory.onset}: {scale:.0f} now{was}; the model learns nothing: "
         "stop, go back to a checkpoint from before and skip the data or lower the learning rate",
         "exhausted": f"below its minimum at iteration {memory.onset}{was}: the program stops; go back to a checkpoint "
@@ -245,6 +257,20 @@ def check(state: RunState, memory: Memory, _now: float, _settings: LossScaleColl
     }
     summary = f"loss scale {words[memory.reason]}"
     return firing(_NAME, severity, summary, stated(evidence), onset=memory.onset, since=memory.since)
+
+
+def _of_gradients(memory: Memory) -> str:
+    """What the grad norms of the blocks say of it: a scale also sinks where single steps overflow by chance."""
+    norms, advice = memory.usual_norms, "lower the learning rate or go back before it breaks"
+    if len(norms) < 2:
+        return f"if gradients grow, {advice}"
+    least, last = min(norms), norms[-1]
+    told = f"grad norm {last:.3g}, {least:.3g} at its least"
+    return (
+        f"gradients grow ({told}): {advice}"
+        if last >= _GROWN * least
+        else f"gradients do not grow ({told}): watch the loss"
+    )
 
 
 _LISTENS = (OverflowSkipped, LossScaleExhausted)

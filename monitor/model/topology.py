@@ -82,6 +82,8 @@ class Topology:
     """HF's Trainer: each GPU holds the whole model, or its ZeRO share of it."""
     gpu_name: str | None = None
     dialect: str | None = None
+    own_batch: bool | None = None
+    """The loop's own arguments tell the batch: what DeepSpeed's configuration calls so is not what is trained with."""
     rampup: tuple[int, int, int] | None = None
     micro_batches: int | None = None
     """Per data-parallel rank and iteration, as the log tells it (constant batch size)."""
@@ -134,6 +136,7 @@ _PRECISIONS = (
     ("bfloat16", "bf16"), ("bf16", "bf16"), ("fp16", "fp16"), ("float16", "fp16"), ("half", "fp16"),
     ("float32", "fp32"), ("fp32", "fp32"),
 )  # fmt: skip
+_BATCH = frozenset({"global_batch_size", "micro_batch_size", "gradient_accumulation_steps"})
 _MAY_BE_ZERO = frozenset({"zero_stage", "eval_iters"})
 NOMINAL_SIZES = frozenset({"MSIZE", "MODEL_SIZE"})
 """Variables by which job scripts name the model's size, in billions."""
@@ -146,11 +149,14 @@ def apply(topology: Topology, event: Event) -> Topology | None:
     told = read(event) if read is not None else {}
     if isinstance(event, SizesTold) and event.default:
         told = {name: value for name, value in told.items() if name not in topology.told}
+    if topology.own_batch and isinstance(event, ModelSettingLogged) and event.name in _BATCH:
+        return None
     told = {name: value for name, value in told.items() if value is not None}
     if not told or all(getattr(topology, name) == value and name in topology.told for name, value in told.items()):
         return None
-    kept = {name: getattr(topology, name) for name in topology.told}
-    return _derive(replace(Topology(), **{**kept, **told}, told=topology.told | set(told)))
+    others = topology.told - _BATCH if told.get("own_batch") and not topology.own_batch else topology.told
+    kept = {name: getattr(topology, name) for name in others}
+    return _derive(replace(Topology(), **{**kept, **told}, told=others | set(told)))
 
 
 def sizes_of(values: dict[str, str]) -> dict[str, Any]:
@@ -158,6 +164,7 @@ def sizes_of(values: dict[str, str]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     found = {name: _first(values, spellings) for name, spellings in traits.ARGUMENTS["size"].items()}
     told |= {name: size for name, size in found.items() if size > 0 or (size == 0 and name in _MAY_BE_ZERO)}
+    told["own_batch"] = True if "global_batch_size" in told else None
     if _flag(values, "group_query_attention") is False:
         told.pop("query_groups", None)
     told["dtype"] = _dtype(values)

@@ -185,12 +185,18 @@ class Reading:
         self, values: dict[str, Any], losses: dict[str, float], extra: dict[str, float | str], origin: dict[str, Any]
     ) -> Iterator[Event]:
         samples, tokens = values.get("step_in_samples"), values.get("step_in_tokens")
+        if samples is not None:
+            samples += (values.get("epoch") or 0) * (values.get("epoch_steps") or 0)
         step = next((count for count in (samples, tokens) if count is not None), _step_of(values))
         if step is None:
+            if values.get("epoch") and values.get("epoch_step") is not None and "epoch_steps" not in values:
+                yield CustomProgressLogged(name=self.spec.name or self._dialect, **origin)  # which step nobody knows
             return
         yield from _memory(values, step, origin)
         total = values.get("total")
-        if total is None and not values.get("epoch"):
+        if total is None and "epochs" in values and "epoch_steps" in values:
+            total = values["epochs"] * values["epoch_steps"]
+        elif total is None and not values.get("epoch") and samples is None:
             total = values.get("epoch_steps")
         _time(values)
         yield from _parts(values, origin, of_next=True)
@@ -266,7 +272,7 @@ def _step_of(values: Mapping[str, Any]) -> int | None:
     if inside is None:
         return step
     if step is None:
-        return inside + epoch * each if epoch and each else inside
+        return inside + epoch * each if each else None if epoch else inside
     if epoch == 0 and step != inside:
         return None
     return step

@@ -50,7 +50,7 @@ SIZES: Final = (
 
 _EXACT: Final = {
     "consumed_samples", "step_in_samples", "step_in_tokens", "consumed_tokens", "global_batch_size", "sequence_length",
-    "skipped_iterations", "nan_iterations", "step", "total", "epoch", "epoch_step", "epoch_steps", "done",
+    "skipped_iterations", "nan_iterations", "step", "total", "epoch", "epochs", "epoch_step", "epoch_steps", "done",
     *SIZES,
 }  # fmt: skip
 _NUMBERS: Final = {"learning_rate", "lm_loss", "loss_scale", "grad_norm", "params_norm", "num_zeros", LOSSES}

@@ -6,6 +6,7 @@ Decided here, where lines are read: whoever judges a run reads fields and no tex
 from __future__ import annotations
 
 import re
+import signal
 from typing import Any
 
 from parsers.engine.fields import byte_size
@@ -23,7 +24,14 @@ _SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 # 2.1 on: `GPU 0 has a total capacty of 23.65 GiB of which ...` (misspelt), `total capacity` since 2.2
 _TRIED = re.compile(r"Tried to allocate " + _SIZE)
 _CAPACITY = re.compile(r"(?:total capac\w{1,4} of " + _SIZE + r"|" + _SIZE + r" total capacity)")
-_OOM = re.compile(r"(?:CUDA|HIP|XPU) out of memory|(?:CUDA|HIP) error: out of memory|\bOutOfMemoryError\b")
+# Paddle's `ResourceExhaustedError:`, two lines above `Out of memory error on GPU 0. Cannot allocate 1.5GB memory on`
+_OOM = re.compile(
+    r"(?:CUDA|HIP|XPU|NPU|MUSA|MLU) out of memory|(?:CUDA|HIP) error: out of memory|\bOutOfMemoryError\b"
+    r"|Out of memory error on \w{2,12} \d"
+)
+# JAX's `XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.`,
+# `... Attempting to reserve 17.46G at the bottom of memory.`; a line of XLA's log alike may be of a try
+_XLA_OOM = re.compile(r"RESOURCE_EXHAUSTED: .{0,300}(?:[Oo]ut of memory|\bof memory\b|memory space)")
 # `CUDA error: uncorrectable ECC error encountered`, `cudaErrorECCUncorrectable`
 _ECC = re.compile(r"uncorrectable ECC error|cudaErrorECCUncorrectable")
 # `CUDA error: an illegal memory access was encountered`, `HIP error: ...`, `cudaErrorLaunchFailure`
@@ -121,6 +129,8 @@ def named_failure(exception: str, message: str) -> Failure | None:
     text = f"{exception}: {message}"
     if failure := cuda_failure(text) or worker_failure(text):
         return failure
+    if _XLA_OOM.search(text):
+        return "cuda_oom"
     if _HOST_OOM.search(text):
         return "host_oom"
     if DISK.search(text):
@@ -132,6 +142,11 @@ def signal_of(message: str) -> int | None:
     """The signal of torchrun's `SignalException: Process 4242 got signal: 15`."""
     match = _SIGNAL.search(message)
     return int(match[1]) if match else None
+
+
+def signal_name(number: int) -> str:
+    """`SIGHUP` of 1; the number where it has no name."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def lost_peer(exception: str, message: str) -> bool:

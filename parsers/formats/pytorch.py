@@ -57,7 +57,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "pytorch.cuda",
         (b" out of memory", b"OutOfMemoryError", b"CUDA error", b"HIP error", b"cudaError", b"ECC error",
-         b"CUBLAS_STATUS_", b"Cuda failure", b"CUDA failure", b"HIP failure", b"Triton Error"),
+         b"CUBLAS_STATUS_", b"Cuda failure", b"CUDA failure", b"HIP failure", b"Triton Error",
+         b"Out of memory error on "),
         read_cuda,
     ),
     Rule("pytorch.ignored", (b"Exception ignored ",), open_ignored),

@@ -19,7 +19,7 @@ from parsers.engine.fields import integer
 from parsers.engine.prefixes import iso_time
 from parsers.engine.scan import Gatherer, Line, Rule
 from parsers.events import Event, FailureSeen, ProcessExited, ProcessTerminated
-from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure
+from parsers.formats.exceptions import exception_of, lost_peer, memory_told, named_failure, signal_name
 from parsers.formats.launchers import failed, failure_of, is_victim
 from parsers.formats.tracebacks import HEADER, WRAPPER
 
@@ -53,7 +53,7 @@ def read_torchrun(line: Line) -> Iterator[Event | Gatherer]:
     elif match := _DEATH_SIGNAL.search(text):
         yield FailureSeen(
             failure="stopped" if (match[1] or match[2]) in _ASKED else "killed",
-            message=f"torchrun received {match[2] or f'signal {match[1]}'}",
+            message=f"torchrun received {match[2] or signal_name(int(match[1]))}",
             consequence=True,
             by="launcher",
             **origin,

@@ -16,7 +16,15 @@ from typing import Any
 
 from parsers.engine.scan import Gatherer, Line
 from parsers.events import Event, TracebackSeen
-from parsers.formats.exceptions import exception_of, is_optional, lost_peer, named_failure, role_of, signal_of
+from parsers.formats.exceptions import (
+    exception_of,
+    is_optional,
+    lost_peer,
+    named_failure,
+    role_of,
+    signal_name,
+    signal_of,
+)
 
 _MAX_PENDING = 10_000
 _TRACEBACK_LINES = 400  # after a header in which an exception line is looked for: many ranks interleave
@@ -91,15 +99,16 @@ class TracebackGatherer:
 
 def _seen(found: tuple[str, str], line: Line, *, script: str | None, top_level: bool | None, root: str | None) -> Event:
     exception, message = found
+    number = signal_of(message) if exception == "SignalException" else None
     return TracebackSeen(
         exception=exception,
-        message=message,
+        message=message if number is None else f"{message} ({signal_name(number)})",
         script=script,
         top_level=top_level,
         root=root,
         role=role_of(exception, message, script, line.text),
         failure=named_failure(exception, message),
-        signal=signal_of(message) if exception == "SignalException" else None,
+        signal=number,
         optional=is_optional(exception),
         lost_peer=lost_peer(exception, message),
         **line.origin,

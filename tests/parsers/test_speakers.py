@@ -146,11 +146,11 @@ CASES: list[tuple[str, list[dict[str, Any]]]] = [
     ("./train.sh: line 12:  4242 Illegal instruction     (core dumped) python pretrain_gpt.py",
      [{"failure": "unknown", "consequence": False}, {"event": "process_exit", "pid": 4242}]),
     ("W0402 15:10:00.100000 4242 torch/distributed/elastic/agent/server/api.py:723] Received 1 death signal, shutting down workers",
-     [{"failure": "killed", "message": "torchrun received signal 1", "consequence": True, "by": "launcher"}]),
+     [{"failure": "killed", "message": "torchrun received SIGHUP", "consequence": True, "by": "launcher"}]),
     ("W0402 15:10:00.100000 4242 torch/distributed/elastic/agent/server/api.py:723] Received Signals.SIGHUP death signal, "
      "shutting down workers", [{"failure": "killed", "message": "torchrun received SIGHUP"}]),
     ("W0402 15:10:00.100000 4242 torch/distributed/elastic/agent/server/api.py:723] Received 2 death signal, shutting down workers",
-     [{"failure": "stopped", "message": "torchrun received signal 2"}]),
+     [{"failure": "stopped", "message": "torchrun received SIGINT"}]),
     # --- Slurm ---
     ("slurmstepd: error: *** STEP 1999616.0 ON r6i4n5 CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***",
      [{"event": "failure", "failure": "time_limit", "node": "r6i4n5", "logged_at": "2021-05-27T21:42:11", "by": "slurm",

@@ -142,8 +142,7 @@ def shifted(track: Level, count: int, threshold: float, sum_limit: float) -> flo
     if not up and track.down < sum_limit:
         return None
     middle = track.confirmed(count)
-    # A step of just the threshold shows a median on either side of it: four fifths of it are enough.
-    least = max(0.8 * math.log1p(threshold), scale)
+    least = max(math.log1p(threshold), scale)
     if middle is None or abs(middle) < least or (middle > 0) != up:
         return None
     lasting = sum(residual / middle > 0.5 for residual in recent[-_LASTING:]) >= _LASTING - 2

@@ -99,6 +99,28 @@ def test_layouts_that_do_not_add_up(key: str, severity: str, changes: dict[str, 
     assert bool(run.loud()) == (severity != "info")  # a guess is shown, not told
 
 
+ENGINE = """\
+[2026-03-01 08:00:00,100] [INFO] [config.py:1000:print]   train_batch_size ............. 48
+[2026-03-01 08:00:00,100] [INFO] [config.py:1000:print]   train_micro_batch_size_per_gpu  3
+[2026-03-01 08:00:00,100] [INFO] [config.py:1000:print]   gradient_accumulation_steps .. 1
+"""
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_batch_of_the_engine_is_not_that_of_the_loop(before: bool) -> None:
+    """What DeepSpeed's configuration calls the batch stands beside Megatron's own, whichever is printed first; alone it
+    is the batch.
+    """
+    run = started(text=ENGINE if before else "")
+    told = run.run.state.launch.topology.global_batch_size
+    run.say(ENGINE)
+    assert run.run.state.launch.topology.global_batch_size == told != 48
+    assert found(run).keys() & {"K04", "K04 micro batches", "K21"} == set()
+    alone = Replaying("run")
+    alone.say(ENGINE)
+    assert alone.run.state.launch.topology.global_batch_size == 48
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -57,6 +57,14 @@ def test_a_step_is_found_in_time(factor: float, within: int, seed: int) -> None:
     assert play(lines(series)).firing("slowdown").iteration in range(251, 251 + within)
 
 
+@pytest.mark.parametrize(("factor", "told"), [(1.017, False), (1.023, True)])
+def test_less_than_the_threshold_is_no_slowdown(factor: float, told: bool) -> None:
+    """However sure it is: the threshold is 2 %."""
+    rng = random.Random(3)
+    series = [(i, 105.2 * (factor if i > 250 else 1) * rng.gauss(1, 0.001), 2048) for i in range(1, 500)]
+    assert bool(play(lines(series)).of("slowdown")) is told
+
+
 def test_back_to_normal_resolves() -> None:
     """A slow stretch of 50 iterations: one firing, one resolved, silence after."""
     played = fault("slowdown_recovered", 300, iterations=600, length=50, factor=1.06)

@@ -49,6 +49,22 @@ ASKED = "[exiting program after receiving SIGTERM] datetime: 2026-03-01 08:01:02
 WELL = "[2026-03-01 08:00:05,100] [INFO] [launch.py:347:main] Process 77 exits successfully.\n"
 STEP_CANCELLED = CANCELLED.format(why="").replace("JOB 1 ", "STEP 1.0 ")
 LATE = "slurmstepd: error: *** STEP 364.14 ON w3 CANCELLED AT 2026-03-01T08:13:20 DUE TO TIME LIMIT ***\n"
+HYDRA_APP = (
+    "Error executing job with overrides: ['trainer.nnodes=2']\n"
+    + IN_A_FUNCTION
+    + "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"
+)
+RAYS = HYDRA_APP.replace("KeyError:", "ray.exceptions.RayTaskError(KeyError): ray::fit()\nKeyError:")
+HBM = KEY_ERROR.replace(
+    "KeyError: 'text'",
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in "
+    "memory space hbm. Used 17.31G of 15.75G hbm.",
+)
+QUOTA = KEY_ERROR.replace("KeyError: 'text'", "RuntimeError: RESOURCE_EXHAUSTED: Quota exceeded for requests a minute")
+OF_XLA = "W0301 08:00:05.100000 42 gemm.cc:12] RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.\n"
+NPU = KEY_ERROR.replace("KeyError: 'text'", "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0)")
+PADDLE = "Out of memory error on GPU 0. Cannot allocate 1.507812GB memory on GPU 0.\n"
+SUMMARY = "{'train_runtime': 120.0, 'train_samples_per_second': 32.0, 'train_steps_per_second': 0.5, 'epoch': 1.0}\n"
 DOGS = WATCHDOG.format(rank=1) + WATCHDOG.format(rank=5)
 
 TABLE = {
@@ -94,6 +110,15 @@ TABLE = {
     "asked to end": (ASKED, "finished", None, False),
     "asked to end by the scheduler": (ASKED + LATE, "finished", "time_limit", False),
     "one failed, the others are asked to end": (OF_RANK_3 + ASKED + SRUN, "crashed", "python_exception", True),
+    "an exception that comes out of hydra": (HYDRA_APP, "crashed", "python_exception", True),
+    "one that Ray brings": (RAYS, "crashed", "python_exception", True),
+    "one that hydra names, and goes on": (HYDRA_APP[: HYDRA_APP.find("\nSet ")], "running", "python_exception", False),
+    "a TPU's memory": (HBM, "crashed", "cuda_oom", True),
+    "a server's quota": (QUOTA, "crashed", "python_exception", True),
+    "a try of XLA's": (OF_XLA, "running", None, False),
+    "an NPU's memory": (NPU, "crashed", "cuda_oom", True),
+    "memory under Paddle": (PADDLE, "crashed", "cuda_oom", False),
+    "the training is done, then an exception": (SUMMARY + KEY_ERROR + SRUN, "finished", "python_exception", False),
     "a process ends well": (WELL, "finished", None, False),
     "a process ends well, another does not": (WELL + SRUN, "crashed", "unknown", True),
 }  # fmt: skip
@@ -145,6 +170,12 @@ def test_the_order_of_arrival_changes_no_verdict(text: str, begun: bool) -> None
     rng = random.Random(1)
     orders += [tuple(rng.sample(told, len(told))) for _ in range(60 if not orders else 0)]
     assert {verdict(launch(list(order), iterations=iterations)) for order in orders} == {expected}
+
+
+@pytest.mark.parametrize(("text", "told"), [(KEY_ERROR, True), (SRUN, True), (IN_A_FUNCTION, False), ("", False)])
+def test_what_fails_behind_the_end_is_told(text: str, told: bool) -> None:
+    """It cost no iteration, but a model may not have been written."""
+    assert (launch(events(SUMMARY + text)).ending.job_failed_at is not None) is told
 
 
 # --- a step behind it ----------------------------------------------------------------------------------------------
