@@ -9,7 +9,6 @@ import pytest
 from monitor.config import ConfigError, load
 from monitor.core import Core
 from monitor.core.hands import Message
-from monitor.follow.messages import Unreadable
 from monitor.hands.record import Course, Order, StepDone
 from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
@@ -134,18 +133,6 @@ def test_stacks_cancel_and_a_new_job_without_the_node() -> None:
     assert "resubmit done (submitted job 1240)" in site.said[-1].transition.summary
 
 
-def test_a_requeue_without_a_node_holds_the_job_first() -> None:
-    """What was left out before stays left out; a domain behind a name is no other node."""
-    site = Handy(REQUEUE, ExcNodeList="n-[07-08]")
-    site.blame("n-02.cluster.local")
-    site.wait(60)
-    assert site.done().commands == (
-        ("scontrol", "requeuehold", "1234"),
-        ("scontrol", "update", "JobId=1234", "ExcNodeList=n-[02,07-08]"),
-        ("scontrol", "release", "1234"),
-    )
-
-
 def test_what_recovers_is_left_alone() -> None:
     """The run goes on before the time is over, or while the step waits to be saved."""
     site = Handy()
@@ -170,27 +157,6 @@ def test_what_recovers_is_left_alone() -> None:
     assert [step.status for step in site.courses[0].steps] == ["failed", "skipped", "skipped"]
 
 
-@pytest.mark.parametrize(
-    ("job", "why"),
-    [
-        ({"state": "PENDING", "Restarts": 1}, ""),
-        ({"state": "COMPLETING"}, "job 1234 is COMPLETING"),
-        ({"state": "CONFIGURING"}, "job 1234 is CONFIGURING"),
-        ({"BatchFlag": 0}, "not submitted by sbatch"),
-        ({"Requeue": 0}, "not submitted by sbatch"),
-        ({"HetJobId": 1234}, "one of several"),
-        ({"UserId": "bob(1001)"}, "job is not known"),
-        ({"JobName": "x JobState=RUNNING"}, "job is not known"),
-    ],
-)
-def test_a_job_that_is_not_in_order_is_left_alone(job: dict[str, object], why: str) -> None:
-    """Waiting, ending, interactive, one of several, another's, or one that Slurm does not describe."""
-    site = Handy(**job)
-    site.wait(300)
-    assert (site.orders, site.courses) == ([], [])
-    assert why in " ".join(site.page["actions"])
-
-
 def test_a_job_in_which_another_training_computes_is_left_alone() -> None:
     """`srun a & srun b`: a hangs, and a requeue would cost b's work. The page says why nothing is done."""
     site, other = Handy(), "/l/other.log"
@@ -203,24 +169,6 @@ def test_a_job_in_which_another_training_computes_is_left_alone() -> None:
     assert len(site.fired("hang")) == 1
     assert site.orders == []
     assert any("run r:other is in the same job" in one for one in site.core.runs["r"].actions)
-
-
-def test_old_answers_of_slurm_are_not_acted_on() -> None:
-    """Slurm has not answered since the trouble began."""
-    site = Handy()
-    site.wait(20)
-    site.job = None
-    site.wait(600)
-    assert site.orders == []
-
-
-def test_a_run_that_cannot_be_read_is_left_alone() -> None:
-    """Its file is unreadable; once it can be read again the time counts anew."""
-    site = Handy()
-    site.wait(70)
-    site.core.handle(Unreadable(PATH, 5, "Input/output error", site.now), site.now)
-    site.wait(600)
-    assert site.orders == []
 
 
 def test_a_daemon_that_was_away_waits_anew() -> None:

@@ -72,6 +72,7 @@ def test_whose_silence_means_anything(state: RunState, status: str) -> None:
     """A run's that is followed, and goes on; of one that is done only if a process was seen to end."""
     assert verdict(state, 1e6).status == status
     at = hang.deadline(state, SETTINGS)
+    assert not (hang.watched(state) and state.progress_at is None)
     assert (at is None) == (status == "clear")
     assert hang.deadlines(state, SETTINGS) == ((1001.0,) if state.launch.ending is CUT else () if at is None else (
         1000.0 + hang.budget(state, SETTINGS).late_after, at,
@@ -88,6 +89,15 @@ def test_while_nobody_listens_it_is_unknown() -> None:
     assert hang.deadlines(deaf, SETTINGS) == (1045.0, 1065.0)
 
 
+def test_figures_have_digits_that_mean_something() -> None:
+    """Milliseconds; of what is expected a tenth of one."""
+    state = run("saving", learned=[16.123456])
+    state.unheard = 5.123456
+    shown = verdict(state, 75.246912).evidence
+    assert (shown["silence_seconds"], shown["unheard_seconds"]) == (70.123, 5.123)
+    assert (shown["budget_seconds"], shown["expected_gap_seconds"]) == (64.494, 16.1235)
+
+
 def test_what_is_known_stands_beside_it() -> None:
     """The iteration, the job; nothing is expected where a default counts."""
     found = verdict(trained(latest=Latest(iteration=7), job=Job("1", "RUNNING")), 40.0)
@@ -100,14 +110,14 @@ def test_what_is_known_stands_beside_it() -> None:
     assert " in saving: " in verdict(run("saving", parts=told("rollout", reward=1.0)), 1e6).summary
 
 
-@pytest.mark.parametrize(("done", "seconds"), [(990.0, 10), (None, 0)])
-def test_cut_at_exit(done: float | None, seconds: int) -> None:
+@pytest.mark.parametrize(("done", "seconds"), [(990.123456, 9.877), (None, 0.0)])
+def test_cut_at_exit(done: float | None, seconds: float) -> None:
     """It is told at once, and since when it was done."""
     cause = Evidence("failure", 1000.0, "time_limit", line="DUE TO TIME LIMIT")
     state = trained(ending=replace(CUT, done_at=done, cause=cause), latest=Latest(iteration=9))
     found = verdict(state, 0.0)
     assert (found.severity, found.onset_iteration, found.since) == ("critical", 9, done or 1000.0)
-    assert f"was done, and {seconds} s later" in found.summary
+    assert f"was done, and {seconds:.0f} s later" in found.summary
     assert found.evidence == {"phase": "exiting", "silence_seconds": seconds, "last_line": "DUE TO TIME LIMIT"}
     assert verdict(trained(ending=CUT)).evidence["last_line"] == ""
 

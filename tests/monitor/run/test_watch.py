@@ -75,7 +75,9 @@ def test_little_is_an_interruption_too() -> None:
 def test_a_watch_hands_over_what_came_since_the_last_report() -> None:
     """Two interruptions: the end of the last one counts; a report clears all of it."""
     watch = Watch()
+    assert not watch.inside
     watch.interrupt(5.0)
+    assert watch.inside
     assert watch.interval(10, 2.0, 20, 30.0) == interval(seconds=2.0)  # no report before
     watch.restart(10.0)
     assert not watch.inside
