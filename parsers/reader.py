@@ -22,11 +22,12 @@ from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Gatherer, Line, Rule, Scanner
 from parsers.engine.templates import Answer
 from parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed
-from parsers.redaction import masked
+from parsers.redaction import in_key, masked
 from parsers.registry import GATHERERS, RULES
 from parsers.wrappers import Unwrapper
 
 _MALFORMED = 500  # characters of a line that is reported as malformed
+_KEY_LINES = 120  # of a private key of 16,384 bits
 
 
 @cache
@@ -51,6 +52,7 @@ class SourceReader:
         self._last_matched = 0
         self._redrawn = b""
         self._unwrapper = Unwrapper()
+        self._key_lines = 0  # that a private key which has begun may still have
 
     @property
     def lines(self) -> int:
@@ -113,6 +115,7 @@ class SourceReader:
             "after_return": self._splitter.after_return,
             "matched_lines": self.matched_lines,
             "last_matched": self._last_matched,
+            "key_lines": self._key_lines,
             "open": [[name, dataclasses.asdict(gatherer)] for name, gatherer in self._open],  # type: ignore[call-overload]
             "unwrapper": self._unwrapper.save(),
         }
@@ -125,6 +128,7 @@ class SourceReader:
         self.matched_lines = int(saved.get("matched_lines", 0))
         self._last_matched = int(saved.get("last_matched", 0))
         self._unwrapper = Unwrapper(**saved.get("unwrapper", {}))
+        self._key_lines = int(saved.get("key_lines", 0))
         self._open = []
         for name, known in saved.get("open", ()):
             if name in GATHERERS:
@@ -208,6 +212,8 @@ class SourceReader:
 
         `shape`: what the memo holds of such lines, where it may learn from this one.
         """
+        if self._key_lines or b"PRIVATE KEY" in raw:
+            raw = self._without_key(raw)
         before = len(out)
         parts = 0
         for segment, line in _segments(raw):
@@ -226,6 +232,14 @@ class SourceReader:
             answer = [(entry.rule, entry.event) for entry in found]
             if all(self._memo.templated[rule] for rule, _ in answer):
                 self._memo.learn(shape, raw, answer, lambda other: self._alone(other, rules))
+
+    def _without_key(self, raw: bytes) -> bytes:
+        """A line of a private key, or one between its lines, without what is secret of it."""
+        inner = self._key_lines > 0
+        self._key_lines -= inner
+        if b"PRIVATE KEY" in raw:
+            self._key_lines = 0 if b"-----END " in raw else _KEY_LINES
+        return in_key(raw) if inner else raw
 
     def _alone(self, raw: bytes, rules: tuple[int, ...]) -> Answer:
         """What a line says by itself. Changes nothing."""
