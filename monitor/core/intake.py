@@ -113,8 +113,8 @@ class Intake:
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop(message.source)
         reader = saved.reader if saved is not None and message.resumed else None
-        for run in self._watched.runs.values():
-            if saved is not None and run.log == name:  # what was saved while nobody listened had not been heard either
+        if saved is not None:
+            for run in self._watched.runs.of_log(name):  # what was saved while nobody listened was not heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known)
         opened.new = bool(self.scanned) and saved is None

@@ -90,6 +90,27 @@ class Runs(dict[str, Run]):
         self.wall_offset = 0.0
         self._config = config
         self._charts = charts
+        self._of_log: dict[str, dict[str, Run]] = {}
+        self._waiting: tuple[Saved, dict[str, list[str]]] | None = None
+
+    def __setitem__(self, name: str, run: Run) -> None:
+        """Its log is known as well."""
+        if name in self:
+            del self[name]
+        super().__setitem__(name, run)
+        self._of_log.setdefault(run.log, {})[name] = run
+
+    def __delitem__(self, name: str) -> None:
+        """Nothing is left of it."""
+        log = self[name].log
+        super().__delitem__(name)
+        del self._of_log[log][name]
+        if not self._of_log[log]:
+            del self._of_log[log]
+
+    def of_log(self, log: str) -> list[Run]:
+        """That of the log's name, and those of its other experiments."""
+        return list(self._of_log.get(log, {}).values())
 
     def begin(self, name: str, now: float, experiment: Experiment | None = None) -> Run:
         """A new one; `experiment` is given where it is not the first of its log."""
@@ -99,7 +120,9 @@ class Runs(dict[str, Run]):
 
     def claim(self, saved: Saved, saved_name: str, name: str) -> None:
         """A saved run and the other experiments of its log go on under their present names, unless such are there."""
-        for known in saved.claim_runs(saved_name):
+        if self._waiting is None or self._waiting[0] is not saved:
+            self._waiting = saved, saved.names()
+        for known in [saved.runs.pop(one) for one in self._waiting[1].pop(saved_name, ())]:
             state, experiment = known.state, known.state.experiment
             if experiment.log:
                 state.experiment = replace(experiment, log=name)

@@ -64,10 +64,12 @@ class Saved:
         """The last instant in here."""
         return max((source.saved_at for source in self.sources.values()), default=float("-inf"))
 
-    def claim_runs(self, log: str) -> list[Judged]:
-        """The run of that name, and those of the other experiments in its log."""
-        names = [name for name, run in self.runs.items() if _log_of(name, run) == log]
-        return [self.runs.pop(name) for name in names]
+    def names(self) -> dict[str, list[str]]:
+        """By log, the run of its name and those of the other experiments in it."""
+        found: dict[str, list[str]] = {}
+        for name, run in self.runs.items():
+            found.setdefault(_log_of(name, run), []).append(name)
+        return found
 
     def unclaimed(self, now: float) -> Saved:
         """What still waits, to be saved again: a mount that is down at the start costs no state."""

@@ -43,6 +43,7 @@ class Registry:
         self._lock = threading.Lock()
         self._claims: dict[tuple[int, int], SourceId] = {}
         self._reserved: dict[int, tuple[SourceId, Position]] = {}
+        self._reserves: dict[SourceId, set[int]] = {}
         self._source: OrderedDict[_Key, tuple[SourceId, Fingerprint]] = OrderedDict()
         self._of_inode: dict[int, dict[_Key, Fingerprint]] = {}
         self._of_source: dict[SourceId, dict[_Key, Fingerprint]] = {}
@@ -65,6 +66,7 @@ class Registry:
         """The file of this position is the source's to resume, under whatever name it is found first."""
         with self._lock:
             self._reserved[position.inode] = source, position
+            self._reserves.setdefault(source, set()).add(position.inode)
 
     def reserved(self, inode: int, source: SourceId) -> Position | None:
         """The position that another source has yet to resume in a file with that inode. To be verified."""
@@ -75,7 +77,9 @@ class Registry:
     def unreserve(self, source: SourceId) -> None:
         """The source has begun, or has given up: what it did not resume is free."""
         with self._lock:
-            self._reserved = {inode: one for inode, one in self._reserved.items() if one[0] != source}
+            for inode in self._reserves.pop(source, ()):
+                if self._reserved[inode][0] == source:
+                    del self._reserved[inode]
 
     def remember(self, former: Fingerprint, source: SourceId) -> None:
         """The source has read the file up to there and left it: what is found of it again, under whatever name, is not

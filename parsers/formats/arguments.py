@@ -20,10 +20,10 @@ _MAX_VALUE = 4000
 _HEAD = re.compile(r"^[ ]{0,8}-{3,200}[ ]arguments[ ]-{3,200}\s*$")
 # `-------------------- end of arguments ---------------------`
 _END = re.compile(r"-{3,200}[ ]end of arguments[ ]-{3,200}")
-# `  hidden_size ..................................... 2048`, `  a_very_long_name .. 1`, `  name  True...updated`; a
-# carrier may have cut the blanks before it (logcli)
-_ARGUMENT = re.compile(
-    r"^(?:[ ]{1,4}|(?=\w{40,120}[ ]\.\.|\w{1,40}[ ]\.{4}))([A-Za-z_]\w{0,120})[ ](\.{2,80}|[ ])(?:[ ](.*))?$"
+# `  hidden_size ..................................... 2048`, `  a_very_long_name .. 1`, `  name  True...updated`
+_ARGUMENT = re.compile(r"^[ ]{0,4}([A-Za-z_]\w{0,120})[ ](\.{2,80}|[ ])(?:[ ](.*))?$")
+_COLUMN = (
+    48  # name and dots: who cuts the blanks before a line (logcli) leaves them, a line that begins amid a name not
 )
 # `........................ False`: the rest of an argument whose line srun had cut
 _REST = re.compile(r"^[ ]{0,2}(\.{2,80})(?:[ ](.*))?$")
@@ -53,7 +53,7 @@ class ArgumentsGatherer:
         if self.lines > _MAX_LINES or ("iteration " in text and "elapsed time per iteration" in text):
             return self.close(), False, True
         match = _ARGUMENT.match(text)
-        if match:
+        if match and (text.startswith(" ") or len(match[1]) + len(match[2]) >= _COLUMN):
             self._take(match[1], match[3])
             return [], True, False
         rest = _REST.match(text) if self.cut is not None else None

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from parsers.engine.prefixes import strip_prefixes
-from parsers.events import Event, TracebackSeen, to_fields
+from parsers.events import ArgumentsDumped, Event, TracebackSeen, to_fields
 from parsers.reader import SourceReader
 from parsers.wrappers import Unwrapper
 
@@ -198,6 +198,16 @@ def test_other_text_is_no_wrapper(line: str) -> None:
     """Text that only begins like one keeps its words; a stamp alone goes, as it did."""
     assert strip_prefixes(line)[1] == line.removeprefix("2026-05-01T12:00:00Z ")
     assert strip_prefixes(line)[0].node is None
+
+
+def test_the_end_of_a_cut_line_is_no_argument() -> None:
+    """Of a name that other ranks' words have cut in two: its end has fewer dots than a name of that length."""
+    whole = "  tokenizer_cache_path ............................ None"
+    for line, names in ((whole, {"bf16", "tokenizer_cache_path"}), (whole.strip()[11:], {"bf16"})):
+        dump = [*_DUMP.splitlines()[:2], line, _DUMP.splitlines()[-1], ""]
+        [(_, event)] = _read("\n".join(dump).encode())
+        assert isinstance(event, ArgumentsDumped)
+        assert event.values.keys() == names
 
 
 def _docker(log: str, stream: str = "stdout") -> str:

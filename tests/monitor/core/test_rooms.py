@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import ItemsView
+
 import msgspec
 import pytest
 
@@ -11,10 +13,12 @@ from monitor.core.runs import Run, Runs
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.schedule import Schedule
 from monitor.core.sources import Source, Sources
+from monitor.follow.context import Registry
 from monitor.follow.messages import Data, Opened, Position, Restarted
 from monitor.incidents import Incident
 from monitor.judgement import Judge, Judged
 from monitor.reading import Own
+from monitor.run.records import Experiment
 from monitor.run.state import Launch, RunState
 from parsers.events import IterationLogged, LogEvent, Malformed
 
@@ -192,12 +196,58 @@ def saved_source(run: str, at: float, **reader: int) -> SavedSource:
     return SavedSource(run, Position(1, 2, 0, "", 0, 0, ""), dict(reader), at)
 
 
+class Counted(dict[str, Judged]):
+    """How often somebody went through all of it."""
+
+    walks = 0
+
+    def items(self) -> ItemsView[str, Judged]:
+        """One walk more."""
+        self.walks += 1
+        return super().items()
+
+
+def test_claims_do_not_walk_all_runs() -> None:
+    """A restart on ten thousand logs claims each run by its log: those of other experiments come along."""
+    waiting = Counted({name: Judged(RunState(name)) for name in map(str, range(50))})
+    waiting["other"] = Judged(RunState("other"))
+    waiting["other"].state.experiment = Experiment("7", 2, "lr")
+    saved, runs = Saved(runs=waiting), Runs(default_config(), charts=False)
+    for name in map(str, range(50)):
+        runs.claim(saved, name, f"new-{name}")
+    assert (len(runs), len(saved.runs), waiting.walks) == (51, 0, 1)
+    own = {run.state.name for run in runs.of_log("new-7")}
+    assert len(own) == 2
+    assert "new-7" in own
+    for name in own:
+        del runs[name]
+    assert runs.of_log("new-7") == []
+    runs.claim(Saved(runs={"7": Judged(RunState("7"))}), "7", "7")
+    assert [run.state.name for run in runs.of_log("7")] == ["7"], "another state file's"
+
+
+def test_a_source_gives_back_what_it_reserved() -> None:
+    """And nothing that another one has reserved since in a file of the same inode."""
+    registry, other = Registry({}), Position(1, 3, 0, "", 0, 0, "")
+    registry.reserve(Position(1, 2, 0, "", 0, 0, ""), "a")
+    registry.reserve(other, "a")
+    registry.reserve(other, "b")
+    registry.unreserve("a")
+    registry.unreserve("a")
+    assert registry.reserved(2, "c") is None
+    assert registry.reserved(3, "c") == other
+    registry.unreserve("b")
+    assert registry.reserved(3, "c") is None
+
+
 def test_what_nobody_claims_waits_for_a_month() -> None:
     """With its run; what was claimed is saved by whoever has it now."""
     saved = Saved({name: saved_source(name, NOW) for name in "abc"}, {name: Judged(RunState(name)) for name in "abc"})
     assert saved.sources.pop("a")
-    assert len(saved.claim_runs("a")) == 1
-    assert saved.claim_runs("a") == []
+    runs = Runs(default_config(), charts=False)
+    runs.claim(saved, "a", "a")
+    runs.claim(saved, "a", "a")
+    assert list(runs) == ["a"]
     saved.sources["b"].saved_at = NOW - 31 * DAY
     left = saved.unclaimed(NOW)
     assert (set(left.sources), set(left.runs)) == ({"c"}, {"c"})
