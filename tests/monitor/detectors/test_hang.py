@@ -80,6 +80,17 @@ def test_the_budget_of_training(run: dict[str, Any], verdicts: dict[float, str])
         assert hang.check(state, None, (state.progress_at or 0.0) + silence, SETTINGS).quiet is (expected == "warning")
 
 
+def test_a_time_that_is_none_allows_no_endless_silence() -> None:
+    """1e300 s an iteration was printed: a week is the longest that is learned; 1,000 s an iteration are believed."""
+    state = RunState(name="run")
+    for number in range(1, 4):
+        line = IterationLogged(iteration=number, train_iterations=100, seconds_per_iteration=1e300, lm_loss=2.0)
+        feed(state, line, number * 10.0)
+    assert verdict(state, 7 * 86400.0 - 1)[1] != "critical"
+    assert verdict(state, 7 * 86400.0 + 1)[1] == "critical"
+    assert verdict(trained(1000.0), 3 * 1000.0 - 1)[1] == "warning"
+
+
 def test_the_minimum_is_a_setting() -> None:
     """Two seconds of a run of 0.25 s an iteration."""
     assert verdict(trained(0.25), 2.1, HangSettings(minimum=2.0)) == ("firing", "critical")
