@@ -46,6 +46,19 @@ class _Commands(click.Group):
         """The command called `cmd_name`, or None."""
         return command(cmd_name) if cmd_name in COMMANDS else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; a misspelt name is answered with the nearest one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # takes 3 ms: only who misspells pays
+
+            close = get_close_matches(args[0], COMMANDS, 1)
+            advice = f" Did you mean '{close[0]}'?" if close else ""
+            raise click.UsageError(error.message + advice, ctx) from error
+
 
 def command(name: str) -> click.Command:
     """The command of this name, loaded."""

@@ -186,12 +186,10 @@ def judge(
     for kind in [kind for kind in book.pending if kind not in firing and kind not in unknown]:
         del book.pending[kind]
     out: list[Transition] = []
-    for kind in [kind for kind in firing if _superseded(kind, firing, book) is not None]:
-        del firing[kind]
+    firing = {kind: verdict for kind, verdict in firing.items() if _superseded(kind, firing, book) is None}
     for kind, verdict in firing.items():
         known = book.open.get(kind)
-        if known is not None and verdict.since is not None and verdict.since > known.since:
-            # the trouble had ended and began anew between two ticks
+        if known is not None and _began_anew(known, verdict):
             out.append(_resolve(book, state, kind, now))
             known = None
         if known is None and now - book.pending.setdefault(kind, now) < hold.get(kind, 0.0):
@@ -202,15 +200,7 @@ def judge(
             if not verdict.quiet:
                 _notify(book, state, known, now, limit)
             out.append(_transition(state, "firing", known, now))
-            continue
-        worse = RANK[verdict.severity] > RANK[known.severity]
-        known.severity = verdict.severity if worse else known.severity
-        known.summary, known.evidence = verdict.summary, verdict.evidence
-        begins = known.quiet and not known.kept_back and not verdict.quiet  # what was only shown until now
-        if not verdict.quiet and (worse or begins):
-            _notify(book, state, known, now, limit, anew=begins)
-        if worse or begins or (not known.quiet and now - known.notified_at >= repeat_interval):
-            known.notified_at = now
+        elif _goes_on(book, state, known, verdict, now, repeat_interval, limit):
             out.append(_transition(state, "firing", known, now))
     for kind in [kind for kind in book.open if kind not in firing and kind not in unknown]:
         clear = other.get(kind)
@@ -219,6 +209,28 @@ def judge(
     book.history.extend(out)
     del book.history[:-_HISTORY]
     return out
+
+
+def _began_anew(known: Incident, verdict: Verdict) -> bool:
+    """Whether the trouble had ended and began anew between two ticks."""
+    return verdict.since is not None and verdict.since > known.since
+
+
+def _goes_on(
+    book: IncidentBook, state: RunState, known: Incident, verdict: Verdict, now: float, repeat_interval: float,
+    limit: MessageLimit,
+) -> bool:  # fmt: skip
+    """An incident that is open still fires. Whether it is told again: worse, louder than before, or as a reminder."""
+    worse = RANK[verdict.severity] > RANK[known.severity]
+    known.severity = verdict.severity if worse else known.severity
+    known.summary, known.evidence = verdict.summary, verdict.evidence
+    begins = known.quiet and not known.kept_back and not verdict.quiet  # what was only shown until now
+    if not verdict.quiet and (worse or begins):
+        _notify(book, state, known, now, limit, anew=begins)
+    told = worse or begins or (not known.quiet and now - known.notified_at >= repeat_interval)
+    if told:
+        known.notified_at = now
+    return told
 
 
 def amend(book: IncidentBook, transition: Transition, facts: Mapping[str, Any]) -> Transition:

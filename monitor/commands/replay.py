@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from monitor.commands.arguments import (
     written_at,
 )
 from monitor.config import Config
+from monitor.detectors.base import RANK, duration
 from monitor.incidents import Transition
 from monitor.judgement import Judge
 from monitor.reading import dated_events
@@ -37,6 +39,9 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
 @click.option(
     "--after", type=DURATION, default="10s", show_default=True, help="Watch on for so long after the last line."
 )
+@click.option(
+    "--fail-on", type=click.Choice([*reversed(RANK)]), help="Exit 1 if an incident as severe or worse is told."
+)
 @config_option
 @set_option
 def replay_command(
@@ -44,6 +49,7 @@ def replay_command(
     as_json: bool,
     everything: bool,
     after: float,
+    fail_on: str | None,
     config_file: Path | None,
     overrides: tuple[str, ...],
 ) -> None:
@@ -53,18 +59,23 @@ def replay_command(
     """
     config = configured(config_file, overrides, paths)
     judge = Judge(config, repeats=False)
-    seen = False
+    seen = failed = False
     for name, files in by_run(paths, config).items():
         sources = {path: _entries(path, config) for path in files}
         for player, transition in replay(judge, name, sources, after, written_at(files)):
             if transition is not None:
                 if everything or not transition.quiet:
                     _say(player, transition, as_json)
+                failed = failed or (
+                    not transition.quiet and RANK[transition.severity] >= RANK.get(fail_on or "", math.inf)
+                )
             elif player.run.state.proven:
                 seen = True
                 _sum_up(player, as_json)
     if not seen:
         fail("no training line in " + ", ".join(paths))
+    if failed:
+        sys.exit(1)
 
 
 def _entries(path: str, config: Config) -> Iterator[LogEvent]:
@@ -95,5 +106,26 @@ def _sum_up(player: Replay, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"summary": summary}, ensure_ascii=False))
         return
-    shown = ", ".join(f"{name} {value}" for name, value in summary.items() if name != "run" and value not in ({}, None))
-    click.echo(f"= {summary['run']}: {shown}")
+    click.echo(f"= {summary['run']}: {', '.join(_sentence(summary))}")
+
+
+def _sentence(summary: dict[str, Any]) -> Iterator[str]:
+    """A run in the words of people."""
+    state, last = summary["state"], summary.get("last_iteration")
+    if state == "crashed" and not summary["failures"]:
+        state = "ended"  # as somebody wished
+    where = "" if last is None else f" after iteration {last}"
+    yield ("the log ends" if state == "open" else state) + where
+    yield f"{summary['iterations']} iterations in {duration(summary['seconds'])}"
+    if (ratio := summary.get("effective_training_time_ratio")) is not None:
+        yield f"{100 * ratio:.1f} % of it computing"
+    if (pace := summary.get("median_seconds_per_iteration")) is not None:
+        yield f"{pace:.4g} s an iteration"
+    if (rate := summary.get("median_samples_per_second")) is not None:
+        yield f"{rate:.4g} samples/s"
+    if (tflops := summary.get("median_tflops")) is not None:
+        yield f"{tflops:.4g} TFLOPs per GPU"
+    if summary["restarts"]:
+        yield f"{summary['restarts']} restarts, {summary['lost_iterations']} iterations lost"
+    told = [f"{count} x {name}" for name, count in summary["incidents"].items()]
+    yield f"incidents: {', '.join(told)}" if told else "no incident"

@@ -92,8 +92,8 @@ def proofs(state: RunState) -> list[LogEvent]:
     if job.state in WAITING and job.restarts and not crashed:  # it was ended and waits for its nodes again
         failure = "stopped"
     if failure is not None:
-        known = state.launch.failure.failure if crashed and state.launch.failure is not None else None
-        if not crashed or (known in BARE and failure not in BARE):
+        known = state.launch.failure
+        if not crashed or (known is not None and known.failure in BARE and failure not in BARE):
             events = [FailureSeen(failure=failure, message=sentence(job)), ProcessTerminated()]
     elif job.state in ("COMPLETED", "FAILED") and not crashed:
         events = [ProcessExited(exit_code=job.exit_code or 0, launch=True)]

@@ -132,22 +132,15 @@ def _left_behind(state: RunState) -> bool:
 def _note_end(state: RunState, at: float, *, died: bool) -> None:
     """How the launch ended that the next one replaces: what it lost work to, and whether anybody had planned it."""
     failure, attempt = state.launch.failure, state.launch
-    finished = state.launch.phase in ("finished", "exiting")
-    state.after_finish = finished or state.launch.training_done or (state.after_finish and not attempt.iterations)
+    finished = attempt.phase in ("finished", "exiting")
+    state.after_finish = finished or attempt.training_done or (state.after_finish and not attempt.iterations)
     if finished:
         failure = None  # a warning of a process on its way out
-    cause = "hang" if state.launch.hung else failure.failure if failure else "unknown"
+    cause = "hang" if attempt.hung else failure.failure if failure else "unknown"
     planned = finished or cause in PLANNED
     state.lost_to = cause
     state.unplanned_ends += not planned
-    moved = (
-        attempt.node_list is not None or NODE_LIST not in state.launch.environment
-    )  # else the list is the next launch's
-    launch = launch_of(state) if moved else None
-    if launch is not None:
-        launch.outcome, launch.planned = "finished" if finished else cause, planned
-        state.launch_records.append(launch)
-        del state.launch_records[:-_LAUNCHES_KEPT]
+    _keep_record(state, "finished" if finished else cause, planned=planned)
     named = suspects(state) if failure is not None else []
     state.ends.append(
         AttemptEnd(
@@ -201,6 +194,17 @@ def withdraw(state: RunState) -> Launch:
     return launch
 
 
+def _keep_record(state: RunState, outcome: str, *, planned: bool) -> None:
+    """For the record of the nodes, unless the list of nodes is the next launch's already."""
+    if state.launch.node_list is None and NODE_LIST in state.launch.environment:
+        return
+    launch = launch_of(state)
+    if launch is not None:
+        launch.outcome, launch.planned = outcome, planned
+        state.launch_records.append(launch)
+        del state.launch_records[:-_LAUNCHES_KEPT]
+
+
 def retire(state: RunState, at: float) -> None:
     """Another experiment has begun in its log: nothing more comes of this one."""
     launch, before = state.launch, state.computed
@@ -239,8 +243,14 @@ def first_of_launch(state: RunState, iteration: int, *, first: bool) -> None:
     if program not in state.past.programs:
         state.past.programs.append(program)
     state.past.driver = launch.driver
+    if launch.number:
+        _count_lost(state, iteration)
+
+
+def _count_lost(state: RunState, iteration: int) -> None:
+    """What the end of the launch before cost, as the present one goes on with `iteration`."""
     before = next((end for end in reversed(state.ends) if end.last_iteration is not None), None)
-    if state.launch.number == 0 or before is None or before.last_iteration is None or _finished(before):
+    if before is None or before.last_iteration is None or _finished(before):
         return
     lost = before.last_iteration + 1 - iteration  # what lies above was lost by an earlier restart already
     if lost > 0:

@@ -155,7 +155,7 @@ def _pace(run: dict[str, Any], _now: float) -> Figure:
     if not _known(seconds) or not normal:
         return Figure(number(seconds))
     change = 100 * (seconds / normal - 1)
-    return Figure(number(seconds), f"normal {number(normal)}, {change:+.1f}{_JOINED}%")
+    return Figure(number(seconds), f"normal {number(normal)}, {round(change, 1) + 0.0:+.1f}{_JOINED}%")
 
 
 def _silence(run: dict[str, Any], now: float) -> Figure:

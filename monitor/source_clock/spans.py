@@ -21,7 +21,9 @@ from parsers.events import (
 _LAUNCH = 1800.0  # seconds from a launch's first lines to its first dated one, at the most (hang.starting)
 _BEGINNINGS: frozenset[type[Event]] = frozenset({CheckpointSaveStarted, CheckpointLoadStarted})
 _OPEN: frozenset[type[Event]] = ((SETUP | EVALUATION | SAVE) - {MemoryReported}) - STEP
-"""Progress of which nobody knows when it was, if the line does not say it."""
+"""Progress of which nobody knows when it was, if the line does not say it;"""
+_TIMELESS = _OPEN | (STEP - {TrainerProgressed, TrainerLogged})
+"""and steps without a time."""
 
 
 class Span(NamedTuple):
@@ -46,28 +48,20 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
     """What each of the undated entries says of its time. `position` is the time before them, `end` the dated entry
     behind them; `dated`: some line before has printed a time.
     """
-    numbers = [number for entry in (*waiting, end) if entry and (number := number_of(entry.event)) is not None]
-    numbers.reverse()
     spans: list[Span] = []
-    for entry in waiting:
+    for entry, following in zip(waiting, _following(waiting, end), strict=True):
         event = entry.event
         kind = type(event)
         launch, ended = steps.note(event), steps.ended
         if launch:
             steps.begin()
-        number = number_of(event)
-        if number is not None:
-            numbers.pop()
-        following = next((other for other in reversed(numbers) if other != number), None)
         first = not steps.stepped
         # tqdm draws a bar as it begins; one whose beginning is not there may have begun at any time
         loose = isinstance(event, TrainerProgressed) and bool(event.elapsed_seconds) and steps.is_new_bar(event)
         says = steps.says(event, following, position, dated)
-        unknown = kind in STEP and kind not in (TrainerProgressed, TrainerLogged)
-        known = says is not None
-        seconds = says or 0.0
+        known, seconds = says is not None, says or 0.0
         position += seconds
-        is_open = loose or (not known and (kind in _OPEN or unknown or (kind is TrainerLogged and not steps.bars)))
+        is_open = loose or (not known and (kind in _TIMELESS or (kind is TrainerLogged and not steps.bars)))
         took = seconds if first and steps.stepped else 0.0
         step = kind is IterationLogged or kind is EngineStepLogged
         spans.append(
@@ -75,6 +69,20 @@ def spans_of(steps: Steps, waiting: list[LogEvent], end: LogEvent | None, positi
         )
     _into_steps(steps, spans)
     return spans
+
+
+def _following(waiting: list[LogEvent], end: LogEvent | None) -> list[int | None]:
+    """Of each entry the next other iteration that is reported behind it, up to the dated one."""
+    found: list[int | None] = []
+    number = number_of(end.event) if end is not None else None
+    other: int | None = None  # the one behind that which is not `number`
+    for entry in reversed(waiting):
+        own = number_of(entry.event)
+        found.append(other if own == number else number)
+        if own is not None and own != number:
+            number, other = own, number
+    found.reverse()
+    return found
 
 
 def _into_steps(steps: Steps, spans: list[Span]) -> None:
@@ -105,18 +113,15 @@ def shares_of(spans: list[Span], slack: float) -> list[float]:
     shares = [0.0] * len(spans)
     if slack <= 0:
         return shares
-    relaunched = [index for index, span in enumerate(spans) if span.after_end]
-    if relaunched:  # between two launches any time may pass
-        for index in relaunched:
-            shares[index] = slack / len(relaunched)
-        return shares
-    launched = next((index for index, span in enumerate(spans) if span.launch), None)
-    if launched is not None:  # the launch before ended in silence
-        shares[launched] = max(0.0, slack - _LAUNCH)
-        slack -= shares[launched]
-    begin = 0 if launched is None else launched + 1
-    free = [index for index in range(begin, len(spans)) if spans[index].open]
-    free = [index for index in free if not spans[index].begins] or free
+    free = [index for index, span in enumerate(spans) if span.after_end]  # between two launches any time may pass
+    if not free:
+        launched = next((index for index, span in enumerate(spans) if span.launch), None)
+        if launched is not None:  # the launch before ended in silence
+            shares[launched] = max(0.0, slack - _LAUNCH)
+            slack -= shares[launched]
+        begin = 0 if launched is None else launched + 1
+        free = [index for index in range(begin, len(spans)) if spans[index].open]
+        free = [index for index in free if not spans[index].begins] or free
     for index in free:
         shares[index] = slack / len(free)
     return shares

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -243,3 +244,50 @@ def test_paths_by_hand_keep_their_runs() -> None:
     assert load_config(None, (), ["a.log"]).run_retention == LONGEST_SECONDS
     assert load_config(None, ("run_retention=5m",), ["a.log"]).run_retention == 300.0
     assert load_config(None, (), []).run_retention == 3600.0
+
+
+def test_a_replay_fails_on_what_is_severe(tmp_path: Path) -> None:
+    """Of a job that somebody cancelled nothing is, of an exception it is; the last line is a sentence."""
+    line = " iteration {:8d}/     100 | elapsed time per iteration (ms): 2000.0 | lm loss: 2.5E+00 |\n"
+    lines = "".join(line.format(number) for number in range(1, 21))
+    ends = {
+        "cancelled": "slurmstepd: error: *** JOB 7 ON n01 CANCELLED AT 2026-04-02T15:10:00 ***",
+        "failed": 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 1',
+    }
+    for name, code in {"cancelled": 0, "failed": 1}.items():
+        log = tmp_path / f"{name}.log"
+        log.write_text(lines + ends[name] + "\n")
+        for wanted in ("critical", "warning"):
+            result = invoke("replay", "--fail-on", wanted, "--after", "20m", str(log))
+            assert result.exit_code == code, result.stdout
+        last = result.stdout.splitlines()[-1]
+        assert last.startswith(
+            f"= {name}: {'ended' if name == 'cancelled' else 'crashed'} after iteration 20, 20 itera"
+        )
+        assert "incidents: 1 x crash" in last
+        assert invoke("replay", str(log)).exit_code == 0
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
+    """A word that is like none gets no guess."""
+    assert "No such command 'repaly'. Did you mean 'replay'?" in invoke("repaly").output
+    assert "Did you mean" not in invoke("xyzzy").output
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    """`-` and a FIFO are read to their end by every command that reads logs; their runs are named by them."""
+    line = LINE + "\n"
+    assert 'megatron_iteration{run="stdin"} 7.0' in invoke("run", "--once", "-", stdin=line).stdout
+    assert '"run": "-"' in invoke("replay", "--json", "-", stdin=line).stdout
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    for command, shown in (
+        (("run", "--once"), 'megatron_iteration{run="pipe"} 7.0'),
+        (("replay", "--json"), '"run": "pipe"'),
+        (("report", "--format", "csv"), "pipe,"),
+        (("parse", "--json"), '"iteration":7'),
+    ):
+        writer = threading.Thread(target=lambda: fifo.write_text(line))
+        writer.start()
+        assert shown in invoke(*command, str(fifo)).stdout
+        writer.join()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf, isfinite
+from typing import TypeVar
 
 from parsers.events import IterationLogged
 
+_Value = TypeVar("_Value")
 _KEPT = 3  # lines of printed figures: enough to tell a rule from an accident
 
 
@@ -51,17 +53,18 @@ def observe_iteration(
                 seen.miscounted += 1
                 seen.miscount = [steps, grown, batch]
         seen.iteration, seen.samples = event.iteration, samples
+    if batch and batch != before:
+        seen.rates = []
     if seconds is not None and 0 < seconds < inf:
         rate, tflops = event.samples_per_second, event.tflops
-        if batch:
-            if batch != before:
-                seen.rates = []
-            elif rate is not None and isfinite(rate):
-                seen.rates.append(rate * seconds / batch)
-                if len(seen.rates) > _KEPT:
-                    del seen.rates[0]
+        if batch and batch == before and rate is not None and isfinite(rate):
+            _keep(seen.rates, rate * seconds / batch)
         if tflops is not None and 0 < tflops < inf and batch_size and tokens_per_sample:
-            seen.tflops.append((tflops, seconds, batch_size, tokens_per_sample))
-            if len(seen.tflops) > _KEPT:
-                del seen.tflops[0]
+            _keep(seen.tflops, (tflops, seconds, batch_size, tokens_per_sample))
     seen.batch = batch
+
+
+def _keep(values: list[_Value], value: _Value) -> None:
+    values.append(value)
+    if len(values) > _KEPT:
+        del values[0]
