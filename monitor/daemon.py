@@ -28,7 +28,7 @@ from monitor.serve.tls import TlsError
 from monitor.services import Services, StartError
 from monitor.slurm.client import SlurmClient
 from monitor.snapshot import Snapshot
-from monitor.store import StateInUseError
+from monitor.store import StateInUseError, StateNewerError
 from monitor.system.clock import Clock, SystemClock
 from monitor.system.systemd import ServiceManager
 
@@ -97,6 +97,12 @@ class Daemon:
         except StateInUseError as error:
             self._services.stop_server()
             raise StartError(f"{error}; give this one a state_dir of its own (--set state_dir=DIR)") from error
+        except StateNewerError as error:
+            self._services.stop_server()
+            raise StartError(
+                f"{error}; run the version that wrote it, or give this one a state_dir of its own "
+                "(--set state_dir=DIR), or move the file away: the logs are then read again, open incidents forgotten"
+            ) from error
         self._executor.directory = directory / "stacks"
         self._note_reload(successful=True)
         self._services.start()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+
+import msgspec
 
 from monitor.config import Config
 from monitor.core import Core
@@ -57,8 +60,9 @@ def read_all(
     charts: bool = True,
 ) -> tuple[Core, list[str]]:
     """(the core after everything was read, what a person should know): files that no one can read or that hold no
-    training line, patterns that match nothing.
+    training line, patterns that match nothing. However many runs there are: `max_runs` is for those that go on.
     """
+    config = msgspec.structs.replace(config, max_runs=sys.maxsize)
     clock = clock or SystemClock()
     steady = SteadyClock(clock)
     core = Core(config, Watched(config, onlooker) if onlooker else None, charts=charts)

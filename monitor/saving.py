@@ -9,7 +9,7 @@ from pathlib import Path
 from monitor.core import Core
 from monitor.core.conversion import EARLIER
 from monitor.core.saved import Saved
-from monitor.store import Saver, Store, encode, pause_after
+from monitor.store import Saver, StateNewerError, Store, encode, pause_after
 from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Saving:
         self._offered = self._begun = 0  # the last owed message, and the last step begun, in what the saver was given
 
     def load(self, directory: Path) -> Saved | None:
-        """Take the directory and what is saved there. Raises StateInUseError."""
+        """Take the directory and what is saved there. Raises StateInUseError and StateNewerError."""
         store, counts = Store(directory), self._core.counts
         try:
             store.lock()
@@ -44,8 +44,12 @@ class Saving:
             )  # fmt: skip
             counts.add("state_save_failures_total")
             return None
+        try:
+            saved, problems = store.load(Saved, EARLIER)
+        except StateNewerError:
+            store.release()
+            raise
         self._store, self._saver = store, Saver(store, self._wake)
-        saved, problems = store.load(Saved, EARLIER)
         for problem in problems:
             _log.warning("state %s; it is rebuilt from the logs", problem)
             counts.add("state_rebuilds_total")

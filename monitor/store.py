@@ -46,6 +46,10 @@ class StateUnreadableError(Exception):
     """The file is damaged, or of another version: rebuild from the logs."""
 
 
+class StateNewerError(StateUnreadableError):
+    """The file is of a later version: it holds incidents that stand, and is not to be overwritten."""
+
+
 def encode(value: Any) -> bytes:
     """The whole file for a value of plain types and dataclasses."""
     body = msgspec.msgpack.encode(value)
@@ -65,6 +69,8 @@ def decode(data: bytes, kind: Any, earlier: Mapping[int, Earlier] = _NONE) -> An
     if not separator or not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise StateUnreadableError("it is no state file of megatron-monitor")
     version: int = header.get("version", 0)
+    if isinstance(version, int) and version > VERSION:
+        raise StateNewerError(f"it is of version {version}, this program reads {VERSION}")
     if version != VERSION and version not in earlier:
         raise StateUnreadableError(f"it is of version {version}, this program reads {VERSION}")
     if header.get("bytes") != len(body) or header.get("sha256") != hashlib.sha256(body).hexdigest():
@@ -132,13 +138,15 @@ class Store:
             os.close(self._locks.pop())
 
     def load(self, kind: Any, earlier: Mapping[int, Earlier] = _NONE) -> tuple[Any | None, list[str]]:
-        """(the newest state that can be read, what was wrong with those that could not)."""
+        """(the newest state that can be read, what was wrong with those that could not). Raises StateNewerError."""
         problems: list[str] = []
         for path in (self.path, self.path.with_suffix(".previous")):
             try:
                 return decode(_read(path), kind, earlier), problems
             except FileNotFoundError:
                 continue
+            except StateNewerError as error:
+                raise StateNewerError(f"{path}: {error}") from error
             except (StateUnreadableError, OSError) as error:
                 problems.append(f"{path}: {error}")
         return None, problems

@@ -13,6 +13,7 @@ import msgspec
 
 from monitor.commands.arguments import config_option, configured, files_of, run_of, say, set_option
 from monitor.reading import chunks_of, full_reader, own_rules
+from monitor.scalars import one_line
 from parsers.events import IterationLogged, LogEvent, to_fields
 
 
@@ -69,11 +70,13 @@ def _json(value: Any) -> str:
 
 
 def _text_lines(path: str) -> Callable[[LogEvent], str]:
+    shown = one_line(path)
+
     def line(entry: LogEvent) -> str:
         fields = to_fields(entry.event)
         kind = fields.pop("event")
         values = "  ".join(f"{name}={_short(value)}" for name, value in fields.items())
-        return f"{path}:{entry.line}: {kind:<18} {values}\n"
+        return f"{shown}:{entry.line}: {kind:<18} {one_line(values)}\n"
 
     return line
 

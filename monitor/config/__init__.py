@@ -7,6 +7,8 @@ dialects that it names.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,6 +31,8 @@ __all__ = [
     "host_and_port",
     "load",
 ]
+
+_LARGEST = 16 * 2**20  # bytes
 
 
 def default_config() -> Config:
@@ -64,8 +68,16 @@ def _place(problem: ConfigProblem) -> tuple[bool, int, int]:
 
 
 def _text(path: Path) -> str:
+    problem = ConfigProblem("", f"larger than {_LARGEST >> 20} MB")
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        mode = os.stat(path).st_mode
+        given = str(path).startswith(("/dev/fd/", "/dev/stdin"))  # of a shell: --config <(...)
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or given):  # another pipe would be waited for
+            raise ConfigError([ConfigProblem("", "cannot be read: it is no regular file")], str(path))
+        with open(path, "rb") as stream:
+            data = stream.read(_LARGEST + 1)
+        if len(data) <= _LARGEST:
+            return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         problem = ConfigProblem("", f"not UTF-8 text, from byte {error.start}")
     except OSError as error:

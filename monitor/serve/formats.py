@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from monitor.scalars import one_line
+
 DASH = "–"
 _JOINED = "\u00a0"  # a blank at which no line breaks
 # State and severity by symbol and word, never by colour alone.
@@ -96,8 +98,8 @@ def plain(name: str, value: Any) -> str:
 
 
 def facts(values: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
-    """(name, value) in words."""
-    return [(name.replace("_", " "), plain(name, values[name])) for name in names]
+    """(name, value) in words; what a file is called may command a terminal that shows the page."""
+    return [(name.replace("_", " "), one_line(plain(name, values[name]))) for name in names]
 
 
 LABELS = {

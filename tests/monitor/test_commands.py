@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from monitor.cli import COMMANDS, main
 from monitor.commands.run import _OneLine
+from monitor.config import load
 
 LINE = " iteration        7/     100 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 | grad norm: nan |"
 
@@ -83,6 +84,44 @@ def test_check_config_lists_every_error(tmp_path: Path) -> None:
     assert 'detectors.hang.factr: unknown key (did you mean "factor"?)' in result.stderr
     good = Path(__file__).parents[2] / "config.yaml"
     assert invoke("check-config", str(good)).exit_code == 0
+
+
+def test_check_config_waits_for_no_pipe(tmp_path: Path) -> None:
+    """What is no file, or has no end, is refused; a pipe that a shell hands over is read."""
+    os.mkfifo(tmp_path / "fifo")
+    for path in (str(tmp_path / "fifo"), "/dev/zero"):
+        result = invoke("check-config", path)
+        assert (result.exit_code, "it is no regular file" in result.stderr) == (2, True)
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (16 * 2**20 + 1))
+    assert "larger than 16 MB" in invoke("check-config", str(large)).stderr
+    read, write = os.pipe()
+    os.write(write, b"run_retention: 2h\n")
+    os.close(write)
+    assert load(Path(f"/dev/fd/{read}")).run_retention == 7200
+    os.close(read)
+
+
+def test_names_command_no_terminal(tmp_path: Path) -> None:
+    """`parse` shows a file's name and a line's values with what is not printable as escapes."""
+    log = tmp_path / "a\x1b[31m.log"
+    log.write_text(LINE + "\nRuntimeError: a\x07b\n")
+    shown = invoke("parse", str(log)).stdout
+    assert r"a\x1b[31m.log:1: iteration" in shown
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+
+
+def test_a_single_reading_leaves_no_run_out(tmp_path: Path) -> None:
+    """`max_runs` is for runs that go on; a report and a page of finished logs have them all."""
+    for number in range(6):
+        (tmp_path / f"r{number}.log").write_text(LINE + "\n")
+    few = ("--set", "max_runs=2", str(tmp_path))
+    page = invoke("run", "--once", *few)
+    assert len(re.findall(r"^megatron_iteration\{", page.stdout, re.MULTILINE)) == 6
+    assert "no training line" not in page.stderr
+    report = invoke("report", "--format", "json", *few)
+    assert {f"r{number}" for number in range(6)} <= set(re.findall(r"r\d", report.stdout))
 
 
 @pytest.mark.parametrize(("text", "error"), [

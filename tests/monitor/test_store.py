@@ -17,11 +17,13 @@ from monitor.config import load as load_config
 from monitor.core import Core
 from monitor.core.conversion import EARLIER
 from monitor.core.saved import Saved, SavedSource
+from monitor.daemon import Daemon
 from monitor.follow.messages import CaughtUp, Opened, Position, Scanned
 from monitor.incidents import IncidentBook
 from monitor.judgement import Judged
 from monitor.run.fold import fold
 from monitor.run.state import RunState
+from monitor.services import StartError
 from monitor.store import Saver, StateInUseError, StateUnreadableError, Store, decode, encode, pause_after
 from parsers.events import IterationLogged, LogEvent
 
@@ -60,6 +62,21 @@ def test_another_version_is_refused() -> None:
     data = encode(sample()).replace(b'"version": 3', b'"version": 9', 1)
     with pytest.raises(StateUnreadableError, match="version 9"):
         decode(data, Saved)
+
+
+def test_a_newer_state_is_neither_read_nor_overwritten(tmp_path: Path) -> None:
+    """Its incidents stand: who goes back to an older program is told what to do, and nothing is written."""
+    newer = encode(sample()).replace(b'"version": 3', b'"version": 9', 1)
+    (tmp_path / "state").write_bytes(newer)
+    config = load_config("", [f"state_dir={tmp_path}", "listen=127.0.0.1:0"])
+    for _ in range(2):  # the directory was let go
+        with pytest.raises(StartError, match=r"version 9.*--set state_dir=DIR.* move the file away"):
+            Daemon(config).start()
+    assert (tmp_path / "state").read_bytes() == newer
+    assert {path.name for path in tmp_path.iterdir()} <= {"state", "lock"}
+    older = encode(sample()).replace(b'"version": 3', b'"version": 1', 1)
+    (tmp_path / "state").write_bytes(older)
+    assert Store(tmp_path).load(Saved)[0] is None  # rebuilt from the logs
 
 
 def test_a_state_that_nests_without_end_is_no_state(tmp_path: Path) -> None:

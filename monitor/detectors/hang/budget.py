@@ -18,6 +18,7 @@ _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever 
 _LEAST_TFLOPS = 4.0  # small models on a few GPUs, and slow networks: 1.7 was seen (97 s an iteration, a line each 100)
 _CERTAIN = 2  # lines of one part after another: a late one comes alone
 _FEW = 5  # parts of a step that were followed: fewer do not show how long they may take
+_LONGEST = 7 * 86400.0  # seconds: an expectation beyond it is of a number that is no time; 1e300 would be for ever
 _WORK = {SILENT_SAVE: "saving", SILENT_EVALUATION: "evaluating"}
 """Kinds of silence in which no line tells of the phase -> the phase."""
 
@@ -44,6 +45,8 @@ def budget(state: RunState, settings: HangSettings) -> Budget:
     """
     launch = state.launch
     allowed = _usual(state, settings)
+    if allowed.expected is not None and allowed.seconds > (longest := max(_LONGEST, settings.minimum)):
+        allowed = Budget(longest, None, "the longest that is learned")
     kinds = [launch.phase] if launch.silent_work is None else [launch.phase, launch.silent_work]
     most = max(_most(kind, settings) for kind in kinds)
     ended = state.past.silences.longest_forgiven(kinds, most, state.progress_at or 0.0)

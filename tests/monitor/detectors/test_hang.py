@@ -47,6 +47,17 @@ def verdict(state: RunState, silence: float, settings: HangSettings = SETTINGS) 
     return answer.status, answer.severity if answer.status == "firing" else ""
 
 
+def test_a_time_that_is_none_allows_no_endless_silence() -> None:
+    """1e300 s an iteration was printed: a week is the longest that is learned; 1,000 s an iteration are believed."""
+    state = RunState(name="run")
+    for number in range(1, 4):
+        line = IterationLogged(iteration=number, train_iterations=100, seconds_per_iteration=1e300, lm_loss=2.0)
+        feed(state, line, number * 10.0)
+    assert verdict(state, 7 * 86400.0 - 1)[1] != "critical"
+    assert verdict(state, 7 * 86400.0 + 1)[1] == "critical"
+    assert verdict(trained(1000.0), 3 * 1000.0 - 1)[1] == "warning"
+
+
 def test_lines_that_always_come_later_than_they_say() -> None:
     """A time of 0.22 s is printed, a line comes every 28 s: 61 s are a hiccup of two lines, 90 s are not."""
     state = RunState(name="run")
