@@ -37,6 +37,11 @@ FILES = {
     "monitor/hands/executor.py": "tests/monitor/hands/test_executor.py",
     "monitor/core/outbox.py": "tests/monitor/core/test_outbox_limits.py tests/monitor/core/test_outbox.py",
     "monitor/run/steps/watch.py": "tests/monitor/run/test_watch.py",
+    "monitor/run/ending.py": "tests/monitor/run/test_ending_limits.py tests/monitor/run/test_ending.py",
+    "monitor/run/evidence.py": "tests/monitor/run/test_evidence.py",
+    "monitor/run/silence.py": "tests/monitor/run/test_silence.py",
+    "monitor/detectors/hang/budget.py": "tests/monitor/detectors/test_budget.py",
+    "monitor/detectors/hang/__init__.py": "tests/monitor/detectors/test_hang_verdict.py",
 }
 """A file and the tests that are near it, those that find most first: a line here is all that a new file needs."""
 CLOCK = SystemClock()
@@ -110,12 +115,16 @@ class Result(NamedTuple):
 
 
 def mutants(file: Path) -> Iterator[WorkItem]:
-    """Those of a file; how a class is decorated is no condition, and a `*` among parameters no arithmetic."""
+    """Those of a file; how a class is made is no condition, and a `*` among parameters no arithmetic."""
     rows = file.read_text().splitlines()
     for item in _all_work_items([file], {}):
         (mutation,) = item.mutations
         row, operator = rows[mutation.start_pos[0] - 1].lstrip(), mutation.operator_name
-        if wanted(operator) and not row.startswith("@") and not ("Binary" in operator and row.startswith("def ")):
+        if (
+            wanted(operator)
+            and not row.startswith(("@", "class "))
+            and not ("Binary" in operator and row.startswith("def "))
+        ):
             yield item
 
 

@@ -109,6 +109,8 @@ class Daemon:
         try:
             while not self._stopping.is_set():
                 self.turn(_WAIT)
+                if self._live.over:
+                    self._end_of_streams()
             self._say_last_word()
         finally:
             self._close()
@@ -118,6 +120,18 @@ class Daemon:
         if at_once or self._stopping.is_set():
             self._at_once.set()
         self._stopping.set()
+
+    def _end_of_streams(self) -> None:
+        """Nothing more can come: a last line without an end counts, and what is judged some seconds after a line, when
+        others could have followed, is judged now.
+        """
+        now = self._live.now()
+        self._core.flush(now)
+        for transition in self._core.tick(now + _SETTLE):
+            self._report(transition, now)
+        lines = sum(source.reader.lines for source in self._core.sources.values())
+        _log.info("the input has ended after %d lines: %s", lines, self._status())
+        self.stop()
 
     def ask_reload(self) -> None:
         """Read the configuration again at the next turn. Safe in a signal handler."""

@@ -1,64 +1,85 @@
-"""Reads flight recorder dumps for the core, on a thread of its own: a file system that hangs stops this thread alone.
+"""Has flight recorder dumps read for the core: by a process of its own, on a thread of its own.
 
 Only files that the configuration names are opened, never one that a line of a log names. A file counts if it was
-written after the run's last progress: a dump of the launch before says nothing of this one.
+written after the run's last progress: a dump of the launch before says nothing of this one. Whatever a dump holds, this
+process gets no more of it than `_MOST` bytes of what `dump_files.py` prints, and only as what it must be.
 """
 
 from __future__ import annotations
 
 import glob
+import json
 import logging
 import os
-import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from monitor.nodes.flight_recorder import LARGEST, Dump, NoDumpError, diagnose, rank_of, read_dump
+import msgspec
+
+from monitor.nodes.flight_recorder import Diagnosis
 from monitor.run.dumps import DumpsAsked, DumpsRead
+from monitor.slurm.process import run
 from monitor.system.asking import Asking
 from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
+_ROOT = Path(__file__).resolve().parent.parent
+_READER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from monitor.dump_files import main; main()"
+_SECONDS = 130.0  # the reader's own limit, and a last dump
+_MOST = 8 * 2**20  # bytes
 _WAITING = 100  # questions
-_MOST = 16_384  # files
-_SECONDS = 120.0  # for all of a run's; what was read until then counts
 _STACK_RANKS = 8
-_TOGETHER = 120.0  # seconds in which the ranks write after the signal: an older dump shows its rank as it was then
+
+
+class DumpsUnreadableError(Exception):
+    """The process that reads dumps did not come to an end; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Diagnosis):
+    """What dumps tell together, and which told nothing."""
+
+    stale: bool
+    """The dump of a missing rank is older than the others: it may be of another hang."""
+    left_out: list[tuple[str, str]]
+    """Path and why."""
+
+
+def read_files(patterns: Sequence[str], since: float, clock: Clock) -> Told:
+    """What the dumps tell that were written since then, Unix seconds. Raises DumpsUnreadableError."""
+    with os.fdopen(os.memfd_create("dumps"), "wb") as given:  # more names than arguments may be
+        given.write(json.dumps([since, patterns]).encode())
+        given.flush()
+        given.seek(0)
+        command = [sys.executable, "-I", "-S", "-c", _READER, str(_ROOT)]
+        ended = run(command, clock, _SECONDS, _MOST, given=given.fileno())
+    try:
+        if ended.code == 0:
+            return msgspec.json.decode(ended.output, type=Told)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DumpsUnreadableError(str(error)) from error
+    raise DumpsUnreadableError(ended.message)
 
 
 def read_dumps(asked: DumpsAsked, clock: Clock) -> DumpsRead:
     """What the run's dumps tell now."""
-    until = clock.monotonic() + _SECONDS
-    dumps: list[Dump] = []
-    written: dict[int, float] = {}
-    for pattern in asked.patterns:
-        for path in sorted(glob.iglob(pattern))[:_MOST]:
-            rank = rank_of(os.path.basename(path))
-            if rank is None or len(dumps) >= _MOST or clock.monotonic() > until:
-                continue
-            try:
-                found = _read(path, asked.since)
-                if found is not None:
-                    dumps.append(read_dump(found[0], rank))
-                    written[rank] = found[1]
-            except (OSError, NoDumpError) as error:
-                _log.info("run=%r dump=%r is left out: %s", asked.run, path, error)
-    told = diagnose(dumps)
-    newest = max(written.values(), default=0.0)
-    old = {rank for rank, at in written.items() if newest - at > _TOGETHER}
-    if told.missing is not None and not old.isdisjoint(told.missing.ranks):
+    there = [pattern for pattern in asked.patterns if next(glob.iglob(pattern), None) is not None]
+    if not there:
+        return DumpsRead(asked)
+    try:
+        told = read_files(there, asked.since, clock)
+    except DumpsUnreadableError as error:
+        _log.warning("run=%r its dumps cannot be read: %s", asked.run, error)
+        return DumpsRead(asked)
+    for path, reason in told.left_out:
+        _log.info("run=%r dump=%r is left out: %s", asked.run, path, reason)
+    if told.stale:
         return DumpsRead(asked, told.dumps)
     stacks = {rank: told.stacks[rank] for rank in sorted(told.stacks)[:_STACK_RANKS]}
     return DumpsRead(asked, told.dumps, told.missing, stacks)
-
-
-def _read(path: str, since: float) -> tuple[bytes, float] | None:
-    """A regular file that was written since then, and when; None for what is none. A pipe is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_mtime < since:
-            return None
-        return stream.read(LARGEST + 1), status.st_mtime
 
 
 class DumpReader(Asking[DumpsAsked, DumpsRead]):

@@ -94,6 +94,11 @@ class LiveCore:
             raise RuntimeError("a reader thread has ended: its traceback stands above")
         return now
 
+    @property
+    def over(self) -> bool:
+        """Did all come through streams (standard input, FIFOs), and have they ended and been taken?"""
+        return self._follower is not None and self._follower.over and self._inbox.empty()
+
     def look(self, seconds: float) -> Snapshot:
         """What is there after so many seconds."""
         until = self.clock.monotonic() + seconds

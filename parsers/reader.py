@@ -22,10 +22,12 @@ from parsers.engine.prefixes import segments, strip_prefixes
 from parsers.engine.scan import Gatherer, Line, Rule, Scanner
 from parsers.engine.templates import Answer
 from parsers.events import ANSI, Event, LineDiscarded, LogEvent, Malformed
-from parsers.redaction import masked
+from parsers.redaction import in_key, masked
 from parsers.registry import GATHERERS, RULES
+from parsers.wrappers import Unwrapper
 
 _MALFORMED = 500  # characters of a line that is reported as malformed
+_KEY_LINES = 120  # of a private key of 16,384 bits
 
 
 @cache
@@ -49,6 +51,8 @@ class SourceReader:
         """Physical lines that gave at least one event."""
         self._last_matched = 0
         self._redrawn = b""
+        self._unwrapper = Unwrapper()
+        self._key_lines = 0  # that a private key which has begun may still have
 
     @property
     def lines(self) -> int:
@@ -77,6 +81,7 @@ class SourceReader:
         """The source has ended: its last line counts although it has no end, and open facts are closed."""
         out: list[LogEvent] = []
         self._read(self._splitter.flush(), out)
+        self._read([Block(line + b"\n", self.lines) for line in self._unwrapper.rest()], out)
         for name, gatherer in self._open:
             out.extend(LogEvent(self._splitter.line, name, event, _shown(gatherer)) for event in gatherer.close())
         self._open = []
@@ -110,7 +115,9 @@ class SourceReader:
             "after_return": self._splitter.after_return,
             "matched_lines": self.matched_lines,
             "last_matched": self._last_matched,
+            "key_lines": self._key_lines,
             "open": [[name, dataclasses.asdict(gatherer)] for name, gatherer in self._open],  # type: ignore[call-overload]
+            "unwrapper": self._unwrapper.save(),
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -120,6 +127,8 @@ class SourceReader:
         self._splitter.after_return = bool(saved.get("after_return"))
         self.matched_lines = int(saved.get("matched_lines", 0))
         self._last_matched = int(saved.get("last_matched", 0))
+        self._unwrapper = Unwrapper(**saved.get("unwrapper", {}))
+        self._key_lines = int(saved.get("key_lines", 0))
         self._open = []
         for name, known in saved.get("open", ()):
             if name in GATHERERS:
@@ -146,6 +155,9 @@ class SourceReader:
         lines.pop()  # the data ends in a line end
         if b"\r" not in block.data:
             numbers = range(number, number + len(lines))
+        if data.startswith(b'{"') or b'\n{"' in data:
+            lines, numbers = self._unwrapped(lines, numbers)
+            data = b"\n".join(lines)
         known = self._memo.known(data)
         place, count = 0, len(lines)
         while place < count:
@@ -182,6 +194,17 @@ class SourceReader:
                     break
             place = index + 1
 
+    def _unwrapped(self, lines: Sequence[bytes], numbers: Sequence[int]) -> tuple[list[bytes], list[int]]:
+        """The lines in place of the JSON that carries them, and the physical line of each."""
+        longest, read = self._splitter.max_line_bytes, self._unwrapper.read
+        found: list[bytes] = []
+        places: list[int] = []
+        for line, number in zip(lines, numbers, strict=False):
+            inner = read(line, longest) if line.startswith(b'{"') else None
+            found += [line] if inner is None else inner
+            places += [number] * (len(found) - len(places))
+        return found, places
+
     def _read_line(
         self, raw: bytes, number: int, rules: tuple[int, ...], out: list[LogEvent], shape: Shape | None = None
     ) -> None:
@@ -189,6 +212,8 @@ class SourceReader:
 
         `shape`: what the memo holds of such lines, where it may learn from this one.
         """
+        if self._key_lines or b"PRIVATE KEY" in raw:
+            raw = self._without_key(raw)
         before = len(out)
         parts = 0
         for segment, line in _segments(raw):
@@ -207,6 +232,14 @@ class SourceReader:
             answer = [(entry.rule, entry.event) for entry in found]
             if all(self._memo.templated[rule] for rule, _ in answer):
                 self._memo.learn(shape, raw, answer, lambda other: self._alone(other, rules))
+
+    def _without_key(self, raw: bytes) -> bytes:
+        """A line of a private key, or one between its lines, without what is secret of it."""
+        inner = self._key_lines > 0
+        self._key_lines -= inner
+        if b"PRIVATE KEY" in raw:
+            self._key_lines = 0 if b"-----END " in raw else _KEY_LINES
+        return in_key(raw) if inner else raw
 
     def _alone(self, raw: bytes, rules: tuple[int, ...]) -> Answer:
         """What a line says by itself. Changes nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ from monitor.follow.mounts import read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch as Pattern
 from monitor.follow.patterns import absolute, has_magic
+from monitor.follow.streams import STDIN, is_stream
 from monitor.identity import named
 from monitor.scalars import one_line
 from monitor.system.clock import SystemClock
@@ -42,7 +44,7 @@ def load_config(
     """
     config = load(config_file if config_file is not None else "", overrides)
     if paths:
-        absolute = tuple(path if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
+        absolute = tuple(STDIN if path == "-" else os.path.abspath(os.path.expanduser(path)) for path in paths)
         config = msgspec.structs.replace(config, runs=(*config.runs, Watch(paths=absolute, name=name)))
         if config_file is None and not any(key.startswith("run_retention=") for key in overrides):
             # whoever names a log by hand wants to see it, however long ago it ended
@@ -75,6 +77,26 @@ def fail(*messages: object, code: int = 1) -> NoReturn:
     """The messages, and the end: 1 failed while working, 2 wrong usage or configuration."""
     warn(*messages)
     sys.exit(code)
+
+
+@contextmanager
+def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The paths, with a file for as long as this lasts in place of what can be read but once: standard input, where `-`
+    names it, as `stdin`, and a FIFO.
+    """
+    once = [path for path in paths if path == "-" or is_stream(path, OsLayer())]
+    if not once:
+        yield tuple(paths)
+        return
+    import shutil
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="megatron-monitor-") as folder:
+        copies = {path: os.path.join(folder, "stdin" if path == "-" else os.path.basename(path)) for path in once}
+        for path, copy in copies.items():
+            with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as stream, open(copy, "wb") as file:
+                shutil.copyfileobj(stream, file)
+        yield tuple(copies.get(path, path) for path in paths)
 
 
 def files_of(paths: tuple[str, ...]) -> Iterator[str]:

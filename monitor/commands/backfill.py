@@ -21,9 +21,9 @@ from monitor.commands.arguments import (
     configured,
     say,
     set_option,
+    spooled,
     written_at,
 )
-from monitor.commands.reading import spooled
 from monitor.config import Config
 from monitor.judgement import Judge
 from monitor.reading import dated_events

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
-from monitor.commands.arguments import fail, files_of, warn
+from monitor.commands.arguments import fail, files_of, say, warn
+from monitor.dumps import DumpsUnreadableError, read_files
 from monitor.nodes.collectives import operation_name
-from monitor.nodes.flight_recorder import LARGEST, Diagnosis, Dump, NoDumpError, diagnose, rank_of, read_dump
+from monitor.nodes.flight_recorder import Diagnosis
 from monitor.nodes.hostlist import HostlistError, expand
+from monitor.system.clock import SystemClock
 
 
 @click.command("flight-recorder")
@@ -36,7 +37,12 @@ def flight_recorder(paths: tuple[str, ...], node_list: str | None, as_json: bool
         hosts = expand(node_list) if node_list else []
     except HostlistError as error:
         raise click.BadParameter(str(error), param_hint="--nodes") from error
-    found = diagnose(_dumps(paths))
+    try:
+        found = read_files(list(files_of(paths)), 0.0, SystemClock())
+    except DumpsUnreadableError as error:
+        fail(error)
+    for path, reason in found.left_out:
+        say(f"{path}: {reason}")
     if not found.dumps:
         fail("no dump of the flight recorder in " + ", ".join(paths))
     nodes = _nodes(found, hosts)
@@ -46,22 +52,6 @@ def flight_recorder(paths: tuple[str, ...], node_list: str | None, as_json: bool
         _print(found, nodes)
     if found.missing is None:
         sys.exit(1)
-
-
-def _dumps(paths: Sequence[str]) -> Iterator[Dump]:
-    """One after the other: only what is needed of each stays in memory."""
-    for path in files_of(tuple(paths)):
-        rank = rank_of(Path(path).name)
-        if rank is None:
-            warn(f"{path}: its name does not end in a rank")
-            continue
-        try:
-            with open(path, "rb") as stream:
-                yield read_dump(stream.read(LARGEST + 1), rank)
-        except OSError as error:
-            warn(f"{path}: {error.strerror or error}")
-        except NoDumpError as error:
-            warn(f"{path}: {error}")
 
 
 def _nodes(found: Diagnosis, hosts: Sequence[str]) -> dict[int, str]:

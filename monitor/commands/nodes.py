@@ -13,8 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from monitor.commands.arguments import POSITIVE, config_option, configured, fail, set_option, warn
-from monitor.commands.reading import spooled
+from monitor.commands.arguments import POSITIVE, config_option, configured, fail, set_option, spooled, warn
 from monitor.config import Config
 from monitor.core.conversion import EARLIER
 from monitor.core.saved import Saved

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from monitor.commands.arguments import configured, warn
+from monitor.commands.arguments import configured, spooled, warn
 from monitor.config import Config
 from monitor.core import Core
 from monitor.once import read_all
@@ -20,19 +16,6 @@ from monitor.reports.rows import Options, Row, row_of
 from monitor.run import derived
 from monitor.run.state import RunState
 from monitor.system.clock import Clock, SystemClock
-
-
-@contextmanager
-def spooled(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The paths with standard input, where `-` names it, as a file `stdin` for as long as this lasts."""
-    if "-" not in paths:
-        yield tuple(paths)
-        return
-    with tempfile.TemporaryDirectory(prefix="megatron-monitor-") as folder:
-        copy = Path(folder) / "stdin"
-        with copy.open("wb") as stream:
-            shutil.copyfileobj(sys.stdin.buffer, stream)
-        yield tuple(str(copy) if path == "-" else path for path in paths)
 
 
 def runs_of(

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, set_option, warn
-from monitor.commands.reading import runs_of, spooled
+from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, set_option, spooled, warn
+from monitor.commands.reading import runs_of
 from monitor.model.flops import FORMULAS
 from monitor.reports import html
 from monitor.reports.benchmark import GROUPS, SORTS, as_csv, as_json, as_markdown, benchmark

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
-from monitor.commands.arguments import config_option, configured, fail, load_config, say, set_option
+from monitor.commands.arguments import config_option, configured, fail, load_config, say, set_option, spooled
 from monitor.config import Config
 from monitor.scalars import one_line
 
@@ -30,17 +31,25 @@ def run(
     name: str | None,
     once: bool,
 ) -> None:
-    r"""Follow training logs, judge the runs, serve the metrics and the page.
+    r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b
     Examples:
       megatron-monitor run '/logs/**/*.out'
       megatron-monitor run --config config.yaml
       megatron-monitor run --once finished.log | grep megatron_iteration
+      kubectl logs -f train-worker-0 | megatron-monitor run -
     """
     if listen is not None:
         overrides = (*overrides, f"listen={listen}")
     name = _run_name(name) if name is not None else None
+    with spooled(paths) if once else nullcontext(paths) as files:
+        _run(config_file, overrides, files, name, once=once)
+
+
+def _run(
+    config_file: Path | None, overrides: tuple[str, ...], paths: tuple[str, ...], name: str | None, *, once: bool
+) -> None:
     config = configured(config_file, overrides, paths, name)
     if not config.runs:
         fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)

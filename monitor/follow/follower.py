@@ -17,6 +17,7 @@ from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch
 from monitor.follow.readers import Mode, MountReader, Readers
 from monitor.follow.settings import FollowSettings
+from monitor.follow.streams import FILE_SYSTEM, STDIN, StreamThread, is_stream
 from monitor.follow.waker import Waker
 from monitor.system.clock import Clock, SystemClock
 
@@ -69,8 +70,10 @@ class Follower:
         self._readers = Readers(resume, self._settings, self._os)
         self._stopping = threading.Event()
         self._threads: dict[str, ReaderThread] = {}
+        self._streams: dict[str, StreamThread] = {}
         self._mount_thread = threading.Thread(target=self._watch_mounts, name="follow mounts", daemon=True)
         self._resolved: dict[str, str] = {}
+        self._looked_at: set[str] = set()
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -93,8 +96,15 @@ class Follower:
             thread.waker.wake()
 
     def status(self) -> tuple[MountStatus, ...]:
-        """One a mount, from memory."""
-        return tuple(thread.status() for thread in list(self._threads.values()))
+        """One a mount or stream, from memory."""
+        streams = [MountStatus(path, FILE_SYSTEM, "poll", True, 0.0) for path in list(self._streams)]
+        return (*(thread.status() for thread in list(self._threads.values())), *streams)
+
+    @property
+    def over(self) -> bool:
+        """Are there streams alone, and all at their ends?"""
+        streams = list(self._streams.values())
+        return len(streams) == len(self._patterns) and bool(streams) and all(stream.over for stream in streams)
 
     @property
     def alive(self) -> bool:
@@ -104,12 +114,24 @@ class Follower:
 
     def _watch_mounts(self) -> None:
         """Mounts come and go (autofs): look at the table, which never hangs, and start readers for new ones."""
+        files = [watch for watch in self._patterns if watch.pattern != STDIN]
         while not self._stopping.is_set():
-            for reader in self._readers.sync_readers(self._patterns, self._mounts(), self._resolve):
+            self._begin_streams()
+            for reader in self._readers.sync_readers(files, self._mounts(), self._resolve):
                 thread = ReaderThread(reader, self._messages, self._clock, self._stopping)
                 self._threads[reader.mount.point] = thread  # before it starts: it may be woken at its first message
                 thread.start()
             self._stopping.wait(self._settings.discovery_interval)
+
+    def _begin_streams(self) -> None:
+        """A FIFO is looked for once: one that comes later in a file's place is no log."""
+        for path in [watch.pattern for watch in self._patterns if watch.pattern not in self._looked_at]:
+            self._looked_at.add(path)
+            found: list[bool] = []
+            self._ask(path, lambda path=path, found=found: found.append(is_stream(path, self._os)))  # type: ignore[misc]
+            if found == [True]:
+                stream = self._streams[path] = StreamThread(path, self._messages, self._clock, self._stopping)
+                stream.start()
 
     def _resolve(self, path: str) -> str:
         """The path with links resolved, once a path; as it is if that takes too long: a hung mount costs one thread."""
@@ -119,10 +141,14 @@ class Follower:
             def resolve() -> None:
                 self._resolved[path] = self._os.realpath(path)
 
-            thread = threading.Thread(target=resolve, name=f"resolve {path}", daemon=True)
-            thread.start()
-            thread.join(self._settings.resolve_seconds)
+            self._ask(path, resolve)
         return self._resolved[path]
+
+    def _ask(self, path: str, question: Callable[[], None]) -> None:
+        """On a thread of its own, for so long as one waits for a mount."""
+        thread = threading.Thread(target=question, name=f"resolve {path}", daemon=True)
+        thread.start()
+        thread.join(self._settings.resolve_seconds)
 
 
 class ReaderThread(threading.Thread):

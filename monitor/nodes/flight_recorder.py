@@ -4,7 +4,9 @@ Format: torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.0 to 2.10, as
 name, desc, ranks), `pg_status` (group -> last enqueued, started, completed collective) and `entries` (the last
 collectives: process_group, collective_seq_id, profiling_name, state, frames). A rank waits in the first operation that
 it has not completed; what it enqueued behind it waits for that. Of point-to-point operations only that they wait is
-taken: their numbers are those of a pair. What is not as expected is left out; what is no dump raises NoDumpError.
+taken: their numbers are those of a pair. What is no dump raises NoDumpError. What is not as expected is left out: only
+text and whole numbers are taken as text, since lists that refer to one another may be 251 bytes long and endless as
+text.
 """
 
 from __future__ import annotations
@@ -18,9 +20,13 @@ from typing import Any
 from monitor.nodes.collectives import Missing, Report, missing
 from monitor.nodes.plain_pickle import NotPlainError, read_plain
 
-LARGEST = 256 * 2**20  # bytes: 20,000 entries with deep stacks take some 60 MB
-_RANKS = 100_000
+LARGEST = 128 * 2**20  # bytes: 20,000 entries with deep stacks take some 60 MB
+_RANKS = 100_000  # of a group
+_ALL_RANKS = 20_000_000  # elements, or characters, of all groups' ranks: of 100,000 ranks each is in some 20 groups
 _FRAMES = 8
+_TEXT = 200  # characters of a name
+_LARGEST_NUMBER = 2**63 - 1
+_LARGEST_RANK = 10_000_000  # as in a name
 _RANK = re.compile(r"(?:rank_?|_)(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
 _COMPLETED = "completed"
 _PAIRS = "point-to-point"  # stands for all of them
@@ -71,40 +77,45 @@ def read_dump(data: bytes, rank: int) -> Dump:
     value = _plain(data)
     if not isinstance(value, dict) or not isinstance(value.get("entries"), list | tuple):
         raise NoDumpError("it holds no `entries`: no dump of the flight recorder")
-    dump = Dump(rank, str(value.get("version", "")))
+    dump = Dump(rank, _text(value.get("version")))
+    left = _ALL_RANKS
     for config in _mappings(value.get("pg_config")):
-        name, ranks = config.get("name"), _ranks(config.get("ranks"))
-        if isinstance(name, str) and ranks:
+        name, told = _text(config.get("name")), config.get("ranks")
+        left -= len(told) + 1 if isinstance(told, str | list | tuple) else 1
+        ranks = _ranks(told) if left > 0 else ()
+        if name and ranks:
             dump.groups[name] = ranks
     reports = _from_entries(dump, value["entries"])
     groups = _groups_by_id(value)
     for key, status in _items(value.get("pg_status")):
-        name = groups.get(key)
-        if name is not None:
-            report = reports.setdefault(name, Report(rank, name))
+        group = groups.get(key)
+        if group is not None:
+            report = reports.setdefault(group, Report(rank, group))
             report.enqueued = _larger(report.enqueued, status.get("last_enqueued_collective"))
             if report.completed is None:
                 report.completed = _larger(None, status.get("last_completed_collective"))
     for config in _mappings(value.get("pg_config")):
-        report = reports.get(str(config.get("name")))  # type: ignore[assignment]
-        if report is not None and not report.name:
-            report.name = str(config.get("desc") or "")
+        known = reports.get(_text(config.get("name")))
+        if known is not None and not known.name:
+            known.name = _text(config.get("desc"))
     dump.reports = list(reports.values())
     return dump
 
 
 def diagnose(dumps: Iterable[Dump]) -> Diagnosis:
     """Who is missing."""
-    known = {dump.rank: dump for dump in dumps}
+    known: dict[int, Dump] = {}
     members: dict[str, tuple[int, ...]] = {}
-    for dump in known.values():
+    for dump in dumps:
+        known[dump.rank] = dump
         for name, ranks in dump.groups.items():
             members.setdefault(name, ranks)
+        dump.groups = {}  # 16,384 dumps of 16,384 ranks each would be gigabytes
     reports = [report for dump in known.values() for report in dump.reports]
     everybody = {rank for ranks in members.values() for rank in ranks}
     world = len(everybody) or None
     found = missing(reports, world, members)
-    absent = tuple(sorted(everybody - set(known)))
+    absent = tuple(sorted(everybody - set(known)))[:_RANKS]
     if found is None:
         return Diagnosis(len(known), None, {}, [], absent, world)
     stacks = {rank: _stack(known[rank], found.group_key) for rank in found.ranks if rank in known}
@@ -148,22 +159,23 @@ def _from_entries(dump: Dump, entries: Iterable[Any]) -> dict[str, Report]:
             entry.get("collective_seq_id"),
             entry.get("state") == _COMPLETED,
         )
-        if not isinstance(place, list | tuple) or not place or not isinstance(number, int):
+        number = _number(number)
+        if not isinstance(place, list | tuple) or not place or number is None:
             continue
         if entry.get("is_p2p"):
             if not (done or waits):
                 waits = True
                 reports[_PAIRS] = Report(dump.rank, _PAIRS, work=0)
             continue
-        group = str(place[0])
-        report = reports.setdefault(group, Report(dump.rank, group, str(place[1]) if len(place) > 1 else ""))
+        group = _text(place[0])
+        report = reports.setdefault(group, Report(dump.rank, group, _text(place[1]) if len(place) > 1 else ""))
         report.enqueued = _larger(report.enqueued, number)
         if done:
             report.completed = _larger(report.completed, number)
         elif number < pending.get(group, number + 1):
             pending[group] = number
             if not waits:
-                waits, report.work, report.operation = True, number, str(entry.get("profiling_name") or "")
+                waits, report.work, report.operation = True, number, _text(entry.get("profiling_name"))
         if pending.get(group, number) == number:
             dump.stacks[group] = _frames(entry.get("frames"))
     for group, first in pending.items():
@@ -176,12 +188,12 @@ def _groups_by_id(value: dict[str, Any]) -> dict[str, str]:
     made, where that agrees with the entries.
     """
     told = {
-        str(entry.get("pg_id")): str(entry["process_group"][0])
+        _text(entry.get("pg_id")): _text(entry["process_group"][0])
         for entry in value["entries"]
         if isinstance(entry, dict) and isinstance(entry.get("process_group"), list | tuple) and entry["process_group"]
     }
-    names = [str(config.get("name")) for config in _mappings(value.get("pg_config"))]
-    if all(name.isdigit() for name in names):
+    names = [_text(config.get("name")) for config in _mappings(value.get("pg_config"))]
+    if all(name.isdecimal() for name in names):
         ordered = {str(place): name for place, name in enumerate(sorted(names, key=int))}
         if all(ordered.get(key) == name for key, name in told.items()):
             return ordered
@@ -189,31 +201,42 @@ def _groups_by_id(value: dict[str, Any]) -> dict[str, str]:
 
 
 def _larger(known: int | None, new: Any) -> int | None:
-    if not isinstance(new, int) or isinstance(new, bool):
-        return known
-    return new if known is None else max(known, new)
+    number = _number(new)
+    return known if number is None or (known is not None and known > number) else number
 
 
 def _frames(frames: Any) -> list[str]:
     """`name (file:line)`, innermost first."""
-    told: list[str] = []
-    for frame in frames if isinstance(frames, list | tuple) else ():
-        if isinstance(frame, dict) and len(told) < _FRAMES:
-            told.append(f"{frame.get('name')} ({frame.get('filename')}:{frame.get('line')})"[:300])
-    return told
+    return [
+        f"{_text(frame.get('name'))} ({_text(frame.get('filename'))}:{_text(frame.get('line'))})"[:300]
+        for frame in (frames[:_FRAMES] if isinstance(frames, list | tuple) else ())
+        if isinstance(frame, dict)
+    ]
+
+
+def _number(value: Any) -> int | None:
+    known = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER
+    return value if known else None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value[:_TEXT]
+    number = _number(value)
+    return "" if number is None else str(number)
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
     """`[0, 1, 2]`, as a list or as text."""
     if isinstance(value, str):
-        value = [int(number) for number in re.findall(r"\d{1,7}", value[: 9 * _RANKS])]
+        value = [int(number) for number in re.findall(r"[0-9]{1,7}", value[: 9 * _RANKS])]
     if not isinstance(value, list | tuple):
         return ()
-    return tuple(rank for rank in value if isinstance(rank, int))[:_RANKS]
+    return tuple(rank for rank in value[:_RANKS] if _number(rank) is not None and 0 <= rank < _LARGEST_RANK)
 
 
 def _items(value: Any) -> list[tuple[str, dict[str, Any]]]:
-    return [(str(k), v) for k, v in value.items() if isinstance(v, dict)] if isinstance(value, dict) else []
+    return [(_text(k), v) for k, v in value.items() if isinstance(v, dict)] if isinstance(value, dict) else []
 
 
 def _mappings(value: Any) -> list[dict[str, Any]]:

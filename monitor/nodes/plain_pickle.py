@@ -3,8 +3,9 @@
 Python's own Unpickler calls what a file names; forbidding that (`find_class`) still leaves opcodes that allocate
 gigabytes. This one takes the opcodes apart as pickletools does, and knows those of dicts, lists, tuples, text, numbers,
 None and booleans: all that PyTorch's C++ pickler writes (torch/csrc/jit/serialization/pickler.cpp), and Python's for
-such values, protocols 2 to 5. Any other opcode is refused. Work and memory are bounded by the file's size: no opcode
-makes more than it has bytes, and one that repeats a value makes a reference.
+such values, protocols 2 to 5. Any other opcode is refused, and so are keys that are no text (numbers can be chosen to
+collide). Work and memory are bounded by the file's size and by `_MOST` opcodes: none makes more than it has bytes, and
+one that repeats a value makes a reference. So a value may be endless to whoever walks through it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import pickletools
 from typing import Any, Final
 
+_MOST: Final = 12_000_000  # opcodes: some 15 s; 20,000 entries with 20 frames each take 7 million
 _MARK: Final = object()
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "MARK": _MARK}
 _EMPTY: Final = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
@@ -40,8 +42,10 @@ def read_plain(data: bytes) -> Any:
 def _read(data: bytes) -> Any:
     stack: list[Any] = []
     memo: dict[int, Any] = {}
-    for opcode, given, place in pickletools.genops(data):
+    for done, (opcode, given, place) in enumerate(pickletools.genops(data)):
         name = opcode.name
+        if done >= _MOST:
+            raise NotPlainError(f"it has more than {_MOST} values")
         if name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
             memo[len(memo) if given is None else given] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
@@ -71,7 +75,7 @@ def _fill(stack: list[Any], opcode: pickletools.OpcodeInfo, place: int | None) -
     match opcode.name:
         case "SETITEMS":
             items = _since_mark(stack)
-            stack[-1].update(zip(items[::2], items[1::2], strict=True))
+            stack[-1].update(zip(map(_key, items[::2]), items[1::2], strict=True))
         case "APPENDS":
             items = _since_mark(stack)
             stack[-1].extend(items)
@@ -79,12 +83,18 @@ def _fill(stack: list[Any], opcode: pickletools.OpcodeInfo, place: int | None) -
             stack.append(tuple(_since_mark(stack)))
         case "SETITEM":
             value, key = stack.pop(), stack.pop()
-            stack[-1][key] = value
+            stack[-1][_key(key)] = value
         case "APPEND":
             value = stack.pop()
             stack[-1].append(value)
         case _:
             raise NotPlainError(f"opcode {ord(opcode.code):#x} at byte {place} makes no plain value: it is not read")
+
+
+def _key(value: Any) -> str:
+    if not isinstance(value, str):
+        raise NotPlainError("a key is no text")
+    return value
 
 
 def _since_mark(stack: list[Any]) -> list[Any]:

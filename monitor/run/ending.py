@@ -9,7 +9,7 @@ A ladder, the first that holds:
     5. exiting   its loop is done, or some processes ended well
     6. running   what is no end is a hint
 The cause is what says most of it: `KINDS` has how much each kind says. Of those that say as much the earliest counts;
-those of one moment came in any order, and `first` tells which leads to the others.
+those of one moment came in any order, and the one that stands first in `KINDS` leads to the others.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ class Kind:
 
     strength: float
     """How much it says of why a launch ended."""
-    first: int
-    """Among those of one moment that say as much: which leads to the others."""
     planned: bool = False
     """No failure: the scheduler's ordinary business, and what a person ended."""
     survivable: bool = False
@@ -51,23 +49,24 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "ecc": Kind(5.0, 9, of_node=True),
-    "disk_full": Kind(5.0, 8, survivable=True),
-    "host_oom": Kind(5.0, 7, of_node=True),
-    "cuda_oom": Kind(5.0, 6, survivable=True),
-    "node_failure": Kind(5.0, 5, of_node=True),
-    "cuda_error": Kind(4.5, 9, of_node=True),
-    "bus_error": Kind(4.5, 8, of_node=True),
-    "time_limit": Kind(4.0, 9, planned=True),
-    "preempted": Kind(4.0, 8, planned=True),
-    "python_exception": Kind(4.0, 6),
-    "nccl": Kind(4.0, 5, of_node=True),
-    "segfault": Kind(4.0, 4, of_node=True),
-    "killed": Kind(4.0, 3, bare=True),
-    "stopped": Kind(4.0, 2, planned=True, bare=True),
-    "unknown": Kind(3.0, 0, bare=True),
+    "ecc": Kind(5.0, of_node=True),
+    "disk_full": Kind(5.0, survivable=True),
+    "host_oom": Kind(5.0, of_node=True),
+    "cuda_oom": Kind(5.0, survivable=True),
+    "node_failure": Kind(5.0, of_node=True),
+    "cuda_error": Kind(4.5, of_node=True),
+    "bus_error": Kind(4.5, of_node=True),
+    "time_limit": Kind(4.0, planned=True),
+    "preempted": Kind(4.0, planned=True),
+    "python_exception": Kind(4.0),
+    "nccl": Kind(4.0, of_node=True),
+    "segfault": Kind(4.0, of_node=True),
+    "killed": Kind(4.0, bare=True),
+    "stopped": Kind(4.0, planned=True, bare=True),
+    "unknown": Kind(3.0, bare=True),
 }
-"""What broke a rank, a node or a disk says more than what the others died of."""
+"""What broke a rank, a node or a disk says more than what the others died of. The order counts."""
+_FIRST = {name: place for place, name in enumerate(reversed(KINDS))}
 PLANNED = frozenset(name for name, kind in KINDS.items() if kind.planned)
 BARE = frozenset(name for name, kind in KINDS.items() if kind.bare)
 NODE_FAULTS = frozenset(name for name, kind in KINDS.items() if kind.of_node)
@@ -205,14 +204,14 @@ def _over(it: _Weighed) -> Ending | None:
     if over is None or any(_is_own(row) and _is_proof(row) and row.at < over.at - MOMENT for row in it.fatal):
         return None
     coded = [row for row in it.fatal if row.sort != "exit" or row.exit_code is not None]
-    failed = _job_failed(it.rows, coded) if it.done is not None else None
+    failed = _job_failed(coded) if it.done is not None else None
     if failed is None and over.sort == "finished":  # by a cause of its own, which cost no iteration
         failed = next((row.at for row in coded if _is_own(row) and _is_proof(row)), None)
     return replace(it.found, state="finished", job_failed_at=failed)
 
 
 def _job_failed_behind(it: _Weighed) -> Ending | None:
-    failed = _job_failed(it.rows, it.fatal) if it.done is not None else None
+    failed = _job_failed(it.fatal) if it.done is not None else None
     return None if failed is None else replace(it.found, state="finished", job_failed_at=failed)
 
 
@@ -224,7 +223,9 @@ def _died(it: _Weighed) -> Ending | None:
 
 
 def _all_well(it: _Weighed) -> Ending | None:
-    well = _first(it.rows, "orderly") is not None or _all_ended(it.rows, it.processes)
+    ends = [row for row in it.rows if _is_end(row)]
+    whole = it.processes is None or it.found.ended >= it.processes or any(row.launch for row in ends)
+    well = _first(it.rows, "orderly") is not None or (bool(ends) and whole)
     return replace(it.found, state="finished") if well else None
 
 
@@ -260,7 +261,7 @@ def _fatal(rows: Sequence[Evidence], *, leaving: bool) -> list[Evidence]:
     known = [row for row in rows if row.sort in ("failure", "watchdog", "traceback")]
     found = [row for row in known if (row.fatal or ended) and not (row.helper and leaving)]
     bad = [row for row in rows if row.sort == "exit" and row.exit_code != 0]
-    return sorted(found + bad, key=lambda row: row.at)
+    return found + bad
 
 
 def _holds(row: Evidence) -> bool:
@@ -295,11 +296,11 @@ def _is_own(row: Evidence) -> bool:
 
 def _leads(row: Evidence) -> tuple[bool, int, bool, bool]:
     """Which of one moment leads to the others: what a site's words say, then by the table; a job that somebody
-    cancelled was ended before its processes were, a step may be cancelled because one of them had ended; a failure's
-    own line says more than the exception that it is.
+    cancelled was ended before its processes were, as one that is preempted is, a step may be cancelled because one of
+    them had ended; a failure's own line says more than the exception that it is.
     """
     cancelled = row.failure == "stopped" and (row.notice == "job_cancelled" or row.by in ("pbs", "lsf"))
-    return row.pattern, 8 if cancelled else KINDS[row.failure].first, row.rank is not None, row.sort != "traceback"
+    return row.pattern, _FIRST["preempted" if cancelled else row.failure], row.rank is not None, row.sort != "traceback"
 
 
 def _cause(rows: Iterable[Evidence]) -> Evidence | None:
@@ -340,19 +341,9 @@ def _cut(rows: Sequence[Evidence], done: Evidence | None) -> Evidence | None:
     )
 
 
-def _job_failed(rows: Sequence[Evidence], fatal: Sequence[Evidence]) -> float | None:
+def _job_failed(fatal: Sequence[Evidence]) -> float | None:
     """When the job of a training that is done ended badly, for no cause of the training's own."""
-    if any(row.sort != "exit" for row in fatal) or any(_is_own(row) for row in rows if row.failure and row.fatal):
-        return None
-    return next((row.at for row in fatal), None)
-
-
-def _all_ended(rows: Sequence[Evidence], processes: int | None) -> bool:
-    well = [row for row in rows if _ended_well(row)]
-    if not well:
-        return False
-    ended = sum(row.count for row in rows if row.sort == "exit")
-    return processes is None or ended >= processes or any(row.launch for row in well)
+    return None if any(row.sort != "exit" for row in fatal) else next((row.at for row in fatal), None)
 
 
 def _is_proof(row: Evidence) -> bool:
@@ -366,7 +357,7 @@ def _is_proof(row: Evidence) -> bool:
     if row.sort == "traceback":
         return not (row.helper or row.optional)
     caught = KINDS[row.failure].survivable and row.exit_code is None and not row.pattern
-    return row.sort in ("failure", "watchdog") and (row.consequence or not caught)
+    return row.consequence or not caught
 
 
 def _crashed(rows: Sequence[Evidence], fatal: Sequence[Evidence], found: Ending) -> Ending:

@@ -28,8 +28,7 @@ class Intervals:
     def add(self, seconds: float) -> None:
         """One more gap."""
         self.values.append(seconds)
-        if len(self.values) > GAPS_KEPT:
-            del self.values[:-GAPS_KEPT]
+        del self.values[:-GAPS_KEPT]
 
     @property
     def usual(self) -> float | None:
@@ -68,7 +67,7 @@ class Silences:
 
     def hold(self, seconds: float) -> None:
         """A burst of lines has explained one."""
-        self.held = max(seconds, self.held or 0.0)
+        self.held = max(seconds, self.held or seconds)
 
     def values(self, kind: str) -> list[float]:
         """The last good ones, the newest last."""

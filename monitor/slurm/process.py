@@ -50,14 +50,15 @@ def run(
     most: int,
     variables: Mapping[str, str] | None = None,
     copy: IO[bytes] | None = None,
+    given: int = subprocess.DEVNULL,
 ) -> Finished:
     """Run it to its end, with `variables` beside the environment. `most`: bytes of each stream that are kept; `copy` is
-    given as much of its output as well.
+    given as much of its output as well; `given`: the descriptor that is its standard input.
     """
     try:
         process = subprocess.Popen(  # noqa: S603 - without a shell; what may stand in the list is the caller's law
             list(arguments),
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**_environment(), **(variables or {})},

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from parsers.wrappers import MONTHS, TEXT_FORMS
+
 # `... nan iterations:   0 |[default3]:text`: a tee label in the middle of a line
 _TEE = re.compile(r"\[(?:default|worker|trainer|rank)\d{1,9}\]:(?=.)")
 
@@ -53,6 +55,9 @@ _PREFIX = re.compile(
       \[(?:\[\d{1,2}m)?rank-(?P<pr_rank>\d{1,9})/\d{1,9}(?:\[0m)?\]
       \[(?:\[\d{1,2}m)?(?P<pr_level>[A-Z]+)[ ]{0,4}(?:\[0m)?\][ ]?
       (?:\[\d{1,2}m)?(?:\[(?P<pr_where>[^\]]+)\][ ]?)?:?[ ]?
+    | """
+    + TEXT_FORMS
+    + r"""
     # `2024-05-01T12:00:00.123456Z ` container runtimes; `stdout F ` may follow
     | (?P<iso_time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d))[ ](?:std(?:out|err)[ ][FP][ ])?
     # `(RayTrainWorker pid=1234, ip=10.0.0.1) `
@@ -70,7 +75,7 @@ _PREFIX = re.compile(
 )
 
 # What a prefix begins with: most other texts are turned away without a look at each alternative
-_MAY_BEGIN = re.compile(r"[ ]{0,5}[\d\[]|[(a-zDIWEC]|[\w.-]{1,60}/\d")
+_MAY_BEGIN = re.compile(rf"[ ]{{0,5}}[\d\[]|[(<a-zDIWEC]|[\w.-]{{1,60}}/\d|(?:{'|'.join(MONTHS)})[ ]")
 # `[E522 03:45:48.123456789 ProcessGroupNCCL.cpp:632] ...`, `W0414 18:38:58.281000 175535 torch/run.py:793] `:
 # glog prints no year. It is left in the text: rules know the lines by it.
 _GLOG = re.compile(r"[ ]{0,4}\[?[IWEF](\d\d?)(\d\d) (\d\d:\d\d:\d\d)(\.\d{1,6})?\d{0,3} ")
@@ -84,7 +89,9 @@ NOT_HOSTS = frozenset({"oom1", "utf8", "int8", "fp16", "bf16", "fp32", "float16"
 
 @dataclass(slots=True)
 class Prefix:
-    """What the prefixes of one line told. `task` is srun's label, `local_rank` torchrun's."""
+    """What the prefixes of one line told. `task` is srun's label, `local_rank` torchrun's; `pod` is a container's name,
+    and the node's where none is told.
+    """
 
     task: int | None = None
     local_rank: int | None = None
@@ -93,6 +100,7 @@ class Prefix:
     logged_at: str | None = None
     level: str | None = None
     location: str | None = None
+    pod: str | None = None
 
     @property
     def global_rank(self) -> int | None:
@@ -104,13 +112,15 @@ class Prefix:
         return self.task if self.local_rank is None else None
 
     @property
-    def key(self) -> tuple[int | None, int | None, int | None, str | None]:
+    def key(self) -> tuple[int | None, int | None, int | None, str | None, str | None]:
         """Tells the writers of a merged file apart."""
-        return (self.task, self.local_rank, self.rank, self.node)
+        return (self.task, self.local_rank, self.rank, self.node, self.pod)
 
 
 def iso_time(text: str) -> str:
-    """`2023-10-19 23:07:45,931` or `20251202 06:56:28` as ISO 8601."""
+    """`2023-10-19 23:07:45,931`, `20251202 06:56:28` or `May  1 12:00:00`, which prints no year, as ISO 8601."""
+    if text[:1].isalpha():
+        return f"--{MONTHS.index(text[:3]) + 1:02d}-{text[4:6].replace(' ', '0')}T{text[7:]}"
     if len(text) == 17 and text[8] == " ":
         text = f"{text[:4]}-{text[4:6]}-{text[6:8]} {text[9:]}"
     return text.replace(" ", "T", 1).replace(",", ".")
@@ -140,10 +150,10 @@ def _matches(text: str) -> Iterator[re.Match[str]]:
 
 _ROLES = {
     "task": "task", "local": "local_rank", "rank": "rank", "mpi": "rank", "time": "logged_at", "level": "level",
-    "logger": "location", "where": "location", "ip": "node", "host": "node",
+    "logger": "location", "where": "location", "ip": "node", "host": "node", "pod": "pod",
 }  # fmt: skip
 """The last word of a group's name -> what it tells."""
-_ALONE = frozenset({"task", "local", "rank", "mpi", "time", "host", "word_host"})
+_ALONE = frozenset({"task", "local", "rank", "mpi", "time", "host", "word_host", "pod"})
 """Groups that stand in a prefix alone."""
 
 
@@ -158,6 +168,8 @@ def _take(prefix: Prefix, match: re.Match[str]) -> None:
             prefix.logged_at = iso_time(value)
         elif role in ("level", "location", "node"):
             setattr(prefix, role, value)
+        elif role == "pod":
+            prefix.pod = prefix.node = value
         elif int(value) >= 0:  # DeepSpeed prints -1 before its groups exist
             setattr(prefix, role, int(value))
 

@@ -29,6 +29,7 @@ import msgspec.structs
 from parsers.engine import fields
 from parsers.engine.prefixes import NOT_HOSTS, iso_time
 from parsers.events import Event
+from parsers.wrappers import MONTHS
 
 SHAPE = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 """Translates a line to its shape."""
@@ -45,7 +46,10 @@ _REGION = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _SUFFIX = re.compile(
     rb"[A-Za-z%]{1,8}|(?:,\d{3})+(?:\.\d+)?|(?::\d+){1,3}(?:\.\d+)?| (?:ms|s|min|h)\b"
 )  # `13.3TFLOPS`, `35.8%`, `1:02:03`
-_TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?|\d{8} \d\d:\d\d:\d\d")
+_TIME = re.compile(
+    rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?|\d{8} \d\d:\d\d:\d\d"
+    rb"|(?:%b) [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?" % "|".join(MONTHS).encode()
+)
 _SAFE = re.compile(r"[ !#-\[\]-~]*")  # stands in a JSON string as it is
 _WIDEST = 15  # characters of a whole number that formats and JSON read alike
 _WIDEST_FRACTION = 24  # `0.00010000000000000002` is a learning rate
@@ -325,13 +329,20 @@ class _Finder:
     def _time(self, iso: str, start: int, end: int) -> Iterator[str | _Cut]:
         """The ISO 8601 form of the time in [start, end): pieces of the line, and the marks that differ from it."""
         source, pieces = self._lines[0], list[Any]()
-        digits = (place for place in range(start, end) if 48 <= source[place] <= 57)
+        digits = [place for place in range(start, end) if 48 <= source[place] <= 57]
+        constant = sum(map(str.isdigit, iso)) - len(digits)  # those of a month's name and of the blank before a day
         for char in iso:
-            if not char.isdigit():
+            if not char.isdigit() or constant:
+                constant -= char.isdigit()
                 pieces.append(char)
                 continue
-            place = next(digits)
-            if pieces and isinstance(pieces[-1], str) and source[pieces[-2][1] : place] == pieces[-1].encode():
+            place = digits.pop(0)
+            if (
+                len(pieces) > 1
+                and isinstance(pieces[-1], str)
+                and isinstance(pieces[-2], tuple)
+                and source[pieces[-2][1] : place] == pieces[-1].encode()
+            ):
                 pieces.pop()  # the same mark stands in the line
                 pieces[-1] = (pieces[-1][0], place + 1)
             elif pieces and isinstance(pieces[-1], tuple) and pieces[-1][1] == place:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import msgspec
 
 from parsers.redaction import masked
+from parsers.wrappers import bare
 
 ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[A-Za-z]|[()][0-9A-Z]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\))")
 """Colours, character sets, links and titles of a terminal."""
@@ -44,8 +45,10 @@ class LogEvent(msgspec.Struct, gc=False):
 
 
 def text_of(raw: bytes | str) -> str:
-    """A line without terminal colours, secrets and the blanks around it, at most MAX_TEXT characters."""
+    """A line without terminal colours, its carrier's words, secrets and the blanks around it, at most MAX_TEXT
+    characters.
+    """
     text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = ANSI.sub("", text)
-    return masked(text).strip()[:MAX_TEXT]
+    return masked(bare(text)).strip()[:MAX_TEXT]

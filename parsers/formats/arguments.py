@@ -20,8 +20,11 @@ _MAX_VALUE = 4000
 _HEAD = re.compile(r"^[ ]{0,8}-{3,200}[ ]arguments[ ]-{3,200}\s*$")
 # `-------------------- end of arguments ---------------------`
 _END = re.compile(r"-{3,200}[ ]end of arguments[ ]-{3,200}")
-# `  hidden_size ..................................... 2048`, `  a_very_long_name .. 1`, `  name  True...updated`
-_ARGUMENT = re.compile(r"^[ ]{1,4}([A-Za-z_]\w{0,120})[ ](\.{2,80}|[ ])(?:[ ](.*))?$")
+# `  hidden_size ..................................... 2048`, `  a_very_long_name .. 1`, `  name  True...updated`; a
+# carrier may have cut the blanks before it (logcli)
+_ARGUMENT = re.compile(
+    r"^(?:[ ]{1,4}|(?=\w{40,120}[ ]\.\.|\w{1,40}[ ]\.{4}))([A-Za-z_]\w{0,120})[ ](\.{2,80}|[ ])(?:[ ](.*))?$"
+)
 # `........................ False`: the rest of an argument whose line srun had cut
 _REST = re.compile(r"^[ ]{0,2}(\.{2,80})(?:[ ](.*))?$")
 # `512.........................updated`

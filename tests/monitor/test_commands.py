@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -231,3 +233,22 @@ def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
     """A word that is like none gets no guess."""
     assert "No such command 'repaly'. Did you mean 'replay'?" in invoke("repaly").output
     assert "Did you mean" not in invoke("xyzzy").output
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    """`-` and a FIFO are read to their end by every command that reads logs; their runs are named by them."""
+    line = LINE + "\n"
+    assert 'megatron_iteration{run="stdin"} 7.0' in invoke("run", "--once", "-", stdin=line).stdout
+    assert '"run": "-"' in invoke("replay", "--json", "-", stdin=line).stdout
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    for command, shown in (
+        (("run", "--once"), 'megatron_iteration{run="pipe"} 7.0'),
+        (("replay", "--json"), '"run": "pipe"'),
+        (("report", "--format", "csv"), "pipe,"),
+        (("parse", "--json"), '"iteration":7'),
+    ):
+        writer = threading.Thread(target=lambda: fifo.write_text(line))
+        writer.start()
+        assert shown in invoke(*command, str(fifo)).stdout
+        writer.join()

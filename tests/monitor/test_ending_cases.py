@@ -228,25 +228,6 @@ def test_a_script_s_own_python_lines_are_not_the_training() -> None:
     assert (played.state.restarts, played.state.failures_total) == (0, {})
 
 
-@pytest.mark.parametrize(
-    ("text", "failure", "severity"),
-    [
-        (CANCELLED.format(why=" DUE TO JOB REQUEUE"), "preempted", "info"),
-        (CANCELLED.format(why=" DUE TO PREEMPTION"), "preempted", "info"),
-        (CANCELLED.format(why=" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"), "node_failure", "critical"),
-        (
-            "[rank5]:[F301 08:12:11.100000000 ProcessGroupNCCL.cpp:1385] [PG ID 0 PG GUID 0(default_pg) Rank 5] "
-            "Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.\n",
-            "nccl", "critical",
-        ),
-    ],
-    ids=["requeue", "preemption", "node failure", "heartbeat monitor"],
-)  # fmt: skip
-def test_who_ended_it_decides_who_is_woken(text: str, failure: str, severity: str) -> None:
-    """A job that the scheduler takes and gives back is information."""
-    assert failed(trained(text)) == (failure, severity)
-
-
 def test_a_file_that_came_with_its_whole_death_in_it_is_news() -> None:
     """A job that begins and dies between two searches of its directory; not an old log that was copied there."""
     for stamp, expected in (("2023-11-14 22:13:19", ["crash"]), ("2023-02-01 08:00:00", [])):
@@ -262,34 +243,6 @@ def test_a_file_that_came_with_its_whole_death_in_it_is_news() -> None:
 
 
 # --- the cause ------------------------------------------------------------------------------------------------------
-
-
-def test_the_exception_of_a_rank_is_the_cause_not_the_watchdogs_of_the_others() -> None:
-    """Rank 3 has no data left; the others wait for it ten minutes."""
-    head = cut()
-    at = head[-1][0]
-    trace = "".join(
-        f"[rank3]: {line}\n" for line in KEY_ERROR.replace("KeyError: 'text'", "StopIteration").splitlines()
-    )
-    dogs = "".join(WATCHDOG.format(rank=rank) for rank in (1, 5))
-    played = play([*head, (at + 2, trace), (at + 600, dogs), (at + 660, CANCELLED.format(why=""))], after=60.0)
-    told = played.firing("crash")
-    assert (told.evidence["failure"], told.evidence["rank"], told.evidence["message"]) == (
-        "python_exception", 3, "StopIteration",
-    )  # fmt: skip
-    assert "hang" not in played.kinds()
-    assert played.state.launch.watchdog_ranks == [1, 5]
-    assert played.state.failures_total == {"python_exception": 1}
-
-
-def test_a_traceback_that_the_loop_went_on_from_is_not_the_cause_of_what_comes_later() -> None:
-    """The watchdogs of iteration 60 have nothing to do with what was caught at iteration 30."""
-    head = cut(30)
-    rest = cut(60)[len(head) :]
-    caught = KEY_ERROR.replace("in <module>", "in train_step")
-    dogs = "".join(WATCHDOG.format(rank=rank) for rank in (1, 5))
-    played = play([*head, (head[-1][0] + 0.5, caught), *rest, (rest[-1][0] + 5, dogs)], after=60.0)
-    assert failed(played) == ("nccl", "critical")
 
 
 @pytest.mark.parametrize("warned", [True, False])
@@ -316,16 +269,6 @@ def test_a_better_cause_that_comes_late_is_not_another_crash() -> None:
     assert [item.status for item in played.of("crash")] == ["firing"]
     assert played.state.launch.failure is not None
     assert played.state.launch.failure.failure == "host_oom"
-
-
-def test_a_rank_that_lost_another_is_not_the_cause() -> None:
-    """The connection is gone because a process was killed, whoever says so first."""
-    lost = KEY_ERROR.replace(
-        "KeyError: 'text'", "RuntimeError: [pair.cc:598] Connection closed by peer [10.0.0.1]:1234"
-    )
-    other = KEY_ERROR.replace("KeyError: 'text'", "ValueError: bad batch")
-    assert failed(trained(lost + other)) == ("python_exception", "critical")
-    assert trained(lost + other).firing("crash").evidence["message"] == "ValueError: bad batch"
 
 
 # --- and the next launch begins -------------------------------------------------------------------------------------
@@ -402,6 +345,7 @@ ENDS = {
     "scancel": (CANCELLED.format(why=""), "stopped"),
     "scancel of a step": (CANCELLED.format(why="").replace("JOB 1 ", "STEP 1809579.0 "), "stopped"),
     "time limit": (CANCELLED.format(why=" DUE TO TIME LIMIT"), "time_limit"),
+    "requeue": (CANCELLED.format(why=" DUE TO JOB REQUEUE"), "preempted"),
     "preemption": (CANCELLED.format(why=" DUE TO PREEMPTION"), "preempted"),
     "SIGTERM, torchrun": (SIGTERM, "stopped"),
     "SIGTERM, Primus": (SIGTERM + "[NODE-0(g26)] [ERROR] primus launcher exited with code 1\n", "stopped"),

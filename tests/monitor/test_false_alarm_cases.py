@@ -15,7 +15,6 @@ import pytest
 from monitor.detectors import DETECTORS
 from monitor.detectors.base import Verdict
 from monitor.incidents import IncidentBook, MessageLimit, Transition, judge
-from monitor.run.phases import Phase
 from monitor.run.state import RunState
 from tests.monitor.playing import play
 
@@ -210,23 +209,6 @@ def test_an_evaluation_that_never_shows_is_not_expected_again() -> None:
     assert played.state.launch.phase == "training"
 
 
-def test_a_hang_of_such_a_run_is_told_by_its_training_budget() -> None:
-    """After 3 times the usual gap, where the first evaluation was given a little more."""
-    played = play([*begun(), *trained(range(50, 2001, 50), 4.0, 50)], after=HOUR)
-    told = played.firing("hang")
-    assert told.phase == "training"
-    assert told.evidence["silence_seconds"] == pytest.approx(600, abs=2)
-
-
-def test_the_first_evaluation_may_hang() -> None:
-    """Nobody knows yet whether it is one: an iteration's budget and the evaluation's, 5 x 200 s and 3 x 20 x 4 s."""
-    told = play([*begun(), *trained([50], 4.0, 50)], after=HOUR).firing("hang")
-    assert told.phase == "evaluating"
-    assert 1000 <= told.evidence["silence_seconds"] <= 3000
-    told = play([*begun(), *trained(range(50, 201, 50), 4.0, 50)][:-1], after=HOUR).firing("hang")
-    assert told.phase == "training"
-
-
 def test_an_evaluation_of_which_no_line_tells_may_take_as_long_as_before() -> None:
     """Rank 0's log has iteration lines alone; every tenth is followed by 900 s of evaluation."""
     log, at = begun(eval_interval=500), 60.0
@@ -276,14 +258,6 @@ def test_a_save_that_was_announced_before_is_announced_again() -> None:
     log = saving_silently([30.0, 30.0], announced=True)
     due = next(place for place, (_, text) in enumerate(log) if " iteration       40/" in text)
     assert play(log[: due + 1], after=600.0).firing("hang").evidence["budget_seconds"] == 60
-
-
-def test_evaluations_that_were_seen_are_expected() -> None:
-    """They hang by their own past."""
-    played = play([*begun(), *trained(range(50, 501, 50), 4.0, 50, evaluated=30.0)][:-1], after=HOUR)
-    told = played.firing("hang")
-    assert told.phase == "evaluating"
-    assert told.evidence["silence_seconds"] == pytest.approx(90, abs=1)
 
 
 # --- noise ----------------------------------------------------------------------------------------------------------
@@ -338,24 +312,6 @@ def test_a_set_up_of_52_minutes_and_a_first_iteration_of_37() -> None:
     assert played.of("hang") == []
     late = [item.time for item in played.of("hang", quiet=True) if item.status == "firing"]
     assert late == pytest.approx([1800, 3121 + 1800], abs=1)
-
-
-@pytest.mark.parametrize("phase", ["starting", "first_iteration"])
-def test_a_launch_that_never_begins_is_told_after_two_hours(phase: Phase) -> None:
-    """The price (docs/detection.md): an hour and a half later than before, where no watchdog and no past tells."""
-    log = begun(log_interval=1) if phase == "first_iteration" else begun()[:1]
-    told = play(log, after=3 * HOUR).firing("hang")
-    assert told.phase == phase
-    assert told.evidence["silence_seconds"] == pytest.approx(7200, abs=1)
-
-
-def test_a_later_launch_that_never_begins_is_told_by_the_earlier_ones() -> None:
-    """A launch that began within a minute: the next one has ten."""
-    first = [*begun(log_interval=1, eval_interval=1000), *trained(range(1, 50), 4.0, 1)]
-    again = [(1000 + at, text.replace("09:00:00", "09:20:00")) for at, text in begun(log_interval=1)]
-    told = play([*first, *again], after=HOUR).of("hang")
-    assert told[-1].phase == "first_iteration"
-    assert told[-1].evidence["silence_seconds"] == pytest.approx(600, abs=1)
 
 
 # --- messages -------------------------------------------------------------------------------------------------------

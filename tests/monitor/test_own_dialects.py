@@ -62,7 +62,7 @@ def test_a_sites_own_lines_are_read(config: Path, tmp_path: Path) -> None:
     ]
     (tmp_path / "own.log").write_text("".join([*lines, "all updates done\n"]))
     code, out = run("replay", str(tmp_path / "own.log"), "--config", str(config))
-    assert "iterations 50, last_iteration 50" in out
+    assert "finished after iteration 50, 50 iterations" in out
     assert "firing" not in out
     code, out = run("explain", "--config", str(config), "upd 7/50; ce=2.5; sec=1.5")
     assert out.startswith("ours.step: ")

@@ -135,7 +135,7 @@ def _longest_stretch(state: RunState) -> tuple[float, str]:
     launch = state.launch
     printed = launch.parts.printed.get(launch.phase)
     if printed is not None and launch.parts.lines >= _CERTAIN:
-        return printed.longest or 0.0, launch.phase
+        return max(printed.values), launch.phase
     window = launch.pace.window
     return max(window) if window else sum(
         state.past.silences.longest(part) or 0.0 for part in launch.parts.told

@@ -32,18 +32,6 @@ def test_a_crash_is_told_once_with_its_cause(kind: str, failure: str, severity: 
     assert told.iteration in (299, 300)
 
 
-def test_many_watchdogs_are_one_failure() -> None:
-    """The ranks are counted, the silence before them was a hang and is closed without a word."""
-    played = fault("crash_nccl", after=20.0)
-    assert len(played.firing("crash").evidence["watchdog_ranks"]) == 16
-    assert played.state.failures_total == {"nccl": 1}
-
-
-def test_the_traceback_names_the_cause_before_the_launchers_exit_code() -> None:
-    """`exits with return code = 1` says nothing that the exception has not said better."""
-    assert "exited with return code" not in fault("crash_python", after=20.0).firing("crash").summary
-
-
 def test_a_crash_is_resolved_by_the_next_launch() -> None:
     """Fires, and ends when the run goes on; the lost work is counted."""
     played = fault("crash_and_restart", iterations=400)
@@ -197,18 +185,6 @@ def test_a_launch_that_failed_in_doubt_counts_when_the_next_one_begins() -> None
     played = play([*head, (head[-1][0] + 5.0, OUT_OF_MEMORY), *again])
     assert played.state.failures_total == {"cuda_oom": 1}
     assert [end.failure for end in played.state.ends] == ["cuda_oom"]
-
-
-def test_a_second_failure_after_one_that_was_caught_is_told() -> None:
-    """The first leaves nothing behind: neither the count nor the cause nor the time."""
-    log = list(texts(Scenario(iterations=140, save_interval=0)))[:-1]
-    place = next(place for place, (_, line) in enumerate(log) if " iteration      100/" in line) + 1
-    fatal = log[-1][0] + 10.0
-    end = (fatal, "[rank3]:   what():  CUDA error: uncorrectable ECC error encountered\n")
-    told = play([*log[:place], (log[place - 1][0] + 20.0, CAUGHT), *log[place:], end], after=60.0)
-    assert told.firing("crash").evidence["failure"] == "ecc"
-    assert told.firing("crash").time - fatal <= 5.01
-    assert told.state.failures_total == {"ecc": 1}
 
 
 def test_what_is_caught_twice_is_no_loop() -> None:

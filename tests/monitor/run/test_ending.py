@@ -7,10 +7,9 @@ import random
 
 import pytest
 
-from monitor.run.ending import KINDS, RUNNING, Evidence, ending
 from monitor.run.fold import fold
 from monitor.run.state import Launch, RunState
-from parsers.events import Failure, LogEvent
+from parsers.events import LogEvent
 from parsers.reader import SourceReader
 from tests.monitor.test_ending_cases import (
     CANCELLED,
@@ -173,74 +172,10 @@ def test_the_order_of_arrival_changes_no_verdict(text: str, begun: bool) -> None
     assert {verdict(launch(list(order), iterations=iterations)) for order in orders} == {expected}
 
 
-# --- time -----------------------------------------------------------------------------------------------------------
-
-
-def row(sort: str, at: float, failure: str = "", **more: object) -> Evidence:
-    """One fact."""
-    fatal = sort in ("failure", "watchdog")
-    return Evidence(sort, at, failure, **{"fatal": fatal, **more})  # type: ignore[arg-type]
-
-
-def test_no_evidence_is_no_end() -> None:
-    """A launch that nothing was told of."""
-    assert ending([]) is RUNNING
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "apart", "cause"),
-    [
-        ("killed", "python_exception", 60.0, "killed"),  # a minute later it is no reason
-        ("killed", "python_exception", 1.0, "python_exception"),
-        ("nccl", "segfault", 60.0, "nccl"),
-        ("killed", "time_limit", 600.0, "time_limit"),  # Slurm says it when it is asked
-        ("unknown", "killed", 600.0, "killed"),
-        ("nccl", "host_oom", 600.0, "host_oom"),
-    ],
-)
-def test_what_came_first_counts_where_both_say_as_much(first: str, then: str, apart: float, cause: str) -> None:
-    """Within a moment the order says nothing."""
-    for rows in itertools.permutations([row("failure", 0.0, first), row("failure", apart, then)]):
-        found = ending(rows)
-        assert found.cause is not None
-        assert (found.cause.failure, found.since) == (cause, 0.0)
-
-
 @pytest.mark.parametrize(("text", "told"), [(KEY_ERROR, True), (SRUN, True), (IN_A_FUNCTION, False), ("", False)])
 def test_what_fails_behind_the_end_is_told(text: str, told: bool) -> None:
     """It cost no iteration, but a model may not have been written."""
     assert (launch(events(SUMMARY + text)).ending.job_failed_at is not None) is told
-
-
-@pytest.mark.parametrize(("waited", "cut"), [(3.0, False), (600.0, True)])
-def test_a_step_that_stood_until_its_time_was_over_hung_at_exit(waited: float, cut: bool) -> None:
-    """Where it had said that it was done; three seconds are a teardown."""
-    rows = [row("done", 0.0), row("failure", waited, "time_limit", notice="step_cancelled"), row("terminated", waited)]
-    for order in itertools.permutations(rows):
-        found = ending(order)
-        assert (found.state, found.cut_at) == (("exiting", waited) if cut else ("crashed", None))
-
-
-def test_silence_makes_a_doubt_certain_and_an_exit_finished() -> None:
-    """What failed before it was not caught; what comes behind it is of no training."""
-    assert ending([row("failure", 0.0, "cuda_oom"), row("silence", 60.0)]).certain
-    assert ending([row("done", 0.0), row("silence", 600.0)]).state == "finished"
-    assert (
-        ending([row("silence", 600.0), row("exit", 700.0, "unknown", exit_code=1)], all_done=True).state == "finished"
-    )
-
-
-def test_ends_of_all_processes() -> None:
-    """Four that ended well of eight are not all."""
-    ended = row("exit", 0.0, "unknown", exit_code=0, count=4)
-    assert ending([ended], processes=8).state == "exiting"
-    assert ending([ended], processes=4).state == "finished"
-    assert ending([row("exit", 0.0, "unknown", exit_code=0, launch=True)], processes=8).state == "finished"
-
-
-def test_every_kind_of_failure_has_its_row() -> None:
-    """What a parser may name is judged."""
-    assert set(KINDS) == set(Failure.__args__)  # type: ignore[attr-defined]
 
 
 # --- a step behind it ----------------------------------------------------------------------------------------------
@@ -259,15 +194,6 @@ def behind(text: str, *steps: float, rest: str = "") -> Launch:
     return state.launch
 
 
-@pytest.mark.parametrize("text", [ECC, KEY_ERROR, OOM, IN_A_FUNCTION, XID, DOGS])
-def test_a_step_that_was_on_its_way_takes_no_cause_away(text: str) -> None:
-    """Another rank's line; then srun tells the end."""
-    alone, passed = behind(text, rest=SRUN), behind(text, 1.5, rest=SRUN)
-    assert verdict(alone) == verdict(passed)
-    assert alone.failure is not None
-    assert alone.failure.failure != "unknown"
-
-
 @pytest.mark.parametrize("steps", [(3.0,), (1.5, 3.5), (0.1, 0.2)])
 @pytest.mark.parametrize("text", [ECC, KEY_ERROR, OOM, IN_A_FUNCTION, SRUN, WELL, DONE, DOGS])
 def test_what_the_loop_goes_on_from_is_forgotten(text: str, steps: tuple[float, ...]) -> None:
@@ -279,32 +205,4 @@ def test_what_the_loop_goes_on_from_is_forgotten(text: str, steps: tuple[float, 
     assert verdict(behind(text, *steps, rest=SRUN)) == ("crashed", "unknown", True)
 
 
-def test_behind_one_step_an_end_is_in_doubt() -> None:
-    """What nobody can have caught still stands, to be believed when the next steps do not come; the rest is a hint."""
-    assert verdict(behind(ECC, 1.5)) == ("crashed", "ecc", False)
-    assert verdict(behind(OOM, 1.5)) == ("running", None, False)
-    hint = behind(OOM, 1.5).ending.hint
-    assert hint is not None
-    assert hint.failure == "cuda_oom"
-
-
 # --- how much is kept -----------------------------------------------------------------------------------------------
-
-
-def test_a_thousand_ranks_leave_what_says_most() -> None:
-    """64 rows, and 64 ranks whose watchdogs gave up: the cause is among them wherever it stood."""
-    lines = [f"[rank{rank}]: RuntimeError: CUDA error: an illegal memory access\n" for rank in range(1000)]
-    dogs = [WATCHDOG.format(rank=rank) for rank in range(1000)]
-    for place in (0, 500, 2000):
-        text = [*lines, *dogs]
-        text.insert(place, NODE)
-        found = launch(events("".join(text)), apart=0.0)
-        assert verdict(found) == ("crashed", "node_failure", True)
-        assert len(found.evidence) <= 130
-        assert len(found.watchdog_ranks) == 64
-
-
-def test_the_same_again_is_counted() -> None:
-    """256 processes that a launcher ends are one row."""
-    found = launch(events(KEY_ERROR + CLOSING * 256))
-    assert [(item.sort, item.count) for item in found.evidence] == [("traceback", 1), ("terminated", 256)]

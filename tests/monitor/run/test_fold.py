@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from monitor.run import derived
-from monitor.run.evidence import believe
 from monitor.run.fold import fold
 from monitor.run.state import RunState
 from parsers.events import (
@@ -16,21 +15,16 @@ from parsers.events import (
     EngineStepLogged,
     EnvironmentVariableSeen,
     Event,
-    FailureSeen,
     IterationLogged,
     LogEvent,
     MilestoneReached,
     OverflowSkipped,
-    ProcessExited,
-    ProgramExited,
     TimersReported,
-    TracebackSeen,
     TrainerLogged,
     TrainerProgressed,
     TrainerSetting,
     TrainerSummary,
     ValidationLogged,
-    WatchdogTimedOut,
 )
 
 
@@ -281,52 +275,6 @@ def test_lines_that_were_written_out_together_teach_no_pace(state: RunState) -> 
     feed(state, iteration(21, 12.0), at=340.0)
     assert state.launch.pace.predicted() is None
     assert state.launch.pure_seconds == 10.0
-
-
-def test_one_crash_has_one_failure(state: RunState) -> None:
-    """84 watchdog lines and their followers are one failure with the ranks that told it."""
-    feed(state, *(iteration(n) for n in range(1, 4)))
-    feed(state, *(WatchdogTimedOut(rank=n % 28, operation="ALLREDUCE") for n in range(84)))
-    feed(state, FailureSeen(failure="killed", message="SIGTERM", consequence=True))
-    believe(state, 0.0)
-    assert state.failures_total == {"nccl": 1}
-    assert len(state.launch.watchdog_ranks) == 28
-    assert state.launch.phase == "crashed"
-
-
-def test_victims_are_not_the_cause(state: RunState) -> None:
-    """A SIGTERM victim seen first gives way to the failure that explains it."""
-    feed(state, iteration(1), FailureSeen(failure="killed", message="Signal 15 received", consequence=True))
-    feed(state, FailureSeen(failure="ecc", message="uncorrectable ECC error", node="n7"))
-    assert state.launch.failure is not None
-    assert (state.launch.failure.failure, state.launch.failure.node) == ("ecc", "n7")
-
-
-def test_a_caught_traceback_is_no_crash(state: RunState) -> None:
-    """A traceback after which the loop goes on ended nothing."""
-    feed(state, iteration(1), TracebackSeen(exception="ValueError", message="retry"), iteration(2))
-    assert (state.launch.phase, state.launch.failure, state.failures_total) == ("training", None, {})
-
-
-def test_a_traceback_names_the_cause_of_an_exit(state: RunState) -> None:
-    """A process that ends after a traceback died of it."""
-    feed(state, iteration(1), TracebackSeen(exception="ValueError", message="bad batch"), ProcessExited(exit_code=1))
-    believe(state, 0.0)
-    assert state.failures_total == {"python_exception": 1}
-
-
-def test_a_bystanders_traceback_says_nothing(state: RunState) -> None:
-    """Wandb's own traceback is not the training's."""
-    feed(state, iteration(1), TracebackSeen(exception="ModuleNotFoundError", message="x", role="bystander"))
-    assert state.launch.failure is None
-
-
-def test_clean_ends(state: RunState) -> None:
-    """The loop's own exit line and the launcher's last process end a run without a failure."""
-    feed(state, iteration(1000), ProgramExited(reason="iterations", iteration=1000))
-    assert (state.launch.phase, state.failures_total) == ("finished", {})
-    other = feed(RunState(name="b"), iteration(1000), ProcessExited(exit_code=0))
-    assert other.launch.phase == "finished"
 
 
 def test_last_iteration_leads_to_exiting(state: RunState) -> None:

@@ -1,0 +1,192 @@
+r"""What carriers put around each line: kubectl, docker, journald, syslog, Vector, Fluent Bit, Loki's logcli, stern.
+
+Two kinds. Text before the line is a prefix among others (engine/prefixes.py). A JSON object that holds the line is
+taken off before anything looks at it: what stands in its place is the line behind the text form that says the same, so
+that all else knows text alone. A line that is no such object is what it was.
+
+Docker cuts a line of more than 16 KiB and ends only the last part in `\n`: parts are joined, each stream's by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from parsers.redaction import masked
+
+_ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d)"
+_NAME = r"[\w.-]{1,253}"
+MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+# One alternative a form, for re.VERBOSE; the last word of a group's name says what it tells. A pod is named by its
+# owner's name and a number, or five characters without vowels (Kubernetes' SafeEncodeString).
+TEXT_FORMS: Final = rf"""
+    # `[pod/train-worker-0/pytorch] ` kubectl logs --prefix
+    \[pod/(?P<pod>{_NAME})/[\w.-]{{1,63}}\](?:[ ]|$)
+    # `trainer-1  | ` docker compose
+    | (?P<compose_pod>[a-z0-9][\w.-]{{0,100}}[-_]\d{{1,4}})[ ]{{1,40}}\|(?:[ ]|$)
+    # `<14>1 2026-05-01T12:00:00.123Z node01 train 4711 - - ` syslog, RFC 5424
+    | <\d{{1,3}}>\d[ ](?:(?P<syslog_time>{_ISO})|-)[ ](?:-|(?P<syslog_host>{_NAME}))[ ](?:[!-~]{{1,128}}[ ]){{3}}
+      (?:-|(?:\[[^\]"]{{0,200}}(?:"[^"]{{0,500}}"[^\]"]{{0,200}}){{0,32}}\]){{1,8}})(?:[ ](?:\ufeff)?|$)
+    # `May  1 12:00:00 node01 train.sh[4711]: ` journalctl, syslog of RFC 3164
+    | (?:<\d{{1,3}}>)?(?P<bsd_time>(?:{"|".join(MONTHS)})[ ][ \d]\d[ ]\d\d:\d\d:\d\d(?:\.\d{{1,6}})?)[ ]
+      (?P<bsd_host>{_NAME})[ ][^\s:\[\]]{{1,128}}(?:\[\d{{1,10}}\])?:(?:[ ]|$)
+    # `2026-05-01T12:00:00+0000 node01 train.sh[4711]: ` journalctl -o short-iso
+    | (?P<journal_time>{_ISO})[ ](?P<journal_host>{_NAME})[ ](?:[^\s:\[\]]{{1,128}}\[\d{{1,10}}\]|kernel):(?:[ ]|$)
+    # `2026-05-01T12:00:00Z {{namespace="ml", pod="train-worker-0"}} ` logcli
+    | (?P<loki_time>{_ISO})[ ](?:(?=\{{[^{{}}]{{0,2000}}\bpod="(?P<loki_pod>{_NAME})")|)
+      \{{(?:[A-Za-z_]\w{{0,80}}="[^"]{{0,500}}"(?:,[ ]?|(?=\}}))){{0,64}}\}}(?:[ ]|$)
+    # `train-worker-0 pytorch ` stern
+    | (?!(?:epoch|iter|iteration|step|stage|rank|phase|zero|batch)-\d)
+      (?P<stern_pod>[a-z0-9][a-z0-9.-]{{0,240}}-(?:\d{{1,5}}|[b-df-hj-np-tv-z\d]{{5}}))[ ][a-z][a-z0-9-]{{0,62}}[ ]
+"""
+_BARE = re.compile(rf"{TEXT_FORMS}|(?:{_ISO})[ ]", re.VERBOSE)
+
+# The key of the line -> keys of which one must stand beside it: programs print JSON of their own
+_BESIDE: Final = {
+    "log": frozenset({"stream", "time", "date", "timestamp", "@timestamp", "kubernetes", "_p", "logtag"}),
+    "message": frozenset({"source_type", "stream", "kubernetes", "podName", "pod", "agent"}),
+    "MESSAGE": frozenset({"__REALTIME_TIMESTAMP", "__CURSOR"}),
+    "line": frozenset({"labels"}),
+}
+_DOCKER = frozenset({"log", "stream", "time", "attrs"})
+_PART = 16_000  # characters: docker cuts at 16,384 bytes
+_TIMES = ("time", "timestamp", "@timestamp", "date", "__REALTIME_TIMESTAMP")
+_PODS = ("pod_name", "podName", "pod")
+_CONTAINERS = ("container_name", "containerName", "container")
+_NODES = ("pod_node_name", "node_name", "nodeName", "host", "hostname", "_HOSTNAME")
+_DEEPEST = 3  # wrappers in wrappers: Vector that reads docker's files
+
+
+def bare(text: str) -> str:
+    """The line as its program wrote it."""
+    for _ in range(_DEEPEST):
+        match = _BARE.match(text)
+        if match is None:
+            break
+        text = text[match.end() :]
+    return text
+
+
+@dataclass(slots=True)
+class Unwrapper:
+    """Takes JSON wrappers off the lines of one source. Plain JSON values: a resume carries it on."""
+
+    parts: dict[str, str] = field(default_factory=dict)
+    """What docker has cut off so far, by stream."""
+    ends: bool | None = None
+    """Whether a whole line ends in a line end here: some who write docker's form leave it out."""
+
+    def read(self, line: bytes, longest: int) -> list[bytes] | None:
+        """The lines in it, none while they are gathered; None if it is no wrapper. Joined lines are cut at `longest`
+        characters.
+        """
+        prefix, pieces, found = "", list[str](), _fields(line)
+        if found is None:
+            return None
+        for _ in range(_DEEPEST):
+            fields, text = found
+            whole = self._whole(fields, text, longest)
+            pieces = [piece for text in whole for piece in re.split(r"\r?\n|\r", text.rstrip("\r\n"))]
+            prefix += _prefix(fields)
+            found = _fields(pieces[0].encode("utf-8", "replace")) if pieces and pieces[0].startswith('{"') else None
+            if found is None:
+                break
+        return [(prefix + piece).encode("utf-8", "replace") for piece in pieces]
+
+    def rest(self) -> list[bytes]:
+        """The source has ended: what is gathered counts as whole."""
+        rest = [text.encode("utf-8", "replace") for text in self.parts.values()]
+        self.parts = {}
+        return rest
+
+    def save(self) -> dict[str, Any]:
+        """What goes on after a resume."""
+        return {"parts": {name: masked(text) for name, text in self.parts.items()}, "ends": self.ends}
+
+    def _whole(self, fields: dict[str, Any], text: str, longest: int) -> list[str]:
+        """What has become whole by this record."""
+        stream, part = str(fields.get("stream", "")), fields.get("_p", fields.get("logtag")) == "P"
+        lines: list[str] = []
+        if fields.keys() <= _DOCKER:
+            ended = text.endswith("\n")
+            if ended:
+                self.ends = True
+            elif self.ends is None and len(text) < _PART and stream in self.parts:
+                self.ends = False
+                lines.append(self.parts.pop(stream))
+            part = not ended and (self.ends is not False or len(text) >= _PART)
+        text = self.parts.pop(stream, "") + text
+        if part and len(text) < longest:
+            self.parts[stream] = text
+            return lines
+        return [*lines, text]
+
+
+def _fields(line: bytes) -> tuple[dict[str, Any], str] | None:
+    """(what the wrapper says, the line in it)."""
+    try:
+        fields = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    for name, beside in _BESIDE.items():
+        if name in fields and (fields.keys() == {"log"} or not beside.isdisjoint(fields)):
+            text = fields[name]
+            if isinstance(text, list):  # journald's form of what is no plain text
+                try:
+                    text = bytes(text).decode("utf-8", "replace")
+                except (TypeError, ValueError):
+                    return None
+            return (fields, text) if isinstance(text, str) else None
+    return None
+
+
+def _prefix(fields: dict[str, Any]) -> str:
+    """The text form of what the wrapper says."""
+    inner = fields.get("kubernetes", fields.get("labels"))
+    known = {**fields, **inner} if isinstance(inner, dict) else fields
+    pod, container, node = _named(known, _PODS), _named(known, _CONTAINERS) or "container", _named(known, _NODES)
+    prefix = f"[pod/{pod}/{container}] " if pod else ""
+    moment = _iso(next((fields[name] for name in _TIMES if name in fields), None))
+    if node is not None:
+        return f"{prefix}<14>1 {moment or '-'} {node} log - - - "
+    return f"{prefix}{moment} " if moment else prefix
+
+
+def _named(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:
+    found = next((fields[name] for name in names if name in fields), None)
+    if isinstance(found, dict):  # `"host": {"name": "node01"}`
+        found = found.get("name")
+    return found if isinstance(found, str) and re.fullmatch(_NAME, found) else None
+
+
+def _iso(moment: object) -> str | None:
+    """ISO 8601 with its zone, of that or of a count since 1970 in any unit."""
+    if isinstance(moment, str) and re.fullmatch(_ISO, moment):
+        return moment
+    try:
+        count = float(moment)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if not 0 <= count < 1e20:
+        return None
+    while count > 1e11:  # milli-, micro-, nanoseconds
+        count /= 1000
+    days, seconds = divmod(count, 86400)
+    hour, minute = divmod(int(seconds) // 60, 60)
+    return f"{_date(int(days))}T{hour:02d}:{minute:02d}:{seconds % 60:09.6f}Z"
+
+
+def _date(days: int) -> str:
+    """Of the Gregorian calendar, so many days after 1970 began (Hinnant, "chrono-Compatible Low-Level Date
+    Algorithms": years from March, so that the leap day is the last one).
+    """
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    return f"{year + 400 * era + month // 10:04d}-{(month + 2) % 12 + 1:02d}-{day + 1:02d}"

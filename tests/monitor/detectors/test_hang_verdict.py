@@ -1,0 +1,174 @@
+"""What the hang detector says at each limit: a state and the seconds since its progress -> all of the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from monitor.detectors import hang, slowdown
+from monitor.detectors.base import Verdict
+from monitor.detectors.hang import HangSettings
+from monitor.model.topology import Topology
+from monitor.nodes.collectives import Missing
+from monitor.run.ending import RUNNING, Evidence
+from monitor.run.records import Job, Latest
+from monitor.run.state import RunState
+from tests.monitor.detectors.test_budget import TEN, TWENTY, run, told
+
+SETTINGS = HangSettings()
+
+
+def verdict(state: RunState, silence: float = 60.0) -> Verdict:
+    """After so many seconds without progress; the run's last was at 1000."""
+    return hang.check(state, None, 1000.0 + silence, SETTINGS)
+
+
+def trained(**known: Any) -> RunState:
+    """20 s an iteration: late after 40 s, hung after 60; `known` is of the run or of its launch."""
+    state = run(known.pop("phase", "training"), window=TWENTY)
+    for name, value in known.items():
+        setattr(state if hasattr(state, name) else state.launch, name, value)
+    return state
+
+
+def test_late_then_hung() -> None:
+    """Late is shown, hung is told; nothing before."""
+    assert verdict(trained(), 39.9) == Verdict("hang")
+    late, hung = verdict(trained(), 40.0), verdict(trained(), 60.0)
+    assert (late.status, late.severity, late.quiet, late.since) == ("firing", "warning", True, 1000.0)
+    assert late.summary == "late in training: no progress for 40.0 s, budget 60.0 s (3 x 20 s expected)"
+    assert late.evidence == {
+        "phase": "training", "silence_seconds": 40.0, "budget_seconds": 60.0, "budget_reason": "3 x 20 s expected",
+        "last_progress_at": 1000.0, "last_line": "", "expected_gap_seconds": 20.0,
+    }  # fmt: skip
+    assert verdict(trained(), 59.9).severity == "warning"
+    assert (hung.severity, hung.quiet, hung.onset_iteration) == ("critical", False, None)
+    assert hung.summary == "hung in training: no progress for 60.0 s, budget 60.0 s (3 x 20 s expected)"
+    assert verdict(trained(), 61.0).severity == "critical"
+
+
+ENDED, CUT = replace(RUNNING, ended=1), replace(RUNNING, done_at=990.0, cut_at=1000.0)
+STOPPED = [Job("1", state) for state in ("SUSPENDED", "STOPPED")]
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (trained(lost=True), "unknown"),
+        *((trained(job=job), "unknown") for job in STOPPED),
+        (trained(live=False), "clear"),
+        (trained(progress_at=None), "clear"),
+        (trained(phase="finished"), "clear"),
+        (trained(phase="crashed"), "clear"),
+        (trained(phase="exiting"), "clear"),
+        (trained(phase="exiting", ending=ENDED), "firing"),
+        (trained(live=False, ending=CUT), "clear"),
+        (trained(ending=CUT), "firing"),
+    ],
+)
+def test_whose_silence_means_anything(state: RunState, status: str) -> None:
+    """A run's that is followed, and goes on; of one that is done only if a process was seen to end."""
+    assert verdict(state, 1e6).status == status
+    at = hang.deadline(state, SETTINGS)
+    assert (at is None) == (status == "clear")
+    assert hang.deadlines(state, SETTINGS) == ((1001.0,) if state.launch.ending is CUT else () if at is None else (
+        1000.0 + hang.budget(state, SETTINGS).late_after, at,
+    ))  # fmt: skip
+
+
+def test_while_nobody_listens_it_is_unknown() -> None:
+    """Until it is late all the same; what was not heard is no silence."""
+    deaf = trained(deaf_since=1000.0, unheard=5.0)
+    assert [verdict(deaf, silence).status for silence in (44.9, 45.0)] == ["unknown", "firing"]
+    found = verdict(deaf, 65.0)
+    assert (found.severity, found.since, found.evidence["silence_seconds"]) == ("critical", 1000.0, 60.0)
+    assert found.evidence["unheard_seconds"] == 5.0
+    assert hang.deadlines(deaf, SETTINGS) == (1045.0, 1065.0)
+
+
+def test_what_is_known_stands_beside_it() -> None:
+    """The iteration, the job; nothing is expected where a default counts."""
+    found = verdict(trained(latest=Latest(iteration=7), job=Job("1", "RUNNING")), 40.0)
+    assert (found.onset_iteration, found.evidence["slurm_job"]) == (7, "1")
+    assert found.summary.startswith("late in training after iteration 7: ")
+    assert "expected_gap_seconds" not in verdict(trained(phase="saving"), 1800.0).evidence
+    parts = run("rollout", parts=told("rollout", reward=1.0), window=TEN)
+    assert " in rollout (no line tells reward apart): " in verdict(parts, 1e6).summary
+    assert " in rollout: " in verdict(run("rollout", parts=told(reward=1.0), window=TEN), 1e6).summary
+    assert " in saving: " in verdict(run("saving", parts=told("rollout", reward=1.0)), 1e6).summary
+
+
+@pytest.mark.parametrize(("done", "seconds"), [(990.0, 10), (None, 0)])
+def test_cut_at_exit(done: float | None, seconds: int) -> None:
+    """It is told at once, and since when it was done."""
+    cause = Evidence("failure", 1000.0, "time_limit", line="DUE TO TIME LIMIT")
+    state = trained(ending=replace(CUT, done_at=done, cause=cause), latest=Latest(iteration=9))
+    found = verdict(state, 0.0)
+    assert (found.severity, found.onset_iteration, found.since) == ("critical", 9, done or 1000.0)
+    assert f"was done, and {seconds} s later" in found.summary
+    assert found.evidence == {"phase": "exiting", "silence_seconds": seconds, "last_line": "DUE TO TIME LIMIT"}
+    assert verdict(trained(ending=CUT)).evidence["last_line"] == ""
+
+
+def test_what_the_log_says_of_the_cause() -> None:
+    """Watchdogs, the rank that is missing, an exception that ended nothing."""
+    dogs = [Evidence("watchdog", 1000.0, "nccl", rank=rank, node=f"n{rank}") for rank in range(9)]
+    missing = Missing((3,), "silent", 9, "BROADCAST", 7, "DEFAULT", all_others=True, group_key="0")
+    exception = Evidence("traceback", 1000.0, "python_exception", "m" * 130, "the line", rank=5)
+    state = trained(evidence=dogs, dumped=missing, ending=replace(RUNNING, hint=exception))
+    found = verdict(state)
+    assert "; the watchdog of 9 ranks gave up on n0, n1, n2, n3, n4, n5, n6, n7; " in found.summary
+    assert found.summary.endswith(
+        f"; before it python_exception on rank 5: {'m' * 120}; it may have crashed without ending the job"
+    )
+    assert found.evidence["missing"] in found.summary
+    assert found.evidence["watchdog_nodes"] == [f"n{rank}" for rank in range(9)]
+    assert (found.evidence["failure"], found.evidence["failure_line"]) == ("python_exception", "the line")
+    cause = replace(exception, failure="nccl", rank=None)
+    found = verdict(
+        trained(evidence=[replace(dogs[0], node=None)], ending=replace(RUNNING, cause=cause, hint=exception))
+    )
+    assert "; the watchdog of 1 ranks gave up; before it nccl: m" in found.summary
+    assert "watchdog_ranks" not in verdict(trained(), 40.0).evidence
+
+
+def test_the_pace_before_it() -> None:
+    """Saves that took longer and longer."""
+    state = run("saving", learned=[10.0] * 8 + [20.0, 40.0, 80.0, 160.0])
+    found, pace = verdict(state, 1e6), slowdown.before_hang(state)
+    assert pace
+    assert found.summary.endswith(f"; before it {pace}")
+    assert found.evidence["pace_before"] == pace
+    assert "pace_before" not in verdict(trained()).evidence
+
+
+@pytest.mark.parametrize(
+    ("blocking", "world", "words"),
+    [
+        (None, None, "the log does not show CUDA_LAUNCH_BLOCKING: "),
+        (None, 160, "the log does not show CUDA_LAUNCH_BLOCKING: "),
+        (None, 159, ""),
+        (None, 161, "the log does not show CUDA_LAUNCH_BLOCKING: "),
+        ("0", 160, "CUDA_LAUNCH_BLOCKING=0: "),
+        ("1", 160, ""),
+        ("true", 160, ""),
+    ],
+)
+def test_advice_on_blocking_launches(blocking: str | None, world: int | None, words: str) -> None:
+    """Where they have helped, and are not asked for."""
+    environment = {"CUDA_LAUNCH_BLOCKING": blocking} if blocking else {}
+    found = verdict(trained(environment=environment, topology=Topology(world_size=world))).evidence
+    assert ("CUDA_LAUNCH_BLOCKING" in found["advice"], words in found["advice"]) == (bool(words), True)
+    assert found.get("cuda_launch_blocking") == blocking
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [("rollout", "ray summary"), ("reward", "ray summary"), ("evaluating", "data loader"), ("training", "")],
+)
+def test_advice_by_phase(phase: str, words: str) -> None:
+    """What each hangs in."""
+    advice = verdict(trained(phase=phase), 1e6).evidence["advice"]
+    assert [one for one in ("ray summary", "data loader") if one in advice] == ([words] if words else [])

@@ -1,0 +1,390 @@
+"""What the log tells of an end, kept, weighed and passed by: an event -> its rows, and each limit of what follows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from monitor.model.topology import Topology
+from monitor.nodes.collectives import Report
+from monitor.run.ending import Evidence
+from monitor.run.evidence import believe, fold_done, fold_evidence, goes_on, keep, pass_by, settle
+from monitor.run.fold import fold
+from monitor.run.records import Latest, Told
+from monitor.run.state import Launch, RunState
+from monitor.run.steps.copies import Copies
+from parsers.events import (
+    Event,
+    FailureSeen,
+    LogEvent,
+    ProcessExited,
+    ProcessTerminated,
+    ProgramExited,
+    TracebackSeen,
+    TrainerSummary,
+    WatchdogTimedOut,
+)
+
+
+def run(**launch: Any) -> RunState:
+    """A run whose last progress was at 100."""
+    return RunState("run", progress_at=100.0, launch=Launch(**{"phase": "training", **launch}))
+
+
+def tell(state: RunState, event: Event, at: float = 5.0) -> bool:
+    """Fold it; whether it was progress."""
+    return fold_evidence(state, event, Told("log", at, True, None, LogEvent(1, "test", event, "the line")))
+
+
+def row(sort: str, failure: str = "", message: str = "", **more: Any) -> Evidence:
+    """One that is of the line, told at 5."""
+    return Evidence(sort, 5.0, failure, message, "the line", **more)  # type: ignore[arg-type]
+
+
+def seen(failure: str = "nccl", **more: Any) -> FailureSeen:
+    """A line that names a failure."""
+    return FailureSeen(failure=failure, message="m", **more)  # type: ignore[arg-type]
+
+
+def raised(**more: Any) -> TracebackSeen:
+    """A trainer's exception, where nobody else is named."""
+    return TracebackSeen(**{"exception": "KeyError", "message": "'text'", "role": "trainer", **more})
+
+
+def caught(failure: str = "python_exception", **more: Any) -> Evidence:
+    """Its row."""
+    return row("traceback", failure, "KeyError: 'text'", **more)
+
+
+OF: dict[str, Any] = {"rank": 3, "node": "n1", "logged_at": "t"}
+TOLD: dict[str, Any] = {"exit_code": 1, "by": "slurm", "notice": "xid", "raised": True, **OF}
+OOM, ECC, WELL, BADLY = seen("cuda_oom"), seen("ecc"), ProcessExited(exit_code=0), ProcessExited(exit_code=1)
+ENDED, DOG = row("exit", "unknown", "a process ended badly", **OF), "NCCL watchdog: a collective timed out"
+SIGNAL = row("failure", "stopped", "KeyError: 'text'", fatal=True, by="launcher", **OF)
+ROWS: list[tuple[Event, list[Evidence]]] = [
+    (seen(pattern="p", **TOLD), [row("failure", "nccl", "m", fatal=True, pattern=True, **TOLD)]),
+    (seen(fatal=False, consequence=True), [row("failure", "nccl", "m", consequence=True)]),
+    (seen("node_failure", node="n1"), [row("failure", "node_failure", "m", fatal=True, node="n1")]),
+    *(
+        (seen("node_failure", node="n1", notice=word), [row("failure", "node_failure", "m", fatal=True, notice=word)])
+        for word in ("job_cancelled", "step_cancelled")
+    ),
+    (
+        seen("stopped", node="n1", notice="job_cancelled"),
+        [row("failure", "stopped", "m", fatal=True, node="n1", notice="job_cancelled")],
+    ),
+    (WatchdogTimedOut(**OF), [row("watchdog", "nccl", DOG, fatal=True, **OF)]),
+    (
+        WatchdogTimedOut(operation="ALLREDUCE", waited_seconds=600.4),
+        [row("watchdog", "nccl", "NCCL watchdog: ALLREDUCE timed out after 600 s", fatal=True)],
+    ),
+    (raised(role="bystander", top_level=True), []),
+    (raised(role="launcher", **OF), [ENDED]),
+    (raised(role="launcher", signal=15, failure="stopped", **OF), [SIGNAL, ENDED]),
+    (raised(role="launcher", signal=9, **OF), [dataclasses.replace(SIGNAL, failure="killed"), ENDED]),
+    (raised(top_level=True, **OF), [caught(fatal=True, **OF)]),
+    (raised(lost_peer=True), [caught(consequence=True)]),
+    (raised(role="helper"), [caught(helper=True)]),
+    (raised(role=None, top_level=True), [caught(fatal=True, helper=True)]),
+    (raised(role=None), [caught()]),
+    (raised(message="", failure="nccl"), [row("traceback", "nccl", "KeyError")]),
+    (raised(optional=True), [caught(optional=True)]),
+    (raised(role="helper", optional=True), [caught(helper=True)]),
+    (ProcessExited(), [row("exit", "unknown", "a process ended badly")]),
+    (
+        ProcessExited(exit_code=0, launch=True, node="n1"),
+        [row("exit", "unknown", "the launch ended with exit code 0", exit_code=0, launch=True, node="n1")],
+    ),
+    (ProcessTerminated(), [row("terminated")]),
+    (ProgramExited(reason="iterations"), [row("finished")]),
+    (ProgramExited(reason="signal"), [row("orderly")]),
+    (TrainerSummary(), [row("finished")]),
+]
+
+
+@pytest.mark.parametrize(("event", "rows"), ROWS)
+def test_events_to_rows(event: Event, rows: list[Evidence]) -> None:
+    """All that is kept of one."""
+    state = run()
+    tell(state, event)
+    assert state.launch.evidence == rows
+
+
+def test_behind_an_iteration_an_import_is_not_optional() -> None:
+    """And each row says how far the launch was."""
+    state = run(iterations=7)
+    for event in (raised(optional=True), OOM, BADLY, ProgramExited(reason="signal")):
+        tell(state, event)
+    assert [(one.optional, one.after) for one in state.launch.evidence] == [(False, 7)] * 4
+
+
+@pytest.mark.parametrize(
+    ("events", "progress"),
+    [
+        ([ProgramExited(reason="iterations")], [True]),
+        ([ECC, ProgramExited(reason="signal")], [False, False]),
+        ([WELL], [True]),
+        ([BADLY], [False]),
+        ([WELL, ProcessExited(exit_code=0, node="n1")], [True, False]),
+        ([ECC, WELL], [False, False]),
+        ([TrainerSummary(), BADLY, ProcessExited(exit_code=2)], [True, True, False]),
+        ([ProcessTerminated()], [False]),
+    ],
+)
+def test_which_ends_are_progress(events: list[Event], progress: list[bool]) -> None:
+    """Those of a training that ends as it should, and what is new of one that is done."""
+    state = run()
+    assert [tell(state, event) for event in events] == progress
+
+
+def test_ends_that_are_none() -> None:
+    """A bad one of a step that was cut at exit, and a good one of a launch that is in doubt."""
+    state = run()
+    fold_done(state, 5.0)
+    tell(state, seen("time_limit", notice="step_cancelled"), 50.0)
+    assert not tell(state, BADLY, 51.0)
+    state = fails(ECC)
+    pass_by(state, 6.0, step=True)
+    state.launch.phase = "training"
+    assert not tell(state, WELL, 7.0)
+
+
+def test_what_was_said_of_a_set_up() -> None:
+    """Behind an end it is the next launch's; a hint is no end."""
+    for event, kept in ((TrainerSummary(), 0), (OOM, 0), (raised(), 1)):
+        state = run(opening=[("arguments", {})])
+        tell(state, event)
+        assert len(state.launch.opening) == kept
+        assert (state.launch.phase == "training") == bool(kept)
+
+
+def test_the_loop_is_done_once() -> None:
+    """A process that ends well then leaves the phase alone: its last save may go on."""
+    state = run(topology=Topology(world_size=8))
+    fold_done(state, 5.0)
+    assert (state.launch.phase, state.launch.phase_since) == ("exiting", 5.0)
+    state.launch.phase = "saving"
+    tell(state, WELL)
+    assert state.launch.phase == "saving"
+
+
+@pytest.mark.parametrize(
+    ("topology", "launchers", "processes"),
+    [
+        (Topology(world_size=8, processes_per_node=4), 0, 8),
+        (Topology(world_size=8, processes_per_node=4), 1, 4),
+        (Topology(world_size=16, processes_per_node=4), 2, 8),
+        (Topology(world_size=8), 1, 8),
+        (Topology(processes_per_node=4), 0, 4),
+        (Topology(), 0, 1),
+    ],
+)
+def test_how_many_ends_the_log_will_tell(topology: Topology, launchers: int, processes: int) -> None:
+    """Those of the launchers that write to it, else all; with the last of them it is finished, with none before."""
+    marks = {f"launcher n{number}": "" for number in range(launchers)} | {"arguments": ""}
+    state = run(topology=topology, boundaries=marks)
+    for number in range(processes):
+        assert state.launch.phase == ("exiting" if number else "training")
+        tell(state, WELL)
+    assert state.launch.phase == "finished"
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_of_equal_rows_the_earliest_stands_for_all() -> None:
+    """Whatever their words; another rank, another code is another row."""
+    launch = Launch()
+    first = row("exit", "unknown", "first", exit_code=1, logged_at="a", after=1)
+    later = Evidence("exit", 6.0, "unknown", "later", "another", exit_code=1, logged_at="b", after=2, count=2)
+    keep(launch, later)
+    keep(launch, first)
+    keep(launch, row("exit", "unknown", "of that moment", exit_code=1, count=2))
+    assert [(one.message, one.count) for one in launch.evidence] == [("first", 5)]
+    for other in ({"exit_code": 2}, {"exit_code": 1, "rank": 3}, {"exit_code": 1, "launch": True}):
+        keep(launch, row("exit", "unknown", **other))
+    keep(launch, row("failure", "unknown", exit_code=1))
+    keep(launch, row("exit", "killed", exit_code=1))
+    assert len(launch.evidence) == 6
+
+
+@pytest.mark.parametrize("sort", ["failure", "watchdog"])
+def test_sixty_four_are_kept(sort: str) -> None:
+    """Of too many the one that says least goes, of those that say as much the latest; rows of another sort stay."""
+    launch = Launch()
+    others = [row("terminated"), row("watchdog" if sort == "failure" else "failure", "nccl", fatal=True)]
+    for one in others:
+        keep(launch, one)
+    for number in range(64):
+        keep(launch, Evidence(sort, float(number), "nccl", rank=number, fatal=True))  # type: ignore[arg-type]
+    assert len(launch.evidence) == 66
+    keep(launch, Evidence(sort, 200.0, "ecc", fatal=True))  # type: ignore[arg-type]
+    keep(launch, Evidence(sort, 1.5, "nccl", rank=64, fatal=True))  # type: ignore[arg-type]
+    keep(launch, Evidence(sort, 0.0, "unknown", fatal=True))  # type: ignore[arg-type]
+    assert launch.evidence[:2] == others
+    ranks = [one.rank for one in launch.evidence if one.sort == sort]
+    assert ranks == [*range(62), None, 64]
+
+
+# --- what goes on ---------------------------------------------------------------------------------------------------
+
+
+def fails(event: Event, **launch: Any) -> RunState:
+    """A run of which this was told at 5."""
+    state = run(**launch)
+    tell(state, event)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("state", "at", "lives"),
+    [
+        (run(), 5.0, True),
+        (fails(ECC), 7.0, False),
+        (fails(ECC), 10.0, False),
+        (fails(ECC), 10.1, True),
+        (fails(OOM), 5.1, True),
+    ],
+)
+def test_a_set_up_goes_on(state: RunState, at: float, lives: bool) -> None:
+    """Behind what may have been caught, or a moment later; then nothing of it is kept."""
+    assert goes_on(state, at) == lives
+    assert bool(state.launch.evidence) != lives
+
+
+def test_a_failure_is_believed_once() -> None:
+    """In silence what may have been caught was not; what is certain needs none, what is no crash has none."""
+    for event, rows, failures in ((OOM, 2, {"cuda_oom": 1}), (ECC, 1, {"ecc": 1}), (WELL, 1, {})):
+        state = fails(event)
+        believe(state, 60.0)
+        believe(state, 70.0)
+        assert (len(state.launch.evidence), state.failures_total) == (rows, failures)
+    state = fails(OOM)
+    believe(state, 60.0)
+    assert state.launch.ending.certain
+
+
+DONE: dict[str, Any] = {"topology": Topology(world_size=8)}
+
+
+@pytest.mark.parametrize(
+    ("told", "changed", "now", "settled"),
+    [
+        ([], {}, 699.9, False),
+        ([], {}, 700.0, True),
+        ([], {}, 701.0, True),
+        ([], {"unheard": 5.0}, 704.9, False),
+        ([], {"unheard": 5.0}, 705.0, True),
+        ([], {"progress_at": None}, 700.0, False),
+        ([WELL], {}, 700.0, False),
+        ([WELL, seen("time_limit", notice="step_cancelled")], {}, 700.0, True),
+    ],
+)
+def test_what_is_done_and_silent_has_finished(
+    told: list[Event], changed: dict[str, Any], now: float, settled: bool
+) -> None:
+    """After ten minutes, unless a process was seen to end and others were not."""
+    state = run(**DONE)
+    fold_done(state, 5.0)
+    for event in told:
+        tell(state, event, 50.0)
+    for name, value in changed.items():
+        setattr(state, name, value)
+    assert settle(state, now, 600.0) == settled
+    assert state.launch.phase == ("finished" if settled else "exiting")
+    assert not settle(run(), 1e6, 600.0)
+
+
+def paced(seconds: float | None, *rows: Evidence, **launch: Any) -> RunState:
+    """A launch of that pace, of which these rows are kept."""
+    state = run(evidence=list(rows), collectives={"0": Report(0)}, **launch)
+    if seconds is not None:
+        state.launch.pace.add(seconds, None)
+    return state
+
+
+ROW, PASSED = row("failure", "nccl", fatal=True), row("failure", "nccl", fatal=True, passed_at=6.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "at", "step", "left"),
+    [
+        (paced(2.0, ROW), 7.0, True, [7.0]),
+        (paced(2.0, ROW), 7.1, True, []),
+        (paced(2.0, ROW, log_interval=10), 25.0, True, [25.0]),
+        (paced(2.0, ROW, log_interval=10), 25.1, True, []),
+        (paced(None, ROW), 1e6, True, [1e6]),
+        (paced(2.0, PASSED), 7.0, True, []),
+        (paced(2.0, PASSED), 7.0, False, [7.0]),
+        (paced(2.0, ROW, row("silence")), 7.0, True, [7.0]),
+        (paced(2.0), 7.0, True, []),
+    ],
+)
+def test_a_step_passes_it_by(state: RunState, at: float, step: bool, left: list[float]) -> None:
+    """Within the usual interval it may have been on its way, once; else nothing that was told ended the loop."""
+    pass_by(state, at, step=step)
+    assert [one.passed_at for one in state.launch.evidence] == left
+    assert bool(state.launch.collectives) == bool(left)
+    assert state.launch.ending.state == ("crashed" if left else "running")
+
+
+def test_a_step_passes_ends_of_processes_by() -> None:
+    """How many there are, and whether all is done, counts as before."""
+    ended = row("exit", "unknown", exit_code=1, count=8)
+    helper = row("traceback", "python_exception", fatal=True, helper=True)
+    state = paced(2.0, ended, train_iterations=9, latest=Latest(iteration=9))
+    state.launch.evidence.append(helper)
+    pass_by(state, 6.0, step=True)
+    assert state.launch.ending.since == 5.0
+    state = paced(2.0, helper, train_iterations=9, latest=Latest(iteration=9))
+    pass_by(state, 6.0, step=True)
+    assert state.launch.ending.state == "running"
+
+
+# --- whose end it is ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stamp", "launch", "kept"),
+    [
+        ("08:09:59", {}, False),
+        ("08:00:01", {}, False),
+        ("08:00:00", {}, True),
+        ("08:10:00", {}, True),
+        ("08:11:00", {}, True),
+        ("08:09:00", {"iterations": 1}, True),
+        ("08:09:00", {"number": 0}, True),
+        ("08:09:00", {"launched_clock": None}, True),
+        (None, {}, True),
+    ],
+)
+def test_what_a_launcher_held_back_is_of_the_launch_before(
+    stamp: str | None, launch: dict[str, Any], kept: bool
+) -> None:
+    """The launch began at 08:10; what failed in the ten minutes before it is not its end, while it has not moved."""
+    state = run(**{"number": 1, "launched_clock": 1_772_352_600.0, **launch})
+    for event in (ECC, BADLY):
+        told = replace(event, logged_at=f"2026-03-01 {stamp}" if stamp else None)
+        fold(state, LogEvent(1, "test", told, "the line"), "log", 5.0, True)
+    assert len(state.launch.evidence) == (2 if kept else 0)
+
+
+@pytest.mark.parametrize(
+    ("iteration", "rival"), [(51, True), (52, True), (53, False), (50, False), (49, False), (101, False)]
+)
+def test_a_rival_goes_on_where_it_was(iteration: int, rival: bool) -> None:
+    """By two intervals at most; the same number once more is a copy's."""
+    copies = Copies(rivals=[50])
+    assert copies.is_rivals(iteration, 100, 1, 40) == rival
+    assert (copies.rivals, copies.in_a_row) == ([iteration if rival else 50], int(rival))
+
+
+@pytest.mark.parametrize(("iteration", "known"), [(101, True), (102, True), (103, False), (100, False), (99, False)])
+def test_a_launch_that_seemed_to_be_replaced_goes_on(iteration: int, known: bool) -> None:
+    """What counts now is its rival; its last number once more, told late by a copy, shows nothing."""
+    copies = Copies(left=[100])
+    assert not copies.is_rivals(iteration, 5, 1, 5)
+    assert (copies.left, copies.rivals) == (([], [5]) if known else ([100], []))
