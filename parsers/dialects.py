@@ -24,7 +24,7 @@ class Dialect:
     argument: str | None = None
     """An argument in the dump at the start that only this program has."""
     formulas: tuple[str, ...] = ()
-    """TFLOPs formulas (monitor/model/flops.py) that its versions have printed by; the first, newest one recomputes."""
+    """TFLOPs formulas (monitor/model/flops.py) its versions have printed by, newest first; the newest recomputes."""
     reports_saves: bool = False
     """Prints a line for each save that succeeded, so that a missing line means something."""
     pauses_timer_if_stamped: bool = False

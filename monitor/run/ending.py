@@ -206,7 +206,7 @@ def _over(it: _Weighed) -> Ending | None:
     coded = [row for row in it.fatal if row.sort != "exit" or row.exit_code is not None]
     failed = _job_failed(coded) if it.done is not None else None
     if failed is None and over.sort == "finished":  # by a cause of its own, which cost no iteration
-        failed = next((row.at for row in coded if _is_own(row) and _is_proof(row)), None)
+        failed = next((row.at for row in coded if row.at >= over.at and _is_own(row) and _is_proof(row)), None)
     return replace(it.found, state="finished", job_failed_at=failed)
 
 

@@ -71,7 +71,7 @@ LADDER: dict[str, tuple[list[Evidence], dict[str, Any]]] = {
     "who lost a peer names no cause": ([failed("nccl", -60.0, consequence=True), FINISHED], over(0, **AT_0)),
     "a process ends badly behind it": ([FINISHED, BADLY], over(1, job_failed_at=1.0, **ONE, **AT_0)),
     "its code is not told": ([FINISHED, row("exit", 1.0)], over(1, **ONE, **AT_0)),
-    "it segfaults behind it": ([FINISHED, failed("segfault", 1.0), BADLY], over(1, **ONE, **AT_0)),
+    "it segfaults behind it": ([FINISHED, failed("segfault", 1.0), BADLY], over(1, job_failed_at=1.0, **ONE, **AT_0)),
     "after a silence": ([FINISHED, row("silence", -600.0), failed("nccl", -300.0)], died(2, -300.0, **AT_0)),
     # the loop is done
     "done": ([DONE], {"state": "exiting", **AT_0}),
