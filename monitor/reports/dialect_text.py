@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 
+from monitor.reports.dialect_others import Other, others
 from monitor.tables import rows_of
 from parsers.declared.builtin import built_in
 from parsers.declared.compiled import rules_of
@@ -95,6 +96,8 @@ class Proposal:
     indent: str = " "
     below: Sequence[str] = ()
     whole: bool = False
+    anew: bool = False
+    """The step's number begins anew: of each epoch, or of each launch."""
 
     @cached_property
     def guessed(self) -> tuple[dict[str, str], list[str]]:
@@ -141,13 +144,7 @@ class Proposal:
 def tried(name: str, proposal: Proposal) -> dict[str, object]:
     """What the sample gives when it is read so; nothing where that is no dialect, or not every line is read."""
     try:
-        dialect = Dialect(
-            name=name,
-            prefixes=(proposal.prefix,) if proposal.prefix else (),
-            fields=proposal.guessed[0],
-            lines=(proposal.line,),
-            samples=(Sample(line=proposal.sample),),
-        )
+        dialect = _dialect(name, proposal)
         if [*dialect.problems(), *proposal.line.problems()]:
             return {}
         memo = Memo(Scanner(rules_of((dialect,))))
@@ -163,9 +160,26 @@ def tried(name: str, proposal: Proposal) -> dict[str, object]:
     return gives
 
 
-def written(name: str, proposal: Proposal, gives: dict[str, object]) -> str:
-    """Its file."""
-    return "\n".join(_lines(name, proposal, gives, _known(proposal.sample))) + "\n"
+def written(name: str, proposal: Proposal, gives: dict[str, object], texts: Iterable[str]) -> str:
+    """Its file. `texts`: all lines of the log, of which some tell of saves, evaluations and the end."""
+    beside, unplaced = others(_dialect(name, proposal), texts)
+    lines = [*_lines(name, proposal, gives, _known(proposal.sample), beside)]
+    for other in beside:
+        lines += [f"  - line: {_sample(other.sample)}", f"    gives: {{event: {other.event}}}"]
+    if unplaced:
+        lines += ["# Not placed (a save, an evaluation, an end, settings? `means` has the words):"]
+        lines += [f"#   {shape}" for shape in unplaced]
+    return "\n".join(lines) + "\n"
+
+
+def _dialect(name: str, proposal: Proposal) -> Dialect:
+    return Dialect(
+        name=name,
+        prefixes=(proposal.prefix,) if proposal.prefix else (),
+        fields=proposal.guessed[0],
+        lines=(proposal.line,),
+        samples=(Sample(line=proposal.sample),),
+    )
 
 
 def _known(sample: str) -> str:
@@ -174,10 +188,15 @@ def _known(sample: str) -> str:
     return next((entry.rule.partition(".")[0] for entry in found if isinstance(entry.event, IterationLogged)), "")
 
 
-def _lines(name: str, proposal: Proposal, gives: dict[str, object], known: str) -> Iterator[str]:
+def _lines(
+    name: str, proposal: Proposal, gives: dict[str, object], known: str, beside: Sequence[Other]
+) -> Iterator[str]:
     yield "# Proposed from a log: correct it, then check it (`dialects:` in the configuration, check-config)."
     yield "# Targets, units and how steps are counted: docs/dialects.md. The sample gives what this file reads in it."
     yield f"# The step is {proposal.why}."
+    if proposal.anew and "epoch_step" not in proposal.mark:
+        yield "# It begins anew: is it the step of an epoch? Then name it {epoch_step}, with {epoch} and {epoch_steps}"
+        yield "# where they are printed. If only a new launch begins anew it is right as it stands."
     if known in {dialect.name for dialect in built_in()}:
         yield f"# {known} reads these lines already: a dialect of that name takes its place."
     elif known:
@@ -200,6 +219,9 @@ def _lines(name: str, proposal: Proposal, gives: dict[str, object], known: str) 
         "needs": f"[{_quoted(proposal.step)}]" if proposal.step else "",
     }
     yield from (f"    {key}: {value}" for key, value in keys.items() if value)
+    for other in beside:
+        prefixed = ", prefixed: true" if other.spec.prefixed else ""
+        yield f"  - {{means: {other.spec.means}, line: {_quoted(other.spec.line)}{prefixed}}}"
     yield "samples:"
     yield f"  - line: {_sample(proposal.sample)}"
     yield f"    gives: {{{', '.join(f'{key}: {_plain(value)}' for key, value in gives.items())}}}"

@@ -52,6 +52,8 @@ class Shape:
     seen: int = 0
     known: int = 0
     place: int = 0
+    anew: bool = False
+    """The number begins anew."""
     why: str = ""
 
     def add(self, text: str, below: Sequence[str]) -> None:
@@ -64,22 +66,23 @@ class Shape:
 
 def proposed(raw: Iterable[bytes], name: str) -> str | None:
     """The YAML of a dialect; None if no line tells a step with names and values."""
-    for shape in _candidates(raw):
+    blocks = list(_with_blocks(raw))
+    for shape in _candidates(blocks):
         options = sorted(_options(shape), key=lambda option: -option.score)
         for option in options[:6]:
             gives = tried(name, option)
             if gives:
-                return written(name, option, gives)
+                return written(name, option, gives, (text for text, _ in blocks))
     return None
 
 
 # --- which lines ----------------------------------------------------------------------------------------------------
 
 
-def _candidates(raw: Iterable[bytes]) -> list[Shape]:
+def _candidates(blocks: Iterable[tuple[str, list[str]]]) -> list[Shape]:
     """Shapes that may tell a step, the likeliest first."""
     shapes: dict[tuple[str, bool], Shape] = {}
-    for text, below in _with_blocks(raw):
+    for text, below in blocks:
         known = sum(guess(name, value) is not None for name, value in _PAIR.findall("\n".join((text, *below))))
         if not known:
             continue
@@ -127,13 +130,16 @@ def _find_step(shape: Shape) -> bool:
         shape.why = f"a guess by its name: the log has {shape.seen} such line{'s' if shape.seen > 1 else ''}"
         return True
     count = min(len(places), *map(len, shape.rows))
-    for place in sorted(range(count), key=lambda place: place not in named):
-        numbers = _growing(shape, place, _GROWS_BY_NAME if place in named else _GROWS)
-        if numbers:
-            shape.place = place
-            shape.why = f"the number that grows, {numbers[0]} to {numbers[-1]} in the last {len(numbers)} lines"
-            return True
-    return False
+    found = [
+        (any(after < before for before, after in pairwise(numbers)), place not in named, place, numbers)
+        for place in range(count)
+        if (numbers := _growing(shape, place, _GROWS_BY_NAME if place in named else _GROWS))
+    ]
+    if not found:
+        return False
+    shape.anew, _, shape.place, numbers = min(found)  # one that begins anew counts within an epoch
+    shape.why = f"the number that grows, {numbers[0]} to {numbers[-1]} in the last {len(numbers)} lines"
+    return True
 
 
 def _growing(shape: Shape, place: int, share: float) -> list[int]:
@@ -167,7 +173,13 @@ def _options(shape: Shape) -> Iterator[Proposal]:
     growing = _NUMBER.match(body, start) if start >= 0 else None
     if growing is None:
         return
-    common: dict[str, Any] = {"prefix": prefix, "texts": shape.texts, "why": shape.why, "seen": shape.seen}
+    common: dict[str, Any] = {
+        "prefix": prefix,
+        "texts": shape.texts,
+        "why": shape.why,
+        "seen": shape.seen,
+        "anew": shape.anew,
+    }
     if shape.below:
         indent = shape.below[0][: len(shape.below[0]) - len(shape.below[0].lstrip())]
         mark, _, inside = _mark(body, growing)

@@ -62,7 +62,7 @@ def test_a_sites_own_lines_are_read(config: Path, tmp_path: Path) -> None:
     ]
     (tmp_path / "own.log").write_text("".join([*lines, "all updates done\n"]))
     code, out = run("replay", str(tmp_path / "own.log"), "--config", str(config))
-    assert "iterations 50, last_iteration 50" in out
+    assert "finished after iteration 50, 50 iterations" in out
     assert "firing" not in out
     code, out = run("explain", "--config", str(config), "upd 7/50; ce=2.5; sec=1.5")
     assert out.startswith("ours.step: ")
@@ -233,6 +233,38 @@ def test_steps_that_begin_anew_each_epoch() -> None:
     entries = SourceReader(memo=Memo(Scanner(rules_with((dialect,))))).feed(text.encode())
     steps = [entry.event.iteration for entry in entries if isinstance(entry.event, IterationLogged)]
     assert steps == list(range(10, 301, 10))
+
+
+def test_other_lines_are_proposed_by_their_words() -> None:
+    """Saves, evaluations and the end, behind the logger's prefix; what repeats beside them is asked about."""
+    texts = [f"upd {n}/90 | loss=2.5 | sec=0.74 | gnorm=1.2" for n in range(10, 100, 10)]
+    beside = {
+        "Running evaluation on 40 batches": "evaluation_progress",
+        "val loss 2.41 ppl 11.1": "evaluation_progress",
+        "Saving checkpoint to /c/run/step-90": "checkpoint_save_started",
+        "Training finished in 1200 s": "milestone",
+    }
+    log = "".join(
+        f"2026-01-01 10:00:0{n} - INFO - {text}\n" for n in range(3) for text in [*texts, *beside, f"temp {n}"]
+    )
+    proposal = proposed(log.encode().splitlines(keepends=True), "guessed")
+    assert proposal is not None
+    assert "It begins anew: is it the step of an epoch?" in proposal
+    assert "#   3 x temp 0\n" in proposal
+    dialect = dialect_of(Path("guessed.yaml"), proposal.encode())
+    entries = SourceReader(memo=Memo(Scanner(rules_with((dialect,))))).feed(log.encode())
+    kinds = [entry.event.kind for entry in entries]
+    assert kinds[:13] == [*["iteration"] * 9, *beside.values()]
+    assert len(kinds) == 39  # of no other line
+
+
+def test_a_number_that_never_falls_is_the_step_before_one_that_does() -> None:
+    """An update is counted on while the step is an epoch's."""
+    log = "".join(f"step {n % 50} of epoch {n // 50} update {n} loss: 2.5 lr: 1.5e-05\n" for n in range(1, 140))
+    proposal = proposed(log.encode().splitlines(keepends=True), "guessed")
+    assert proposal is not None
+    assert "update {step}" in proposal
+    assert "begins anew" not in proposal
 
 
 @pytest.mark.parametrize("form", [UNKNOWN, DICT, BELOW, JSON])
