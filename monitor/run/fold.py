@@ -64,6 +64,7 @@ from parsers.events import (
     TrainerLogged,
     TrainerProgressed,
     TrainerSetting,
+    TrainerSummary,
     ValidationLogged,
 )
 from parsers.timers import BESIDE, PART_OF, timer
@@ -331,6 +332,11 @@ def _on_custom_value(state: RunState, event: CustomValueLogged, _told: Told) -> 
     return False
 
 
+def _on_summary(state: RunState, event: TrainerSummary, told: Told) -> bool:
+    saves.end_save(state)
+    return fold_evidence(state, event, told)
+
+
 def _on_collective_status(state: RunState, event: CollectiveStatus, _told: Told) -> bool:
     note_collective(state, event)
     return False
@@ -372,4 +378,5 @@ _HANDLERS: dict[type[Event], _Handler] = {
     GenerationMoved: lambda *_: True,
     PartBegan: _on_part,
     **dict.fromkeys(EVENTS, fold_evidence),
+    TrainerSummary: _on_summary,
 }

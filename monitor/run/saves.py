@@ -23,7 +23,6 @@ from parsers.events import (
     CheckpointSaveScheduled,
     CheckpointSaveStarted,
     EvaluationProgressed,
-    MilestoneReached,
     ValidationLogged,
 )
 
@@ -38,6 +37,10 @@ def _overhead(state: RunState, at: float, iteration: int | None = None) -> None:
 def on_evaluation(state: RunState, event: EvaluationProgressed, told: Told) -> Moved:
     """Evaluation moves."""
     launch = state.launch
+    if launch.phase == "finished":
+        return False  # what is evaluated behind the training's end
+    if not event.total and (launch.training_done or launch.ending.done_at is not None):
+        return True  # a heading behind the last step: no line tells when that evaluation is over
     launch.evaluation_due = launch.evaluation_silent = launch.engine.between.saving = False
     _overhead(state, told.at)
     if event.logged_at is not None:
@@ -82,8 +85,10 @@ def on_save_started(state: RunState, event: CheckpointSaveStarted, told: Told) -
 
 
 def on_save_file(state: RunState, event: CheckpointFileWritten, told: Told) -> Moved:
-    """One file of a checkpoint moves."""
+    """One file of a checkpoint moves. That DeepSpeed's is ready is the last that is heard of HF Trainer's."""
     launch = state.launch
+    if event.finished and event.path is None and launch.driver == "trainer":
+        return on_saved(state, CheckpointSaved(iteration=event.iteration, logged_at=event.logged_at), told)
     if not launch.watch.inside:
         launch.engine.between.saving, launch.save.files_iteration = True, event.iteration
     _overhead(state, told.at)
@@ -127,13 +132,15 @@ def on_saved(state: RunState, event: CheckpointSaved, told: Told) -> Moved:
     return "exiting" if launch.training_done else "training"
 
 
-def on_loop_done(state: RunState, event: MilestoneReached) -> None:
-    """A loop that is done has ended the save that held it up: torchtitan prints no end of its last one."""
+def end_save(state: RunState, stamp: str | None = None) -> None:
+    """A loop that goes on or is done has ended the save that held it up: HF Trainer prints no end of any, torchtitan
+    none of its last one.
+    """
     launch = state.launch
     checkpoints, save = state.past.checkpoints, launch.save
     if save.started_at is None or save.pending_async:
         return
-    if (seconds := _between(save.stamp, event.logged_at)) is not None:
+    if (seconds := _between(save.stamp, stamp)) is not None:
         note_save(state, seconds)
     checkpoints.last_iteration = save.iteration or launch.latest.iteration
     save.started_at, launch.engine.between.saving = None, False

@@ -35,7 +35,7 @@ def on_milestone(state: RunState, event: MilestoneReached, told: Told) -> Moved:
             state.launch.watch.stamps.begin(log_clock(event.logged_at))
     if event.milestone == "training_done":
         fold_done(state, told.at)
-        saves.on_loop_done(state, event)
+        saves.end_save(state, event.logged_at)
         return True
     if state.launch.iterations == 0:
         if goes_on(state, told.at):

@@ -27,7 +27,7 @@ _CUT = 1.0  # seconds after the line that tells that processes were ended at exi
 def watched(state: RunState) -> bool:
     """Whether silence of this run means anything."""
     launch = state.launch
-    if not state.live or state.progress_at is None or launch.phase in ENDED:
+    if not state.live or not state.proven or state.progress_at is None or launch.phase in ENDED:
         return False
     # After the last iteration a log may simply end. Only processes that partly ended prove that others hang.
     return launch.phase != "exiting" or launch.ending.ended > 0

@@ -73,9 +73,18 @@ def _usual(state: RunState, settings: HangSettings) -> Budget:
     if launch.phase == "evaluating":
         return _evaluation(state, settings)
     if launch.phase == "saving":
-        learned = _learned(state, settings, "saving", settings.saving_factor, "save step seen")
-        return learned or Budget(max(settings.minimum, settings.saving), None, "first default for saving")
+        return _saving(state, settings)
     return _set_up(state, settings)
+
+
+def _saving(state: RunState, settings: HangSettings) -> Budget:
+    """A save: its last word may be heard already, and the loop at its next step. The files of the first one of a
+    trainer that tells of no end by itself teach nothing: the largest may be yet to come.
+    """
+    learned = _learned(state, settings, "saving", settings.saving_factor, "save step seen")
+    if learned is None or (state.launch.driver == "trainer" and not state.past.checkpoints.saves):
+        return Budget(max(settings.minimum, settings.saving), None, "first default for saving")
+    return learned if state.launch.pace.predicted() is None else _longer(learned, _training(state, settings))
 
 
 def _most(kind: str, settings: HangSettings) -> float:

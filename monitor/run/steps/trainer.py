@@ -8,8 +8,9 @@ from msgspec import structs
 
 from monitor.run.evidence import pass_by
 from monitor.run.launches import withdraw
-from monitor.run.phases import Moved
+from monitor.run.phases import Moved, Phase
 from monitor.run.records import Told, Validation
+from monitor.run.saves import end_save
 from monitor.run.state import Launch, RunState
 from monitor.run.steps.counting import Report, count_step, measured, take_over
 from parsers.dialects import HF_TRAINER
@@ -18,6 +19,7 @@ from parsers.events import TrainerLogged, TrainerProgressed
 _OF_TRAINING = ("", "train", "training")
 _SUPPOSED = 120.0  # seconds for which a bar without a heading has gone on before it is taken for a training's
 _SLOW = 0.2  # seconds a step that a training takes at least: what is read or tokenised is faster
+_BEFORE: frozenset[Phase] = frozenset({"starting", "loading", "first_iteration"})
 _OF_EVALUATION = ("", "eval", "evaluating", "evaluation", "validation", "predict", "prediction")
 
 
@@ -30,10 +32,12 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
         launch, trainer = state.launch, state.launch.trainer
     mine = event.total == trainer.total or (trainer.total is None and trainer.declared and name in _OF_TRAINING)
     if not mine:
-        if launch.driver == "trainer" and trainer.total is not None and name in _OF_EVALUATION and event.step:
+        within = launch.phase == "evaluating" or (launch.driver == "trainer" and trainer.total is not None)
+        if within and name in _OF_EVALUATION and event.step:
             return _evaluates(state, event, told.at)
+        moves = event.step > 0 and trainer.bar != (event.step, event.total)
         trainer.bar = event.step, event.total
-        return False
+        return moves and state.proven and launch.phase in _BEFORE  # what is prepared before the first step
     trainer.bar = event.step, event.total
     if not take_over(state, "trainer", HF_TRAINER.name):
         return False
@@ -79,7 +83,8 @@ def _timed(launch: Launch, event: TrainerProgressed, told: Told) -> Report:
     lap = trainer.lap.lap(event.step, elapsed, disturbed=launch.watch.inside, alone=alone, stamped=False)
     trainer.elapsed = elapsed
     if last is None:
-        return Report(event.step, rate, told)
+        done = event.step - launch.loaded if launch.loaded is not None else 0
+        return Report(event.step, elapsed / done if done > 0 else rate, told)  # the rate counts what it passed over
     seconds, steps = lap if lap is not None else (None, None)
     return Report(event.step, seconds, told, steps, max(0.0, passed))
 
@@ -87,11 +92,18 @@ def _timed(launch: Launch, event: TrainerProgressed, told: Told) -> Report:
 def _evaluates(state: RunState, event: TrainerProgressed, at: float) -> Moved:
     """A bar of an evaluation or prediction amid the training."""
     launch = state.launch
+    if launch.phase == "finished":
+        return False  # behind its end nothing is the training's
     launch.evaluation_due = launch.evaluation_silent = False
     launch.silent_work = None
     launch.watch.interrupt(at)
     pass_by(state, at, step=False)
-    return launch.ending.state == "crashed" or ("training" if event.step >= event.total else "evaluating")
+    return launch.ending.state == "crashed" or _evaluating(launch, over=event.step >= event.total)
+
+
+def _evaluating(launch: Launch, *, over: bool) -> Phase:
+    """Where an evaluation stands: behind the last step it leads to the end."""
+    return "exiting" if over and launch.training_done else "training" if over else "evaluating"
 
 
 def _step(state: RunState, report: Report) -> Moved:
@@ -99,6 +111,7 @@ def _step(state: RunState, report: Report) -> Moved:
     launch.dialect = HF_TRAINER.name
     if report.iteration <= 0 or (launch.last_iteration is not None and report.iteration <= launch.last_iteration):
         return False  # every node draws its own bar; a new launch begins with the Trainer's own heading
+    end_save(state)
     launch.latest.global_batch_size = launch.topology.global_batch_size
     return count_step(state, report)
 
@@ -111,9 +124,11 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         trainer.total = launch.train_iterations = event.max_steps
     if event.eval_loss is not None:
         launch.validations["validation"] = Validation(launch.latest.iteration, event.eval_loss)
+        if launch.phase == "finished":
+            return False
         launch.watch.interrupt(told.at)
         pass_by(state, told.at, step=False)
-        return launch.ending.state == "crashed" or "evaluating"
+        return launch.ending.state == "crashed" or _evaluating(launch, over=launch.training_done)
     if not take_over(state, "trainer", HF_TRAINER.name):
         return False
     _take_values(launch, event)

@@ -75,3 +75,107 @@ def test_a_dict_tells_its_step_by_its_epoch() -> None:
     played = play([(0.0, heading), *stamped])
     assert (played.state.iterations_total, played.state.launch.last_iteration, kinds(played)) == (400, 400, [])
     assert played.state.launch.pure_seconds == 6.0
+
+
+HEADING = "***** Running training *****\n  Num Epochs = 2\n  Total optimization steps = 40\n"
+EVALUATES = (
+    "\n[INFO|trainer.py:4643] 2026-01-01 15:46:38,959 >> \n***** Running Evaluation *****\n  Num examples = 96\n"
+)
+SUMMARY = "{'train_runtime': 240.0, 'train_samples_per_second': 1.1, 'train_loss': 0.8, 'epoch': 2.0}\n"
+
+
+def evaluation(begin: float, seconds: float = 2.0, total: int = 48) -> list[tuple[float, str]]:
+    """Its heading and its bar."""
+    return [(begin, EVALUATES), *bars(total, seconds, begin)]
+
+
+def test_what_is_evaluated_behind_the_end_of_a_training_does_not_take_the_end_back() -> None:
+    """A heading, its bar and its result, behind the final dict: the training is finished and not watched."""
+    end = [(242.0, SUMMARY), *evaluation(250.0), (350.0, "{'eval_loss': 0.7, 'eval_runtime': 96.0, 'epoch': 2.0}\n")]
+    played = play([(0.0, HEADING), *bars(40, 6.0), *end])
+    assert (played.state.launch.phase, played.state.iterations_total, kinds(played)) == ("finished", 40, [])
+
+
+def test_the_sentence_that_a_training_is_completed_is_its_end() -> None:
+    """As the running_log.txt of LLaMA-Factory ends: steps are missing, and an evaluation has a heading alone."""
+    done = "Training completed. Do not forget to share your model on huggingface.co/models =)\n"
+    end = [(235.0, f"\n\n{done}"), (236.0, EVALUATES)]
+    played = play([(0.0, HEADING), *bars(40, 6.0, last=39), *end], after=160.0)
+    assert (played.state.launch.phase, kinds(played)) == ("finished", [])
+    stands = play([(0.0, HEADING), *bars(40, 6.0, last=39)], after=160.0)
+    assert (stands.state.launch.phase, stands.kinds()) == ("training", {"hang"})
+
+
+def test_the_heading_of_an_evaluation_comes_before_its_bar() -> None:
+    """The phase is known at once; the steps behind it are the training's; one that moves no more hangs in it."""
+    before = [(0.0, HEADING), *bars(40, 6.0, last=20)]
+    assert play([*before, (121.0, EVALUATES)]).state.launch.phase == "evaluating"
+    later = [(at + 100.0, text) for at, text in bars(40, 6.0)[20:]]
+    played = play([*before, *evaluation(121.0), *later])
+    assert (played.state.iterations_total, kinds(played)) == (40, [])
+    stands = play([*before, *evaluation(121.0)[:10]], after=7200.0)
+    assert (stands.state.launch.phase, stands.kinds()) == ("evaluating", {"hang"})
+
+
+def save(at: float, step: int) -> tuple[float, str]:
+    """HF Trainer's line: it prints none when the save is over."""
+    return at, f"\n[INFO|trainer.py:4309] 2026-01-01 16:40:51,678 >> Saving model checkpoint to out/checkpoint-{step}\n"
+
+
+def test_a_save_of_the_trainer_is_whole_with_the_next_step() -> None:
+    """Or with the final dict; the model that is saved at the end is no checkpoint."""
+    lines = [(0.0, HEADING), *bars(40, 6.0, last=20), save(121.0, 20)]
+    checkpoints = play(lines).state.past.checkpoints
+    assert (checkpoints.saves, checkpoints.last_iteration) == (0, None)
+    rest = [(at + 10.0, text) for at, text in bars(40, 6.0)[20:]]
+    played = play([*lines, *rest])
+    checkpoints = played.state.past.checkpoints
+    assert (checkpoints.saves, checkpoints.last_iteration, kinds(played)) == (1, 20, [])
+    model = (262.0, "\nSaving model checkpoint to out\n")
+    checkpoints = play([*lines, *rest, save(251.0, 40), (260.0, SUMMARY), model]).state.past.checkpoints
+    assert (checkpoints.saves, checkpoints.last_iteration) == (2, 40)
+
+
+def test_a_save_under_deepspeed_is_whole_when_it_is_ready() -> None:
+    """Four ranks say so, a step of 96 s follows: no hang, one save."""
+    file = (
+        "[2026-01-01 16:40:52,931] [INFO] [torch_checkpoint_engine.py:21:save] [Torch] Saving out/global_step20/a.pt\n"
+    )
+    ready = (
+        "[2026-01-01 16:40:53,080] [INFO] [torch_checkpoint_engine.py:33:commit] [Torch] Checkpoint global_step20 is "
+        "ready now!\n"
+    )
+    begun = [(0.0, HEADING), *bars(40, 96.0, last=20), save(1921.0, 20), (1922.0, file)]
+    lines = [*begun, *((1923.0, ready) for _ in range(4))]
+    assert (play(begun).state.launch.phase, play(lines).state.launch.phase) == ("saving", "training")
+    played = play([*lines, *((at + 5.0, text) for at, text in bars(40, 96.0)[20:])])
+    assert (played.state.past.checkpoints.saves, played.state.past.checkpoints.last_iteration) == (1, 20)
+    assert kinds(played) == []
+
+
+def test_files_of_a_first_save_do_not_say_how_long_the_largest_takes() -> None:
+    """Two of a second each, then 94 s for the optimizer's."""
+    file = "[2026-01-01 16:40:52,931] [INFO] [engine.py:21:save] [Torch] Saving out/global_step20/{}.pt\n"
+    lines = [(0.0, HEADING), *bars(40, 6.0, last=20), save(121.0, 20), (122.0, file.format(1)), (123.0, file.format(2))]
+    assert kinds(play([*lines, *((at + 100.0, text) for at, text in bars(40, 6.0)[20:])])) == []
+
+
+def test_a_bar_that_goes_on_from_a_checkpoint_has_the_pace_of_its_own_steps() -> None:
+    """465 steps were passed over: the first one took 72 s, not 0.15."""
+    resumed = "  Continuing training from global step 465\n"
+    first = "\r 50%|#  | 466/932 [01:12<01:12,  6.42it/s]\r"
+    lines = [(0.0, HEADING.replace("40", "932") + resumed), (72.0, first)]
+    assert play(lines).state.launch.first_iteration_seconds == 72.0
+    assert kinds(play([*lines, (170.0, "\r 50%|#  | 467/932 [02:50<01:12,  6.42it/s]\r")])) == []
+
+
+def test_a_bar_that_moves_before_the_first_step_is_no_hang() -> None:
+    """An epoch's own bar, of another total and name; one that stands still is one."""
+    moving = [(at, text.replace("\r ", "\rIteration: ")) for at, text in bars(4000, 3.0)[::50]]
+    assert kinds(play([(0.0, HEADING), *moving])) == []
+    assert play([(0.0, HEADING), *moving[:9]], after=20_000.0).kinds() == {"hang"}
+
+
+def test_silence_of_a_log_that_no_line_has_proved_a_training_means_nothing() -> None:
+    """A server that loads a model draws bars too."""
+    assert kinds(play(bars(8, 3.0), after=20_000.0)) == []
