@@ -12,6 +12,7 @@ from monitor.run.phases import EVALUATION, PARTS, SAVE
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
 from monitor.run.state import RunState
 from monitor.run.steps.pace import likely_interval
+from parsers.dialects import dialect_of
 from parsers.events import Event
 
 _USUAL_TFLOPS = 40.0  # per GPU: V100s reached 30 to 50 in the record, whatever is newer more
@@ -78,13 +79,15 @@ def _usual(state: RunState, settings: HangSettings) -> Budget:
 
 
 def _saving(state: RunState, settings: HangSettings) -> Budget:
-    """A save: its last word may be heard already, and the loop at its next step. The files of the first one of a
-    trainer that tells of no end by itself teach nothing: the largest may be yet to come.
+    """A save. Of a program that prints no end of it its last word may be heard already, and the loop at its next step.
+    The files of a trainer's first one teach nothing: the largest may be yet to come.
     """
     learned = _learned(state, settings, "saving", settings.saving_factor, "save step seen")
     if learned is None or (state.launch.driver == "trainer" and not state.past.checkpoints.saves):
         return Budget(max(settings.minimum, settings.saving), None, "first default for saving")
-    return learned if state.launch.pace.predicted() is None else _longer(learned, _training(state, settings))
+    if dialect_of(state.launch.dialect).reports_saves or state.launch.pace.predicted() is None:
+        return learned
+    return _longer(learned, _training(state, settings))
 
 
 def _most(kind: str, settings: HangSettings) -> float:

@@ -73,7 +73,19 @@ def _damaged(*names: str) -> None:
 
 
 _damaged("cut", "NUL", "empty", "flipped")
-_damaged("future", "lost", "directory")
+_damaged("lost", "directory")
+
+
+@scenario(58, "future", own=True)
+def of_a_later_version(lab: Lab) -> None:
+    lab.write(lab.units(10))
+    assert lab.follow(hold=0).terminate() == 0
+    _damage(lab, "future")
+    before = {path: path.read_bytes() for path in (lab.own / "state").glob("state*")}
+    daemon = lab.launch()
+    assert daemon.process.wait(timeout=30) == 1
+    assert "it is of version 999" in daemon.log.read_text()  # neither read nor overwritten
+    assert {path: path.read_bytes() for path in before} == before
 
 
 @scenario(58, "cannot be written", own=True)

@@ -59,6 +59,7 @@ STOPPED = [Job("1", state) for state in ("SUSPENDED", "STOPPED")]
         (trained(lost=True), "unknown"),
         *((trained(job=job), "unknown") for job in STOPPED),
         (trained(live=False), "clear"),
+        (trained(proven=False), "clear"),
         (trained(progress_at=None), "clear"),
         (trained(phase="finished"), "clear"),
         (trained(phase="crashed"), "clear"),
