@@ -27,7 +27,7 @@ from monitor.system.clock import Clock
 _log = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).resolve().parent.parent
-_READER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from monitor.dump_files import main; main()"
+_READER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from monitor.system.dump_files import main; main()"
 _SECONDS = 130.0  # the reader's own limit, and a last dump
 _MOST = 8 * 2**20  # bytes
 _WAITING = 100  # questions

@@ -15,13 +15,13 @@ from monitor.breakdown.profile import critical, spreads
 from monitor.causes import Cause, causes, failure_of
 from monitor.detectors import memory_pressure, slowdown
 from monitor.incidents import IncidentBook
+from monitor.model.tables import rows_of
 from monitor.run import derived, goodput
 from monitor.run.job import OVER
 from monitor.run.phases import PARTS, RUN_STATES
 from monitor.run.state import RunState
 from monitor.run.steps.pace import HISTOGRAM_BUCKETS
 from monitor.snapshot import Histogram, Sample, clean_label
-from monitor.tables import rows_of
 
 Kind = Literal["gauge", "counter", "histogram"]
 _NO_LABELS: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from monitor.tables import rows_of
+from monitor.model.tables import rows_of
 
 Severity = Literal["info", "warning", "critical"]
 RANK: dict[str, int] = {"info": 0, "warning": 1, "critical": 2}

@@ -11,7 +11,7 @@ import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from monitor.tables import rows_of
+from monitor.model.tables import rows_of
 
 GIB = 2**30  # memory named in GB is counted in GiB by all vendors: an `80GB` A100 has 80 GiB, the driver keeps some
 

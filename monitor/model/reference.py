@@ -10,8 +10,8 @@ from functools import cache
 from typing import NamedTuple
 
 from monitor.model.flops import parameters
+from monitor.model.tables import rows_of
 from monitor.model.topology import Topology
-from monitor.tables import rows_of
 
 
 class Expected(NamedTuple):

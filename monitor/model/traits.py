@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitor.tables import rows_of
+from monitor.model.tables import rows_of
 from parsers.engine.fields import integer
 
 _OFF = frozenset({"", "None", "False", "0", "1", "[]", "{}", "[1]", "1.0", "no_shard"})

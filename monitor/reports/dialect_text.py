@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 
+from monitor.model.tables import rows_of
 from monitor.reports.dialect_others import Other, others
-from monitor.tables import rows_of
 from parsers.declared.builtin import built_in
 from parsers.declared.compiled import rules_of
 from parsers.declared.schema import Dialect, Form, LineSpec, Sample
