@@ -191,16 +191,7 @@ def _known(sample: str) -> str:
 def _lines(
     name: str, proposal: Proposal, gives: dict[str, object], known: str, beside: Sequence[Other]
 ) -> Iterator[str]:
-    yield "# Proposed from a log: correct it, then check it (`dialects:` in the configuration, check-config)."
-    yield "# Targets, units and how steps are counted: docs/dialects.md. The sample gives what this file reads in it."
-    yield f"# The step is {proposal.why}."
-    if proposal.anew and "epoch_step" not in proposal.mark:
-        yield "# It begins anew: is it the step of an epoch? Then name it {epoch_step}, with {epoch} and {epoch_steps}"
-        yield "# where they are printed. If only a new launch begins anew it is right as it stands."
-    if known in {dialect.name for dialect in built_in()}:
-        yield f"# {known} reads these lines already: a dialect of that name takes its place."
-    elif known:
-        yield "# The monitor reads these lines already: a dialect is needed only for what it does not take from them."
+    yield from _head(proposal, known)
     yield f"name: {name}"
     yield 'about: "what prints these lines"'
     if proposal.prefix:
@@ -225,6 +216,20 @@ def _lines(
     yield "samples:"
     yield f"  - line: {_sample(proposal.sample)}"
     yield f"    gives: {{{', '.join(f'{key}: {_plain(value)}' for key, value in gives.items())}}}"
+
+
+def _head(proposal: Proposal, known: str) -> Iterator[str]:
+    """What its author should know and decide."""
+    yield "# Proposed from a log: correct it, then check it (`dialects:` in the configuration, check-config)."
+    yield "# Targets, units and how steps are counted: docs/dialects.md. The sample gives what this file reads in it."
+    yield f"# The step is {proposal.why}."
+    if proposal.anew and "epoch_step" not in proposal.mark:
+        yield "# It begins anew: is it the step of an epoch? Then name it {epoch_step}, with {epoch} and {epoch_steps}"
+        yield "# where they are printed. If only a new launch begins anew it is right as it stands."
+    if known in {dialect.name for dialect in built_in()}:
+        yield f"# {known} reads these lines already: a dialect of that name takes its place."
+    elif known:
+        yield "# The monitor reads these lines already: a dialect is needed only for what it does not take from them."
 
 
 def _fields(proposal: Proposal) -> Iterator[str]:

@@ -200,13 +200,13 @@ def _cut_at_exit(it: _Weighed) -> Ending | None:
 
 
 def _over(it: _Weighed) -> Ending | None:
-    over = it.over
-    if over is None or any(_is_own(row) and _is_proof(row) and row.at < over.at - MOMENT for row in it.fatal):
+    over, own = it.over, [row for row in it.fatal if _is_own(row) and _is_proof(row)]
+    if over is None or any(row.at < over.at - MOMENT for row in own):
         return None
     coded = [row for row in it.fatal if row.sort != "exit" or row.exit_code is not None]
     failed = _job_failed(coded) if it.done is not None else None
     if failed is None and over.sort == "finished":  # by a cause of its own, which cost no iteration
-        failed = next((row.at for row in coded if row.at >= over.at and _is_own(row) and _is_proof(row)), None)
+        failed = next((row.at for row in coded if row.at >= over.at and row in own), None)
     return replace(it.found, state="finished", job_failed_at=failed)
 
 

@@ -119,18 +119,11 @@ def note_collective(state: RunState, event: WatchdogTimedOut | CollectiveStatus)
     operation = None
     for key in [key for key in known if key.startswith(f"{event.rank}/?") and key.endswith(f" {work}")]:
         operation = known.pop(key).operation
-    key = f"{event.rank}/{event.group or ''}"
+    key, group, name = f"{event.rank}/{event.group or ''}", event.group or "", event.group_name or ""
     before = known.get(key)
-    known[key] = Report(
-        event.rank,
-        event.group or "",
-        event.group_name or "",
-        event.group_rank,
-        work if work is not None else before.work if before else None,
-        operation or (before.operation if before else None),
-        event.enqueued,
-        event.completed,
-    )
+    if before is not None:
+        work, operation = before.work if work is None else work, operation or before.operation
+    known[key] = Report(event.rank, group, name, event.group_rank, work, operation, event.enqueued, event.completed)
 
 
 def missing_ranks(state: RunState) -> Missing | None:

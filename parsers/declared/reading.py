@@ -189,15 +189,11 @@ class Reading:
             samples += (values.get("epoch") or 0) * (values.get("epoch_steps") or 0)
         step = next((count for count in (samples, tokens) if count is not None), _step_of(values))
         if step is None:
-            if values.get("epoch") and values.get("epoch_step") is not None and "epoch_steps" not in values:
+            if _is_of_an_epoch(values):
                 yield CustomProgressLogged(name=self.spec.name or self._dialect, **origin)  # which step nobody knows
             return
         yield from _memory(values, step, origin)
-        total = values.get("total")
-        if total is None and "epochs" in values and "epoch_steps" in values:
-            total = values["epochs"] * values["epoch_steps"]
-        elif total is None and not values.get("epoch") and samples is None:
-            total = values.get("epoch_steps")
+        total = _total_of(values)
         _time(values)
         yield from _parts(values, origin, of_next=True)
         known = {name: value for name, value in values.items() if name in _STEP_VALUES}
@@ -276,6 +272,21 @@ def _step_of(values: Mapping[str, Any]) -> int | None:
     if epoch == 0 and step != inside:
         return None
     return step
+
+
+def _is_of_an_epoch(values: Mapping[str, Any]) -> bool:
+    """Whether a step of a later epoch is told, and not how many an epoch has."""
+    return bool(values.get("epoch")) and values.get("epoch_step") is not None and "epoch_steps" not in values
+
+
+def _total_of(values: Mapping[str, Any]) -> int | None:
+    """The steps that are planned: as told, else those of all epochs, else those of the only one."""
+    total: int | None = values.get("total")
+    if total is None and "epochs" in values and "epoch_steps" in values:
+        total = values["epochs"] * values["epoch_steps"]
+    elif total is None and not values.get("epoch") and values.get("step_in_samples") is None:
+        total = values.get("epoch_steps")
+    return total
 
 
 def _memory(values: Mapping[str, Any], step: int | None, origin: dict[str, Any]) -> Iterator[Event]:

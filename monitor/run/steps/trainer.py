@@ -32,18 +32,24 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
         launch, trainer = state.launch, state.launch.trainer
     mine = event.total == trainer.total or (trainer.total is None and trainer.declared and name in _OF_TRAINING)
     if not mine:
-        within = launch.phase == "evaluating" or (launch.driver == "trainer" and trainer.total is not None)
-        if within and name in _OF_EVALUATION and event.step:
-            return _evaluates(state, event, told.at)
-        moves = event.step > 0 and trainer.bar != (event.step, event.total)
-        trainer.bar = event.step, event.total
-        return moves and state.proven and launch.phase in _BEFORE  # what is prepared before the first step
+        return _of_another(state, event, told.at)
     trainer.bar = event.step, event.total
     if not take_over(state, "trainer", HF_TRAINER.name):
         return False
     state.proven = True
     launch.train_iterations = event.total
     return _step(state, _timed(launch, event, told))
+
+
+def _of_another(state: RunState, event: TrainerProgressed, at: float) -> Moved:
+    """A bar that is not the training's: an evaluation's, or what is prepared before the first step."""
+    launch, trainer = state.launch, state.launch.trainer
+    within = launch.phase == "evaluating" or (launch.driver == "trainer" and trainer.total is not None)
+    if within and event.description.lower() in _OF_EVALUATION and event.step:
+        return _evaluates(state, event, at)
+    moves = event.step > 0 and trainer.bar != (event.step, event.total)
+    trainer.bar = event.step, event.total
+    return moves and state.proven and launch.phase in _BEFORE
 
 
 def _is_drawn_out(launch: Launch) -> bool:
