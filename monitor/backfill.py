@@ -58,10 +58,8 @@ def history(
     clocks = {source: SourceClock(zone, written, latest) for source in sources}
     begins = {source: _beginning(read(), SourceClock(zone, written, latest)) for source, read in sources.items()}
     origin = _origin(name, begins.values(), start)
-    streams = [
-        _from(clocked(read(), source, clocks[source]), origin if begins[source] is None else 0.0)
-        for source, read in sources.items()
-    ]
+    undated = {source: origin if begin is None else 0.0 for source, begin in begins.items()}
+    streams = [_from(clocked(read(), source, clocks[source]), undated[source]) for source, read in sources.items()]
     players = Players(judge, name, clocks)
     player = players.current()
     player.dated = not set(begins.values()) <= {None}
