@@ -251,7 +251,8 @@ def sd_notify(lab: Lab) -> None:
             daemon.process.send_signal(signal.SIGCONT)
             sent("WATCHDOG=1")
             daemon.process.send_signal(signal.SIGUSR1)
-            daemon.wait(lambda: "Thread 0x" in daemon.log.read_text() and "turn" in daemon.log.read_text())
+            # the loop's place, wherever it is: in a turn, or between two
+            daemon.wait(lambda: "Thread 0x" in daemon.log.read_text() and "daemon.py" in daemon.log.read_text())
             assert daemon.status("/-/healthy") == 200
             daemon.process.send_signal(signal.SIGTERM)
             sent("STOPPING=1")
