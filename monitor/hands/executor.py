@@ -9,6 +9,7 @@ Risk left: what happens to the job in the moment between that answer and the com
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -62,6 +63,8 @@ class Executor(Asking[Order, StepDone]):
         )
         self.settings = settings
         """May be replaced while it works."""
+        self.uid = os.geteuid()
+        """As whom sbatch submits."""
         self.directory = Path("stacks")
         """For dumps that name no other."""
         self._clock = clock
@@ -187,6 +190,8 @@ class Executor(Asking[Order, StepDone]):
 
     def _others(self, order: Order, job: Job, but: str = "") -> list[Successor]:
         """Jobs that go on where this one ends. Raises LaterError."""
+        if order.action == "resubmit" and job.uid != self.uid:
+            raise RefusedError(f"sbatch would submit as uid {self.uid}, and job {order.job} is {job.user}'s")
         if not (job.command and job.directory):
             raise RefusedError(f"Slurm does not tell the command and directory of job {order.job}, to find another by")
         found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", QUEUE_FORMAT), None)

@@ -45,7 +45,7 @@ class Site:
         self.bin, self.wakes = below / "bin", threading.Semaphore(0)
         self.bin.mkdir()
         self.executor = Executor(SlurmSettings(directory=str(self.bin), timeout=10.0), Stopped(), self.wakes.release)
-        self.executor.directory = below / "stacks"
+        self.executor.directory, self.executor.uid = below / "stacks", 1000
         self.job()
         self.client("squeue", f"printf '{row(1234, directory='/home/ada', command=COMMAND)}'")
         for name in ("scancel", "srun", "sbatch"):
@@ -256,6 +256,16 @@ def test_a_job_whose_command_or_directory_slurm_does_not_tell_has_no_successor(
     ok, outcome = site.carry_out("resubmit", SUBMIT, over=True)
     assert (ok, site.calls) == (False, [])
     assert outcome.startswith("not done: ")
+
+
+def test_another_users_job_is_not_submitted_anew(site: Site) -> None:
+    """An operator's account would submit it as itself; it may requeue."""
+    site.executor.uid = 0
+    site.job("FAILED")
+    why = "not done: sbatch would submit as uid 0, and job 1234 is ada's"
+    assert site.carry_out("resubmit", SUBMIT, over=True) == (False, why)
+    assert ask(site, "resubmit", TEST, over=True).outcome == why
+    assert ask(site, "requeue", TEST, over=True).ok
 
 
 def test_a_queue_that_cannot_be_read_may_hold_a_job(site: Site) -> None:
