@@ -11,6 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from monitor.core.runs import Run
 from monitor.core.sources import TOGETHER, Source
@@ -24,6 +25,7 @@ from monitor.slurm.settings import SlurmSettings
 _log = logging.getLogger(__name__)
 
 _LAST_LINES = 15.0  # seconds after a job's end in which its last lines are written and read
+_BEHIND = 5.0  # seconds that the accounting is behind the controller: before, it may name root as the job's user
 _UNTIL_ASKED = 1.0  # seconds between two looks at which runs are due
 
 
@@ -98,7 +100,8 @@ class Jobs:
             return "refused"  # a launch has begun since: the answer is about the one before
         if answer.question.account:
             # The accounting may be some seconds behind the controller: it is asked once more.
-            late = answer.job is not None and not answer.job.cancelled_by and _is_cancelled(run)
+            known, told = run.state.job, answer.job
+            late = _is_cancelled(known) and told is not None and not (told.cancelled_by and told.uid == known.uid)
             asked.account = late and asked.accounted != answer.question.job
             asked.accounted = answer.question.job
             if late:
@@ -113,13 +116,14 @@ class Jobs:
             self._say(run, asked, f"job {asked.candidate.id} is not believed: {why}")
             return "refused"
         asked.problem, job.asked_at, run.state.job = "", now, job
-        asked.account = _is_cancelled(run) and not job.cancelled_by and asked.accounted != job.id
+        asked.account = _is_cancelled(job) and not job.cancelled_by and asked.accounted != job.id
         if asked.account:
-            asked.at = float("-inf")  # by whom is told with the end
+            asked.at = now - self._settings.interval + _BEHIND
         if job.state in OVER or job.state in WAITING:
             over = job.ended_at if job.state in OVER else None  # of one that waits it is a forecast
             ended = now if over is None else over - run.state.wall_offset
-            self._ended[run.state.name] = max(ended, run.state.read_at) + _LAST_LINES
+            heard = max(ended, run.state.read_at, now if asked.account else 0.0)  # by whom is told with the end
+            self._ended[run.state.name] = heard + _LAST_LINES
         else:
             self._ended.pop(run.state.name, None)
         return "answered"
@@ -195,8 +199,8 @@ class Jobs:
         asked.problem = problem
 
 
-def _is_cancelled(run: Run) -> bool:
-    return run.state.job is not None and run.state.job.state == "CANCELLED"
+def _is_cancelled(job: Job | None) -> TypeGuard[Job]:
+    return job is not None and job.state == "CANCELLED"
 
 
 def _merged(known: Job | None, told: Job) -> Job:

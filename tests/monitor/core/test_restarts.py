@@ -383,7 +383,8 @@ def test_who_cancelled_is_told_with_the_end() -> None:
         site.job = {"state": "CANCELLED", "EndTime": int(site.now)}
         row = ACCOUNT.replace("77", "1234")
         site.account = read_account(row.replace("CANCELLED by 0", "RUNNING") if behind else row, "1234")
-        site.wait(12)
+        while not site.asked_accounts:
+            site.wait(1)
         site.account = read_account(row, "1234")
         site.wait(60)
         assert site.asked_accounts == 1 + behind
