@@ -23,11 +23,12 @@ COMMAND = "/home/ada/train.sbatch --size 7b"
 
 
 def row(
-    job: int, *, array: object = None, reason: str = "None", depends: str = "(null)", start: object = "N/A",
+    job: int, *, array: object = None, index: object = "N/A", reason: str = "None", depends: str = "(null)",
+    start: object = "N/A",
     name: str = "other", directory: str = "/d", command: str = "/c",
 ) -> str:  # fmt: skip
     """A line of squeue, as it is asked for."""
-    return "\t".join(map(str, (job, array or job, reason, depends, start, name, directory, command)))
+    return "\t".join(map(str, (job, array or job, index, reason, depends, start, name, directory, command)))
 
 
 class Stopped(SystemClock):
@@ -355,8 +356,9 @@ def test_a_chain_goes_on_by_itself(
 def test_tasks_of_one_array_are_no_successors(site: Site) -> None:
     """They share command and directory; another array's do, too, and are."""
     site.job("CANCELLED", ArrayJobId=1233, ArrayTaskId=1, EndTime=NOW)
-    for array, ok in (("1233", True), ("1300", False)):
-        site.client("squeue", f"printf '{row(1235, array=array, directory='/home/ada', command=COMMAND)}\n'")
+    for array, index, ok in (("1233", 2, True), ("1300", 2, True), ("1300", 1, False), ("1300", "0-2", False)):
+        queue = row(1235, array=array, index=index, directory="/home/ada", command=COMMAND)
+        site.client("squeue", f"printf '{queue}\\n'")
         assert ask(site, "resubmit", TEST, over=True).ok is ok
     site.client("squeue", f"printf '{row(1240, depends='afterany:1233_*(unfulfilled)')}\n'")
     assert not ask(site, "resubmit", TEST, over=True).ok
