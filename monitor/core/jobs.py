@@ -11,7 +11,6 @@ import dataclasses
 import logging
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from monitor.core.runs import Run
 from monitor.core.sources import TOGETHER, Source
@@ -84,7 +83,9 @@ class Jobs:
                 continue
             asked.waiting = True
             due.append(JobQuestion(name, asked.candidate.id, asked.account, launch=run.state.launch.number))
-            if asked.other is not None:
+            if asked.other is None:
+                run.state.beside = ""
+            else:
                 due.append(JobQuestion(name, asked.other.id, beside=True))
         return due
 
@@ -99,10 +100,8 @@ class Jobs:
         if answer.question.launch not in (None, run.state.launch.number):
             return "refused"  # a launch has begun since: the answer is about the one before
         if answer.question.account:
-            # The accounting may be some seconds behind the controller: it is asked once more.
-            known, told = run.state.job, answer.job
-            late = _is_cancelled(known) and told is not None and not (told.cancelled_by and told.uid == known.uid)
-            asked.account = late and asked.accounted != answer.question.job
+            late = _is_late(run.state.job, answer.job)
+            asked.account = late and asked.accounted != answer.question.job  # once more
             asked.accounted = answer.question.job
             if late:
                 return "answered"
@@ -116,7 +115,7 @@ class Jobs:
             self._say(run, asked, f"job {asked.candidate.id} is not believed: {why}")
             return "refused"
         asked.problem, job.asked_at, run.state.job = "", now, job
-        asked.account = _is_cancelled(job) and not job.cancelled_by and asked.accounted != job.id
+        asked.account = job.state == "CANCELLED" and not job.cancelled_by and asked.accounted != job.id
         if asked.account:
             asked.at = now - self._settings.interval + _BEHIND
         if job.state in OVER or job.state in WAITING:
@@ -199,8 +198,11 @@ class Jobs:
         asked.problem = problem
 
 
-def _is_cancelled(job: Job | None) -> TypeGuard[Job]:
-    return job is not None and job.state == "CANCELLED"
+def _is_late(known: Job | None, told: Job | None) -> bool:
+    """Whether the accounting is behind the controller, which says that the job was cancelled."""
+    if known is None or known.state != "CANCELLED" or told is None:
+        return False
+    return not told.cancelled_by or told.uid != known.uid
 
 
 def _merged(known: Job | None, told: Job) -> Job:

@@ -59,14 +59,14 @@ def _ask(
     path, jobs = program(settings, name), [one.job for one in questions]
     if path is None:
         return [JobAnswered(one, problem=f"there is no {name} here") for one in questions]
+    given = ""
     if account:
-        finished = run((path, "-X", "-n", "-P", "-o", SACCT_FIELDS, "-j", ",".join(jobs)), clock, settings.timeout,
-                       _MOST, VARIABLES)  # fmt: skip
+        command = [path, "-X", "-n", "-P", "-o", SACCT_FIELDS, "-j", ",".join(jobs)]
     elif len(jobs) == 1:
-        finished = run((path, "show", "job", "-o", jobs[0]), clock, settings.timeout, _MOST, VARIABLES)
+        command = [path, "show", "job", "-o", jobs[0]]
     else:  # it takes one id as an argument, and any number of commands
-        given = "".join(f"show job {job}\n" for job in jobs).encode()
-        finished = run((path, "-o"), clock, settings.timeout, _MOST, VARIABLES, given=given)
+        command, given = [path, "-o"], "".join(f"show job {job}\n" for job in jobs)
+    finished = run(command, clock, settings.timeout, _MOST, VARIABLES, given=given.encode())
     lines = [_PROMPTS.sub("", line) for line in finished.output.decode("utf-8", "replace").splitlines()]
     return [_answer(one, finished, lines, single=len(jobs) == 1) for one in questions]
 
