@@ -90,6 +90,8 @@ class LiveCore:
         elif now - self._drained_at > FollowSettings().lapse:  # the loop itself is behind what the readers have read
             deaf |= {one.mount: self._drained_at for one in mounts}
         self.core.listen(deaf)
+        late = max((max(one.unheard_seconds, one.late_seconds) for one in mounts), default=0.0)
+        self.core.read_until = min(now - late, self._drained_at)
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")
         return now
