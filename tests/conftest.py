@@ -1,7 +1,5 @@
 """What all tests share: hypothesis profiles, where real logs may be, and whether end-to-end tests are required."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

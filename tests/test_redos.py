@@ -4,8 +4,6 @@ From the structure of each expression: what matches up to a repeat, the repeat's
 something that does not match. Beside these, each rule's anchors followed by long runs of what logs are made of.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

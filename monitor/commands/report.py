@@ -1,7 +1,5 @@
 """`report`: the benchmark table of a folder of logs, one row a run."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

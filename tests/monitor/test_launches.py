@@ -1,7 +1,5 @@
 """A launch has nothing of the one before it: behind any other it is judged and shown as it is alone."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Numbers that are none: whatever stands where a program prints a number, nothing raises and the state can be saved."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator
