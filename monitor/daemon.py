@@ -5,8 +5,6 @@ output threads ask the loop for a Snapshot (serve/latest.py); notifier threads t
 messages that it owes (deliveries.py). A hung mount stops its own reader only.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import faulthandler
 import logging

@@ -29,8 +29,6 @@ Each message concerns one source and each judgement one run: `Intake.handle` and
 fail alone (aside.py).
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from functools import partial

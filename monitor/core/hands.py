@@ -7,8 +7,6 @@ to their end and can be read, and the loop has turned all the time.
     plan ──► course (saved) ── orders ──► executor ── settle ──► outcome (saved, notified)
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

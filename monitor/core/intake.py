@@ -1,7 +1,5 @@
 """Intake: each message of the follower, to the source it concerns. `handle` is where one may fail alone (aside.py)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The registry of runs: how one begins, is archived, is lost from sight, and makes room for others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -5,8 +5,6 @@ job that has ended, was requeued or runs again since the plan was made is left a
 Risk left: what happens to the job in the moment between that answer and the command.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ the daemon was away, the policy has acted often enough. Node names come from the
 job's own node list has them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

@@ -5,8 +5,6 @@ state file before it is handed to the executor. One that a crash left so is `unk
 executor and back cross frozen values: an order, and what became of it.
 """
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, field
 from typing import Literal

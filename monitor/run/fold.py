@@ -4,8 +4,6 @@
 while a backlog is read. `live` tells which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

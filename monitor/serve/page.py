@@ -6,8 +6,6 @@ stands in the HTML, so that the Content-Security-Policy can forbid both; without
 but the charts, and reload by themselves.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterable
