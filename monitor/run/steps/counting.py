@@ -87,7 +87,8 @@ def count_step(state: RunState, report: Report) -> Phase:
     if highest is None or iteration > highest:
         state.past.highest_iteration = iteration if iteration > 0 else 0
     launch.watch.restart(at)
-    _leave_evaluation(state, last, report)
+    if launch.validations_since or launch.evaluation_due:
+        _leave_evaluation(state, last, report)
     ended = launch.ending.state
     phase = ended if ended in ("crashed", "finished") else _phase_after(launch, iteration)
     if phase == "evaluating":
