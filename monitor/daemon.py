@@ -63,6 +63,7 @@ class Daemon:
         self.clock = clock or SystemClock()
         self._live = LiveCore(config, self.clock)
         self._core = self._live.core
+        self._core.proof.own_job = os.environ.get("SLURM_JOB_ID", "")
         self._configure = configure
         self._stopping = threading.Event()
         self._at_once = threading.Event()

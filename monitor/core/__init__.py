@@ -19,6 +19,7 @@ is live. At a tick it judges the runs that are due. The rooms:
     jobs.py       what Slurm is asked of the runs, and what of it is believed
     nodes.py      the record of the nodes
     hands.py      what policies do about incidents
+    proof.py      what a policy must know of a run's job
     outbox.py     the messages that are owed to receivers
     view.py       what HTTP shows of the runs
     ended.py      what the page still shows of runs whose series have left
@@ -44,6 +45,7 @@ from monitor.core.intake import Intake
 from monitor.core.jobs import Jobs
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
+from monitor.core.proof import Proof
 from monitor.core.runs import Run
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.view import count_sources, show_all
@@ -69,7 +71,8 @@ class Core(Watched):
         """`charts`: whether what the charts draw is kept."""
         self._nodes = Nodes()
         self.outbox = Outbox()
-        self.hands = Hands(config)
+        self.proof = Proof()
+        self.hands = Hands(config, lambda run: self.proof.facts(run, self.sources, self.config))
         self._over = False
         self.read_until = float("inf")
         """The instant until which every log was read that there is to read."""
@@ -102,7 +105,7 @@ class Core(Watched):
 
     def questions(self, now: float) -> list[JobQuestion]:
         """What Slurm is to be asked now."""
-        return self._jobs.questions(self.runs, self.sources, now)
+        return self._jobs.questions(self.runs, self.sources, now, self.hands.wanted)
 
     def answered(self, message: JobAnswered, now: float) -> None:
         """Take an answer of Slurm."""
@@ -197,6 +200,7 @@ class Core(Watched):
     def act(self, now: float) -> list[Event]:
         """What policies have to say now; what they do is in `hands.orders` once it is saved."""
         self._jobmates.bring_up_to_date()
+        self.proof.look(self.runs)
         return self.hands.turn(self.runs, self._is_read_further, now)
 
     def _is_read_further(self, run: Run) -> bool:

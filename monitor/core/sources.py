@@ -16,6 +16,9 @@ from monitor.run.experiments import Experiments, Known
 from parsers.events import LogEvent
 from parsers.reader import SourceReader
 
+TOGETHER = 300.0
+"""Seconds between the last lines of two files of one job."""
+
 
 def watches(config: Config) -> list[Watch]:
     """What the follower is to look for."""

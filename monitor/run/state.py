@@ -39,6 +39,7 @@ from monitor.run.records import (
     Latest,
     Memory,
     Save,
+    Unrestarted,
     Validation,
 )
 from monitor.run.silence import Intervals, Silences
@@ -270,6 +271,11 @@ class RunState:
     experiment: Experiment = field(default_factory=Experiment)
     job: Job | None = None
     """The Slurm job of the present launch, where Slurm was asked and its answer believed; written by the core."""
+
+    beside: str = ""
+    """Another job that runs and writes this run, too; written by the core."""
+    unrestarted: Unrestarted | None = None
+    """Why a policy's restart brought no launch; written by the core."""
 
     launch: Launch = field(default_factory=Launch)
     computed: Launch | None = None
