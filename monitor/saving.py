@@ -15,6 +15,7 @@ from monitor.system.clock import Clock
 _log = logging.getLogger(__name__)
 
 _SOON = 1.0  # seconds to the save after a rotation: a crash later finds no more what the old file ended with
+_SILENT = 120.0  # seconds between two saves while nothing comes: until when a silence was heard is news, too
 _LAST = 2.0  # seconds that a last save may take
 
 
@@ -28,7 +29,7 @@ class Saving:
         self._wake = wake
         self._store: Store | None = None
         self._saver: Saver | None = None
-        self._due_at = float("-inf")
+        self._due_at = self._silent_at = float("-inf")
         self._failures = 0
         self._offered = self._begun = 0  # the last owed message, and the last step begun, in what the saver was given
 
@@ -79,6 +80,9 @@ class Saving:
             outbox.changed, self._core.changed = False, True  # else a crash would send it again
             self.at_once()
         began = self._clock.monotonic()
+        if began >= self._silent_at:
+            self._silent_at = began + _SILENT
+            self._core.changed |= any(run.state.live for run in self._core.runs.values())
         if self._core.save_soon:
             self._core.save_soon = False
             self._due_at = min(self._due_at, began + _SOON)
@@ -90,6 +94,7 @@ class Saving:
         self._core.changed = False
         ended = self._clock.monotonic()
         self._due_at = ended + pause_after(len(data), ended - began)
+        self._silent_at = ended + _SILENT
 
     def _encoded(self, now: float) -> bytes:
         return self._core.aside.saved(self._core.save(now), encode)
