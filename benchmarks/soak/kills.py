@@ -35,6 +35,13 @@ class Killer(threading.Thread):
             self.kills += 1
 
 
+class Killed(Soak):
+    """The killer alone starts its daemon."""
+
+    def look_after(self) -> None:
+        """Not here."""
+
+
 def main() -> int:
     """1 if a hang was not told, or a line was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -45,7 +52,7 @@ def main() -> int:
     took: list[float] = []
     moved: list[float] = []
     with tempfile.TemporaryDirectory(prefix="kills-") as directory:
-        soak = Soak(Path(directory), 4, random.Random(1), options.budget)
+        soak = Killed(Path(directory), 4, random.Random(1), options.budget)
         for training in soak.trainings:
             training.start()
         time.sleep(10.0)

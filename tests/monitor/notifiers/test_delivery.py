@@ -252,12 +252,16 @@ def test_what_a_killed_daemon_delivered_is_not_sent_again(
     monkeypatch.setattr(one.outbox, "batch", lambda *known, **more: batch(*known, **more)[:2])
     one.turn(1.0)
     saving.release()
-    again = Saving(Core(load("", ["notifiers=[]"])), clock, lambda: None)
+    core = Core(load("", ["notifiers=[]"]))
+    again = Saving(core, clock, lambda: None)
     saved = again.load(tmp_path)
     again.release()
     assert saved is not None
     assert [owed.message for owed in saved.owed["chat"]] == ([first, second, third] if stuck else [third])
     assert [owed.message for owed in saved.owed["mail"]] == [first, second, third]
+    saved.owed["chat"] = []  # the last was taken, too
+    core.restore(saved)
+    assert core.outbox.owed() == {"chat": 0, "mail": 3}
 
 
 def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver) -> None:
