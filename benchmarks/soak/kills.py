@@ -27,12 +27,20 @@ class Killer(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """The pace varies a little, so that each instant of what the daemon does is hit."""
+        """The pace varies a little, so that each instant of what the daemon does is hit. Where the machine is so busy
+        that it has not begun by then, it gets two seconds of life.
+        """
         while not self.ending.wait(self.soak.chance.uniform(0.8, 1.2) * self.every):
+            while self.begun() <= self.kills:
+                self.ending.wait(2.0)
             self.soak.daemon.kill()
             self.soak.daemon.wait()
             self.soak.start()
             self.kills += 1
+
+    def begun(self) -> int:
+        """How many have begun to listen so far."""
+        return (self.soak.directory / "daemon.log").read_text(errors="replace").count("listening on ")
 
 
 class Killed(Soak):
