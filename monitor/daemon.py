@@ -102,6 +102,7 @@ class Daemon:
                 f"{error}; run the version that wrote it, or give this one a state_dir of its own "
                 "(--set state_dir=DIR), or move the file away: the logs are then read again, open incidents forgotten"
             ) from error
+        self._services.deliveries.accepted = self._saving.accepted
         self._executor.directory = directory / "stacks"
         self._note_reload(successful=True)
         self._services.start()

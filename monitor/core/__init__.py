@@ -298,6 +298,7 @@ class Core(Watched):
         """
         self.saved, self._nodes.ledger = saved, saved.ledger
         self.wall_offset = saved.wall_offset
+        self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)
         self.hands.restore(saved.hands)
         self.ended.by_name.update(saved.ended)

@@ -123,7 +123,7 @@ def _note_progress(state: RunState, at: float, live: bool) -> None:
     if state.progress_at is None or at > state.progress_at:
         state.progress_at, state.unheard = at, 0.0
     state.live = state.live or live
-    state.launch.hung = False
+    state.launch.hung, state.unheard_before = False, None
 
 
 def _prove(state: RunState, *, live: bool, new: bool) -> None:

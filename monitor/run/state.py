@@ -331,6 +331,9 @@ class RunState:
     """
     unheard: float = 0.0
     """Seconds since the last progress in which nobody listened to the log: they are no silence."""
+    unheard_before: float | None = None
+    """The same as a daemon found it saved, while all that was written since, whenever that was, is no progress. None
+    where lines may be missing: nobody listened as it was saved, or a file is not the one that it was."""
     deaf_since: float | None = None
     """Since when nobody listens; None while somebody does. The run is judged at this instant."""
 
