@@ -8,7 +8,7 @@ TORCH ?= torch
 # More than two cores have: the tests that take long wait for real programs.
 WORKERS ?= 5
 
-.PHONY: all install dev demo run test test-live mutants soak check lint types layers golden readme dashboards rules licences versions clean
+.PHONY: all install dev demo run test test-live mutants soak check lint types layers golden readme docs dashboards rules licences versions clean
 all: check
 
 $(VENV)/.installed: pyproject.toml
@@ -79,6 +79,18 @@ readme: dev  ## write the generated tables of README.md and docs/ again
 	$(BIN)/python -m tests.test_trainers
 	$(BIN)/python -m tests.test_docs
 
+$(VENV)-docs/.installed:
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6,<10'
+	touch $@
+
+docs: $(VENV)-docs/.installed  ## the documents as a site, searched without a network: build/docs/site/index.html
+	rm -rf build/docs
+	mkdir -p build/docs/pages
+	git ls-files README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md LICENSE config.yaml docs deploy grafana benchmarks/speed \
+		monitor/serve/static/icon.svg tests/e2e/axe-core/README.md | tar -c -T - | tar -x -C build/docs/pages
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build
+
 licences:  ## lists the licences of all that is installed with it, for docs/licences.md
 	$(PYTHON) -m venv $(VENV)-licences
 	$(VENV)-licences/bin/pip install --quiet --disable-pip-version-check . pip-licenses
@@ -89,4 +101,4 @@ versions:  ## the least and the newest versions that pyproject.toml allows, on e
 	.ci/versions
 
 clean:
-	rm -rf $(VENV) $(VENV)-licences $(VENV)-mutants build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-licences $(VENV)-mutants $(VENV)-docs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
