@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Literal
 
 from monitor.follow.context import Context, Descriptors, Registry, Standing
-from monitor.follow.discovery import Job, Listings, Step, Walk, may_find, owner, plan
+from monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
 from monitor.follow.messages import Message, Position, Scanned, SourceId, Unheard, Unreadable, source_id
 from monitor.follow.mounts import Mount, Mounts, read_mounts
 from monitor.follow.os_layer import OsLayer
@@ -280,6 +280,16 @@ class Readers:
             self._readers[mount.point].add_jobs(some)
         return new
 
+    def hold(self, found: Iterable[Found], table: Mounts, resolve: Callable[[str], str]) -> list[MountReader]:
+        """The readers of these files alone, which search for nothing."""
+        self.table = table
+        for path, literal in found:
+            mount = table.of(resolve(path))
+            if mount.point not in self._readers:
+                self._readers[mount.point] = MountReader(mount, self)
+            self._readers[mount.point].follow(path, literal=literal)
+        return list(self._readers.values())
+
 
 def read_once(
     patterns: Sequence[Watch],
@@ -289,14 +299,21 @@ def read_once(
     os_layer: OsLayer | None = None,
     clock: Clock | None = None,
     mounts: Callable[[], Mounts] = read_mounts,
+    found: Iterable[Found] | None = None,
 ) -> Generator[Message, None, None]:
-    """Every file to its end, once, in the caller's thread, in turns of `read_bytes`. Nothing is waited for.
+    """Every file to its end, once, in the caller's thread, in turns of `read_bytes`. Nothing is waited for. Where files
+    were `found` before, these are read, and nothing is searched for.
 
     A path that was given literally and cannot be read comes as Unreadable, an absent one too (ENOENT).
     """
     system = os_layer or OsLayer()
     readers = Readers(resume or {}, (settings or FollowSettings()).once(), system)
-    for reader in readers.sync_readers(patterns, mounts(), system.realpath):
+    table = mounts()
+    if found is None:
+        held = readers.sync_readers(patterns, table, system.realpath)
+    else:
+        held = readers.hold(found, table, system.realpath)
+    for reader in held:
         try:
             yield from reader.read_once(clock or SystemClock())
         finally:
