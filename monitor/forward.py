@@ -170,7 +170,10 @@ class Forwarder:
                 tail.lines = []
         # Behind the lines that were there: what is silent then was silent. Who cannot read does not say that he lives.
         if self._clock.monotonic() >= self._beat_at and not (blocked or self._stopping.is_set()):
-            beat = {"stream": self._carrier, "values": [(str(int(self._clock.wall() * 1e9)), "alive")]}
+            beat = {
+                "stream": {**self._carrier, "heartbeat": "forward"},
+                "values": [(str(int(self._clock.wall() * 1e9)), "alive")],
+            }
             self._beat_at = self._clock.monotonic() + self._every
             self._push(gzip.compress(msgspec.json.encode({"streams": [beat]})))
 

@@ -69,7 +69,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     """How the agent of a node says that it lives while its streams are silent."""
 
     label: Annotated[str, Meta(min_length=1, max_length=200)] = "carrier"
-    """Names the agent on all that it sends; lines with it that name no run are heartbeats."""
+    """Names the agent on all that it sends; heartbeats have a label `heartbeat` beside it."""
     every: PositiveSeconds = 5.0
     """Between two of them; an agent is deaf after one and a half, as one may be on its way: a twelfth of the shortest
     hang budget (60 s)."""

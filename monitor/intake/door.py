@@ -180,15 +180,16 @@ class Door:
         for stream in push.streams:
             plain = naming.known(stream.labels)
             carrier = naming.carrier_of(plain, tenant, self._settings.heartbeat.label)
-            run = naming.run_of(plain, self._watches)
+            beats = bool(carrier) and naming.is_heartbeat(plain)
+            run = "" if beats else naming.run_of(plain, self._watches)
             if run:
                 self._write(stream, naming.written(plain, run, tenant, carrier), tenant, now)
-            elif not carrier:
+            elif not beats:
                 self._count_unnamed(stream, tenant)
             if carrier and stream.entries:
-                until, beats = heard.get(carrier, (0.0, False))
+                until, beaten = heard.get(carrier, (0.0, False))
                 last = max(at for at, _ in stream.entries) / 1e9 or now
-                heard[carrier] = max(until, last), beats or not run
+                heard[carrier] = max(until, last), beats or beaten
         for carrier, (
             until,
             beats,

@@ -1,7 +1,7 @@
 """A stream's labels to the run that they name, to the agent that carried it, and to the file that it becomes. Pure.
 
 Senders write a name as it is (`jobset.sigs.k8s.io/jobset-name`), with `_` for all that Prometheus does not take, or
-below `__meta_kubernetes_pod_label_`: all of these are one name here.
+below `__meta_kubernetes_pod_label_` (Prometheus) or `pod_labels_` (Vector): all of these are one name here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Written(NamedTuple):
 def known(labels: Mapping[str, str]) -> dict[str, str]:
     """By the plain form of each name; empty values are none."""
     return {
-        _ODD.sub("_", name).removeprefix("__meta_kubernetes_pod_label_"): value
+        _ODD.sub("_", name).removeprefix("__meta_kubernetes_pod_label_").removeprefix("pod_labels_"): value
         for name, value in labels.items()
         if value
     }
@@ -79,6 +79,13 @@ def carrier_of(labels: Mapping[str, str], tenant: str, label: str) -> str:
     """The agent that says so of itself by the label `label`; empty where none does."""
     name = labels.get(_ODD.sub("_", label), "")
     return quote(f"{tenant}/{name}" if tenant else name, safe="")[: _MOST // 2] if name else ""
+
+
+def is_heartbeat(labels: Mapping[str, str]) -> bool:
+    """Is it what an agent says of itself: by a label `heartbeat`, or as the output of a container of that name beside
+    it? Other lines that name no run may stay away for hours.
+    """
+    return "heartbeat" in labels or _first(labels, _CONTAINERS) == "heartbeat"
 
 
 def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> Written:

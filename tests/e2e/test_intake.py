@@ -52,7 +52,9 @@ class Agent:
     def beat(self) -> None:
         """A heartbeat."""
         values = [[str(int(self.clock.wall() * 1e9)), "alive"]]
-        body = json.dumps({"streams": [{"stream": {"carrier": "node7"}, "values": values}]}).encode()
+        body = json.dumps(
+            {"streams": [{"stream": {"carrier": "node7", "heartbeat": "test"}, "values": values}]}
+        ).encode()
         self.post("/loki/api/v1/push", body, "application/json")
 
 

@@ -190,14 +190,17 @@ def test_a_tenant_has_its_share(running: Callable[..., Running]) -> None:
 
 
 def test_lines_that_name_no_run(running: Callable[..., Running]) -> None:
-    """They are taken, counted and shown with their labels; a heartbeat is none of them."""
+    """They are taken, counted and shown with their labels; a heartbeat is none of them, and they are no heartbeats."""
     one = running()
     assert one.door.unnamed == ""
     assert one.status(LOKI, loki("a", "b", labels={"app": "web"})) == 204
-    assert one.status(LOKI, loki("alive", labels={"carrier": "node7"})) == 204
     assert "app=web" in one.door.unnamed
-    assert one.counted()["intake_lines_total unnamed"] == 2.0
-    assert one.counted()["carriers heard"] == 1.0
+    assert one.status(LOKI, loki("c", labels={"carrier": "node6", "app": "dns"})) == 204
+    for beat in ({"heartbeat": "fluent-bit"}, {"container": "heartbeat", "run": "agents"}):
+        assert one.status(LOKI, loki("alive", labels={"carrier": f"node{len(beat)}", **beat})) == 204
+    counted = one.counted()
+    assert counted["intake_lines_total unnamed"] == 3.0
+    assert (counted["carriers heard"], counted["carriers without_heartbeat"]) == (2.0, 1.0)
     assert one.lines() == []
 
 
