@@ -8,7 +8,7 @@ TORCH ?= torch
 # More than two cores have: the tests that take long wait for real programs.
 WORKERS ?= 5
 
-.PHONY: all install dev demo run test test-live mutants soak check lint types layers golden readme dashboards rules licences versions clean
+.PHONY: all install dev demo run test test-live test-ray mutants soak check lint types layers golden readme dashboards rules licences versions clean
 all: check
 
 $(VENV)/.installed: pyproject.toml
@@ -53,7 +53,15 @@ $(VENV)-live/.installed: pyproject.toml
 	touch $@
 
 test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, watched: downloads torch and deepspeed
-	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live $(ARGS)
+	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live/test_real_training.py $(ARGS)
+
+$(VENV)-ray/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-ray
+	$(VENV)-ray/bin/pip install --quiet --disable-pip-version-check -e '.[dev,ray]'
+	touch $@
+
+test-ray: $(VENV)-ray/.installed  ## report over a Ray cluster of two nodes on this machine, a worker killed in the middle
+	MEGATRON_MONITOR_LIVE=1 $(VENV)-ray/bin/python -m pytest -n 0 tests/live/test_ray.py $(ARGS)
 
 $(VENV)-mutants/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-mutants

@@ -104,6 +104,8 @@ class LiveCore:
             heard = self.carriers()
             silent = {carrier: min(at - self.core.wall_offset, now) for carrier, at in heard.deaf.items()}
             self.core.listen(deaf, silent, heard.beating, now)
+        late = max((max(one.unheard_seconds, one.late_seconds) for one in mounts), default=0.0)
+        self.core.read_until = min(now - late, self._drained_at)
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")
         return now

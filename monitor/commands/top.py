@@ -22,8 +22,8 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from monitor.archive.tasks import read_runs
 from monitor.commands.arguments import config_option, configured, fail, set_option, warn
-from monitor.commands.reading import read_runs
 from monitor.commands.top_screen import plain, screen
 from monitor.config import Config
 from monitor.live import LiveCore

@@ -75,6 +75,8 @@ class Core(Watched):
         self.outbox = Outbox()
         self.hands = Hands(config)
         self._over = False
+        self.read_until = float("inf")
+        """The instant until which every log was read that there is to read."""
         super().__init__(config, judge or Judge(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
 
@@ -228,6 +230,8 @@ class Core(Watched):
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
         self.counts.set("runs", len(shown))
+        behind = max(0.0, now - self.read_until)
+        self.counts.set("shown_age_seconds", behind)
         at = now + self.wall_offset
         ended = self.ended.show({run.run for run in shown}, self._is_known, at)
         nodes = self._nodes.shown(now)
@@ -243,6 +247,7 @@ class Core(Watched):
             ended=ended,
             ready=self.ready,
             loop_turned_at=at,
+            behind_seconds=behind,
         )
 
     def _is_known(self, source: str) -> bool:

@@ -30,6 +30,7 @@ _FACTS = (
 )  # fmt: skip
 _ASKED_FOR = ("arguments",)
 """Too much to be sent every other second."""
+_BEHIND = 5.0  # seconds from which it is said that what is shown is old
 _REASONS = 8  # of a run's streams
 _NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
 _TOLD = ("advice", "last_line", "failure", "rank", "node")
@@ -129,6 +130,8 @@ def summary(snapshot: Snapshot) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     count = f"{len(snapshot.all_runs)} run{'' if len(snapshot.all_runs) == 1 else 's'}"
     reading = "" if snapshot.ready else "; reading the backlog"
+    if snapshot.ready and snapshot.behind_seconds > _BEHIND:
+        reading = f"; the monitor is {snapshot.behind_seconds:.0f} s behind the logs"
     return f"{count}{': ' if counts else ''}{counts}{reading}; {instant(snapshot.at)}"
 
 
