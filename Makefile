@@ -113,6 +113,7 @@ lock: $(VENV)-release/.installed  ## the newest versions that pyproject.toml all
 
 dist:  ## a release of what is committed, built in empty environments: wheel, sdist, chart, the image's context, SBOM, checksums
 	.ci/dist
+
 $(VENV)-docs/.installed:
 	$(PYTHON) -m venv $(VENV)-docs
 	$(VENV)-docs/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6,<10'
@@ -124,7 +125,6 @@ docs: $(VENV)-docs/.installed  ## the documents as a site, searched without a ne
 	git ls-files README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md LICENSE config.yaml docs deploy grafana benchmarks/speed \
 		monitor/serve/static/icon.svg tests/e2e/axe-core/README.md | tar -c -T - | tar -x -C build/docs/pages
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build
-
 
 versions:  ## the least and the newest versions that pyproject.toml allows, on each Python that is here
 	.ci/versions

@@ -5,6 +5,8 @@ and the judgement only the core writes to one: its sources, which of them are un
 is live. At a tick it judges the runs that are due. The rooms:
 
     intake.py     messages of the follower, each to the source it concerns
+    hearing.py    which runs nobody listens to: mounts that do not answer, agents that are not heard
+    ordered.py    the lines of a pushed stream, in their order
     belonging.py  which run a stream's lines are of, or that they wait until it is known
     folding.py    events into the run that they belong to, or held until that is known
     watched.py    what these work on: the rooms below, and what happened
@@ -88,7 +90,8 @@ class Core(Watched):
         self._jobmates = belonging.jobs
         self.folding = Folding(self, belonging)
         intake = Intake(self, self.folding, belonging)
-        self.handle, self.listen, self.flush = intake.handle, intake.listen, intake.flush
+        self.handle, self._settle, self.flush = intake.handle, intake.settle, intake.flush
+        self.listen = intake.hearing.listen
         self.unreadable, self.scanned = intake.unreadable, intake.scanned
 
     @property
@@ -137,6 +140,7 @@ class Core(Watched):
         """Judge the runs that are due, by what was folded: lines that wait for others hold no judgement back. All
         transitions since the last call.
         """
+        self._settle(now)
         self._fold_ends(now)
         self.folding.release_overdue(now)
         self.folding.settle(now)
@@ -282,8 +286,8 @@ class Core(Watched):
             if source.waiting:  # none of its steps is in a run yet: it is read again
                 continue
             with self.aside.saving(source.run, failed):
-                reader = source.reader.save()
-                position, known = source.marker.position(reader["offset"]), source.experiments.known()
+                reader, position = source.save()
+                known = source.experiments.known()
                 saved.sources[name] = SavedSource(source.run, position, reader, now, known, source.member)
         for name, run in self.runs.items():
             if run.state.proven and run.log not in failed:
