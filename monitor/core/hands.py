@@ -10,8 +10,6 @@ Before a job is ended Slurm is asked for all that could refuse what comes behind
 the next launch begins (record.py). Where it does not, the run's state says so: an incident of its own.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping

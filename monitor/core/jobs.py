@@ -5,8 +5,6 @@ job was cancelled, is over its time, lost a node, waits to begin again - is fold
 after the end: the log's own lines come first, and say more.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Container, Iterable, Mapping

@@ -6,8 +6,6 @@ that Slurm calls CANCELLED, or that was over before.
 Risk left: what happens to the job in the moment between that answer and the command.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -5,8 +5,6 @@ away, the policy has acted often enough. Node names come from the evidence, and 
 has them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

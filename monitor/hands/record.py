@@ -12,8 +12,6 @@ A restart that ended the job, or found it ended, and brought no launch is `troub
      └► refused: nothing was done          └─ failed, skipped, unknown, or cannot start ─► trouble ──────────────┘
 """
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, field
 from typing import Final, Literal

@@ -1,7 +1,5 @@
 """What runs and launches are made of: values of a step, failures, ends, saves, the job ... Plain values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from msgspec import Struct

@@ -4,8 +4,6 @@
 print what Slurm 22.05 prints. A requeue or a cancellation changes the state; whoever plays the training looks at it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

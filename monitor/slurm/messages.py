@@ -1,7 +1,5 @@
 """What crosses between the loop and the thread that asks Slurm: plain frozen values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from monitor.run.records import Job

@@ -5,8 +5,6 @@ chose (a job's name, its command) among them. Law: a field that stands there twi
 its state or its user is refused as a whole. Nobody acts on half of one.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Policies through the real core: what is planned, in which order it is done, and all that keeps it from being done."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

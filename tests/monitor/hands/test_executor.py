@@ -1,7 +1,5 @@
 """Orders to Slurm's clients: each thing that keeps one from being done, and what is called in which order."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Policy, incident, job and record to a plan: each condition by itself, at its limit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
