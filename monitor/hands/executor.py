@@ -196,7 +196,9 @@ class Executor(Asking[Order, StepDone]):
         if found.message:
             raise LaterError(f"squeue: {found.message}")
         own = {" ".join(dropwhile(lambda word: word.startswith("-"), command[1:])) for command in order.commands} - {""}
-        return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but)
+        # Behind a cancellation begins in the same directory whatever waited for its nodes.
+        ended = job.ended_at if order.step == ASK and order.over else None
+        return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but, ended)
 
     def _call(self, command: Sequence[str], timeout: float | None, copy: IO[bytes] | None = None) -> Finished:
         path = program(self.settings, command[0]) if command[0] in _CLIENTS else None

@@ -26,8 +26,12 @@ class Successor:
     follows: bool
 
 
-def successors(queue: str, job: Job, commands: AbstractSet[str], but: str = "") -> list[Successor]:
-    """`queue`: what squeue prints in QUEUE_FORMAT; `commands` that would be the same training; `but` this job."""
+def successors(
+    queue: str, job: Job, commands: AbstractSet[str], but: str = "", ended: float | None = None
+) -> list[Successor]:
+    """`queue`: what squeue prints in QUEUE_FORMAT; `commands` that would be the same training; `but` this job. `ended`:
+    when it did by itself, where what began behind it in its directory is taken for its next link.
+    """
     found: list[Successor] = []
     array_of, _, task = job.array_id.partition("_")
     for line in queue.splitlines():
@@ -39,12 +43,12 @@ def successors(queue: str, job: Job, commands: AbstractSet[str], but: str = "") 
         if number in (job.id, but) or array == array_of or (task and index.isdecimal() and index != task):
             continue
         kinds = _waits_for(job, dependency, name)
-        begun = float(start) if start.isdecimal() and job.ended_at is not None else None
+        after = float(start) - ended if start.isdecimal() and ended is not None else -1.0
         if kinds:
             why = f"waits for its end ({dependency})"
         elif directory == job.directory and command in commands:
             why = "has the same command and directory"
-        elif directory == job.directory and begun is not None and 0.0 <= begun - (job.ended_at or 0.0) <= _SOON:
+        elif directory == job.directory and 0.0 <= after <= _SOON:
             why = "began in the same directory as it ended"
         else:
             continue

@@ -167,6 +167,39 @@ def test_who_ended_it(site: Site) -> None:
     wait(lambda: "time_limit" in str(site.run(address, run).get("failure")), 60.0, run)
 
 
+def test_what_slurm_does_by_itself(site: Site) -> None:
+    """A node goes down, a preemption, a requeue by an administrator: each is an end of its own kind, and no hang."""
+    address = site.daemon("self")
+    jobs = {
+        "node_failure": site.train("self", "self-down", "--no-requeue", "--nodelist=node-06", user=ADA),
+        "preempted": site.train("self", "self-preempted", "--nodelist=node-05", "--exclusive", user=ADA),
+        "requeued": site.train("self", "self-requeued", "--nodelist=node-04", user=ADA),
+    }
+    runs = {name: f"{site.slurm.show(job)['JobName']}-{job}" for name, job in jobs.items()}
+    for run in runs.values():
+        wait(lambda run=run: bool(site.run(address, run).get("job")), 30.0, run)  # type: ignore[misc]
+    site.slurm.run("scontrol", "update", "NodeName=node-06", "State=DOWN", "Reason=test")
+    urgent = site.train("urgent", "urgent", "--partition=urgent", "--nodelist=node-05", "--exclusive", user=BOB)
+    site.slurm.run("scontrol", "requeue", jobs["requeued"])
+    for name, kinds in (
+        ("node_failure", ["node_failure"]), ("preempted", ["preempted"]), ("requeued", ["preempted", "stopped"])
+    ):  # fmt: skip
+        wait(lambda name=name, kinds=kinds: any(  # type: ignore[misc]
+            kind in str(site.run(address, runs[name])) for kind in kinds), 40.0, name)  # fmt: skip
+        assert "hung in" not in str(site.run(address, runs[name]).get("history")), name
+    site.slurm.run("scancel", urgent, *jobs.values())
+    site.slurm.run("scontrol", "update", "NodeName=node-06", "State=RESUME")
+
+
+def test_a_heterogeneous_job_is_left_alone(site: Site) -> None:
+    """Its commands would be for one of its components."""
+    address, job = begun(site, "het", "het-again", "--ntasks=1", ":", "--ntasks=1")
+    site.stop("het")
+    run = f"het-again-{job}"
+    wait(lambda: "one of several that run as one" in str(site.run(address, run).get("actions")), 40.0, run)
+    assert site.slurm.show(job)["Restarts"] == "0"
+
+
 def test_a_chain_is_not_begun_twice(site: Site) -> None:
     """The next link waits for this one: it goes on, and nothing is submitted beside it."""
     _, job = begun(site, "chain", "chain-new-1")
@@ -226,16 +259,20 @@ def test_a_finished_training_is_not_begun_again(site: Site) -> None:
     assert site.all_of("done") == [job] or site.slurm.show(job)["JobState"] in ("RUNNING", "CANCELLED")
 
 
-@pytest.mark.parametrize("after", [0.0, 0.4, 0.8, 1.2, 1.6, 2.0])
-def test_killed_amid_a_restart(site: Site, after: float) -> None:
-    """By -9, so long after the hang was told, and started again: never two jobs, and what is lost is told."""
-    who = f"kill{int(after * 10)}"
+@pytest.mark.parametrize("at", ["told", "cancelled", "submitted", "running"])
+def test_killed_amid_a_restart(site: Site, at: str) -> None:
+    """By -9, as soon as Slurm shows that step, and started again: never two jobs, and what is lost is told."""
+    who = f"kill-{at}"
     address, job = begun(site, who, f"{who}-new")
     site.stop(who)
     run = f"{who}-new-{job}"
-    wait(lambda: any(one["incident"] == "hang" and one["severity"] == "critical"
-                     for one in site.run(address, run).get("incidents", [])), 40.0, "no hang")  # fmt: skip
-    time.sleep(after)
+    reached = {
+        "told": lambda: "hung in" in str(site.run(address, run).get("incidents")),
+        "cancelled": lambda: site.slurm.show(job)["JobState"] != "RUNNING",
+        "submitted": lambda: len(site.all_of(who)) > 1,
+        "running": lambda: any(site.slurm.show(one)["JobState"] == "RUNNING" for one in site.all_of(who) if one != job),
+    }
+    wait(reached[at], 60.0, f"not {at}")
     site.daemons[-1].send_signal(signal.SIGKILL)
     site.daemons[-1].wait(timeout=5)
     address = site.daemon(who)

@@ -169,10 +169,7 @@ def test_after_the_end_of_the_job_slurm_is_not_asked_again(site: Site) -> None:
             row(1301, depends="singleton(unfulfilled)", name="tr11"),
             "job 1301 waits for its end (singleton(unfulfilled))",
         ),
-        (row(1301, start=NOW + 60, directory="/home/ada"), "job 1301 began in the same directory as it ended"),
-        (row(1301, start=NOW + 121, directory="/home/ada"), "done"),
-        (row(1301, start=NOW - 1, directory="/home/ada"), "done"),
-        (row(1301, start=NOW + 60), "done"),
+        (row(1301, start=NOW + 60, directory="/home/ada"), "done"),  # it waited for the nodes
         (f"  {row(1301, directory='/home/ada', command=COMMAND)} ", "job 1301 has the same command and directory"),
     ],
 )
@@ -349,6 +346,18 @@ def test_a_chain_goes_on_by_itself(
     site.client("squeue", f"printf '{queue}\n'")
     done = ask(site, action, TEST, over=over)
     assert (done.ok, done.outcome, done.job) == said
+
+
+@pytest.mark.parametrize(
+    ("start", "directory", "ok"),
+    [(NOW, "/home/ada", False), (NOW + 120, "/home/ada", False), (NOW + 121, "/home/ada", True),
+     (NOW - 1, "/home/ada", True), ("N/A", "/home/ada", True), (NOW + 60, "/d", True)],
+)  # fmt: skip
+def test_what_began_as_the_job_ended_is_its_next_link(site: Site, start: object, directory: str, ok: bool) -> None:
+    """It failed by itself: Slurm tells no more what waited for that."""
+    site.job("FAILED", EndTime=NOW)
+    site.client("squeue", f"printf '{row(1301, start=start, directory=directory)}\\n'")
+    assert ask(site, "resubmit", TEST, over=True).ok is ok
 
 
 def test_tasks_of_one_array_are_no_successors(site: Site) -> None:
