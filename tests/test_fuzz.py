@@ -9,7 +9,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -132,6 +132,7 @@ def check_pages(found: dict[str, bytes]) -> None:
 
 
 @given(LOGS, st.booleans())
+@example(b"\x01" + line(0), True)
 @settings(max_examples=60, deadline=None)
 def test_any_log(data: bytes, live: bool) -> None:
     """Lines made of anchors, real lines, hostile texts and bytes: nothing raises, and every way out stays sound."""
