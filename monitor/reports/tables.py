@@ -1,7 +1,5 @@
 """A table of texts, written out: aligned for a terminal, Markdown, CSV. Pure."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -24,7 +22,7 @@ class Table:
         columns = [[row[place] for row in self.rows if row[place]] for place in range(len(self.headers))]
         return [bool(cells) and all(_FIGURE.fullmatch(cell) for cell in cells) for cells in columns]
 
-    def filled(self) -> Table:
+    def filled(self) -> "Table":
         """Without the columns in which every cell is empty."""
         kept = [place for place in range(len(self.headers)) if any(row[place] for row in self.rows)]
         rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
