@@ -20,6 +20,7 @@ COMMANDS = {
     "parse": "monitor.commands.parse:parse",
     "explain": "monitor.commands.explain:explain",
     "assets": "monitor.commands.assets:assets",
+    "forward": "monitor.commands.forward:forward",
     "dialect": "monitor.commands.dialect:dialect",
     "check-config": "monitor.commands.check_config:check_config",
     "nodes": "monitor.commands.nodes:nodes",

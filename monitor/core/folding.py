@@ -135,7 +135,7 @@ class Folding:
             entries = _taken_now(run, source, entries, at)
         if state.lost:
             found_again(run, now)
-        prompt = source.caught_up and not source.behind_bytes and now - at < _PROMPT
+        prompt = source.caught_up and (source.ordered or (not source.behind_bytes and now - at < _PROMPT))
         alone = prompt and _steps_among(entries) == 1
         state.arrived = at if alone else None
         before, stamped, read_at = state.progress_at, state.launch.progress_clock, state.read_at

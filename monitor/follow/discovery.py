@@ -244,6 +244,16 @@ class Walk:
         return self.os_layer.stat(path)
 
 
+def find(watches: Iterable[Watch], mounts: Mounts, os_layer: OsLayer) -> Iterator[Found]:
+    """Every file that one walk over all mounts finds, once."""
+    jobs = plan(watches, mounts, os_layer.realpath)
+    seen = set[str]()
+    for found in Walk(os_layer, [job for some in jobs.values() for job in some], frozenset()).run():
+        if found is not None and found.path not in seen:
+            seen.add(found.path)
+            yield found
+
+
 def kind_of(mode: int) -> str:
     """What a mode that is no plain file's is; empty for a plain file."""
     if stat.S_ISREG(mode):

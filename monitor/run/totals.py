@@ -12,7 +12,8 @@ MOST: Final = 10**18
 
 def plus(total: int, more: int) -> int:
     """The total with more, at most MOST and at least -MOST."""
-    return max(-MOST, min(MOST, total + more))
+    total += more
+    return total if -MOST <= total <= MOST else MOST if total > 0 else -MOST
 
 
 def summed(numbers: Iterable[int]) -> int:

@@ -12,6 +12,8 @@ class JobQuestion:
     run: str
     job: str
     account: bool = False
+    launch: int | None = None
+    """The run's launch when it was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def clock(text: str) -> float | None:
             total = total * 60.0 + float(part)
     except ValueError:
         return None
-    return _bounded(total, isfinite(total))
+    return total if isfinite(total) else _bounded(total, False)
 
 
 def per_second(text: str) -> float | None:

@@ -91,6 +91,8 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
         f"budget {allowed.seconds:.1f} s ({allowed.reason})"
     )
+    if state.no_heartbeat:
+        summary += "; its lines are pushed by agents without a heartbeat: they may be what is dead (docs/intake.md)"
     if hung:
         summary += _suspects(state, evidence)
         pace = slowdown.before_hang(state)
