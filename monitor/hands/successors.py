@@ -2,8 +2,6 @@
 Pure. Two at one checkpoint destroy it. A name tells nothing: independent trainings share one, links of a chain may not.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

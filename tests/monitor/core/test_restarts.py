@@ -1,7 +1,5 @@
 """Restarts as one transaction, and healthy jobs that are left alone: what is asked, what is told, what a kill costs."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.hands.record import ASK, Order, StepDone
