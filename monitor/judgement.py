@@ -4,8 +4,6 @@ Time is an argument. A detector that sees each step returns whether its verdict 
 healthy iterations cost a million small updates and hardly a judgement.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ the formulas. The product of time and TFLOPs does not change if the two are exch
 the same configuration, as a report has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from monitor.audit.checks import Finding, Severity

@@ -5,8 +5,6 @@ is not comparable with what follows it. The first iteration of a launch, and one
 taken out, never come here.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

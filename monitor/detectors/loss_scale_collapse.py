@@ -5,8 +5,6 @@ overflow lines or from the iteration lines, whichever shows more. A scale that n
 static one is constant) is no evidence; -1 is no scale.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@
 while a backlog is read. `live` tells which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -125,7 +123,7 @@ def _note_progress(state: RunState, at: float, live: bool) -> None:
     if state.progress_at is None or at > state.progress_at:
         state.progress_at, state.unheard = at, 0.0
     state.live = state.live or live
-    state.launch.hung = False
+    state.launch.hung, state.unheard_before = False, None
 
 
 def _prove(state: RunState, *, live: bool, new: bool) -> None:

@@ -4,8 +4,6 @@ A second set-up in a source that had already counted iterations is a restart; so
 A set-up seen in another file of the same launch (per-rank logs) is a copy of the first.
 """
 
-from __future__ import annotations
-
 from monitor.run.ending import PLANNED
 from monitor.run.node_record import launch_of
 from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects

@@ -4,8 +4,6 @@ Each number of a log is bounded (parsers/engine/fields.py), a sum of many is not
 saved. No training counts as far as the bound, so a total that stands there is known to be wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

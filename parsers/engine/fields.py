@@ -6,8 +6,6 @@ Here numbers are made, and here they are bounded: a whole number that 64 bits do
 time or rate that is not finite is absent. `rejected` counts these: the reader reports their lines as malformed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from math import isfinite

@@ -11,8 +11,6 @@ lines with other digits. What it cannot say (NaN, a leading zero, a number beyon
 reading. Residual risk: a rule for which a number decides what the line means. Such rules must not be `templated`.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """What is normal now: level, spread, and the bars above which a line is abnormal."""
 
-from __future__ import annotations
-
 import math
 from operator import sub
 

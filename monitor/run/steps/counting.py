@@ -1,7 +1,5 @@
 """Counting: a report of a step, whoever told of it, into the totals, the pace and the phase of its launch."""
 
-from __future__ import annotations
-
 from math import gcd
 
 from msgspec import Struct

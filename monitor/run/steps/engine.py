@@ -2,8 +2,6 @@
 end, what lies between two steps stands in the stamps of their lines alone (between.py).
 """
 
-from __future__ import annotations
-
 from monitor.run.launches import begin_launch, is_over
 from monitor.run.phases import Moved
 from monitor.run.records import Told

@@ -1,7 +1,5 @@
 """The training loop's own line, of any dialect: copies, rivals, restarts, values and time. Pure."""
 
-from __future__ import annotations
-
 from msgspec import structs
 
 from monitor.model import flops

@@ -1,7 +1,5 @@
 """What one report of a step says: built once, right after its event was folded, and read by all detectors."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor.breakdown.account import Timed

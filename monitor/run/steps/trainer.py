@@ -2,8 +2,6 @@
 trainer_callback.py). A bar of another length behind the training's own is its evaluation's.
 """
 
-from __future__ import annotations
-
 from msgspec import structs
 
 from monitor.run.evidence import pass_by
