@@ -58,6 +58,7 @@ def replay_command(
     config = configured(config_file, overrides, paths)
     judge = Judge(config, repeats=False)
     seen = failed = False
+    untold = ""
     for name, files in by_run(paths, config).items():
         sources = {path: _entries(path, config) for path in files}
         for player, transition in replay(judge, name, sources, after, written_at(files)):
@@ -70,8 +71,10 @@ def replay_command(
             elif player.run.state.proven:
                 seen = True
                 _sum_up(player, as_json)
+            elif failure := player.run.state.launch.failure:
+                untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
     if not seen:
-        fail("no training line in " + ", ".join(paths))
+        fail(f"no training line in {', '.join(paths)}{untold}")
     if failed:
         sys.exit(1)
 
