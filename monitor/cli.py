@@ -1,7 +1,5 @@
 """The command line. Exit 0 done, 1 failed while working, 2 wrong usage or configuration."""
 
-from __future__ import annotations
-
 import gc
 from importlib import import_module
 

@@ -5,8 +5,6 @@ output threads ask the loop for a Snapshot (serve/latest.py); notifier threads t
 messages that it owes (deliveries.py). A hung mount stops its own reader only.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import faulthandler
 import logging
@@ -80,6 +78,7 @@ class Daemon:
         self.clock = clock or SystemClock()
         self._live = LiveCore(_followed(config), self.clock)
         self._core = self._live.core
+        self._core.proof.own_job = os.environ.get("SLURM_JOB_ID", "")
         self._configure = configure
         self._stopping = threading.Event()
         self._at_once = threading.Event()
@@ -118,6 +117,7 @@ class Daemon:
                 f"{error}; run the version that wrote it, or give this one a state_dir of its own "
                 "(--set state_dir=DIR), or move the file away: the logs are then read again, open incidents forgotten"
             ) from error
+        self._services.deliveries.accepted = self._saving.accepted
         self._executor.directory = directory / "stacks"
         if (door := self._services.door) is not None:
             self._live.carriers, door.on_new = door.heard, self._live.search

@@ -4,8 +4,6 @@
 files since it began.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

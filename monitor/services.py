@@ -3,8 +3,6 @@
 They read Snapshots and are given transitions; none of them sees the core.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Callable

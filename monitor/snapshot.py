@@ -1,7 +1,5 @@
 """What HTTP reads: samples, what the monitor counts of itself, and the immutable Snapshot of all runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple

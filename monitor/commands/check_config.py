@@ -1,7 +1,5 @@
 """`check-config`: every error of a configuration file with its path; exit 2 if there is one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """`run`: the daemon; `run --once`: read to the end and print the metrics."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from contextlib import nullcontext

@@ -21,6 +21,7 @@ is live. At a tick it judges the runs that are due. The rooms:
     jobs.py       what Slurm is asked of the runs, and what of it is believed
     nodes.py      the record of the nodes
     hands.py      what policies do about incidents
+    proof.py      what a policy must know of a run's job
     outbox.py     the messages that are owed to receivers
     view.py       what HTTP shows of the runs
     ended.py      what the page still shows of runs whose series have left
@@ -30,8 +31,6 @@ Instants are seconds of the daemon's steady clock (system/clock.py): a wall cloc
 Each message concerns one source and each judgement one run: `Intake.handle` and `Watched.of_run` are where either may
 fail alone (aside.py).
 """
-
-from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
@@ -48,6 +47,7 @@ from monitor.core.intake import Intake
 from monitor.core.jobs import Jobs
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
+from monitor.core.proof import Proof
 from monitor.core.runs import Run
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.view import count_sources, show_all
@@ -73,7 +73,8 @@ class Core(Watched):
         """`charts`: whether what the charts draw is kept."""
         self._nodes = Nodes()
         self.outbox = Outbox()
-        self.hands = Hands(config)
+        self.proof = Proof()
+        self.hands = Hands(config, lambda run: self.proof.facts(run, self.sources, self.config))
         self._over = False
         self.read_until = float("inf")
         """The instant until which every log was read that there is to read."""
@@ -107,7 +108,7 @@ class Core(Watched):
 
     def questions(self, now: float) -> list[JobQuestion]:
         """What Slurm is to be asked now."""
-        return self._jobs.questions(self.runs, self.sources, now)
+        return self._jobs.questions(self.runs, self.sources, now, self.hands.wanted)
 
     def answered(self, message: JobAnswered, now: float) -> None:
         """Take an answer of Slurm."""
@@ -203,6 +204,7 @@ class Core(Watched):
     def act(self, now: float) -> list[Event]:
         """What policies have to say now; what they do is in `hands.orders` once it is saved."""
         self._jobmates.bring_up_to_date()
+        self.proof.look(self.runs)
         return self.hands.turn(self.runs, self._is_read_further, now)
 
     def _is_read_further(self, run: Run) -> bool:
@@ -300,6 +302,7 @@ class Core(Watched):
         """
         self.saved, self._nodes.ledger = saved, saved.ledger
         self.wall_offset = saved.wall_offset
+        self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)
         self.hands.restore(saved.hands)
         self.ended.by_name.update(saved.ended)

@@ -4,8 +4,6 @@ Two kinds wait. Set-up lines wait for the arguments, which tell which experiment
 the training loop (ends and failures in a file of its own) waits until the loop's own file is read.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Intake: each message of the follower, to the source it concerns. `handle` is where one may fail alone (aside.py)."""
 
-from __future__ import annotations
-
 import logging
 
 from monitor.core.belonging import Belonging
@@ -70,6 +68,11 @@ class Intake:
                 source = self._watched.sources.get(message.source)
                 if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
                     self._of_source(source, message, now)
+                elif isinstance(message, Gone) and (saved := self._watched.saved.sources.get(message.source)):
+                    self._watched.awaited[saved.run] -= 1
+                    if not self._watched.sources.catching_up(saved.run):
+                        for run in self._watched.runs.of_log(saved.run):
+                            self._watched.archive_or_watch(run, now, new=False)
         if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
             self._watched.changed = True
 
@@ -118,6 +121,7 @@ class Intake:
         # another file under the same path goes on with the same run, as it would live
         member, name = self._belonging.member(message.path, *_known_member(saved, before))
         if saved is not None:
+            self._watched.awaited[saved.run] -= 1
             self._watched.runs.claim(self._watched.saved, saved.run, name)
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop(message.source)
@@ -125,6 +129,8 @@ class Intake:
         if saved is not None:
             for run in self._watched.runs.of_log(name):  # what was saved while nobody listened was not heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
+                if not message.resumed:  # lines of it may be lost
+                    run.state.unheard_before = None
         spool = self._watched.config.intake.spool.directory
         ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)

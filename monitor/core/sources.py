@@ -1,7 +1,5 @@
 """The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +16,9 @@ from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
 from parsers.events import LogEvent
 from parsers.reader import SourceReader
+
+TOGETHER = 300.0
+"""Seconds between the last lines of two files of one job."""
 
 
 def watches(config: Config) -> list[Watch]:

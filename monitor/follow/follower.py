@@ -3,8 +3,6 @@
 The caller's thread never waits for a log's file system: not here, not in `start`, `stop`, `wake` or `status`.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence

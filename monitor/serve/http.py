@@ -4,8 +4,6 @@ Law: a request reads one Snapshot and a clock, nothing else: no file of a log, n
 the Snapshot when it is asked; who asks waits for a moment at most (latest.py).
 """
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from dataclasses import replace

@@ -6,8 +6,6 @@ waited longest is closed. The TLS handshake runs in the connection's task, never
 read where the limits let it have one (bodies.py), once its user is known.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

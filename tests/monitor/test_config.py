@@ -1,7 +1,5 @@
 """The configuration: config.yaml is the defaults, every mistake is reported with its place, also in `--set`."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from fnmatch import fnmatchcase

@@ -5,8 +5,6 @@ stated first default where it has none. Half of it gone is late (shown), all of 
 runs that have ended, and for archived logs (`state.live`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from monitor.detectors import slowdown

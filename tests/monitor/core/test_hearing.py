@@ -4,8 +4,6 @@ Real files, a reader with system calls that block when told to, and the core; th
 blocks the loop turns on and the trainings write on, as they do in the daemon, where each has a thread of its own.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterator

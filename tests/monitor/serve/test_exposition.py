@@ -1,7 +1,5 @@
 """The page against prometheus_client's own, byte for byte, while runs come, change and go."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections.abc import Iterator
