@@ -4,8 +4,6 @@ A mount whose reader is blocked, and an agent (carrier) that is not heard, make 
 no evidence. A run is judged while one of the streams that told its steps is heard.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Mapping
 

@@ -4,8 +4,6 @@
 name no run are taken and counted: to refuse them would hold up what stands behind them.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

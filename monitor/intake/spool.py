@@ -6,8 +6,6 @@ writer and text as one of the stream's last is dropped, over restarts too, for w
 before more is written. A program that prints one text twice within a nanosecond is believed once (Loki's own rule).
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
