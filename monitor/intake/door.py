@@ -21,7 +21,8 @@ from monitor.intake.carriers import Carriers, Heard
 from monitor.intake.messages import PROTOCOLS, Push, Stream
 from monitor.intake.spool import Spool
 from monitor.intake.wire import TooLargeError, WireError, unpacked
-from monitor.serve.server import HttpServer, Limits, Reply, Request, text_reply
+from monitor.serve.exchange import Limits, Reply, Request, text_reply
+from monitor.serve.server import HttpServer
 from monitor.snapshot import MonitorCounts
 from monitor.system.clock import Clock
 
