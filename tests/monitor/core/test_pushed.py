@@ -239,6 +239,20 @@ def test_one_dead_agent_of_many() -> None:
         assert lab.firing("source_lost") == ["gpt"]
 
 
+def test_a_node_that_dies_with_its_agent() -> None:
+    """What the other nodes say of the end is told: a hang alone needs the node that tells the steps."""
+    lab = Pushed(*NODES)
+    for node in NODES:
+        lab.push((0.0, "loaded 5 modules"), node=node)
+    lab.train(range(1, 30))
+    lab.deafen("node0")
+    lab.wait(20)
+    lab.push((lab.now - NOW, "torch.distributed.DistBackendError: NCCL error: remote process exited"), node="node1")
+    lab.push((lab.now - NOW + 1, "srun: error: node1: task 1: Exited with exit code 1"), node="node1")
+    lab.wait(60)
+    assert (lab.firing("crash"), lab.firing("hang")) == (["gpt"], [])
+
+
 def test_an_agent_that_is_deaf_when_the_monitor_starts() -> None:
     """It died while nobody looked: no hang is told of its streams."""
     lab = Pushed("node0")
