@@ -135,6 +135,7 @@ class Runs(dict[str, Run]):
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset, run.state.deaf_since = self.wall_offset, None
+        run.state.blind_since = None
         self[run.state.name] = run
         return run
 

@@ -336,6 +336,8 @@ class RunState:
     where lines may be missing: nobody listened as it was saved, or a file is not the one that it was."""
     deaf_since: float | None = None
     """Since when nobody listens; None while somebody does. The run is judged at this instant."""
+    blind_since: float | None = None
+    """Since when nobody listens to those of its streams that told steps, while others are heard: no hang is judged."""
     no_heartbeat: bool = False
     """Its lines are pushed by agents that do not say that they live: its silence may be theirs."""
 

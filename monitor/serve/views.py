@@ -12,6 +12,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+from monitor.serve.exchange import Reply, Request
 from monitor.serve.formats import FLEET
 from monitor.serve.page import (
     each_run,
@@ -25,7 +26,6 @@ from monitor.serve.page import (
     worst_first,
 )
 from monitor.serve.past import history_json
-from monitor.serve.server import Reply, Request
 from monitor.snapshot import RunSnapshot, Snapshot
 
 _HTML = "text/html; charset=utf-8"
