@@ -34,6 +34,11 @@ class Left(Duplicate):
 class Rotation:
     """Of one source. Times: `now` is monotonic, `at` Unix seconds."""
 
+    __slots__ = (
+        "_beside", "_context", "_cut_by", "_directory", "_moved_at", "_rewritten", "_settings", "_tail", "failures",
+        "path", "source",
+    )  # fmt: skip
+
     def __init__(self, source: SourceId, path: str, context: Context, tail: Tail, directory: LogDirectory) -> None:
         self.source, self.path = source, path
         self.failures = 0
