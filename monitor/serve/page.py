@@ -8,11 +8,11 @@ but the charts, and reload by themselves.
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 from collections.abc import Callable, Iterable
 from functools import cache
-from html import escape
 from importlib import resources
 from string import Template
 from typing import Any, TypeVar
@@ -35,6 +35,12 @@ _NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
 _TOLD = ("advice", "last_line", "failure", "rank", "node")
 """Evidence that an incident's own lines show."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
+_OBEYED = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
+
+
+def escape(text: str) -> str:
+    """As HTML, and without what a terminal obeys: pages are read there, too."""
+    return html.escape(text.translate(_OBEYED))
 
 
 def run_path(name: str) -> str:
