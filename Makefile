@@ -10,7 +10,7 @@ WORKERS ?= 5
 # What is in locks/ and nothing else, each file by its hash; then this folder, built by the setuptools of the lock.
 LOCKED := install --quiet --disable-pip-version-check --require-hashes
 
-.PHONY: all install dev demo run test test-live mutants soak check lint types layers golden readme dashboards rules licences versions \
+.PHONY: all install dev demo run test test-live test-ray mutants soak check lint types layers golden readme docs dashboards rules licences versions \
 	lock sbom dist fuzz clean
 all: check
 
@@ -57,7 +57,15 @@ $(VENV)-live/.installed: pyproject.toml
 	touch $@
 
 test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, watched: downloads torch and deepspeed
-	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live $(ARGS)
+	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live/test_real_training.py $(ARGS)
+
+$(VENV)-ray/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-ray
+	$(VENV)-ray/bin/pip install --quiet --disable-pip-version-check -e '.[dev,ray]'
+	touch $@
+
+test-ray: $(VENV)-ray/.installed  ## report over a Ray cluster of two nodes on this machine, a worker killed in the middle
+	MEGATRON_MONITOR_LIVE=1 $(VENV)-ray/bin/python -m pytest -n 0 tests/live/test_ray.py $(ARGS)
 
 $(VENV)-mutants/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-mutants
@@ -109,8 +117,20 @@ lock: $(VENV)-release/.installed  ## the newest versions that pyproject.toml all
 dist:  ## a release of what is committed, built in empty environments: wheel, sdist, chart, the image's context, SBOM, checksums
 	.ci/dist
 
+$(VENV)-docs/.installed:
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6,<10'
+	touch $@
+
+docs: $(VENV)-docs/.installed  ## the documents as a site, searched without a network: build/docs/site/index.html
+	rm -rf build/docs
+	mkdir -p build/docs/pages
+	git ls-files README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md LICENSE config.yaml docs deploy grafana benchmarks/speed \
+		monitor/serve/static/icon.svg tests/e2e/axe-core/README.md | tar -c -T - | tar -x -C build/docs/pages
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build
+
 versions:  ## the least and the newest versions that pyproject.toml allows, on each Python that is here
 	.ci/versions
 
 clean:
-	rm -rf $(VENV) $(VENV)-release $(VENV)-mutants build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-release $(VENV)-mutants $(VENV)-docs $(VENV)-ray build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,8 +6,6 @@ is reported once. After a failure that may pass, the rest of a batch is not trie
 kept.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import random

@@ -1,7 +1,5 @@
 """When the state is loaded and saved: at the start, from time to time while something changes, and last."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

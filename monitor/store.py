@@ -8,8 +8,6 @@ A directory below /tmp may be made by somebody else first: one that is a link, o
 is refused, and so is a file in it. No link is followed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -13,8 +13,6 @@ A message is handed out when it is saved, so that what is sent again after a cra
 those of the core.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

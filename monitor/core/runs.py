@@ -1,7 +1,5 @@
 """The registry of runs: how one begins, is archived, is lost from sight, and makes room for others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,6 +70,8 @@ class Run(Judged):
     """Since when nobody listened to it, until its files are read to their ends again."""
     lost_at: float | None = None
     """Since when it is lost from sight, as far as that is known."""
+    delayed: float = 0.0
+    """Seconds of `state.unheard` that are the delay of the last lines that were pushed."""
     shown_at: float = 0.0
     identity: dict[str, Any] = field(default_factory=dict)
     """Its job and its streams, each with the reason (belonging.py)."""

@@ -2,8 +2,6 @@
 core is this, and the rooms.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence

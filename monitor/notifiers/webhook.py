@@ -7,8 +7,6 @@ configuration, and a POST that is redirected may lose its body); the address and
 The timeout holds for each step: to connect, to send, and to read the head of the answer, however it drips.
 """
 
-from __future__ import annotations
-
 import http.client
 import io
 import json

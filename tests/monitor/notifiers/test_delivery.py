@@ -1,7 +1,5 @@
 """The threads that keep slow receivers from everyone else."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
