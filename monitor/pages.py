@@ -1,11 +1,9 @@
 """A run as plain data: what the page and the API show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from monitor.causes import cause_of, failure_of
-from monitor.detectors import hang, memory_pressure
+from monitor.detectors import hang, memory_pressure, slowdown
 from monitor.detectors.hang import HangSettings
 from monitor.incidents import Incident
 from monitor.metrics import View
@@ -30,6 +28,8 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "train_iterations": state.launch.train_iterations,
         "seconds_per_iteration": derived.seconds_per_iteration(state),
         "baseline_seconds": state.launch.pace.baseline,
+        "normal_seconds": slowdown.normal(state),
+        "slowdown_ratio": slowdown.ratio(state),
         "baseline_band": state.launch.pace.band,
         "samples_per_second": derived.samples_per_second(state),
         "tokens_per_second": derived.tokens_per_second(state),
@@ -132,6 +132,7 @@ def _cause(incident: Incident, gpus: int | None, runbook_url: str | None) -> dic
         "rank": cause.rank or None,
         "node": cause.node or None,
         "advice": incident.evidence.get("advice") or cause.advice,
+        "line": cause.line or None,
         "gpus": gpus,
         "runbook_url": f"{runbook_url}#{section}" if runbook_url else None,
     }

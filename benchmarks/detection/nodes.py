@@ -6,8 +6,6 @@ others get a block of free nodes. Programs fail, twice in three times over again
 healthy nodes break at a low rate too. A bad node breaks a launch with its own chance; half of these ends name it.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import dataclass

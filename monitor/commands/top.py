@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import select
 import sys
@@ -14,19 +15,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.text import Text
 
+from monitor.archive.tasks import read_runs
 from monitor.commands.arguments import config_option, configured, fail, set_option, warn
 from monitor.commands.asking import DEFAULT, DaemonError, ask, without_password
-from monitor.commands.reading import read_runs
-from monitor.commands.top_screen import plain, screen
+from monitor.commands.top_keys import HELP, Choice
+from monitor.commands.top_screen import opened, page, plain, room_of, screen
 from monitor.config import Config
 from monitor.live import LiveCore
 from monitor.reports.rows import Options, Row
 from monitor.snapshot import Snapshot
 from monitor.system.clock import SystemClock
 
+_BRIEF = 0.1  # seconds that a key waits at most while nothing new is looked at
 _HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 
 
@@ -54,7 +58,7 @@ def top(
     targets: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], as_lines: bool, once: bool,
     every: float | None,
 ) -> None:  # fmt: skip
-    r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs. q ends it.
+    r"""Show all runs in the terminal, those that need a look first: from a daemon, or straight from logs. ? shows keys.
 
     \b
     Examples:
@@ -168,28 +172,55 @@ def _daemon(address: str) -> Look:
 
 
 def _watch(look: Look, where: str, every: float) -> None:
-    console = Console()
-    view, problem = look(0.0), ""
+    console, choice, clock = Console(), Choice(), SystemClock()
+    view, problem, looked = look(0.0), "", clock.monotonic()
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(screen(view.runs, view.at, where, console.width, problem), refresh=True)
-            if pressed():
+            live.update(_drawn(view, where, problem, console, choice), refresh=True)
+            while not (keys := pressed(_BRIEF)) and clock.monotonic() - looked < every:
+                pass
+            if not choice.press(keys, view.runs, room_of(console.height)):
                 return
-            try:
-                view, problem = look(every), ""
-            except DaemonError as error:
-                problem = str(error)
+            if clock.monotonic() - looked >= every:
+                try:
+                    view, problem = look(_BRIEF), ""
+                except DaemonError as error:
+                    problem = str(error)
+                looked = clock.monotonic()
+
+
+def _drawn(view: View, where: str, problem: str, console: Console, choice: Choice) -> RenderableType:
+    rows = choice.rows(view.runs)
+    bar = choice.place(rows)
+    if choice.help:
+        return Text(HELP)
+    if choice.opened and rows:
+        return opened(rows[bar], view.at)
+    query = f"/{choice.query}{'_' * choice.typing}  " if choice.query or choice.typing else ""
+    foot = f"{query}{choice.sort}  / filter  s sort  Enter open  ? keys  q end"
+    return page(view.runs, rows, bar, view.at, where, (console.width, console.height), problem, foot)
 
 
 @contextmanager
-def _keys() -> Iterator[Callable[[], bool]]:
-    """Whether q was pressed; the terminal is as it was afterwards."""
+def _keys() -> Iterator[Callable[[float], str]]:
+    """What is pressed within so many seconds; the terminal is as it was afterwards."""
     if not sys.stdin.isatty():
-        yield lambda: False
+
+        def nothing(seconds: float) -> str:
+            SystemClock().sleep(seconds)
+            return ""
+
+        yield nothing
         return
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+
+    def pressed(seconds: float) -> str:
+        ready = select.select([terminal], [], [], seconds)[0]
+        return os.read(terminal, 64).decode("utf-8", "replace") if ready else ""
+
     try:
-        yield lambda: bool(select.select([sys.stdin], [], [], 0)[0]) and sys.stdin.read(1) in "qQ"
+        yield pressed
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -21,8 +21,6 @@ What would accuse an innocent node is left out:
   the same, neither is accused.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field

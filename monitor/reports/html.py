@@ -1,7 +1,5 @@
 """The benchmark as one HTML file with its plots inside: to be mailed, attached, opened from a disk. No script."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from html import escape

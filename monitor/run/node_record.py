@@ -1,7 +1,5 @@
 """What a launch adds to the record of the nodes (monitor/nodes/record.py)."""
 
-from __future__ import annotations
-
 from monitor.nodes.hostlist import compress, is_node_name
 from monitor.nodes.record import LaunchRecord
 from monitor.run.ending import NODE_FAULTS, PLANNED

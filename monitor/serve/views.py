@@ -3,8 +3,6 @@
 Law: a view reads one Snapshot and gives a Reply; nothing here waits, and no log's file system is touched.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+from monitor.serve.formats import FLEET
 from monitor.serve.page import (
     each_run,
     fleet_run,
@@ -91,8 +90,12 @@ def view_of(request: Request, snapshot: Snapshot, now: float) -> Reply | None:
 
 
 def _runs(request: Request, snapshot: Snapshot, now: float) -> Reply:
-    live = fleet_run if _first(request, "view") == "fleet" else live_run
-    runs = each_run(worst_first(snapshot, now), lambda run: live(run.page, now))
+    ordered = worst_first(snapshot, now)
+    if _first(request, "view") == "fleet":
+        columns = list(filter(None, _first(request, "columns").split(","))) or FLEET
+        runs = each_run(ordered, lambda run: fleet_run(run.page, now, columns))
+    else:
+        runs = each_run(ordered, lambda run: live_run(run.page, now))
     return _json({"at": now, "ready": snapshot.ready, "summary": summary(snapshot), "runs": runs})
 
 

@@ -1,7 +1,5 @@
 """The record of the nodes: who stands out, and above all who does not."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
