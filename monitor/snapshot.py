@@ -70,6 +70,8 @@ class RunSnapshot:
     history: History = field(default_factory=History)
     """A copy that the loop no longer touches: the charts."""
     transitions: tuple[Transition, ...] = ()
+    verdict: dict[str, Any] = field(default_factory=dict)
+    """What a launcher is told that asks (monitor/verdict.py)."""
 
 
 @dataclass(frozen=True, slots=True)
