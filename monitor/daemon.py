@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from monitor.config import Config, ConfigError
+from monitor.core.sources import unmatched
 from monitor.dumps import DumpReader
 from monitor.hands.executor import Executor
 from monitor.incidents import Transition
@@ -155,7 +156,10 @@ class Daemon:
         for transition in self._core.tick(now):
             self._report(transition, now)
         self._act(now)
-        self._was_ready = self._was_ready or (self._core.ready and self._searched())
+        if not self._was_ready and self._core.ready and self._searched():
+            self._was_ready = True
+            for pattern in unmatched(self._core.config, self._core.sources):
+                _log.warning("no file matches %s yet: one that appears is followed", pattern)
         if self._latest.wanted:
             self._show(now, pages=self._latest.pages_wanted)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)

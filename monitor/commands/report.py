@@ -16,14 +16,17 @@ from monitor.archive import row_file
 from monitor.archive import workers as readers
 from monitor.archive.tasks import Done, Reading, Task, groups_of, merged, read_task, tasks_of, together
 from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, fail, set_option, spooled, warn
+from monitor.commands.progress import progress
 from monitor.core.sources import watches
 from monitor.follow.discovery import find
 from monitor.follow.mounts import read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.model.flops import FORMULAS
 from monitor.reports import html
-from monitor.reports.benchmark import GROUPS, SORTS, as_csv, as_json, as_markdown, benchmark
+from monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
 from monitor.reports.rows import Options
+from monitor.reports.tables import fitting
+from monitor.snapshot import clean_label
 
 Readers: TypeAlias = Callable[[Iterable[Task]], Iterator[Done]]
 
@@ -74,17 +77,21 @@ def report(
         groups = groups_of(find(watches(config), read_mounts(), OsLayer()), config)
         if not groups:
             warn("no file matches " + ", ".join(pattern for watch in config.runs for pattern in watch.paths))
-        if resume is not None or form == "jsonl":
-            sys.exit(0 if _lines(groups, read_all, resume or output or out, anew=resume is None) else 1)
-        rows = []
-        for done in merged(read_all(tasks_of(groups))):
-            for _, reading in done if len(done) == 1 else read_all([together(task for task, _ in done)]):
-                rows += reading.rows
-                warn(*reading.problems)
+        with progress(file.path for task in groups for file in task.files):
+            if resume is not None or form == "jsonl":
+                sys.exit(0 if _lines(groups, read_all, resume or output or out, anew=resume is None) else 1)
+            rows = []
+            for done in merged(read_all(tasks_of(groups))):
+                for _, reading in done if len(done) == 1 else read_all([together(task for task, _ in done)]):
+                    rows += reading.rows
+                    warn(*reading.problems)
     try:
         found = benchmark(rows, sort, group_by, baseline)
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
+    if form == "markdown" and output is None and sys.stdout.isatty():
+        _on_terminal(found, extra)
+        sys.exit(0 if rows else 1)
     written: Any = {"markdown": as_markdown, "csv": as_csv, "json": as_json, "html": html.page}[form]
     result = written(found, extra)
     if output is None:
@@ -92,6 +99,38 @@ def report(
     else:
         output.write_text(result, encoding="utf-8", newline="")
     sys.exit(0 if rows else 1)
+
+
+_FIRST = (
+    "Run", "Sec/it", "TFLOPs", "Iterations", "Notes", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP",
+)  # fmt: skip
+_ROOM = {"Run": 24, "Notes": 20}  # columns that these have at least, where they are as long
+
+
+def _on_terminal(found: Benchmark, extra: bool) -> None:
+    """A table that fits: the columns that matter most of those that have room, and which have none."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, highlight=False)
+    for name, rows in found.groups:
+        content = table(found, rows, extra).filled()
+        columns = dict(zip(content.headers, zip(*content.rows, strict=True), strict=True))
+        right = dict(zip(content.headers, content.numeric(), strict=True))
+        widths = {header: max(map(len, (header, *cells))) for header, cells in columns.items()}
+        least = {header: min(width, _ROOM.get(header, width)) for header, width in widths.items()}
+        kept = fitting(least, _FIRST, console.width, 2)
+        shown = Table(title=name or None, box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
+        for header in kept:
+            justify: Any = "right" if right[header] else "left"
+            shown.add_column(header, justify=justify, overflow="fold", no_wrap=right[header])
+        for cells in zip(*(columns[header] for header in kept), strict=True):
+            shown.add_row(*map(clean_label, cells))
+        console.print(shown)
+        if missing := ", ".join(header for header in columns if header not in kept):
+            console.print(f"No room for {missing}: a wider terminal or --format csv has them.", style="dim")
+    for text in found.warnings:
+        console.print(f"Before comparing: {clean_label(text)}")
 
 
 def _read(tasks: Iterable[Task], read: readers.Read, workers: int | None, ray: str | None) -> Iterator[Done]:

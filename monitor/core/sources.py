@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.config import Config
+from monitor.config import Watch as Runs
 from monitor.follow.marker import Marker
 from monitor.follow.messages import Data, Opened, Restarted
 from monitor.follow.patterns import Watch
 from monitor.identity import Member
-from monitor.naming import experiment_name
+from monitor.naming import experiment_name, watch_of
 from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
 from parsers.events import LogEvent
@@ -22,6 +23,12 @@ from parsers.reader import SourceReader
 def watches(config: Config) -> list[Watch]:
     """What the follower is to look for."""
     return [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
+
+
+def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
+    """The patterns and files of the configuration by which none of these paths is found."""
+    known, patterns = list(paths), [pattern for watch in config.runs for pattern in watch.paths]
+    return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),))[0] for path in known)]
 
 
 @dataclass(slots=True)

@@ -188,15 +188,9 @@ def fleet_run(page: dict[str, Any], now: float, columns: Sequence[str] = FLEET) 
         "path": run_path(page["run"]),
         "over": _order(page, now)[0] == _OVER,
         "figures": {name: shown[name] for name in ("state", *known)},
-        "order": {name: _sorted_by(page, name, now) for name in known},
+        "order": {name: page.get("slowdown_ratio" if name == "over_normal" else name) for name in known},
         "incidents": [_live_incident(item, now) for item in page["incidents"]],
     }
-
-
-def _sorted_by(page: dict[str, Any], name: str, now: float) -> Any:
-    """A run's place by a column: the longest silence is the largest."""
-    value = page.get("slowdown_ratio" if name == "over_normal" else name)
-    return now - value if name == "progress_at" and value is not None else value
 
 
 def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
@@ -388,28 +382,15 @@ def _past(item: dict[str, Any]) -> str:
     )
 
 
-_NODE_HEADS = (
-    "Node",
-    "Launches",
-    "Named (due)",
-    "Times its peers",
-    "In failed (due)",
-    "In slow (due)",
-    "Hung",
-    "Chance",
-)
-
-
 def render_nodes(snapshot: Snapshot, now: float) -> str:
     """Every node of the Snapshot, those that stand out first with their evidence."""
     suspects = [node for node in snapshot.nodes if node["stands_out"]]
     said = "".join(f"<li><b>{escape(node['node'])}</b>: {escape(node['evidence'])}</li>" for node in suspects)
-    heads = "".join(f"<th scope=col>{escape(head)}" for head in _NODE_HEADS)
     body = "".join(_node_row(node) for node in snapshot.nodes)
     told = f"<ul>{said}</ul>" if said else "<p class=soft>None.</p>"
-    empty = f"<tr><td colspan={len(_NODE_HEADS)}>Nothing has happened to a node so far.</td></tr>"
+    empty = "<tr><td colspan=8>Nothing has happened to a node so far.</td></tr>"
     count = f"{len(suspects)} of {snapshot.nodes_in_all} nodes stand out; {instant(now)}"
-    body = filled("nodes", count=escape(count), told=told, heads=heads, body=body or empty)
+    body = filled("nodes", count=escape(count), told=told, body=body or empty)
     return document("Nodes · megatron-monitor", "", "", body)
 
 
