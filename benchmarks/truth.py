@@ -6,8 +6,6 @@ last lines say of an end. Where the two disagree both are printed, with the last
 No log is shipped with this; the figures of one collection stand in docs/detection.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

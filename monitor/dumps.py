@@ -5,8 +5,6 @@ written after the run's last progress: a dump of the launch before says nothing 
 process gets no more of it than `_MOST` bytes of what `dump_files.py` prints, and only as what it must be.
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import logging

@@ -13,8 +13,6 @@ Slurm says of a job, and the steps that the streams tell. Laws:
   iteration, and where Slurm says that the file is the job's output. A number in a name only says what to ask about.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

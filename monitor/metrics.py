@@ -4,8 +4,6 @@ Law: every metric is named here once; docs/metrics.md is generated from these ro
 samples; no sample where the log printed nothing. Event times are timestamps, never ages; ratios, never percent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple

@@ -4,8 +4,6 @@ Law: pure, and a function of the path and the configuration alone: neither the o
 else is found changes a name. A name is valid UTF-8 without control characters, of 200 characters at most.
 """
 
-from __future__ import annotations
-
 import functools
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """One reading to the end: the daemon's core over files that are read once, and the page that comes of it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A run as plain data: what the page and the API show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from monitor.causes import cause_of, failure_of

@@ -1,7 +1,5 @@
 """How the monitor reads logs: the rules of every format, and the dialects and patterns of the configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import IO, NamedTuple

@@ -7,8 +7,6 @@ A block of whole lines is cut; of each line it is known by its shape (engine/mem
 to ask, or how to read it by template. Rules are the reference: what a template gives, they would have given.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence

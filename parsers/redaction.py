@@ -9,8 +9,6 @@ inner ones (`in_key`). Risk left: a secret that stands under no known name and i
 detect-secrets 1.5.0 takes 1,400 us for a line that this takes 2 us for, and finds 14 secrets in an iteration line.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

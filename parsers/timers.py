@@ -10,8 +10,6 @@ schedules.py and p2p_communication.py, core/distributed/finalize_model_grads.py,
 optimizers 1 and 2 (runtime/zero/stage_1_and_2.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """README, docs/ and ARCHITECTURE state what the code does. `make readme` writes the generated tables again."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, get_args

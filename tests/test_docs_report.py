@@ -1,7 +1,5 @@
 """docs/report.md: every command line on it runs, and what it says of the columns is what there is."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

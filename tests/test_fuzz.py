@@ -3,8 +3,6 @@
 A log line is written by whoever can make the training print: it must stay text on every way out of the process.
 """
 
-from __future__ import annotations
-
 import html.parser
 import itertools
 import json

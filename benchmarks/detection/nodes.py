@@ -6,8 +6,6 @@ others get a block of free nodes. Programs fail, twice in three times over again
 healthy nodes break at a low rate too. A bad node breaks a launch with its own chance; half of these ends name it.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import dataclass
@@ -35,11 +33,14 @@ class Cluster:
     """Part by which a bad node slows its launches."""
     static: bool = False
     """Every launch of a run has the same nodes."""
+    own_names: bool = False
+    """Each launch's log is a run of its own, called by its job's id."""
 
 
 CLUSTERS = (
     Cluster("50 nodes, launches of 16, none bad", 50, 16, 300),
     Cluster("50 nodes, launches of 16, none bad, always the same nodes", 50, 16, 300, static=True),
+    Cluster("50 nodes, launches of 16, none bad, each log a run of its own", 50, 16, 300, own_names=True),
     Cluster("500 nodes, launches of 64, none bad", 500, 64, 300),
     Cluster("1 in 50 breaks 3 of 10 launches, half of them named", 50, 16, 300, 1, 0.3),
     Cluster("1 in 50 breaks 1 of 10 launches, half of them named", 50, 16, 300, 1, 0.1),
@@ -48,6 +49,9 @@ CLUSTERS = (
     Cluster("1 in 500 breaks 3 of 10 launches, half of them named", 500, 64, 300, 1, 0.3),
     Cluster("1 in 500 breaks 3 of 10 launches, never named", 500, 64, 300, 1, 0.3, 0.0),
     Cluster("3 in 500 break 3 of 10 launches, half of them named", 500, 64, 300, 3, 0.3),
+    Cluster("1 in 200 breaks 1 of 20 launches, all of them named", 200, 16, 1500, 1, 0.05, 1.0),
+    Cluster("1 in 200 breaks 1 of 20 launches, half of them named", 200, 16, 1500, 1, 0.05),
+    Cluster("1 in 200 breaks 1 of 20 launches, never named", 200, 16, 1500, 1, 0.05, 0.0),
 )
 
 
@@ -87,9 +91,10 @@ def play(cluster: Cluster, seed: int) -> tuple[dict[str, int], set[str], set[str
                 named = {node: [kind]} if rng.random() < cluster.named or node not in bad else {}
         slow = cluster.slows if bad & set(nodes) else 0.0
         seconds = 10.0 * (1 + rng.gauss(0, 0.006)) * (1 + slow)
+        name = f"run-{'abcd'[run]}-{number * cluster.own_names}"
         ledger.put(
             LaunchRecord(
-                f"run{run}", number, 1e9 + 7200.0 * number, compress(nodes), True, outcome, outcome == "finished",
+                name, number, 1e9 + 7200.0 * number, compress(nodes), True, outcome, outcome == "finished",
                 named, 100, seconds if outcome == "finished" or rng.random() < 0.5 else None, "64",
             )
         )  # fmt: skip

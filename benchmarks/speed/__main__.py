@@ -3,8 +3,6 @@
 Parts: real replay generated growth live idle latency scrape resume. Needs mtail (Debian: apt-get install mtail).
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

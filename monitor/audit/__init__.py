@@ -5,8 +5,6 @@ does one whose arithmetic does not hold for this configuration (traits.py). chec
 layout.py checks arguments, figures.py what the lines print.
 """
 
-from __future__ import annotations
-
 from monitor.audit.checks import CHECKS, GONE, IGNORABLE, RANK, Finding, Severity, described, not_ignorable
 from monitor.audit.figures import figures
 from monitor.audit.layout import layout

@@ -1,7 +1,5 @@
 """What several commands take: --config and --set, PATH arguments, durations, counts."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """`backfill`: the history of finished logs as OpenMetrics with time stamps, for promtool."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`compare`: two runs beside each other."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A line on a terminal for what reads for long: how much of it, and since when. It is gone when the work is done."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Finished logs as report rows: what `report`, `compare` and `flops --log` start from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

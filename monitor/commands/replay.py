@@ -1,7 +1,5 @@
 """`replay`: the incidents that the daemon would have raised on finished logs, on the logs' own clock."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """`report`: the benchmark table of a folder of logs, one row a run."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout

@@ -1,7 +1,5 @@
 """`run`: the daemon; `run --once`: read to the end and print the metrics."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from contextlib import nullcontext
@@ -51,7 +49,7 @@ def _run(
     config_file: Path | None, overrides: tuple[str, ...], paths: tuple[str, ...], name: str | None, *, once: bool
 ) -> None:
     config = configured(config_file, overrides, paths, name)
-    if not config.runs:
+    if not config.runs and (once or config.intake.listen is None):
         fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
     start_logging(config)
     if config.dialects:

@@ -233,7 +233,12 @@ def _drawn(view: View, where: str, problem: str, console: Console, choice: Choic
 def _keys() -> Iterator[Callable[[float], str]]:
     """What is pressed within so many seconds; the terminal is as it was afterwards."""
     if not sys.stdin.isatty():
-        yield lambda seconds: SystemClock().sleep(seconds) or ""
+
+        def nothing(seconds: float) -> str:
+            SystemClock().sleep(seconds)
+            return ""
+
+        yield nothing
         return
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)

@@ -3,8 +3,6 @@
 A log's texts are made printable first: an escape sequence in a name or a line never reaches the terminal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -5,15 +5,13 @@ job was cancelled, is over its time, lost a node, waits to begin again - is fold
 after the end: the log's own lines come first, and say more.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from monitor.core.runs import Run
-from monitor.core.sources import Source
+from monitor.core.sources import TOGETHER, Source
 from monitor.identity import candidate
 from monitor.run.job import OVER, WAITING, Candidate, proofs, refusal
 from monitor.run.phases import ENDED
@@ -24,7 +22,6 @@ from monitor.slurm.settings import SlurmSettings
 _log = logging.getLogger(__name__)
 
 _LAST_LINES = 15.0  # seconds after a job's end in which its last lines are written and read
-_TOGETHER = 300.0  # seconds between the last lines of two files of one job
 _UNTIL_ASKED = 1.0  # seconds between two looks at which runs are due
 
 
@@ -53,8 +50,10 @@ class Jobs:
         self._looked_at = self._silent_until = float("-inf")
         self._silence = ""
 
-    def questions(self, runs: Mapping[str, Run], sources: Mapping[str, Source], now: float) -> list[JobQuestion]:
-        """Those that are due; each is asked once."""
+    def questions(
+        self, runs: Mapping[str, Run], sources: Mapping[str, Source], now: float, wanted: Container[str] = ()
+    ) -> list[JobQuestion]:
+        """Those that are due; each is asked once. `wanted`: runs of which a policy has to know, though they end."""
         if 0.0 <= now - self._looked_at < _UNTIL_ASKED or now < self._silent_until:
             return []
         self._looked_at = now
@@ -65,7 +64,9 @@ class Jobs:
             asked = self._asked.get(name)
             if asked is not None and (asked.waiting or 0.0 <= now - asked.at < self._settings.interval):
                 continue
-            if run.archived or not (run.state.live and run.state.proven) or self._is_settled(run, asked):
+            if run.archived or not (run.state.live and run.state.proven):
+                continue
+            if name not in wanted and self._is_settled(run, asked):
                 continue
             asked = self._asked.setdefault(name, _Asked(now))
             before, asked.at, asked.candidate = asked.candidate, now, self._candidate(run, sources)
@@ -73,7 +74,7 @@ class Jobs:
             if asked.candidate is None:
                 continue
             asked.waiting = True
-            due.append(JobQuestion(name, asked.candidate.id, asked.account))
+            due.append(JobQuestion(name, asked.candidate.id, asked.account, run.state.launch.number))
         return due
 
     def take(self, run: Run, answer: JobAnswered, sources: Mapping[str, Source], now: float) -> str:
@@ -82,6 +83,8 @@ class Jobs:
         if asked is None or asked.candidate is None or answer.question.job != asked.candidate.id:
             return "refused"  # the run writes as another job by now
         asked.waiting = False
+        if answer.question.launch not in (None, run.state.launch.number):
+            return "refused"  # a launch has begun since: the answer is about the one before
         if answer.question.account:
             asked.account, asked.accounted = False, answer.question.job
         if answer.job is None:
@@ -120,7 +123,7 @@ class Jobs:
             if one is not None:
                 found.append((source.mtime, one))
         newest = max((mtime for mtime, _ in found), default=0.0)
-        found.sort(key=lambda one: (one[1].proven and newest - one[0] < _TOGETHER, one[0]))
+        found.sort(key=lambda one: (one[1].proven and newest - one[0] < TOGETHER, one[0]))
         return found[-1][1] if found else None
 
     def _is_settled(self, run: Run, asked: _Asked | None) -> bool:

@@ -1,16 +1,15 @@
 """The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.config import Config
 from monitor.config import Watch as Runs
+from monitor.core.ordered import Ordered
 from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Opened, Restarted
+from monitor.follow.messages import Data, Opened, Position, Restarted
 from monitor.follow.patterns import Watch
 from monitor.identity import Member
 from monitor.naming import experiment_name, watch_of
@@ -18,6 +17,9 @@ from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
 from parsers.events import LogEvent
 from parsers.reader import SourceReader
+
+TOGETHER = 300.0
+"""Seconds between the last lines of two files of one job."""
 
 
 def watches(config: Config) -> list[Watch]:
@@ -72,21 +74,36 @@ class Source:
     """A line with a job's id behind its steps, and the run and the launch in which it came (jobmates.py)."""
     stepped_at: float = float("-inf")
     """When a step of it last came live. An instant."""
+    ordered: Ordered | None = None
+    """Of a stream that is pushed: its lines that wait for those before them."""
 
-    def feed(self, message: Data) -> Sequence[LogEvent]:
-        """The next bytes; the events of the lines that they end."""
-        gap = message.offset - self.reader.fed_bytes
+    def feed(self, message: Data, now: float = 0.0) -> Sequence[LogEvent]:
+        """The next bytes; the events of the lines that they end, none where lines wait to be put in order."""
+        held = 0 if self.ordered is None else self.ordered.size + len(self.ordered.partial)
+        gap = message.offset - self.reader.fed_bytes - held
         if gap > 0:
             self.reader.skip(gap)
         self.marker.feed(message)
         self.behind_bytes, self.mtime = message.behind_bytes, message.mtime
-        return self.reader.feed(message.data)
+        if self.ordered is None:
+            return self.reader.feed(message.data)
+        self.ordered.add(message.data, now)
+        return ()
 
     def restart(self, rules: Own, message: Restarted | None = None) -> None:
         """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
         if message is not None:
             self.marker.feed(message)
+        if self.ordered is not None:
+            self.ordered.begin_anew()
         self.reader, self.counted, self.failed = judged_reader(rules), (0, 0), ""
+
+    def save(self) -> tuple[dict[str, Any], Position]:
+        """The reader's context with what waits for it, and the proof of the place up to which all is in these."""
+        saved, waits = self.reader.save(), 0
+        if self.ordered is not None:
+            saved["ordered"], waits = self.ordered.save(), self.ordered.size
+        return saved, self.marker.position(saved["offset"] + waits)
 
 
 class Sources(dict[str, Source]):
@@ -99,21 +116,29 @@ class Sources(dict[str, Source]):
         self._latest: dict[str, Experiments] = {}  # run -> of its sources the one that is furthest
 
     def open(
-        self, message: Opened, run: str, rules: Own, saved: dict[str, Any] | None, known: Known | None = None
+        self,
+        message: Opened,
+        run: str,
+        rules: Own,
+        saved: dict[str, Any] | None,
+        known: Known | None = None,
+        ordered: Ordered | None = None,
     ) -> Source:
         """Follow it from the message's offset on; `saved` is the reader's context there, if it was resumed, and
-        `known` those that its lines before were of.
+        `known` those that its lines before were of. `ordered`: it is pushed.
         """
         reader, marker = judged_reader(rules), Marker()
         if saved is not None:
             reader.restore(saved)
+            if ordered is not None and "ordered" in saved:
+                ordered.restore(saved["ordered"])
         elif message.offset:  # what stands before was delivered under another name
             reader.skip(message.offset)
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
         source = Source(
             message.source, message.path, run, reader, marker, message.mtime, counted, message.mount,
-            owner=message.owner,
+            owner=message.owner, ordered=ordered,
         )  # fmt: skip
         self[source.name] = source
         if known is not None:
@@ -167,11 +192,14 @@ class Sources(dict[str, Source]):
         own = self._latest.get(run) if source is None else self.latest(source)
         return run if own is None else experiment_name(run, own.label)
 
-    def of_mounts(self, mounts: Iterable[str]) -> dict[str, set[str]]:
-        """For each run that has sources there, the mounts of all its sources that can be read."""
-        wanted = set(mounts)
-        runs = {source.run for source in self.values() if source.mount in wanted}
-        return {run: {self[name].mount for name in self._of_run[run]} for run in runs}
+    def on_mount(self, mount: str) -> set[str]:
+        """The runs that have sources there."""
+        return {source.run for source in self.values() if source.mount == mount}
+
+    def telling(self, run: str) -> list[Source]:
+        """Those of its sources that told steps; all where none has yet."""
+        own = [self[name] for name in self._of_run.get(run, ())]
+        return [source for source in own if source.member.steps] or own
 
     def of_run(self, run: str) -> set[str]:
         """The names of its sources."""

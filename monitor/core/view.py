@@ -1,7 +1,5 @@
 """What of a run and of the files is shown: samples, page and counts, made again only where something has changed."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType

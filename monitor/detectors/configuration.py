@@ -5,8 +5,6 @@ only worth knowing are shown and never sent. Judged when the arguments are there
 an audit takes half a millisecond, a step in between two microseconds.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict

@@ -9,8 +9,6 @@ come.
 Risk left: a loop that catches and then computes for longer than that is reported; the next iteration resolves it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Source lost: a file of the run cannot be read. Could not observe is never gone, and never healthy."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor.detectors.base import Detector, Severity, Verdict, firing

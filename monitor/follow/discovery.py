@@ -4,8 +4,6 @@ A mount has a reader of its own, so that one that hangs blocks its own thread on
 asks for no attributes but those of directories and links, and stops after each entry for its caller.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

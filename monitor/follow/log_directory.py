@@ -1,7 +1,5 @@
 """The directory of a log: is it there, was it removed, or is the mount away that holds it?"""
 
-from __future__ import annotations
-
 import os
 
 from monitor.follow.context import Context

@@ -4,8 +4,6 @@ The loop commits the end of the last complete line, not what was read. The Marke
 an offset: the last 4 KiB, and the tails of the last line ends that lie before them. It never touches a file.
 """
 
-from __future__ import annotations
-
 from monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
 from monitor.follow.messages import Copied, Data, Fingerprint, Opened, Position, Restarted
 

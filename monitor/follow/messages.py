@@ -4,8 +4,6 @@ Order, per source: Opened, then Data..., CaughtUp; Restarted begins the next con
 Gone and Unreadable end nothing: the source may go on with any message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 

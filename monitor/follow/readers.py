@@ -61,6 +61,7 @@ class MountReader:
         self._looked: float | None = None  # when it last did something, or meant to
         self._began = 0.0
         self._lapse: tuple[float, float] | None = None  # (since when nobody listened, when that was over)
+        self._awaited = float("inf")  # since when the file that is looked at next has been due
 
     def add_jobs(self, jobs: Iterable[Job]) -> None:
         """More to look for, from the next walk on."""
@@ -97,6 +98,7 @@ class MountReader:
         self._context.spread_seconds = len(self.sources) / self._settings.stats_per_second
         self.hurried = self._walk is not None
         for source in self._schedule.take(clock.monotonic()):
+            self._awaited = source.due_at
             for message in self._poll_source(source, clock):
                 yield from self._listen(clock)
                 yield message
@@ -104,6 +106,7 @@ class MountReader:
             yield from self._listen(clock)
             self.hurried = self.hurried or source.more
             self._schedule.put(source)
+        self._awaited = float("inf")
 
     def _listen(self, clock: Clock) -> Iterator[Message]:
         """Between two calls: has nobody listened since the last one? Then every file is to be looked at first."""
@@ -129,6 +132,12 @@ class MountReader:
         if lapse is not None:
             return now - lapse[0]
         return now - looked if looked is not None and now - looked > self._settings.late else 0.0
+
+    def late_seconds(self, now: float) -> float:
+        """For how long a file has waited for the look that it was to have: what was written to it since is not known.
+        From any thread.
+        """
+        return max(0.0, now - self._awaited)
 
     def _poll_source(self, source: Source, clock: Clock) -> Iterator[Message]:
         """Look at one file. A bug that it wakes costs this file alone: it is looked at no more."""

@@ -4,8 +4,6 @@ two looks, then what the path names now.
 A file that was cut is, where its copy lies beside it, a file that was renamed: the rest of it stands in the copy.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Generator

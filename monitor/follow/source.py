@@ -6,8 +6,6 @@ that can be seen (log_directory.py): read the rest, then gone. Any other error s
 everything, report it after the second in a row, try again later.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Generator, Iterable

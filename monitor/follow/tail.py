@@ -4,8 +4,6 @@ The same file whose bytes before the offset are what was read: go on. Those byte
 on a network mount two opens `confirm_seconds` apart must agree.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from typing import NamedTuple, TypeAlias

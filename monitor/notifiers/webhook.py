@@ -8,8 +8,6 @@ Risk left: the timeout holds for each step (connect, send, each read of the answ
 answer byte by byte holds up this notifier's own thread, and no other.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import urllib.error

@@ -4,8 +4,6 @@ Times of consecutive iterations resemble each other, so they are no independent 
 consecutive blocks, and the spread of the blocks' medians gives the error of the run's own median.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence

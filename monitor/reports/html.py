@@ -2,8 +2,6 @@
 script: styles sort the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape

@@ -4,8 +4,6 @@ How they are shown, and what follows from them, stands in columns.py. Units: sec
 ratios from 0 to 1. `None` is what is not in the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal

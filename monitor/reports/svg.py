@@ -4,8 +4,6 @@ The page's CSS gives --ink, --quiet, --mark, --band. Every bar and every plot ha
 screen reader get the figure itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from html import escape

@@ -5,8 +5,6 @@ be a job, a cluster counts its ids anew, a path is used again. What Slurm says i
 frame the log's and its user owns the log. The same id with another user, name or directory is another job.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ The browser shows the texts that it is sent. For the charts and phases, which it
 `number`, `duration` and `instant` again: tests/e2e/test_page.py runs both over one table of cases.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple

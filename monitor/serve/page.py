@@ -6,8 +6,6 @@ stands in the HTML, so that the Content-Security-Policy can forbid both; without
 but the charts, and reload by themselves.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections import Counter
@@ -31,6 +29,7 @@ _FACTS = (
 )  # fmt: skip
 _ASKED_FOR = ("arguments",)
 """Too much to be sent every other second."""
+_BEHIND = 5.0  # seconds from which it is said that what is shown is old
 _REASONS = 8  # of a run's streams
 _NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
 _TOLD = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
@@ -131,6 +130,8 @@ def summary(snapshot: Snapshot) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     count = f"{len(snapshot.all_runs)} run{'' if len(snapshot.all_runs) == 1 else 's'}"
     reading = "" if snapshot.ready else "; reading the backlog"
+    if snapshot.ready and snapshot.behind_seconds > _BEHIND:
+        reading = f"; the monitor is {snapshot.behind_seconds:.0f} s behind the logs"
     return f"{count}{': ' if counts else ''}{counts}{reading}; {instant(snapshot.at)}"
 
 

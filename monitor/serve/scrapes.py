@@ -5,8 +5,6 @@ still to come (daemon.py). Only what says that it scrapes counts: a person's cur
 Called by HTTP threads and by the loop. Instants are monotonic seconds.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Final, NamedTuple
 

@@ -2,11 +2,9 @@
 
 Comes in: an application (Request -> Reply), perhaps TLS and users. A request costs a thread only once it has arrived
 whole, so silent and slow clients cost a descriptor and nothing else; when there are too many, the connection that has
-waited longest is closed. The TLS handshake runs in the connection's task, never in the listener's. No request body is
-read.
+waited longest is closed. The TLS handshake runs in the connection's task, never in the listener's. A request's body is
+read where the limits let it have one (bodies.py), once its user is known.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -26,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 import h11
 
 from monitor.serve.auth import BasicAuth, TooManyGuessesError
+from monitor.serve.bodies import Bodies, TooLargeError, TooManyError
 from monitor.serve.hosts import Hosts
 from monitor.serve.tls import Tls
 
@@ -61,12 +60,16 @@ class Limits:
     """Of the system, for each connection: so much is rendered for a client that pipelines and never reads."""
     threads: int = 4
     """That render. Python runs one at a time in any case."""
+    body: int = 0
+    """Bytes of a request's body; 0: none has one."""
+    bodies: int = 256 << 20
+    """Of all bodies that are held at once."""
     certificates: float = 1.0
     """Between two looks at the certificate's files, which a new connection triggers."""
 
 
 class Request(NamedTuple):
-    """A GET or HEAD without a body, or another method, which the application refuses."""
+    """A GET or HEAD without a body; where bodies are read another method, which the application may refuse."""
 
     method: str = "GET"
     path: str = "/"
@@ -78,6 +81,7 @@ class Request(NamedTuple):
     """As the client wrote it, still quoted."""
     peer: str = ""
     """The client's address."""
+    body: bytes = b""
 
 
 class Reply(NamedTuple):
@@ -122,6 +126,7 @@ class HttpServer:
         """As `tls`; it holds from the next request."""
         self.hosts: Hosts | None = None
         """As `auth`."""
+        self._bodies = Bodies(self._limits.body, self._limits.bodies)
         self._look_at = 0.0  # in the loop's own time: when the certificate's files are to be looked at again
         self._listener = _listen(host, port)
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections without a whole request, oldest first
@@ -255,7 +260,6 @@ class HttpServer:
     async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
         task = asyncio.current_task()
         assert task is not None
-        assert self._loop is not None
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
         while True:
             self._waiting[task] = None
@@ -271,24 +275,74 @@ class HttpServer:
                 return
             if head is None:
                 return
-            whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
             request = _request(head)._replace(peer=peer)
-            refused = await self._refused(request) if whole else _too_large(request)
-            self._waiting.pop(task, None)
-            await self._take_turn(pipelined)
-            self._answering[task] = _Answer(writer.transport, self._loop.time())
-            try:
-                async with asyncio.timeout(self._limits.answer):
-                    reply = refused
-                    if reply is None:
-                        reply = await self._loop.run_in_executor(self._executor, self._render, request)
-                    await self._send(http, writer, reply, close=not whole, body=request.method != "HEAD")
-            finally:
-                self._answering.pop(task, None)
-                self._pass_on()
-            if http.our_state is not h11.DONE or not whole:
+            if not self._limits.body:
+                whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
+                refused = await self._refused(request) if whole else _too_large(request)
+                await self._answer(http, writer, request, refused, pipelined=pipelined, close=not whole)
+                if not whole:
+                    return
+            elif not await self._answer_body(http, reader, writer, request, pipelined=pipelined):
+                return
+            if http.our_state is not h11.DONE:
                 return
             http.start_next_cycle()
+
+    async def _answer_body(
+        self,
+        http: h11.Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        request: Request,
+        *,
+        pipelined: bool,
+    ) -> bool:
+        """Read the request's body and answer. False: the connection is of no more use."""
+        refused = await self._refused(request)
+        try:
+            if refused is None:
+                async with self._bodies.read(http, reader, writer) as body:
+                    await self._answer(http, writer, request._replace(body=body), None, pipelined=pipelined)
+                return True
+        except TooLargeError:
+            refused = text_reply(413, f"more than {self._limits.body} bytes\n")
+        except TooManyError:
+            refused = text_reply(429, "too much is being pushed: try again\n", ("Retry-After", "2"))
+        except h11.RemoteProtocolError as error:
+            refused = text_reply(error.error_status_hint, "not understood\n")
+        await self._answer(http, writer, request, refused, pipelined=pipelined, close=True)
+        writer.write_eof()
+        with contextlib.suppress(TimeoutError):  # who is still sending would else meet a reset, and not see the answer
+            async with asyncio.timeout(1.0):
+                while await reader.read(_PIECE):
+                    pass
+        return False
+
+    async def _answer(
+        self,
+        http: h11.Connection,
+        writer: asyncio.StreamWriter,
+        request: Request,
+        reply: Reply | None,
+        *,
+        pipelined: bool,
+        close: bool = False,
+    ) -> None:
+        """Wait for a place, have the reply made where there is none yet, and send it."""
+        task = asyncio.current_task()
+        assert task is not None
+        assert self._loop is not None
+        self._waiting.pop(task, None)
+        await self._take_turn(pipelined)
+        self._answering[task] = _Answer(writer.transport, self._loop.time())
+        try:
+            async with asyncio.timeout(self._limits.answer):
+                if reply is None:
+                    reply = await self._loop.run_in_executor(self._executor, self._render, request)
+                await self._send(http, writer, reply, close=close, body=request.method != "HEAD")
+        finally:
+            self._answering.pop(task, None)
+            self._pass_on()
 
     async def _read(self, http: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
         """The next request's head; None when the client has closed. TimeoutError, h11.RemoteProtocolError."""

@@ -3,8 +3,6 @@
 Law: a view reads one Snapshot and gives a Reply; nothing here waits, and no log's file system is touched.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 asked, and how often, is the caller's business (monitor/core/jobs.py); here each call ends within its timeout.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from typing import Final

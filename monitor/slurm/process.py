@@ -4,8 +4,6 @@ Law: arguments are a list; the environment of the daemon's own job (SLURM_*, SBA
 sbatch would speak of that job.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors

@@ -8,8 +8,6 @@ A line longer than the bound is thrown away up to its end and reported once. The
 that matches a glob has no line ends at all; 1 MiB is four times the longest real line seen (248,444 bytes of bars).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 MAX_LINE_BYTES = 1 << 20

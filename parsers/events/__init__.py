@@ -5,8 +5,6 @@ Units are seconds, bytes, samples, TFLOP/s per GPU; the parsers convert at their
 an event, so that everything may import it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from parsers.events.base import ANSI, MAX_TEXT, Event, LogEvent, text_of

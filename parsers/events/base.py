@@ -1,7 +1,5 @@
 """What every event has, and where it stood."""
 
-from __future__ import annotations
-
 import re
 from typing import ClassVar
 

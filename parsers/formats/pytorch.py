@@ -3,8 +3,6 @@
 Frame lines (`frame #0: c10::Error::Error(...)`) hold the word Error and say nothing; advice in a traceback is no fact.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

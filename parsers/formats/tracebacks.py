@@ -7,8 +7,6 @@ operation of TorchScript prints a traceback inside the exception's text (torch/c
 failed): that last line is the exception.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

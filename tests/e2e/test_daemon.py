@@ -1,7 +1,5 @@
 """The real daemon on real files: in time, each line once, through kill -9 and rotation."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

@@ -1,7 +1,5 @@
 """The pages in a real browser: they load, stay up to date, draw, obey mouse and keys, are accessible, run nothing foreign."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """`replay`: finished logs on their own clock give what the daemon would have said, and when."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

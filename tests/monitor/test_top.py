@@ -1,7 +1,5 @@
 """`top`: fits 80 columns, trouble first, columns for pipes, and no log's text commands the terminal."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

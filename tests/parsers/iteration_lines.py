@@ -1,7 +1,5 @@
 """A line of every emitter of iteration lines, with what it gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from parsers.events import IterationLogged

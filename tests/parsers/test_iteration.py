@@ -1,7 +1,5 @@
 """The iteration line: every emitter's form, what is none, what is cut."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One case a line format: what each program prints, and the events that it gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

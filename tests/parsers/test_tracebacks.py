@@ -2,8 +2,6 @@
 torchrun prints of a rank's error file.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

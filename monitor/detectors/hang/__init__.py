@@ -5,8 +5,6 @@ stated first default where it has none. Half of it gone is late (shown), all of 
 runs that have ended, and for archived logs (`state.live`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from monitor.detectors import slowdown
@@ -93,6 +91,8 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
         f"budget {allowed.seconds:.1f} s ({allowed.reason})"
     )
+    if state.no_heartbeat:
+        summary += "; its lines are pushed by agents without a heartbeat: they may be what is dead (docs/intake.md)"
     if hung:
         summary += _suspects(state, evidence)
         pace = slowdown.before_hang(state)

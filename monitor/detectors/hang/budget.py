@@ -2,8 +2,6 @@
 first default.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor.detectors.hang.settings import HangSettings

@@ -1,7 +1,5 @@
 """What is told: how much longer iterations take, since when, why, and what it costs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nothing that a log makes the monitor do ends the daemon: what fails is put aside, its neighbour goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

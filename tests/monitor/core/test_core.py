@@ -1,7 +1,5 @@
 """The core between follower and pages: backlog, history, siblings, loss, expiry, resume. Time is an argument."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import msgspec

@@ -1,7 +1,5 @@
 """A run that is a Slurm job: what Slurm is asked, what is believed, and what it decides that the log cannot."""
 
-from __future__ import annotations
-
 from monitor.slurm.messages import JobAnswered
 from monitor.slurm.replies import read_account, read_show
 from monitor.store import decode, encode

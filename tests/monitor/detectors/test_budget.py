@@ -1,7 +1,5 @@
 """Budgets of silence at each of their limits: a state -> seconds, the gap expected, and the reason."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import pytest

@@ -1,7 +1,5 @@
 """A message, a receiver on loopback, and how a notifier of a configuration fails."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

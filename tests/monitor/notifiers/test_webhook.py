@@ -1,7 +1,5 @@
 """Webhooks: what is delivered, refused, and never told of a secret."""
 
-from __future__ import annotations
-
 import dataclasses
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`compare`: what differs between two runs, and how sure the difference is."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

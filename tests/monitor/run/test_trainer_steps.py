@@ -1,7 +1,5 @@
 """Which bar of HF Trainer's log is the training's, where no heading says it; steps that only epochs tell."""
 
-from __future__ import annotations
-
 from tests.monitor.playing import Played, play
 
 

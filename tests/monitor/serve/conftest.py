@@ -1,7 +1,5 @@
 """A running server over a small application, and certificates of our own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

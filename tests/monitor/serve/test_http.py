@@ -1,7 +1,5 @@
 """The application: routes, escaping, health, and one bad family that costs nothing."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

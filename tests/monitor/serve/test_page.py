@@ -1,7 +1,5 @@
 """The pages as the server writes them: a line an incident, the worst apart, others folded; ends told apart."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from typing import Any

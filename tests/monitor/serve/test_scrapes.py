@@ -1,7 +1,5 @@
 """Who is waited for at an orderly stop."""
 
-from __future__ import annotations
-
 from monitor.serve.scrapes import Scrapes
 from monitor.serve.server import Request
 

@@ -1,7 +1,5 @@
 """The server against clients that are slow, silent, many, huge or rude: a scrape always gets its answer."""
 
-from __future__ import annotations
-
 import http.client
 import resource
 import socket
