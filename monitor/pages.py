@@ -5,6 +5,7 @@ from typing import Any
 from monitor.causes import cause_of, failure_of
 from monitor.detectors import hang, memory_pressure, slowdown
 from monitor.detectors.hang import HangSettings
+from monitor.detectors.slowdown.words import normal
 from monitor.incidents import Incident
 from monitor.metrics import View
 from monitor.run import derived, goodput
@@ -28,7 +29,7 @@ def page_of(view: View, settings: HangSettings, runbook_url: str | None = None) 
         "train_iterations": state.launch.train_iterations,
         "seconds_per_iteration": derived.seconds_per_iteration(state),
         "baseline_seconds": state.launch.pace.baseline,
-        "normal_seconds": slowdown.normal(state),
+        "normal_seconds": normal(state),
         "slowdown_ratio": slowdown.ratio(state),
         "baseline_band": state.launch.pace.band,
         "samples_per_second": derived.samples_per_second(state),

@@ -93,7 +93,7 @@ def backfill(
         complete, runs = True, by_run(files, config)
         with progress(file for logs in runs.values() for file in logs):
             for name, logs in runs.items():
-                sources = {path: partial(_read, path, config) for path in logs}
+                sources: dict[str, Reading] = {path: partial(_read, path, config) for path in logs}
                 past = partial(history, step=step, zone=zone, start=began, written=max(written_at(logs).values()))
                 complete = _fill(spool, config, name, sources, past) and complete
         if output is None:

@@ -1,7 +1,6 @@
 """`compare`: two runs beside each other."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -37,5 +36,9 @@ def compare(
     if one.run == other.run:
         one.run, other.run = a, b
     found = comparison.compare(one, other)
-    written = {"text": comparison.text, "html": lambda found: html.compared(found, one, other)}
-    click.echo(written.get(form, partial(json.dumps, indent=2, ensure_ascii=False))(found), output)
+    if form == "html":
+        click.echo(html.compared(found, one, other), output)
+    else:
+        click.echo(
+            json.dumps(found, indent=2, ensure_ascii=False) if form == "json" else comparison.text(found), output
+        )

@@ -6,6 +6,7 @@ from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any, TextIO, TypeAlias
 
 import click
@@ -23,8 +24,8 @@ from monitor.model.flops import FORMULAS
 from monitor.reports import html
 from monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
 from monitor.reports.rows import Options
-from monitor.reports.tables import fitting
-from monitor.snapshot import clean_label
+from monitor.reports.tables import aligned
+from monitor.scalars import one_line
 
 Readers: TypeAlias = Callable[[Iterable[Task]], Iterator[Done]]
 
@@ -88,7 +89,7 @@ def report(
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
     if form == "markdown" and output is None and sys.stdout.isatty():
-        _on_terminal(found, extra)
+        click.echo(_on_terminal(found, extra))
         sys.exit(0 if rows else 1)
     written: Any = {"markdown": as_markdown, "csv": as_csv, "json": as_json, "html": html.page}[form]
     result = written(found, extra)
@@ -100,35 +101,20 @@ def report(
 
 
 _FIRST = (
-    "Run", "Sec/it", "TFLOPs", "Iterations", "Notes", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP",
+    "Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP",
 )  # fmt: skip
-_ROOM = {"Run": 24, "Notes": 20}  # columns that these have at least, where they are as long
 
 
-def _on_terminal(found: Benchmark, extra: bool) -> None:
-    """A table that fits: the columns that matter most of those that have room, and which have none."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(markup=False, highlight=False)
+def _on_terminal(found: Benchmark, extra: bool) -> str:
+    """Tables that fit: the columns that matter most of those that have room, and which have none; notes below."""
+    out = []
     for name, rows in found.groups:
-        content = table(found, rows, extra).filled()
-        columns = dict(zip(content.headers, zip(*content.rows, strict=True), strict=True))
-        right = dict(zip(content.headers, content.numeric(), strict=True))
-        widths = {header: max(map(len, (header, *cells))) for header, cells in columns.items()}
-        least = {header: min(width, _ROOM.get(header, width)) for header, width in widths.items()}
-        kept = fitting(least, _FIRST, console.width, 2)
-        shown = Table(title=name or None, box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-        for header in kept:
-            justify: Any = "right" if right[header] else "left"
-            shown.add_column(header, justify=justify, overflow="fold", no_wrap=right[header])
-        for cells in zip(*(columns[header] for header in kept), strict=True):
-            shown.add_row(*map(clean_label, cells))
-        console.print(shown)
-        if missing := ", ".join(header for header in columns if header not in kept):
-            console.print(f"No room for {missing}: a wider terminal or --format csv has them.", style="dim")
-    for text in found.warnings:
-        console.print(f"Before comparing: {clean_label(text)}")
+        whole = table(found, rows, extra).filled()
+        shown = whole.fitting(_FIRST, get_terminal_size().columns, without="Notes")
+        missing = ", ".join(header for header in whole.headers if header not in (*shown.headers, "Notes"))
+        out += [*([name] if name else []), aligned(shown), *([f"No room here for {missing}."] if missing else []), ""]
+    out += [f"{row.run}: {note}" for row in found.rows for note in row.notes]
+    return "\n".join(one_line(text) for text in "\n".join(out + found.warnings).split("\n"))
 
 
 def _read(tasks: Iterable[Task], read: readers.Read, workers: int | None, ray: str | None) -> Iterator[Done]:

@@ -1,7 +1,7 @@
 """The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -38,8 +38,8 @@ def page(found: Benchmark, _extra: bool = True) -> str:
     chosen = "".join(radio.format(at, escape(name)) for at, name in enumerate(order))
     rules = "".join(f"main:has(#c{at}:checked) tbody tr{{--o:var(--c{at})}}" for at in range(len(order)))
     parts = [
-        f"<p>{len(found.rows)} runs. Medians over steady iterations: start-up, evaluation, saving, ramp-up left out.{base}",
-        f"</p><style>{rules}</style><details><summary>Sort by</summary>{chosen}",
+        f"<p>{len(found.rows)} runs. Medians over steady iterations: start-up, evaluation, saving, ramp-up left out.",
+        f"{base}</p><style>{rules}</style><details><summary>Sort by</summary>{chosen}",
         "<label><input type=checkbox id=down> the largest first</label></details>",
         *(f"<h2>{escape(name or 'Runs')}</h2>{_table(content.filled(), order)}" for name, content in groups),
     ]

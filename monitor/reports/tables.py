@@ -11,6 +11,7 @@ from dataclasses import dataclass
 # `12`, `1.30`, `-2.3 %`, `37 | 29`: figures stand to the right
 _FIGURE = re.compile(r"[-+~]?[\d.,]+(?:e[-+]?\d+)?(?: ?[%×]| ?[KMGT]i?B?| ?[dsB])?")
 
+_LONGEST = 32  # columns of a cell on a terminal
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -31,6 +32,16 @@ class Table:
         kept = [place for place in range(len(self.headers)) if any(row[place] for row in self.rows)]
         rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
         return Table(tuple(self.headers[place] for place in kept), rows)
+
+    def fitting(self, first: Sequence[str], room: int, without: str) -> Table:
+        """The columns that have room, but for the one named `without`; long names lose their beginning."""
+        columns = {
+            header: [cell if len(cell) <= _LONGEST else f"…{cell[1 - _LONGEST:]}" for cell in (header, *cells)]
+            for header, cells in zip(self.headers, zip(*self.rows, strict=True), strict=True) if header != without
+        }  # fmt: skip
+        widths = {header: max(map(len, cells)) for header, cells in columns.items()}
+        kept = fitting(widths, first, room, 2)
+        return Table(tuple(kept), tuple(zip(*(columns[header][1:] for header in kept), strict=True)))
 
 
 def places(cells: Sequence[str]) -> list[int]:
