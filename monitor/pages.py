@@ -124,16 +124,16 @@ def _progressed(state: RunState) -> float | None:
     return at
 
 
+_TOLD_ALREADY = ("incident", "severity", "phase", "summary")
+
+
 def _cause(incident: Incident, gpus: int | None, runbook_url: str | None) -> dict[str, Any]:
     """Where, what to do, and where that is written at length; None where nothing is known."""
     cause = cause_of(incident)
     section = incident.incident.replace("_", "-")
     return {
-        "failure": cause.failure or None,
-        "rank": cause.rank or None,
-        "node": cause.node or None,
+        **{name: text or None for name, text in cause._asdict().items() if name not in _TOLD_ALREADY},
         "advice": incident.evidence.get("advice") or cause.advice,
-        "line": cause.line or None,
         "gpus": gpus,
         "runbook_url": f"{runbook_url}#{section}" if runbook_url else None,
     }

@@ -35,14 +35,9 @@ _SYMBOLS = {"firing": "!", "resolved": "+"}
 @config_option
 @set_option
 def replay_command(
-    paths: tuple[str, ...],
-    as_json: bool,
-    everything: bool,
-    after: float,
-    fail_on: str | None,
-    config_file: Path | None,
-    overrides: tuple[str, ...],
-) -> None:
+    paths: tuple[str, ...], as_json: bool, everything: bool, after: float, fail_on: str | None,
+    config_file: Path | None, overrides: tuple[str, ...],
+) -> None:  # fmt: skip
     """Judge finished logs on their own clock: the incidents that the daemon would have raised, and when.
 
     PATH may be files, directories or globs. Several files of one run (`.out` and `.err`) are read together.
