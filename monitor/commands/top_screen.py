@@ -144,7 +144,7 @@ def _table(runs: list[Run], now: float, width: int, part: tuple[int, int, int] |
         shown = figures(run, now)
         cells = {name: _cell(read(run, shown)) for name, least, read in _FIGURES if width >= least}
         lines.append((Text(clean_label(run["run"])), _state(run, shown["state"], width >= _WIDE), cells))
-    longest = min(max(len(name) for name, _, _ in lines), _NAME * (1 if part is None else 2))
+    longest = min(max(len(run["run"]) for run in runs), _NAME * (1 if part is None else 2))
     widths = {"Run": longest, "State": max(len(state) for _, state, _ in lines)}
     widths |= {name: max(len(name), *(len(cells[name]) for _, _, cells in lines)) for name in lines[0][2]}
     kept = fitting(widths, [name for name in widths if name not in _GIVEN_UP], width, 1)[2:]

@@ -217,7 +217,7 @@ def _place(incident: dict[str, Any], now: float) -> str:
         incident.get("failure") and incident["failure"].replace("_", " "),
         incident.get("rank") and f"rank {incident['rank']}",
         incident.get("node") and f"node {incident['node']}",
-        cost is not None and f"{number(cost)} GPU-hours so far on {number(gpus)} GPUs",
+        cost is not None and f"{number(cost)} GPU-hours on {number(gpus)} GPUs",
     ]
     return ", ".join(part for part in parts if part)
 
