@@ -69,6 +69,8 @@ class Member:
     key: str = ""
     key_why: str = ""
     believed: bool = False
+    before: str = ""
+    """The job that was believed before this one: both may write it."""
     settled: bool = False
     """Which run it belongs to is decided."""
     steps: int = 0
@@ -90,6 +92,7 @@ class Member:
 
     def take_key(self, key: Key) -> None:
         """It is of that job."""
+        self.before = self.key if self.believed and differs(self.key, key.id) else self.before
         self.key, self.key_why, self.believed = key
 
     def note_stamp(self, stamp: float | None) -> None:
