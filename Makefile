@@ -81,6 +81,9 @@ mutants: $(VENV)-mutants/.installed  ## which changed conditions no test notices
 soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
+fuzz: dev  ## half an hour of whatever comes in, at random; what fails is kept and tried first the next time; make fuzz ARGS=--minutes=5
+	$(BIN)/python -m benchmarks.fuzz $(ARGS)
+
 rules: dev  ## write the relay in deploy/prometheus/rules/runs.yml anew from deploy/source/incidents.yml
 	$(BIN)/python -m deploy.source
 
