@@ -31,7 +31,7 @@ class Table:
         rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
         return Table(tuple(self.headers[place] for place in kept), rows)
 
-    def fitting(self, first: Sequence[str], room: int, without: str) -> Table:
+    def fitting(self, first: Sequence[str], room: int, without: str) -> "Table":
         """The columns that have room, but for the one named `without`; long names lose their beginning."""
         columns = {
             header: [cell if len(cell) <= _LONGEST else f"…{cell[1 - _LONGEST:]}" for cell in (header, *cells)]
