@@ -193,11 +193,11 @@ class Daemon:
             self._manager.status(self._status())
 
     def _ask_slurm(self, now: float) -> None:
-        for answer in self._slurm.answers():
-            self._core.answered(answer, now)
-        if self._slurm.available:
-            for question in self._core.questions(now):
-                self._slurm.ask(question)
+        for answers in self._slurm.answers():
+            for answer in answers:
+                self._core.answered(answer, now)
+        if self._slurm.available and (questions := self._core.questions(now)):
+            self._slurm.ask(questions)
 
     def _act(self, now: float) -> None:
         """Policies: outcomes in, messages and orders out. A step is handed out once the state says that it is begun."""

@@ -1,7 +1,5 @@
 """`forward`: follow files here, push them to a monitor elsewhere."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

@@ -45,6 +45,7 @@ def replay_command(
     config = configured(config_file, overrides, paths)
     judge = Judge(config, repeats=False)
     seen = failed = False
+    untold = ""
     runs, worst = by_run(paths, config), RANK.get(fail_on or "", math.inf)
     with progress(file for files in runs.values() for file in files):
         for name, files in runs.items():
@@ -57,8 +58,10 @@ def replay_command(
                 elif player.run.state.proven:
                     seen = True
                     _sum_up(player, as_json)
+                elif failure := player.run.state.launch.failure:
+                    untold = f"; what failed last in {name} is {failure.failure}: {failure.message[:200]}"
     if not seen:
-        fail("no training line in " + ", ".join(paths))
+        fail(f"no training line in {', '.join(paths)}{untold}")
     if failed:
         sys.exit(1)
 

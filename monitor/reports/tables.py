@@ -1,7 +1,5 @@
 """A table of texts, written out: aligned for a terminal, Markdown, CSV. Pure."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -27,13 +25,13 @@ class Table:
         columns = [[row[place] for row in self.rows if row[place]] for place in range(len(self.headers))]
         return [bool(cells) and all(_FIGURE.fullmatch(cell) for cell in cells) for cells in columns]
 
-    def filled(self) -> Table:
+    def filled(self) -> "Table":
         """Without the columns in which every cell is empty."""
         kept = [place for place in range(len(self.headers)) if any(row[place] for row in self.rows)]
         rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
         return Table(tuple(self.headers[place] for place in kept), rows)
 
-    def fitting(self, first: Sequence[str], room: int, without: str) -> Table:
+    def fitting(self, first: Sequence[str], room: int, without: str) -> "Table":
         """The columns that have room, but for the one named `without`; long names lose their beginning."""
         columns = {
             header: [cell if len(cell) <= _LONGEST else f"…{cell[1 - _LONGEST:]}" for cell in (header, *cells)]

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from monitor.prometheus_text import TextFormat
+from monitor.serve.exchange import Reply, Request, text_reply
 from monitor.serve.scrapes import Scrapes
-from monitor.serve.server import Reply, Request, text_reply
 from monitor.serve.views import static_reply, view_of
 from monitor.snapshot import Sample, Snapshot
 from monitor.system.clock import Clock

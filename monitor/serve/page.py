@@ -6,12 +6,12 @@ stands in the HTML, so that the Content-Security-Policy can forbid both; without
 but the charts, and reload by themselves.
 """
 
+import html
 import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from html import escape
 from importlib import resources
 from string import Template
 from typing import Any, TypeVar
@@ -35,8 +35,14 @@ _NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
 _TOLD = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
 """Evidence that an incident's own lines show."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
+_OBEYED = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
 _WORST = 5
 """Open incidents that stand for themselves; the others are folded, and so is what is for information."""
+
+
+def escape(text: str) -> str:
+    """As HTML, and without what a terminal obeys: pages are read there, too."""
+    return html.escape(text.translate(_OBEYED))
 
 
 def run_path(name: str) -> str:
