@@ -21,8 +21,8 @@ from monitor.core.saved import Saved
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Restarted, Unreadable
 from monitor.incidents import Transition
 from monitor.notifiers.message import payload
+from monitor.serve.exchange import Request
 from monitor.serve.http import App
-from monitor.serve.server import Request
 from monitor.store import decode, encode
 from parsers.reader import SourceReader
 from parsers.registry import RULES

@@ -3,8 +3,6 @@ every so many seconds, all the time; trainings hang one after the other. Prints 
 was told, by how much its exported deadline moved, what was told twice, and the lines; exits 1 if one was never told.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

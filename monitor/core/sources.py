@@ -1,17 +1,18 @@
 """The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.config import Config
+from monitor.config import Watch as Runs
 from monitor.core.ordered import Ordered
 from monitor.follow.marker import Marker
 from monitor.follow.messages import Data, Opened, Position, Restarted
 from monitor.follow.patterns import Watch
 from monitor.identity import Member
-from monitor.naming import experiment_name
+from monitor.naming import experiment_name, watch_of
 from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
 from parsers.events import LogEvent
@@ -24,6 +25,12 @@ TOGETHER = 300.0
 def watches(config: Config) -> list[Watch]:
     """What the follower is to look for."""
     return [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
+
+
+def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
+    """The patterns and files of the configuration by which none of these paths is found."""
+    known, patterns = list(paths), [pattern for watch in config.runs for pattern in watch.paths]
+    return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),))[0] for path in known)]
 
 
 @dataclass(slots=True)

@@ -6,8 +6,6 @@ A pattern is a small automaton whose states are positions in its parts, so that 
 match and can be continued below a mount point. Names that begin with a dot match only a part that does too.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re
@@ -63,11 +61,11 @@ class Pattern(Struct, frozen=True):
     parts: tuple[str, ...]
 
     @classmethod
-    def parse(cls, path: str) -> Pattern:
+    def parse(cls, path: str) -> "Pattern":
         """From text; runs of `**` say no more than one."""
         return cls(_parts(absolute(path)))
 
-    def tree(self) -> Pattern:
+    def tree(self) -> "Pattern":
         """Everything below this path."""
         return Pattern((*self.parts, ANY_DEPTH))
 

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urljoin
 
 import pytest
 
+from monitor.serve.exchange import Request
 from monitor.serve.http import App
 from monitor.serve.page import run_path
-from monitor.serve.server import Request
 from monitor.snapshot import RunSnapshot, Sample, Snapshot
 from tests.clock import ManualClock
 
