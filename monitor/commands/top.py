@@ -1,7 +1,5 @@
 """`top`: the page's table in a terminal, from files or from a daemon."""
 
-import base64
-import json
 import logging
 import os
 import re
