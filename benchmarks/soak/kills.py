@@ -58,13 +58,13 @@ def main() -> int:
     took: list[float] = []
     moved: list[float] = []
     with tempfile.TemporaryDirectory(prefix="kills-") as directory:
-        soak = Killed(Path(directory), 4, random.Random(1), options.budget)
+        soak = Killed(Path(directory), options.hangs, random.Random(1), options.budget)
         for training in soak.trainings:
             training.start()
         time.sleep(10.0)
         killer = Killer(soak, options.every)
         for number in range(options.hangs):
-            hanging = soak.trainings[number % 4]
+            hanging = soak.trainings[number]
             time.sleep(2.0 * options.every)
             hanging.hang()
             began, deadlines = time.monotonic(), list[float]()

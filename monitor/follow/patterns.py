@@ -106,7 +106,8 @@ class Pattern(Struct, frozen=True):
 
     def matches(self, path: str) -> bool:
         """Would a walk find a file with this absolute path?"""
-        return self.accepts(self.below(self.start(), path))
+        directory, _, name = path.rpartition("/")
+        return self.accepts(self.below(_entered(self, directory), name))
 
     def _closed(self, states: set[int]) -> States:
         closed = set(states)
@@ -114,6 +115,11 @@ class Pattern(Struct, frozen=True):
             if state < len(self.parts) and self.parts[state] == ANY_DEPTH:
                 closed.add(state + 1)
         return frozenset(closed)
+
+
+@functools.lru_cache(maxsize=512)
+def _entered(pattern: Pattern, directory: str) -> States:
+    return pattern.below(pattern.start(), directory)
 
 
 @functools.lru_cache(maxsize=512)
