@@ -7,8 +7,6 @@ silence: a hundred trainings stop under living agents, a hundred agents die. spe
 daemon, pushed and from files.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

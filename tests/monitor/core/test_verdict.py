@@ -1,7 +1,5 @@
 """What a launcher is told that asks: wait, restart, stop or none, from the judgement and the policies' own plan."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
