@@ -5,8 +5,6 @@ next one is made when it was taken: after any death the same batch is sent again
 monitor drops if it has it. So each line counts once.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import http.client

@@ -69,6 +69,8 @@ class Member:
     key: str = ""
     key_why: str = ""
     believed: bool = False
+    before: str = ""
+    """The job that was believed before this one: both may write it."""
     settled: bool = False
     """Which run it belongs to is decided."""
     steps: int = 0
@@ -83,11 +85,14 @@ class Member:
     """Digests of its first step lines."""
     rank: int | None = None
     """Of its first step line, where that names one."""
+    missing: int = 0
+    """Iterations of a pushed stream that never came: no restart explains the jump of their numbers."""
     copy_of: str = ""
     """The stream whose lines it repeats."""
 
     def take_key(self, key: Key) -> None:
         """It is of that job."""
+        self.before = self.key if self.believed and differs(self.key, key.id) else self.before
         self.key, self.key_why, self.believed = key
 
     def note_stamp(self, stamp: float | None) -> None:
@@ -120,7 +125,7 @@ def named(path: str, watches: Sequence[Watch] = ()) -> Named:
     if watch is not None and watch.name is not None:
         why = "name"
     elif watch is not None and watch.name_from is not None and naming.searched(watch.name_from, path):
-        why = "name_from"
+        why = "labels" if watch.labels else "name_from"
     return Named(name, why, pattern)
 
 
@@ -257,12 +262,16 @@ def digest(values: Mapping[str, str]) -> int:
     return crc32(repr(sorted(values.items())).encode("utf-8", "replace"))
 
 
+def _told(member: Member) -> str:
+    return member.why + (f"; {member.missing} iterations never came" if member.missing else "")
+
+
 def page(members: Mapping[str, Member], shared: Sequence[str]) -> dict[str, Any]:
     """A run's identity for the page and the API. `members`: by stream."""
     known = next((one for one in members.values() if one.believed), None)
     known = known or next((one for one in members.values() if one.key), None)
     return {
         "job": None if known is None else {"id": known.key, "why": known.key_why, "believed": known.believed},
-        "streams": [{"stream": name, "why": one.why} for name, one in sorted(members.items())],
+        "streams": [{"stream": name, "why": _told(one)} for name, one in sorted(members.items())],
         "shares_job_with": list(shared),
     }

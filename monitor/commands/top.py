@@ -1,7 +1,5 @@
 """`top`: the page's table in a terminal, from files or from a daemon."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -197,7 +195,7 @@ def _drawn(view: View, where: str, problem: str, console: Console, choice: Choic
     if choice.opened and rows:
         return opened(rows[bar], view.at)
     query = f"/{choice.query}{'_' * choice.typing}  " if choice.query or choice.typing else ""
-    foot = f"{query}{choice.sort}  / filter  s sort  Enter open  ? keys  q end"
+    foot = f"{query}{choice.sort}  ? keys  / filter  s sort  Enter open  q end"
     return page(view.runs, rows, bar, view.at, where, (console.width, console.height), problem, foot)
 
 

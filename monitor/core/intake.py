@@ -195,8 +195,10 @@ class Intake:
             source.ordered.late = 0
         if not due:
             return
-        if (run := self._watched.current(source)) is not None and run.delayed:
+        launch, steps = None, (0, 0)
+        if (run := self._watched.current(source)) is not None:
             run.state.unheard, run.delayed = max(0.0, run.state.unheard - run.delayed), 0.0
+            launch, steps = run.state.launch, _counted(run)
         lines, began, at = list[bytes](), float("-inf"), source.read_at
         for stamp, line in due:
             written = log_clock(stamp[:-1].decode("ascii", "replace"))
@@ -212,6 +214,12 @@ class Intake:
         self._folding.note_held_back(source)
         self._watched.changed = True
         run = self._watched.current(source)
+        if run is not None and run.state.launch is launch and steps[0]:
+            last, count = _counted(run)
+            if (missing := last - steps[0] - (count - steps[1])) > 0:
+                source.member.missing += missing
+                self._belonging.jobs.changed(source.run)
+                _log.warning("run=%s %d iterations before %d never came", run.state.name, missing, last)
         if run is not None and source.caught_up and now - at > _DELAYED:
             before = run.state.unheard
             not_listened(run.state, now - at, now)
@@ -309,6 +317,11 @@ class Intake:
         for name, run in self._watched.runs.items():
             if name == self._watched.sources.current(run.log):
                 self._folding.take_deferred(run, now)
+
+
+def _counted(run: Run) -> tuple[int, int]:
+    """The last iteration of its launch, 0 if there is none, and how many counted."""
+    return run.state.launch.last_iteration or 0, run.state.launch.iterations
 
 
 def _known_member(saved: SavedSource | None, before: Source | None) -> tuple[Member | None, str]:

@@ -4,8 +4,6 @@ Senders write a name as it is (`jobset.sigs.k8s.io/jobset-name`), with `_` for a
 below `__meta_kubernetes_pod_label_` (Prometheus) or `pod_labels_` (Vector): all of these are one name here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence

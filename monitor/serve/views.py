@@ -5,6 +5,7 @@ Law: a view reads one Snapshot and gives a Reply; nothing here waits, and no log
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
@@ -12,6 +13,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+from monitor.serve.exchange import Reply, Request
 from monitor.serve.formats import FLEET
 from monitor.serve.page import (
     each_run,
@@ -25,11 +27,11 @@ from monitor.serve.page import (
     worst_first,
 )
 from monitor.serve.past import history_json
-from monitor.serve.server import Reply, Request
 from monitor.snapshot import RunSnapshot, Snapshot
 
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
+_OBEYED = re.compile("[\x7f-\x9f]")  # by terminals; JSON itself lets them stand
 _GOES_ON = frozenset({"starting", "training", "evaluating", "saving"})
 _CONFIGURATION = ("topology", "arguments", "environment", "software")
 _TYPES = {
@@ -173,7 +175,9 @@ def _html(text: str, status: int = 200) -> Reply:
 
 def _json(value: Any) -> Reply:
     # JSON knows no NaN: browsers refuse it. The log's nan and inf go out as text.
-    return Reply(200, _JSON, json.dumps(_finite(value), ensure_ascii=False).encode("utf-8", "replace"))
+    text = json.dumps(_finite(value), ensure_ascii=False)
+    text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return Reply(200, _JSON, text.encode("utf-8", "replace"))
 
 
 def _finite(value: Any) -> Any:

@@ -2,8 +2,6 @@
 is judged only where an agent was heard.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from monitor.config import load
@@ -113,6 +111,24 @@ def test_what_comes_too_late_is_counted_and_never_folded_backwards() -> None:
     assert lab.core.sources["/spool/gpt/node0~1.log"].reader.fed_bytes == len(lab.written["/spool/gpt/node0~1.log"])
 
 
+def test_a_batch_that_never_came_is_a_note() -> None:
+    """How many iterations are missing stands on the page; a restart, and lines of every tenth iteration, miss none."""
+    lab = Pushed("node0")
+    lab.push((0.0, arguments()), *((10.0 * number, step(number)) for number in range(1, 6)))
+    lab.now += 150.0
+    lab.push(*((10.0 * number, step(number)) for number in range(9, 13)))
+    lab.wait(3)
+    (stream,) = lab.pages()["gpt"]["identity"]["streams"]  # type: ignore[index]
+    assert stream["why"] == "labels; 3 iterations never came"
+    assert lab.iterations == 9.0
+    other = Pushed("node0")
+    lines = [arguments(), *map(step, range(1, 9)), arguments(), *map(step, range(5, 9))]
+    for line in [*lines, arguments(), *map(step, range(10, 100, 10))]:
+        other.push((other.now - NOW, line))
+        other.wait(3)
+    assert [one["why"] for one in other.pages()["gpt"]["identity"]["streams"]] == ["labels"]  # type: ignore[index]
+
+
 def test_kill_while_lines_wait() -> None:
     """What waits is saved with the offset: after kill -9 it waits on, and what lies before it may still come."""
     lab = Pushed("node0")
@@ -219,6 +235,20 @@ def test_one_dead_agent_of_many() -> None:
         lab.wait(200)
         assert lab.firing("hang") == told, dead
         assert lab.firing("source_lost") == ["gpt"]
+
+
+def test_a_node_that_dies_with_its_agent() -> None:
+    """What the other nodes say of the end is told: a hang alone needs the node that tells the steps."""
+    lab = Pushed(*NODES)
+    for node in NODES:
+        lab.push((0.0, "loaded 5 modules"), node=node)
+    lab.train(range(1, 30))
+    lab.deafen("node0")
+    lab.wait(20)
+    lab.push((lab.now - NOW, "torch.distributed.DistBackendError: NCCL error: remote process exited"), node="node1")
+    lab.push((lab.now - NOW + 1, "srun: error: node1: task 1: Exited with exit code 1"), node="node1")
+    lab.wait(60)
+    assert (lab.firing("crash"), lab.firing("hang")) == (["gpt"], [])
 
 
 def test_an_agent_that_is_deaf_when_the_monitor_starts() -> None:

@@ -20,7 +20,7 @@ from monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
 from monitor.nodes.hostlist import compress, expand
 from monitor.nodes.record import LaunchRecord, Ledger
 from monitor.nodes.standing import Standing, standings
-from monitor.serve.server import Request
+from monitor.serve.exchange import Request
 from monitor.serve.views import view_of
 from monitor.store import decode, encode
 
