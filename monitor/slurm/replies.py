@@ -67,6 +67,7 @@ def read_show(text: str, asked: str) -> Job:
         options=[f"--{name}={value}" for key, name in _OPTIONS.items() if (value := _text(one.get(key)))],
         output=_text(one.get("StdOut")),
         errors=_text(one.get("StdErr")),
+        comment=_text(one.get("Comment")),
         batch=one.get("BatchFlag") not in (None, "0"),
         requeue=one.get("Requeue") == "1",
         components="HetJobId" in one or "PackJobId" in one,
