@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from monitor.config.intake import Spool as SpoolSettings
@@ -23,7 +24,6 @@ from parsers.wrappers import Unwrapper
 _KEYS = 16_384  # lines of a stream that are remembered: a batch of Loki's 1 MiB holds as many
 _TAIL = 4 << 20  # bytes that they take in the file
 _LONGEST = (1 << 20) - 4096  # bytes of a line: with what stands before it the parsers still take it
-_SECONDS_KEPT = 4096  # texts of whole seconds
 _OPEN = 256  # files at once; the soft limit is 1024 for the whole process
 _IDLE = 600.0  # seconds without a line after which a file is closed, and what it ends with is read again if one comes
 _KEPT = 7 * 86400.0  # seconds that a stream's file is kept behind its last line
@@ -247,15 +247,7 @@ def _lines(at: int, head: bytes, text: bytes) -> list[bytes]:
     ]
 
 
-_texts: dict[int, bytes] = {}
-
-
+@lru_cache(maxsize=4096)
 def _second(second: int) -> bytes:
     """`2026-05-01T12:00:00`; many lines share it."""
-    text = _texts.get(second)
-    if text is None:
-        if len(_texts) > _SECONDS_KEPT:
-            _texts.clear()
-        text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
-        _texts[second] = text if len(text) == STAMP - 11 else b"1970-01-01T00:00:00"
-    return _texts[second]
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
