@@ -132,6 +132,8 @@ def product(path: Path) -> Reading:
             if state.proven:
                 steps = max(steps or 0, state.launch.last_iteration or 0)
                 end = state.launch.phase if state.launch.phase in ("finished", "crashed") else "open"
+            elif steps is None and state.launch.failure:
+                end = state.launch.failure.failure  # `replay` names it where it finds no training
         elif transition.status == "firing" and not transition.quiet:
             if transition.incident == "crash":
                 cause = str(transition.evidence.get("failure") or "unknown")

@@ -1,5 +1,5 @@
 """The record of nodes on simulated clusters: how often a bad node is found, after how many launches, and how often an
-innocent one stands out at any look. `python -m benchmarks.detection.nodes [FIRST_SEED] [CLUSTERS]`
+innocent one stands out at any look. `python -m benchmarks.detection.nodes [FIRST_SEED] [CLUSTERS] [TITLE]`
 
 Four runs share a cluster. A launch that died is started again, mostly on the nodes that it had (Slurm requeues so);
 others get a block of free nodes. Programs fail, twice in three times over again at once, until somebody mends them;
@@ -112,7 +112,7 @@ def main() -> None:
     clusters = int(sys.argv[2]) if len(sys.argv) > 2 else 40
     print("| cluster | bad nodes found | launches until then (median) | innocent ever accused | clusters with one |")
     print("| --- | --: | --: | --: | --: |")
-    for cluster in CLUSTERS:
+    for cluster in [one for one in CLUSTERS if (sys.argv[3] if len(sys.argv) > 3 else "") in one.title]:
         played = [play(cluster, seed) for seed in range(first, first + clusters)]
         bad = sum(len(one[1]) for one in played)
         delays = sorted(when for found, ill, _ in played for node, when in found.items() if node in ill)

@@ -11,6 +11,7 @@ from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
+from monitor.reports.tables import fitting
 from monitor.serve.formats import DASH, LABELS, SYMBOLS, Figure, duration, figures, instant, number, percent
 from monitor.snapshot import clean_label
 
@@ -143,16 +144,14 @@ def _table(runs: list[Run], now: float, width: int, part: tuple[int, int, int] |
         shown = figures(run, now)
         cells = {name: _cell(read(run, shown)) for name, least, read in _FIGURES if width >= least}
         lines.append((Text(clean_label(run["run"])), _state(run, shown["state"], width >= _WIDE), cells))
-    widths = {name: max(len(name), *(len(cells[name]) for _, _, cells in lines)) for name in lines[0][2]}
-    left = width - len(widths) - 2 - max(len(state) for _, state, _ in lines) - sum(widths.values())
-    wanted = min(max(len(name) for name, _, _ in lines), _NAME * (1 if part is None else 2))
-    for name in _GIVEN_UP:
-        if left < wanted:
-            left += widths.pop(name) + 1
-    for name in widths:
+    longest = min(max(len(run["run"]) for run in runs), _NAME * (1 if part is None else 2))
+    widths = {"Run": longest, "State": max(len(state) for _, state, _ in lines)}
+    widths |= {name: max(len(name), *(len(cells[name]) for _, _, cells in lines)) for name in lines[0][2]}
+    kept = fitting(widths, [name for name in widths if name not in _GIVEN_UP], width, 1)[2:]
+    for name in kept:
         table.add_column(name, justify="right", no_wrap=True)
     for at, (run_name, state, cells) in enumerate(lines, first):
-        table.add_row(run_name, state, *(cells[name] for name in widths), style="reverse" if at == bar else None)
+        table.add_row(run_name, state, *(cells[name] for name in kept), style="reverse" if at == bar else None)
     return table
 
 

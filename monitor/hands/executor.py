@@ -7,6 +7,7 @@ Risk left: what happens to the job in the moment between that answer and the com
 """
 
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -60,6 +61,8 @@ class Executor(Asking[Order, StepDone]):
         )
         self.settings = settings
         """May be replaced while it works."""
+        self.uid = os.geteuid()
+        """As whom sbatch submits."""
         self.directory = Path("stacks")
         """For dumps that name no other."""
         self._clock = clock
@@ -185,13 +188,17 @@ class Executor(Asking[Order, StepDone]):
 
     def _others(self, order: Order, job: Job, but: str = "") -> list[Successor]:
         """Jobs that go on where this one ends. Raises LaterError."""
+        if order.action == "resubmit" and job.uid != self.uid:
+            raise RefusedError(f"sbatch would submit as uid {self.uid}, and job {order.job} is {job.user}'s")
         if not (job.command and job.directory):
             raise RefusedError(f"Slurm does not tell the command and directory of job {order.job}, to find another by")
         found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", QUEUE_FORMAT), None)
         if found.message:
             raise LaterError(f"squeue: {found.message}")
         own = {" ".join(dropwhile(lambda word: word.startswith("-"), command[1:])) for command in order.commands} - {""}
-        return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but)
+        # Behind a cancellation begins in the same directory whatever waited for its nodes.
+        ended = job.ended_at if order.step == ASK and order.over else None
+        return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but, ended)
 
     def _call(self, command: Sequence[str], timeout: float | None, copy: IO[bytes] | None = None) -> Finished:
         path = program(self.settings, command[0]) if command[0] in _CLIENTS else None

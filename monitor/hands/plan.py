@@ -76,9 +76,7 @@ def plan(
     why_not = _forbidden(policy, state, incident, facts, record, now)
     if why_not:
         return Plan(policy, incident, at, why_not=why_not)
-    restarts = any(isinstance(one, RESTARTS) for one in policy.actions)
-    gave_up = restarts and _attempts(policy, state, record) >= policy.attempts
-    actions = _last_actions(policy.actions) if gave_up else policy.actions
+    actions, gave_up = choice(policy, state, record)
     steps: list[Step] = []
     for action in actions:
         step = _step(action, policy, state, incident, actions)
@@ -86,6 +84,15 @@ def plan(
             return Plan(policy, incident, at, why_not=step)
         steps.append(step)
     return Plan(policy, incident, at, tuple(steps), gave_up=gave_up)
+
+
+def choice(policy: Policy, state: RunState, record: Record, before: int = 0) -> tuple[Sequence[Action], bool]:
+    """What the policy is for, and whether it gives up: then without a restart. `before`: restarts that somebody else
+    is known to have made without a new checkpoint.
+    """
+    restarts = any(isinstance(one, RESTARTS) for one in policy.actions)
+    gave_up = restarts and max(before, _attempts(policy, state, record)) >= policy.attempts
+    return _last_actions(policy.actions) if gave_up else policy.actions, gave_up
 
 
 def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
@@ -227,14 +234,20 @@ def _requeue(job: Job, nodes: str) -> Step | str:
 
 def _suspects(policy: Policy, job: Job, incident: Incident) -> str:
     """The nodes to leave out, those that the job leaves out already among them, as a Slurm list; empty: none new."""
-    told = incident.evidence.get("nodes")
-    named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
     try:
         own, before = set(expand(job.nodes)), expand(job.excluded)
     except HostlistError:
         return ""
+    names = named_nodes(policy, incident, own)
+    return compress([*before, *names]) if names else ""
+
+
+def named_nodes(policy: Policy, incident: Incident, own: set[str]) -> set[str]:
+    """Those of the run's `own` nodes that the evidence names; none where it names more than the policy leaves out."""
+    told = incident.evidence.get("nodes")
+    named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
     names = {_short(name, own) for name in named if isinstance(name, str) and is_node_name(name)} & own
-    return compress([*before, *names]) if 0 < len(names) <= policy.most_excluded else ""
+    return names if 0 < len(names) <= policy.most_excluded else set()
 
 
 def _short(name: str, own: set[str]) -> str:

@@ -89,12 +89,9 @@ class App:
     """Answers requests. Reads `snapshot()` once a request."""
 
     def __init__(
-        self,
-        snapshot: Callable[[], Snapshot],
-        clock: Clock,
-        turned: Callable[[], float] | None = None,
+        self, snapshot: Callable[[], Snapshot], clock: Clock, turned: Callable[[], float] | None = None,
         figures: Callable[[], Snapshot] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`turned` gives the monotonic second of the loop's last turn; without it the snapshot's wall clock serves.
         `figures` gives a snapshot of which no page is asked for.
         """

@@ -223,14 +223,9 @@ class HttpServer:
             http.start_next_cycle()
 
     async def _answer_body(
-        self,
-        http: h11.Connection,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        request: Request,
-        *,
+        self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Request, *,
         pipelined: bool,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Read the request's body and answer. False: the connection is of no more use."""
         refused = await self._refused(request)
         try:
@@ -253,15 +248,9 @@ class HttpServer:
         return False
 
     async def _answer(
-        self,
-        http: h11.Connection,
-        writer: asyncio.StreamWriter,
-        request: Request,
-        reply: Reply | None,
-        *,
-        pipelined: bool,
-        close: bool = False,
-    ) -> None:
+        self, http: h11.Connection, writer: asyncio.StreamWriter, request: Request, reply: Reply | None, *,
+        pipelined: bool, close: bool = False,
+    ) -> None:  # fmt: skip
         """Wait for a place, have the reply made where there is none yet, and send it."""
         task = asyncio.current_task()
         assert task is not None

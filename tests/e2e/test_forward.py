@@ -1,7 +1,5 @@
 """`forward` as a process, and a real intake that loses answers: kill -9 of the forwarder, each line once."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The daemon as a process, and what agents push: lost answers, swapped batches, kill -9, and an agent that dies."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from pathlib import Path

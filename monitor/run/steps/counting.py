@@ -1,5 +1,7 @@
 """Counting: a report of a step, whoever told of it, into the totals, the pace and the phase of its launch."""
 
+from math import gcd
+
 from msgspec import Struct
 
 from monitor.run.evidence import pass_by
@@ -24,6 +26,7 @@ from monitor.run.steps.watch import Pure, pure
 from monitor.run.totals import plus
 from parsers.dialects import BY_NAME
 
+_EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one
 _LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say
 LONGEST_INTERVAL = 1000
 """Iterations between two lines that are believed before an interval is known."""
@@ -247,7 +250,14 @@ def _silent_work(state: RunState, iteration: int) -> str | None:
     if every and untold and (iteration + (launch.log_interval or 1) - 1) // every > (iteration - 1) // every:
         return SILENT_SAVE
     every = evaluation_every(launch)
-    return SILENT_EVALUATION if launch.evaluation_silent and every and iteration % every == 0 else None
+    asked = launch.evaluation_silent and every and iteration % every == 0
+    return SILENT_EVALUATION if asked or _ends_epoch(launch, iteration) else None
+
+
+def _ends_epoch(launch: Launch, iteration: int) -> bool:
+    """Whether so many steps are a few of a few epochs: a loop that prints nothing but its bar may evaluate then."""
+    total = launch.trainer.total if launch.driver == "trainer" and not launch.validations else None
+    return total is not None and total >= _LEAST_STEPS and total // gcd(total, iteration) <= _EPOCHS
 
 
 def _phase_after(launch: Launch, iteration: int) -> Phase:

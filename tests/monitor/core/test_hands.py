@@ -8,6 +8,7 @@ from monitor.config import ConfigError, load
 from monitor.core import Core
 from monitor.core.hands import Message
 from monitor.hands.record import ASK, LOOK, Course, Order, StepDone
+from monitor.run.records import Job
 from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show
@@ -32,7 +33,10 @@ class Handy(Site):
         self.orders, self.said = list[Order](), list[Message]()
         self.asked, self.refuses, self.again, self.follows = list[Order](), "", False, ""
         """What is asked before a job is ended; why Slurm refuses it, does not answer, or a chain goes on."""
-        self.looked = list[Order]()
+        self.looked, self.other = list[Order](), dict[str, object]()
+        self.account: Job | None = None
+        """What the accounting says, and how often it was asked."""
+        self.asked_accounts = 0
         self.begun, self.stuck = False, ""
         """Whether the new job has begun, and why it cannot."""
         self.disk = True
@@ -47,7 +51,12 @@ class Handy(Site):
     def turn(self) -> None:
         """As the daemon's loop, with a disk that takes the state at once, or not at all."""
         for question in self.core.questions(self.now):
-            if self.job is not None:
+            if question.account and self.account is not None:
+                self.asked_accounts += 1
+                self.core.answered(JobAnswered(question, self.account), self.now)
+            elif question.beside:
+                self.core.answered(JobAnswered(question, read_show(shown(**self.other), question.job)), self.now)  # type: ignore[arg-type]
+            elif self.job is not None:
                 self.reply(question.job)
         self.said += self.core.act(self.now)
         if self.disk:

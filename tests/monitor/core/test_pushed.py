@@ -2,8 +2,6 @@
 is judged only where an agent was heard.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from monitor.config import load

@@ -3,8 +3,6 @@ and the deadline that is shown stays where it is. Real files, a reader, the core
 moved by hand.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HTTP of the intake: which answer a push gets, so that no sender throws away what could be kept."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

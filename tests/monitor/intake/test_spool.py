@@ -1,7 +1,5 @@
 """The spool: what it took is on the disk, once, whatever the disk, the sender and kill -9 do."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
