@@ -46,7 +46,7 @@ class Spool:
         self._lock = threading.Lock()
         self._descriptor = -1
         self._size = 0  # bytes of all files, as far as is known
-        self._look_at = 0.0
+        self._look_at = self._sweep_at = 0.0  # Unix seconds
 
     def open(self, wall: float) -> None:
         """Take the directory; cut what a death in the middle of a write has left, remove what has been still for a
@@ -58,10 +58,7 @@ class Spool:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for path in self.directory.rglob(f"*{ENDING}"):
                 _cut(path)
-            for written, size, path in self._measure():
-                if wall - written > _KEPT and path.name.endswith((ENDING, f"{ENDING}.1")):
-                    path.unlink()
-                    self._size -= size
+            self._sweep(wall)
         except BlockingIOError as error:
             raise SpoolError(errno.EBUSY, f"{self.directory} is in use by another megatron-monitor") from error
         except OSError as error:
@@ -77,7 +74,7 @@ class Spool:
 
     def append(self, stream: Written, entries: Iterable[tuple[int, bytes]], now: float) -> tuple[int, int]:
         """Write lines of (Unix nanoseconds, text) and have them on the disk; how many were new, how many were there.
-        `now`: monotonic seconds.
+        `now`: Unix seconds.
 
         Raises OSError: none of them may be called taken, though some are written.
         """
@@ -103,7 +100,18 @@ class Spool:
                 self._size += grown
         if fresh:
             self._on_new()
+        if now >= self._sweep_at:
+            self._sweep(now)
         return new, known
+
+    def _sweep(self, now: float) -> None:
+        """Remove what nobody has written to for a week."""
+        self._sweep_at = now + _KEPT / 28
+        for written, size, path in self._measure():
+            known = str(path.relative_to(self.directory)).removesuffix(ENDING) in self._files
+            if now - written > _KEPT and not known and path.name.endswith((ENDING, f"{ENDING}.1")):
+                path.unlink(missing_ok=True)
+                self._size -= size
 
     def _let_go(self, now: float) -> None:
         """Of the files that nobody writes to now."""
