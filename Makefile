@@ -7,17 +7,21 @@ ARGS ?=
 TORCH ?= torch
 # More than two cores have: the tests that take long wait for real programs.
 WORKERS ?= 5
+# What is in locks/ and nothing else, each file by its hash; then this folder, built by the setuptools of the lock.
+LOCKED := install --quiet --disable-pip-version-check --require-hashes
 
-.PHONY: all install dev demo run test test-live mutants soak check lint types layers golden readme dashboards rules licences versions clean
+.PHONY: all install dev demo run test test-live test-slurm test-ray mutants soak check lint types layers golden readme docs dashboards rules licences versions \
+	lock sbom dist fuzz clean
 all: check
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml locks/run.txt locks/build.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/pip $(LOCKED) -r locks/build.txt -r locks/run.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(VENV)/.dev: $(VENV)/.installed locks/dev.txt
+	$(BIN)/pip $(LOCKED) -r locks/dev.txt
 	touch $@
 
 install: $(VENV)/.installed
@@ -33,6 +37,9 @@ run: install  ## follow real logs: make run LOGS='/logs/**/*.out'
 # A file is one worker's, so that its servers are started once; deploy/ and e2e/, which take longest, come first.
 test: dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-slurm: dev  ## a real Slurm with slurmdbd, MariaDB, munge and two users; as root, on a machine for tests
+	MEGATRON_MONITOR_SLURM=1 $(BIN)/python -m pytest -v tests/slurm/test_accounting.py $(ARGS)
 
 lint: dev
 	$(BIN)/ruff check .
@@ -53,7 +60,15 @@ $(VENV)-live/.installed: pyproject.toml
 	touch $@
 
 test-live: $(VENV)-live/.installed  ## a real DeepSpeed training on the CPU, watched: downloads torch and deepspeed
-	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live $(ARGS)
+	MEGATRON_MONITOR_LIVE=1 $(VENV)-live/bin/python -m pytest -s tests/live/test_real_training.py $(ARGS)
+
+$(VENV)-ray/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-ray
+	$(VENV)-ray/bin/pip install --quiet --disable-pip-version-check -e '.[dev,ray]'
+	touch $@
+
+test-ray: $(VENV)-ray/.installed  ## report over a Ray cluster of two nodes on this machine, a worker killed in the middle
+	MEGATRON_MONITOR_LIVE=1 $(VENV)-ray/bin/python -m pytest -n 0 tests/live/test_ray.py $(ARGS)
 
 $(VENV)-mutants/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-mutants
@@ -65,6 +80,9 @@ mutants: $(VENV)-mutants/.installed  ## which changed conditions no test notices
 
 soak: dev  ## half an hour of faults at random against a real daemon; figures in docs/reliability.md
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+fuzz: dev  ## half an hour of whatever comes in, at random; what fails is kept and tried first the next time; make fuzz ARGS=--minutes=5
+	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
 rules: dev  ## write the relay in deploy/prometheus/rules/runs.yml anew from deploy/source/incidents.yml
 	$(BIN)/python -m deploy.source
@@ -79,14 +97,43 @@ readme: dev  ## write the generated tables of README.md and docs/ again
 	$(BIN)/python -m tests.test_trainers
 	$(BIN)/python -m tests.test_docs
 
-licences:  ## lists the licences of all that is installed with it, for docs/licences.md
-	$(PYTHON) -m venv $(VENV)-licences
-	$(VENV)-licences/bin/pip install --quiet --disable-pip-version-check . pip-licenses
-	$(VENV)-licences/bin/pip-licenses --from=mixed --format=markdown --with-urls --order=name \
-		--ignore-packages megatron-monitor pip-licenses prettytable wcwidth
+$(VENV)-release/.installed: pyproject.toml locks/run.txt locks/build.txt locks/release.txt
+	$(PYTHON) -m venv $(VENV)-release
+	$(VENV)-release/bin/pip $(LOCKED) -r locks/release.txt
+	$(VENV)-release/bin/uv venv --quiet --clear --python $(PYTHON) $(VENV)-release/alone
+	$(VENV)-release/bin/uv pip install --quiet --python $(VENV)-release/alone --require-hashes -r locks/run.txt
+	$(VENV)-release/bin/uv pip install --quiet --python $(VENV)-release/alone --no-deps --build-constraints locks/build.txt .
+	touch $@
+
+licences: $(VENV)-release/.installed  ## those of all that is installed with it, for docs/licences.md; fails at one that is not in locks/licences.txt
+	$(VENV)-release/bin/pip-licenses --python=$(VENV)-release/alone/bin/python --from=mixed --format=markdown --with-urls --order=name \
+		--ignore-packages megatron-monitor --allow-only="$$(paste -sd';' locks/licences.txt)"
+
+sbom: $(VENV)-release/.installed  ## dist/sbom.json (CycloneDX): all that is installed with it, with licences
+	mkdir -p dist
+	$(VENV)-release/bin/cyclonedx-py environment $(VENV)-release/alone/bin/python --pyproject pyproject.toml --mc-type application \
+		--output-reproducible -o dist/sbom.json
+
+lock: $(VENV)-release/.installed  ## the newest versions that pyproject.toml allows, into locks/; for all systems and Pythons from 3.11 on
+	.ci/lock $(VENV)-release/bin/uv
+
+dist:  ## a release of what is committed, built in empty environments: wheel, sdist, chart, the image's context, SBOM, checksums
+	.ci/dist
+
+$(VENV)-docs/.installed:
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6,<10'
+	touch $@
+
+docs: $(VENV)-docs/.installed  ## the documents as a site, searched without a network: build/docs/site/index.html
+	rm -rf build/docs
+	mkdir -p build/docs/pages
+	git ls-files README.md CHANGELOG.md ARCHITECTURE.md CONTRIBUTING.md LICENSE config.yaml docs deploy grafana benchmarks/speed \
+		monitor/serve/static/icon.svg tests/e2e/axe-core/README.md | tar -c -T - | tar -x -C build/docs/pages
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build
 
 versions:  ## the least and the newest versions that pyproject.toml allows, on each Python that is here
 	.ci/versions
 
 clean:
-	rm -rf $(VENV) $(VENV)-licences $(VENV)-mutants build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-release $(VENV)-mutants $(VENV)-docs $(VENV)-ray build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

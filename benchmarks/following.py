@@ -4,8 +4,6 @@ A follower of 10,000 idle files in 600 directories, all written in the last hour
 are watched; in a process of its own, in turns with wake-ups and without. The share is processor time of that process.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ longest that /-/healthy took, how much memory the daemon grew (and with the proc
 lines the others were behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

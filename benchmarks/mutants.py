@@ -5,8 +5,6 @@ cosmic-ray makes and tries the mutants; here stand which files, by which tests, 
 worker changes a copy of the working tree of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

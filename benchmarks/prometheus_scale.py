@@ -9,8 +9,6 @@ A rule's cost is the processor time of its query once scrapes and rules have bee
 lengthens it little.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

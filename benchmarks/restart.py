@@ -4,8 +4,6 @@ The core with its readers, in this process, over logs of eight iterations, all o
 what the first one saved. Until every file was opened and read to its end; the state file's own decoding is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

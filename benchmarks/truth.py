@@ -6,8 +6,6 @@ last lines say of an end. Where the two disagree both are printed, with the last
 No log is shipped with this; the figures of one collection stand in docs/detection.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys
@@ -134,6 +132,8 @@ def product(path: Path) -> Reading:
             if state.proven:
                 steps = max(steps or 0, state.launch.last_iteration or 0)
                 end = state.launch.phase if state.launch.phase in ("finished", "crashed") else "open"
+            elif steps is None and state.launch.failure:
+                end = state.launch.failure.failure  # `replay` names it where it finds no training
         elif transition.status == "firing" and not transition.quiet:
             if transition.incident == "crash":
                 cause = str(transition.evidence.get("failure") or "unknown")

@@ -5,8 +5,6 @@ are. So what PYTHONPATH and the current directory hold comes last: it may add mo
 of ours, of our dependencies' or of Python's.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A log that prints times is dated by them: programs print none with a zone, so th
 none is dated from `start`, the instant of its first line, by the sum of its iterations' times.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping

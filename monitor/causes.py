@@ -4,8 +4,6 @@ Law: pure. A text is that of the incident's last message, so a series with it as
 somebody is told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

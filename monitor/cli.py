@@ -1,7 +1,5 @@
 """The command line. Exit 0 done, 1 failed while working, 2 wrong usage or configuration."""
 
-from __future__ import annotations
-
 import gc
 from importlib import import_module
 
@@ -22,11 +20,13 @@ COMMANDS = {
     "parse": "monitor.commands.parse:parse",
     "explain": "monitor.commands.explain:explain",
     "assets": "monitor.commands.assets:assets",
+    "forward": "monitor.commands.forward:forward",
     "dialect": "monitor.commands.dialect:dialect",
     "check-config": "monitor.commands.check_config:check_config",
     "nodes": "monitor.commands.nodes:nodes",
     "flight-recorder": "monitor.commands.flight_recorder:flight_recorder",
     "top": "monitor.commands.top:top",
+    "verdict": "monitor.commands.verdict:verdict",
 }
 
 _GARBAGE = (20_000, 20, 50)

@@ -5,8 +5,6 @@ output threads ask the loop for a Snapshot (serve/latest.py); notifier threads t
 messages that it owes (deliveries.py). A hung mount stops its own reader only.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import faulthandler
 import logging
@@ -15,12 +13,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from monitor.config import Config, ConfigError
+from monitor.core.sources import unmatched
 from monitor.dumps import DumpReader
 from monitor.hands.executor import Executor
 from monitor.incidents import Transition
+from monitor.intake.labels import followed
 from monitor.live import LiveCore
 from monitor.saving import Saving
 from monitor.serve.latest import Latest
@@ -40,6 +41,7 @@ _WAIT = 0.5  # seconds that the loop waits for a message at most: so often is th
 _STATUS_SECONDS = 1.0  # between two lines for systemd
 _HOLD = 5.0  # seconds that a reload shows the runs as they were, while their files are opened anew
 _SETTLE = 10.0  # seconds at most in which nothing that was owed before is sent: the logs may say that it has ended
+_FOUND = 2.0  # seconds until it is said which patterns find nothing
 _HUNG = 10.0  # seconds in one call after which a mount holds readiness up no longer
 _STOP_SECONDS = 0.8  # for the reader threads at the end, and for the notifiers' ones
 
@@ -54,6 +56,19 @@ def default_state_directory(address: str) -> Path:
     return Path(base) / "megatron-monitor" / address.replace(":", "-").replace("/", "_")
 
 
+def _state_directory(config: Config, address: str) -> Path:
+    given = config.state_dir
+    return Path(os.path.expanduser(given)) if given else default_state_directory(address)
+
+
+def _followed(config: Config) -> Config:
+    """With the spool of what is pushed, if anything can be."""
+    if config.intake.listen is None:
+        return config
+    spool = config.intake.spool.directory or str(_state_directory(config, config.listen) / "spool")
+    return followed(config, os.path.abspath(spool))
+
+
 class Daemon:
     """Made from a configuration; `start`, then `run` until `stop` is called (from a signal handler or a test)."""
 
@@ -63,8 +78,9 @@ class Daemon:
         """`configure` reads the configuration again for a reload. Raises ConfigError."""
         self.config = config
         self.clock = clock or SystemClock()
-        self._live = LiveCore(config, self.clock)
+        self._live = LiveCore(_followed(config), self.clock)
         self._core = self._live.core
+        self._core.proof.own_job = os.environ.get("SLURM_JOB_ID", "")
         self._configure = configure
         self._stopping = threading.Event()
         self._at_once = threading.Event()
@@ -78,6 +94,7 @@ class Daemon:
         self._executor = Executor(config.slurm, self.clock, self._live.wake)
         self._manager = ServiceManager(os.environ)
         self._began_at = self._turned_at = self.clock.monotonic()
+        self._found_by = self._began_at + _FOUND
         self._status_at = self._hold_until = float("-inf")  # monotonic seconds, as the line above
         self._was_ready = False
 
@@ -89,9 +106,9 @@ class Daemon:
 
     def start(self) -> None:
         """Bind, take the state directory, resume, begin to follow. Raises StartError."""
-        self._services = Services(self.config, self._latest, self.clock, lambda: self._turned_at, self._live.wake)
-        given = self.config.state_dir
-        directory = Path(os.path.expanduser(given)) if given else default_state_directory(self.address)
+        config = self._core.config
+        self._services = Services(config, self._latest, self.clock, lambda: self._turned_at, self._live.wake)
+        directory = _state_directory(self.config, self.address)
         try:
             saved = self._saving.load(directory)
         except StateInUseError as error:
@@ -103,7 +120,10 @@ class Daemon:
                 f"{error}; run the version that wrote it, or give this one a state_dir of its own "
                 "(--set state_dir=DIR), or move the file away: the logs are then read again, open incidents forgotten"
             ) from error
+        self._services.deliveries.accepted = self._saving.accepted
         self._executor.directory = directory / "stacks"
+        if (door := self._services.door) is not None:
+            self._live.carriers, door.on_new = door.heard, self._live.search
         self._note_reload(successful=True)
         self._services.start()
         self._live.start(saved)
@@ -156,6 +176,10 @@ class Daemon:
             self._report(transition, now)
         self._act(now)
         self._was_ready = self._was_ready or (self._core.ready and self._searched())
+        if self._was_ready and 0.0 < self._found_by <= began:
+            self._found_by = 0.0
+            for pattern in unmatched(self._core.config, self._core.sources):
+                _log.warning("no file matches %s yet: one that appears is followed", pattern)
         if self._latest.wanted:
             self._show(now, pages=self._latest.pages_wanted)
         self._core.counts.set("loop_duration_seconds", self.clock.monotonic() - began)
@@ -169,11 +193,11 @@ class Daemon:
             self._manager.status(self._status())
 
     def _ask_slurm(self, now: float) -> None:
-        for answer in self._slurm.answers():
-            self._core.answered(answer, now)
-        if self._slurm.available:
-            for question in self._core.questions(now):
-                self._slurm.ask(question)
+        for answers in self._slurm.answers():
+            for answer in answers:
+                self._core.answered(answer, now)
+        if self._slurm.available and (questions := self._core.questions(now)):
+            self._slurm.ask(questions)
 
     def _act(self, now: float) -> None:
         """Policies: outcomes in, messages and orders out. A step is handed out once the state says that it is begun."""
@@ -263,21 +287,21 @@ class Daemon:
     def _apply(self, config: Config) -> None:
         """All or nothing: what can fail comes first. Offsets, runs and counters stay."""
         assert self._services is not None
-        for key in ("listen", "state_dir"):
-            if getattr(config, key) != getattr(self.config, key):
+        for key in ("listen", "state_dir", "intake.listen", "intake.spool"):
+            if attrgetter(key)(config) != attrgetter(key)(self.config):
                 raise ReloadError(f"{key}: cannot change while the monitor runs; restart it")
-        if not config.runs:
+        if not config.runs and config.intake.listen is None:
             raise ReloadError("runs: there is nothing to follow")
         prepared = self._services.prepare(config)
         self._live.stop(_STOP_SECONDS)
         self._show(self._live.now(), pages=True)  # what is shown until all of it is back
         self.config = config
-        self._services.apply(config, prepared)
+        self._services.apply(_followed(config), prepared)
         self._core.outbox.receivers(notifier.name for notifier in config.notifiers)
         self._slurm.stop()
         self._slurm = SlurmClient(config.slurm, self.clock)
         self._executor.settings = config.slurm
-        self._live.reconfigure(config)
+        self._live.reconfigure(_followed(config))
         self._hold_until = self.clock.monotonic() + _HOLD
         logging.getLogger().setLevel(config.log_level.upper())
 

@@ -6,8 +6,6 @@ is reported once. After a failure that may pass, the rest of a batch is not trie
 kept.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import random
@@ -24,8 +22,6 @@ _log = logging.getLogger(__name__)
 
 _SLICE: Final = 1.0  # seconds of one batch: then what was delivered is reported, and saved
 
-_Report = Callable[[str, Sequence[Tried]], None]
-
 
 class Deliveries:
     """The configured notifiers. All but the reports for the loop's thread."""
@@ -40,8 +36,10 @@ class Deliveries:
     ) -> None:
         """`wake` makes the loop turn, from any thread; `chance` gives numbers in [0, 1)."""
         self._clock, self._wake, self._chance = clock, wake, chance
+        self.accepted: Callable[[str, Transition], None] = lambda _name, _message: None
+        """Called with each message that a receiver has taken, in its thread, before anything else is done."""
         self._reports: queue.SimpleQueue[tuple[str, Sequence[Tried]]] = queue.SimpleQueue()
-        self._lanes = [_Lane(notifier, clock, self._reported) for notifier in notifiers]
+        self._lanes = [_Lane(notifier, clock, self) for notifier in notifiers]
 
     def start(self) -> None:
         """Start the threads."""
@@ -60,7 +58,7 @@ class Deliveries:
     def replace(self, notifiers: Sequence[Notifier], seconds: float) -> None:
         """Others are configured. What is being tried by those before is reported when it is done, in `seconds`."""
         before = self._lanes
-        self._lanes = [_Lane(notifier, self._clock, self._reported) for notifier in notifiers]
+        self._lanes = [_Lane(notifier, self._clock, self) for notifier in notifiers]
         self.start()
         until = self._clock.monotonic() + seconds
         for lane in before:
@@ -87,7 +85,8 @@ class Deliveries:
         for lane in self._lanes:
             lane.hand(outbox.batch(lane.notifier.name, now, last=last))
 
-    def _reported(self, name: str, tried: Sequence[Tried]) -> None:
+    def report(self, name: str, tried: Sequence[Tried]) -> None:
+        """What became of a batch. From any thread."""
         self._reports.put((name, tried))
         self._wake()
 
@@ -95,10 +94,10 @@ class Deliveries:
 class _Lane:
     """A notifier and its thread."""
 
-    def __init__(self, notifier: Notifier, clock: Clock, report: _Report) -> None:
+    def __init__(self, notifier: Notifier, clock: Clock, deliveries: Deliveries) -> None:
         self.notifier = notifier
         self._clock = clock
-        self._report = report
+        self._deliveries = deliveries
         self._thread = threading.Thread(target=self._run, name=f"notify-{notifier.name}", daemon=True)
         self._changed = threading.Condition()  # guards what follows; never held while sending
         self._batch: list[Owed] = []
@@ -132,7 +131,7 @@ class _Lane:
                 if not self._batch:
                     return
                 batch, self._batch, self._busy = self._batch, [], True
-            self._report(self.notifier.name, self._tried(batch))
+            self._deliveries.report(self.notifier.name, self._tried(batch))
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
@@ -151,6 +150,7 @@ class _Lane:
     def _try(self, message: Transition) -> Result:
         try:
             self.notifier.send(message)
+            self._deliveries.accepted(self.notifier.name, message)
         except DeliveryError as error:
             if not error.permanent:
                 level = logging.DEBUG if self._failing else logging.WARNING  # a receiver may be away for a day

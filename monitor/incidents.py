@@ -10,8 +10,6 @@ quietly: it is shown, nobody is notified. When the window is over, a digest tell
 what has ended by then is a resolved transition without a firing one. Crashes are never kept back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime

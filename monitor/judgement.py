@@ -4,8 +4,6 @@ Time is an argument. A detector that sees each step returns whether its verdict 
 healthy iterations cost a million small updates and hardly a judgement.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +17,8 @@ from monitor.run.evidence import believe, settle
 from monitor.run.fold import fold, fold_timers
 from monitor.run.launches import retire
 from monitor.run.settings import is_known
-from monitor.run.state import Launch, RunState
-from monitor.run.steps.step import STEP_EVENTS, Step, may_change_launch, step_of
+from monitor.run.state import RunState
+from monitor.run.steps.step import STEP_EVENTS, Step, is_amended, may_change_launch, step_of
 from parsers.events import (
     CustomProgressLogged,
     CustomValueLogged,
@@ -99,13 +97,16 @@ class Judge:
             kind = type(event)
             if kind is TimersReported and fold_timers(state, event, at):  # type: ignore[arg-type]
                 continue
-            if steps and _ends_buffer(state.launch, event):
+            # whether the steps before the event are to be seen before it is folded
+            if steps and (
+                may_change_launch(state.launch, event) if kind in _KEEP_BUFFER else not is_known(state.launch, event)
+            ):
                 self._update(state, steps)
                 steps = []
             iterations, skipped = state.iterations_total, state.skipped_iterations_total
             step_source = state.launch.driver
             fold(state, entry, source, at, live)
-            if kind in STEP_EVENTS:
+            if kind in STEP_EVENTS and not (steps and is_amended(steps[-1], state.launch, event)):
                 step = step_of(state, event, iterations, skipped, step_source)
                 if step is not None:
                     steps.append(step)
@@ -227,11 +228,6 @@ class Judge:
             d.check(state, recall(state, d.name, d.memory) if d.memory else None, now, settings)
             for d, settings in self._detectors
         ]  # fmt: skip
-
-
-def _ends_buffer(launch: Launch, event: Event) -> bool:
-    """Whether the steps before the event are to be seen before it is folded."""
-    return may_change_launch(launch, event) if type(event) in _KEEP_BUFFER else not is_known(launch, event)
 
 
 def _remember_fired(state: RunState, transitions: Iterable[Transition]) -> None:

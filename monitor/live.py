@@ -4,9 +4,8 @@
 files since it began.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable
 
 from monitor.config import Config
 from monitor.core import Core
@@ -16,6 +15,7 @@ from monitor.follow.follower import Follower, MountStatus
 from monitor.follow.inbox import Inbox
 from monitor.follow.messages import Position
 from monitor.follow.settings import FollowSettings
+from monitor.intake.carriers import Heard
 from monitor.snapshot import Snapshot
 from monitor.system.clock import Clock, SteadyClock, SystemClock
 
@@ -39,6 +39,8 @@ class LiveCore:
         self._inbox = Inbox(FollowSettings().queue_size)
         self._follower: Follower | None = None
         self._drained_at = float("inf")  # instant at which nothing was left in the inbox
+        self.carriers: Callable[[], Heard] | None = None
+        """Which agents that push are heard; None: nobody can push."""
         self._took_at = float("-inf")  # monotonic seconds when messages were last taken
 
     def start(self, saved: Saved | None = None) -> None:
@@ -63,6 +65,11 @@ class LiveCore:
     def wake(self) -> None:
         """End the waiting of `take`. From any thread, never from a signal handler."""
         self._inbox.wake()
+
+    def search(self) -> None:
+        """Look for new files now. From any thread."""
+        if self._follower is not None:
+            self._follower.wake()
 
     def take(self, wait: float) -> float:
         """Take what came into the core, waiting for it up to `wait` seconds, and for what comes with it a moment more.
@@ -89,7 +96,14 @@ class LiveCore:
             self._drained_at = now
         elif now - self._drained_at > FollowSettings().lapse:  # the loop itself is behind what the readers have read
             deaf |= {one.mount: self._drained_at for one in mounts}
-        self.core.listen(deaf)
+        if self.carriers is None:
+            self.core.listen(deaf)
+        else:
+            heard = self.carriers()
+            silent = {carrier: min(at - self.core.wall_offset, now) for carrier, at in heard.deaf.items()}
+            self.core.listen(deaf, silent, heard.beating, now)
+        late = max((max(one.unheard_seconds, one.late_seconds) for one in mounts), default=0.0)
+        self.core.read_until = min(now - late, self._drained_at)
         if self._follower is not None and not self._follower.alive:
             raise RuntimeError("a reader thread has ended: its traceback stands above")
         return now

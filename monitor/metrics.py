@@ -1,10 +1,8 @@
 """The catalogue: one row a metric.
 
-Law: every metric is named here once; README's table is generated from these rows. A row reads a `View` and gives
+Law: every metric is named here once; docs/metrics.md is generated from these rows. A row reads a `View` and gives
 samples; no sample where the log printed nothing. Event times are timestamps, never ages; ratios, never percent.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,22 +1,21 @@
 """One reading to the end: the daemon's core over files that are read once, and the page that comes of it."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from typing import TypeAlias
 
 import msgspec
 
 from monitor.config import Config
 from monitor.core import Core
 from monitor.core.sources import watches
+from monitor.follow.discovery import Found
 from monitor.follow.messages import Unreadable
 from monitor.follow.readers import read_once
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
 from monitor.prometheus_text import TextFormat
-from monitor.run.state import RunState
 from monitor.snapshot import Snapshot
 from monitor.system.clock import Clock, SteadyClock, SystemClock
 from parsers.events import LogEvent
@@ -36,38 +35,42 @@ _TIMELESS = frozenset(
 )
 
 
-class Watched(Judge):
-    """A judge that shows each event, after those of its delivery were folded, to an onlooker: reports need it."""
+Onlooker: TypeAlias = Callable[[str, Sequence[LogEvent], str], None]
+"""It is shown (run, events of a delivery, stream): reports need more of them than a run's state keeps."""
 
-    def __init__(self, config: Config, onlooker: Callable[[RunState, LogEvent, str], None]) -> None:
+
+class Watched(Judge):
+    """A judge that shows what it has folded to an onlooker."""
+
+    def __init__(self, config: Config, onlooker: Onlooker) -> None:
         super().__init__(config)
         self._onlooker = onlooker
 
     def take(self, run: Judged, entries: Sequence[LogEvent], source: str, at: float, live: bool) -> list[Transition]:
         """Fold, judge, then show."""
-        transitions: list[Transition] = []
-        for entry in entries:
-            transitions += super().take(run, [entry], source, at, live)
-            self._onlooker(run.state, entry, source)
+        transitions = super().take(run, entries, source, at, live)
+        self._onlooker(run.state.name, entries, source)
         return transitions
 
 
 def read_all(
     config: Config,
     clock: Clock | None = None,
-    onlooker: Callable[[RunState, LogEvent, str], None] | None = None,
+    onlooker: Onlooker | None = None,
     *,
     charts: bool = True,
+    found: Iterable[Found] | None = None,
 ) -> tuple[Core, list[str]]:
     """(the core after everything was read, what a person should know): files that no one can read or that hold no
-    training line, patterns that match nothing. However many runs there are: `max_runs` is for those that go on.
+    training line, patterns that match nothing. However many runs there are: `max_runs` is for those that go on. Where
+    files were `found` before, these are read.
     """
     config = msgspec.structs.replace(config, max_runs=sys.maxsize)
     clock = clock or SystemClock()
     steady = SteadyClock(clock)
     core = Core(config, Watched(config, onlooker) if onlooker else None, charts=charts)
     problems: list[str] = []
-    with closing(read_once(watches(config), clock=clock)) as messages:
+    with closing(read_once(watches(config), clock=clock, found=found)) as messages:
         for message in messages:
             if isinstance(message, Unreadable):
                 problems.append(f"{message.source}: {message.message}")

@@ -6,8 +6,6 @@ order of their clocks. Only a silence that the lines prove is judged.
 Law: pure but for the iterators that are handed in; memory does not grow with the log.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

@@ -1,7 +1,5 @@
 """When the state is loaded and saved: at the start, from time to time while something changes, and last."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +7,16 @@ from pathlib import Path
 from monitor.core import Core
 from monitor.core.conversion import EARLIER
 from monitor.core.saved import Saved
+from monitor.incidents import Transition
+from monitor.notifiers.message import message_id
 from monitor.store import Saver, StateNewerError, Store, encode, pause_after
 from monitor.system.clock import Clock
 
 _log = logging.getLogger(__name__)
 
 _SOON = 1.0  # seconds to the save after a rotation: a crash later finds no more what the old file ended with
+_SILENT = 120.0  # seconds between two saves while nothing comes: until when a silence was heard is news, too
+_STUCK = 2.0  # seconds after which a disk hangs that has not taken a state
 _LAST = 2.0  # seconds that a last save may take
 
 
@@ -28,7 +30,8 @@ class Saving:
         self._wake = wake
         self._store: Store | None = None
         self._saver: Saver | None = None
-        self._due_at = float("-inf")
+        self._due_at = self._silent_at = self._offered_at = float("-inf")
+        self._stuck = False
         self._failures = 0
         self._offered = self._begun = 0  # the last owed message, and the last step begun, in what the saver was given
 
@@ -53,7 +56,16 @@ class Saving:
         for problem in problems:
             _log.warning("state %s; it is rebuilt from the logs", problem)
             counts.add("state_rebuilds_total")
+        if saved is not None:
+            accepted = store.notes()
+            for name, waiting in saved.owed.items():
+                saved.owed[name] = [one for one in waiting if _note(name, one.message) not in accepted]
         return saved
+
+    def accepted(self, receiver: str, message: Transition) -> None:
+        """The receiver has it: killed before the next save, the daemon does not send it again. From any thread."""
+        if self._store is not None and not self._stuck:
+            self._store.note(_note(receiver, message))
 
     def at_once(self) -> None:
         """The next `turn` saves: what people were notified of is not sent again after a crash."""
@@ -79,6 +91,10 @@ class Saving:
             outbox.changed, self._core.changed = False, True  # else a crash would send it again
             self.at_once()
         began = self._clock.monotonic()
+        self._stuck = busy and began - self._offered_at > _STUCK
+        if began >= self._silent_at:
+            self._silent_at = began + _SILENT
+            self._core.changed |= any(run.state.live for run in self._core.runs.values())
         if self._core.save_soon:
             self._core.save_soon = False
             self._due_at = min(self._due_at, began + _SOON)
@@ -87,9 +103,10 @@ class Saving:
         data = self._encoded(now)
         self._offered, self._begun = outbox.last, self._core.hands.stamp
         self._saver.offer(data)
-        self._core.changed = False
+        self._offered_at, self._core.changed = began, False
         ended = self._clock.monotonic()
         self._due_at = ended + pause_after(len(data), ended - began)
+        self._silent_at = ended + _SILENT
 
     def _encoded(self, now: float) -> bytes:
         return self._core.aside.saved(self._core.save(now), encode)
@@ -109,3 +126,7 @@ class Saving:
             self._saver.end()
         if self._store is not None:
             self._store.release()
+
+
+def _note(receiver: str, message: Transition) -> str:
+    return f"{message_id(message)} {receiver}"

@@ -4,8 +4,6 @@ Each `..._of` takes a value of YAML and returns the value, or raises ValueError 
 resolved and no file is opened. The settings of config/schema.py, of notifiers and of outputs are made of these types.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import os.path

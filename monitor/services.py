@@ -3,8 +3,6 @@
 They read Snapshots and are given transitions; none of them sees the core.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from urllib.parse import quote, urlsplit
 from monitor.config import Config, host_and_port
 from monitor.deliveries import Deliveries
 from monitor.incidents import Transition
+from monitor.intake.door import Door
 from monitor.outputs import Outputs
 from monitor.serve.auth import BasicAuth
 from monitor.serve.hosts import Hosts, is_loopback
@@ -42,10 +41,12 @@ def refused(config: Config) -> list[str]:
         _secured(config)
     except TlsError as error:
         problems.append(f"web.tls_server_config: {error}")
-    try:
-        may_listen(*host_and_port(config.listen))
-    except OSError as error:
-        problems.append(f"listen: cannot listen on {config.listen}: {error.strerror or error}")
+    for key, listen in (("listen", config.listen), ("intake.listen", config.intake.listen)):
+        try:
+            if listen is not None:
+                may_listen(*host_and_port(listen))
+        except OSError as error:
+            problems.append(f"{key}: cannot listen on {listen}: {error.strerror or error}")
     return problems
 
 
@@ -78,10 +79,28 @@ class Services:
                 "Choose another address with --listen"
             ) from error
         self._app = app
+        self.door: Door | None = None
+        """Where agents push; None: nobody can."""
+        if config.intake.listen is not None:
+            self.door = self._opened(config.intake.listen)
         self._secure(secured)
         self._scrapes = app.scrapes
         self._read_by = float("-inf")  # monotonic seconds: until then the last figures may not have been read
         self._outputs = self._made_outputs()
+
+    def _opened(self, listen: str) -> Door:
+        """Raises StartError."""
+        directory = self._config.intake.spool.directory
+        assert directory is not None
+        try:
+            door = Door(self._config, *host_and_port(listen), directory, self._clock)
+            door.open()
+        except OSError as error:
+            self._server.stop(0.0)
+            raise StartError(
+                f"intake: cannot listen on {listen} or use {directory}: {error.strerror or error}"
+            ) from error
+        return door
 
     @property
     def address(self) -> str:
@@ -112,6 +131,12 @@ class Services:
         if not (is_loopback(server.address[0]) or server.auth is not None or asked):
             self._app.notice = f"Whoever reaches {self.address} reads this: no password is asked (web.basic_auth_users)"
             _log.warning("listen=%s is open to other hosts without a password: see web: in config.yaml", self.address)
+        self._notice = self._app.notice
+        if self.door is not None:
+            users, door = self._config.intake.auth.basic_auth_users or web.basic_auth_users, self.door.server
+            door.tls, door.auth = server.tls, BasicAuth(users) if users else None
+            if not (is_loopback(door.address[0]) or door.auth is not None or asked):
+                _log.warning("intake.listen=%s: whoever reaches it can push lines: see intake.auth", door.address)
 
     def links(self, message: Transition) -> dict[str, str]:
         """What a person who reads the message may open."""
@@ -126,6 +151,9 @@ class Services:
         """Begin to answer, write and send."""
         self.deliveries.start()
         self._server.start()
+        if self.door is not None:
+            self.door.server.start()
+            _log.info("logs may be pushed to %s:%d", *self.door.server.address)
         self._outputs.start()
 
     def count(self, counts: MonitorCounts) -> None:
@@ -133,6 +161,9 @@ class Services:
         for (output, written), count in self._outputs.counts().items():
             counts.set("output_writes_total", count, output, written)
         counts.set("http_connections", self._server.connections)
+        if self.door is not None:
+            self.door.count(counts)
+            self._app.notice = ". ".join(filter(None, [self._notice, self.door.unnamed]))
         counts.clear("page_info")
         if (page := self.page_url) is not None:
             counts.set("page_info", 1.0, page)
@@ -146,8 +177,10 @@ class Services:
         before, self._config = self._config, config
         if config.notifiers != before.notifiers:
             self.deliveries.replace(config.notifiers, _DELIVER_SECONDS)
-        if config.web != before.web:
-            self._secure(prepared)
+        if config.web != before.web or config.intake.auth != before.intake.auth:
+            self._secure(prepared if config.web != before.web else (self._server.tls, self._server.auth))
+        if self.door is not None:
+            self.door.configure(config)
         if config.outputs != before.outputs:
             self._outputs.stop(_STOP_SECONDS)
             self._outputs = self._made_outputs()
@@ -170,6 +203,8 @@ class Services:
     def stop_server(self) -> None:
         """Give the address back."""
         self._server.stop(_STOP_SECONDS)
+        if self.door is not None:
+            self.door.stop(_STOP_SECONDS)
         if self._server.auth is not None:
             self._server.auth.close()
 

@@ -1,7 +1,5 @@
 """What HTTP reads: samples, what the monitor counts of itself, and the immutable Snapshot of all runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -72,6 +70,8 @@ class RunSnapshot:
     history: History = field(default_factory=History)
     """A copy that the loop no longer touches: the charts."""
     transitions: tuple[Transition, ...] = ()
+    verdict: dict[str, Any] = field(default_factory=dict)
+    """What a launcher is told that asks (monitor/verdict.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class Snapshot:
     incidents: tuple[dict[str, Any], ...] = ()
     ready: bool = False
     loop_turned_at: float = 0.0
+    behind_seconds: float = 0.0
+    """At `at` there was a log that had not been looked at, or not folded, for so long."""
     nodes: tuple[dict[str, Any], ...] = ()
     """The record of nodes to which something happened, those that stand out first."""
     nodes_in_all: int = 0

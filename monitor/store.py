@@ -8,8 +8,6 @@ A directory below /tmp may be made by somebody else first: one that is a link, o
 is refused, and so is a file in it. No link is followed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -32,6 +30,7 @@ _INTERVAL = 1.0  # seconds between two saves of a small state
 _BYTES_PER_SECOND = 250e3  # to a disk that others use too
 _SHARE = 4000  # seconds between two saves for each second that one takes the loop
 _LONGEST = 60.0
+_NOTES = 1 << 20  # bytes of notes, of which those since the last save matter: then they begin anew
 _log = logging.getLogger(__name__)
 Earlier: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 """What makes plain values of an earlier version those of the present one."""
@@ -150,6 +149,24 @@ class Store:
             except (StateUnreadableError, OSError) as error:
                 problems.append(f"{path}: {error}")
         return None, problems
+
+    def note(self, text: str) -> None:
+        """Append a line to what `notes` gives, at once: it outlives the process, not the machine. From any thread."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.path.with_suffix(".notes"), flags, 0o600)
+            try:
+                if os.fstat(descriptor).st_size > _NOTES:
+                    os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{text}\n".encode())
+            finally:
+                os.close(descriptor)
+
+    def notes(self) -> frozenset[str]:
+        """The lines that were noted; none where they cannot be read."""
+        with contextlib.suppress(OSError):
+            return frozenset(_read(self.path.with_suffix(".notes")).decode("utf-8", "replace").splitlines())
+        return frozenset()
 
     def save(self, value: Any) -> bool:
         """Write a new generation. False, logged once a streak, if the disk will not have it: watching goes on."""

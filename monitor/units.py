@@ -4,8 +4,6 @@ Comes in: a scalar as YAML decodes it. Goes out: a finite float, or ValueError t
 Law: a settings class names its unit in the annotation (`Seconds`, `Ratio`), and whoever decodes it asks the annotation.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Annotated, Final

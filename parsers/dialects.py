@@ -4,8 +4,6 @@ A dialect is the kind of training program that prints the iteration lines. The s
 `training_log` and `save_checkpoint`. To add one: a `Dialect` here, its rules in parsers/formats. Imports nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -7,8 +7,6 @@ A block of whole lines is cut; of each line it is known by its shape (engine/mem
 to ask, or how to read it by template. Rules are the reference: what a template gives, they would have given.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -37,6 +35,11 @@ def _default_memo() -> Memo:
 
 class SourceReader:
     """Reads one endless source. `extra` are a site's own rules, asked last and of every line."""
+
+    __slots__ = (
+        "_extra", "_key_lines", "_last_matched", "_memo", "_open", "_redrawn", "_rules", "_splitter", "_unwrapper",
+        "fed_bytes", "matched_lines",
+    )  # fmt: skip
 
     def __init__(
         self, extra: Sequence[Rule] = (), max_line_bytes: int = MAX_LINE_BYTES, memo: Memo | None = None

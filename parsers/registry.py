@@ -1,7 +1,5 @@
 """Every speaker we understand, in the order in which its rules are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pkgutil import get_data
 from types import ModuleType

@@ -1,7 +1,5 @@
 """A dialect's samples are its test: what they give must be what the file says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ that all else knows text alone. A line that is no such object is what it was.
 Docker cuts a line of more than 16 KiB and ends only the last part in `\n`: parts are joined, each stream's by itself.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final

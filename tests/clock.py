@@ -1,7 +1,5 @@
 """A clock that stands still until a test moves it."""
 
-from __future__ import annotations
-
 
 class ManualClock:
     """A monitor.system.clock.Clock that moves only by calls."""

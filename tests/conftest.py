@@ -1,7 +1,5 @@
 """What all tests share: hypothesis profiles, where real logs may be, and whether end-to-end tests are required."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator
@@ -92,10 +90,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that read real logs skip where there are none; the end-to-end tools may be required."""
     absent = {name for name, place in (("real_logs", REAL_LOGS), ("field_logs", FIELD_LOGS)) if not place.is_dir()}
     required = os.environ.get("MEGATRON_MONITOR_REQUIRE_E2E") == "1"
+    lacking = {marker: [tool for tool in tools if not shutil.which(tool)] for marker, tools in TOOLS.items()}
     for item in items:
         if any(item.get_closest_marker(name) for name in absent):
             item.add_marker(pytest.mark.skip(reason="no real logs beside the project"))
-        for marker, tools in TOOLS.items():
-            missing = [tool for tool in tools if not shutil.which(tool)]
-            if item.get_closest_marker(marker) and missing and not required:
+        for marker, missing in lacking.items():
+            if missing and not required and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"not installed: {', '.join(missing)}"))

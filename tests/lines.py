@@ -1,7 +1,5 @@
 """Iteration lines of Megatron-LM, for tests in which any will do."""
 
-from __future__ import annotations
-
 
 def line(number: int, total: int = 1000, seconds: float = 0.25, loss: float | None = None) -> str:
     """One; the loss falls from 3 by 0.001 an iteration, or is the given one."""

@@ -1,7 +1,5 @@
 """Real programs on loopback, each on a port that the kernel chose, waited for until it answers, and ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,19 +1,22 @@
 """README, docs/ and ARCHITECTURE state what the code does. `make readme` writes the generated tables again."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import yaml
+from click.shell_completion import get_completion_class
 
 from monitor.audit import CHECKS, GONE, IGNORABLE
-from monitor.cli import COMMANDS, command
+from monitor.cli import COMMANDS, command, main
 from monitor.detectors import DETECTORS
+from monitor.detectors.base import Detector
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.model.flops import FORMULAS
 from monitor.run.phases import RUN_STATES, Phase
+from monitor.run.state import RunState
+from monitor.run.steps.step import Step
 from monitor.simulate import FAULTS
 from parsers.declared.builtin import built_in
 from parsers.declared.targets import UNITS
@@ -72,8 +75,8 @@ def targets_table() -> str:
 
 
 TABLES = {
-    "metrics": (README, metrics_table),
-    "commands": (README, commands_table),
+    "metrics": (ROOT / "docs" / "metrics.md", metrics_table),
+    "commands": (ROOT / "docs" / "commands.md", commands_table),
     "dialects": (ROOT / "docs" / "dialects.md", dialects_table),
     "targets": (ROOT / "docs" / "dialects.md", targets_table),
     "checks": (ROOT / "docs" / "checks.md", checks_table),
@@ -103,10 +106,23 @@ def test_every_check_of_the_code_has_a_row() -> None:
     reports = "".join(path.read_text() for path in (ROOT / "monitor/reports").glob("*.py"))
     assert found == set(IGNORABLE)
     assert set(re.findall(r"\bK\d\d\b", audit + reports)) <= set(CHECKS)
-    assert list(CHECKS) == [f"K{number:02}" for number in range(1, 29) if f"K{number:02}" not in GONE]
+    assert list(CHECKS) == [f"K{number:02}" for number in range(1, 30) if f"K{number:02}" not in GONE]
 
 
 DOCS = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))}
+
+
+def nav_of(section: list[dict[str, Any]]) -> list[str]:
+    """The pages of the site in their order."""
+    return [
+        page
+        for entry in section
+        for named in entry.values()
+        for page in (nav_of(named) if isinstance(named, list) else [named])
+    ]
+
+
+SITE = nav_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
 
 
 def headings(path: Path) -> list[str]:
@@ -130,14 +146,56 @@ def test_citations_of_the_docs_exist() -> None:
             assert not section or section in headings(DOCS[name]), (path, name, section)
 
 
-@pytest.mark.parametrize("page", [*DOCS.values(), README], ids=lambda page: page.name)
-def test_links_point_at_what_exists(page: Path) -> None:
-    """Relative links, pictures and anchors of README and docs/."""
-    text = re.sub(r"`[^`\n]*`", "", page.read_text())  # a line of a log may look like one
+@pytest.mark.parametrize("name", SITE)
+def test_links_point_at_what_exists(name: str) -> None:
+    """Relative links, pictures and anchors of the site's pages, as strict as mkdocs is of them."""
+    page = ROOT / name
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)  # a line of a log may look like one
     for target, place in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", text):
         linked = page.parent / target if target else page
-        assert linked.exists(), target
+        assert linked.is_file(), target
         assert not place or place in map(anchor, headings(linked)), (target, place)
+
+
+def test_every_document_is_a_page_of_the_site() -> None:
+    """Once each; what `make docs` copies holds them all."""
+    wanted = [*DOCS.values(), *ROOT.glob("*.md"), *(ROOT / "deploy").rglob("*.md"), *(ROOT / "grafana").rglob("*.md")]
+    assert {str(path.relative_to(ROOT)) for path in wanted} <= set(SITE)
+    assert len(SITE) == len(set(SITE))
+    recipe = (ROOT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
+    copied = tuple(word for word in recipe.split() if (ROOT / word).exists())
+    assert [name for name in SITE if not name.startswith(copied)] == []
+
+
+def test_readme_begins_with_one_screen() -> None:
+    """What, why, a picture, two commands, what it tells, where to go: then the first table."""
+    first = README.read_text().partition("\n| ")[0]
+    assert len(first.splitlines()) <= 60
+    assert first.count("![") == 1
+    for words in ("**Why.**", "make demo", "make run", "## What it tells you", "## Where to go"):
+        assert words in first
+
+
+def test_the_detector_of_the_document_works() -> None:
+    """docs/detectors.md: twenty iterations at a learning rate of 0 fire; 19, or a program that prints none, do not."""
+    code = DOCS["detectors.md"].read_text().partition("```python\n")[2].partition("```")[0]
+    own: dict[str, Any] = {}
+    exec(compile(code, "detectors.md", "exec"), own)
+    detector: Detector = own["DETECTOR"]
+
+    def status(rates: list[float | None]) -> str:
+        state, memory, settings = RunState("train"), own["Memory"](), detector.settings()
+        steps = [Step(iteration=at, at=at, counted=True, learning_rate=rate) for at, rate in enumerate(rates, 1)]
+        memory.attempt = state.launch.number
+        assert detector.update is not None
+        changed = detector.update(state, memory, steps, settings)
+        verdict = detector.check(state, memory, 100.0, settings)
+        assert changed == (verdict.status == "firing")
+        return verdict.status
+
+    assert status([1e-4, *[0.0] * 20]) == "firing"
+    assert status([1e-4, *[0.0] * 19, 1e-4, 0.0]) == "clear"
+    assert status([None] * 30) == "clear"
 
 
 def test_the_interface_lists_every_name() -> None:
@@ -178,6 +236,16 @@ def test_every_speaker_says_who_it_reads() -> None:
     for speaker in SPEAKERS:
         assert speaker.__doc__
         assert len(speaker.__doc__) > 60, speaker.__name__
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_documented_as_it_works(shell: str) -> None:
+    """The variable that docs/commands.md names makes the program print what the shell reads."""
+    variable = "_MEGATRON_MONITOR_COMPLETE"
+    assert f"{variable}={shell}_source" in (ROOT / "docs" / "commands.md").read_text()
+    found = get_completion_class(shell)
+    assert found is not None
+    assert variable in found(main, {}, "megatron-monitor", variable).source()
 
 
 def test_metric_names_are_given_once() -> None:

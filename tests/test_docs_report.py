@@ -1,7 +1,5 @@
 """docs/report.md: every command line on it runs, and what it says of the columns is what there is."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -24,12 +22,12 @@ def test_the_pages_commands_run_in_order(tmp_path: Path, monkeypatch: pytest.Mon
     """Each ends well and says something, or writes the file that it names."""
     monkeypatch.chdir(tmp_path)
     lines = commands()
-    assert len(lines) == 13
+    assert len(lines) == 17
     for program, *arguments in lines:
         assert program == "megatron-monitor"
         result = CliRunner().invoke(main, arguments, catch_exceptions=False)
         assert result.exit_code == 0, (arguments, result.output)
-        written = arguments[arguments.index("-o") + 1] if "-o" in arguments else None
+        written = next((arguments[arguments.index(to) + 1] for to in ("-o", "--resume") if to in arguments), None)
         assert (tmp_path / written).stat().st_size > 100 if written else result.stdout
     table = CliRunner().invoke(main, ["report", ".", "--baseline", "monday", "--iterations", "9", "--extra"]).stdout
     assert "OOM at iteration 119" in table

@@ -3,8 +3,6 @@
 `python -m tests.test_forms` makes parsers/formats/forms.json anew.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 `make golden` writes the page anew; review the difference.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

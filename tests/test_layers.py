@@ -1,7 +1,5 @@
 """The arrows of ARCHITECTURE.md hold in the imports."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

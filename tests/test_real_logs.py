@@ -1,7 +1,5 @@
 """Real logs of real trainings, read to the end: states, counts and recomputed figures that their authors printed."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.commands.arguments import configured

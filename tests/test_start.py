@@ -1,7 +1,5 @@
 """What a short command loads: half of a short run is importing, and that creeps back."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 `python -m tests.test_trainers` makes parsers/trainers/built_in.json anew.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

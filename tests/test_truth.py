@@ -1,7 +1,5 @@
 """The benchmark that plays strangers' logs: what its naive reading sees, and where it disagrees with the monitor."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

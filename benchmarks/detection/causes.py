@@ -10,8 +10,6 @@ without Megatron's line; `saves` are runs of three programs whose saves take lon
 between two saves. Each form ends with healthy runs: there nothing is right but to tell nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

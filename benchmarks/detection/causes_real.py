@@ -7,8 +7,6 @@ windows in which the log by itself changed by more than a quarter of what is add
 their own. Which causes a log can tell is decided by the timers that it prints.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

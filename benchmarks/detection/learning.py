@@ -8,8 +8,6 @@ hysteresis, doubled after 1000 clean steps) against gradients whose largest valu
 checkpoint every 1500 iterations in the mean; saves and evaluations.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

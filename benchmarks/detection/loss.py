@@ -6,8 +6,6 @@ Without --final the development seeds are used, with it the seeds that nothing w
 parser and the daemon's own judgement; every incident counts, information too.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -6,8 +6,6 @@
 Folders may also stand in MEGATRON_MONITOR_MLPERF, separated by colons. Nothing of them is in this repository.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

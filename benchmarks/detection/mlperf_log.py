@@ -4,8 +4,6 @@ Pre-training prints a `tracked_stats` every step (`train_step_time`, or `train_s
 fine-tuning a `train_loss` every few steps: their times follow from the time stamps, without the evaluations between.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator

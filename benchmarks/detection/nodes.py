@@ -1,12 +1,10 @@
 """The record of nodes on simulated clusters: how often a bad node is found, after how many launches, and how often an
-innocent one stands out at any look. `python -m benchmarks.detection.nodes [FIRST_SEED] [CLUSTERS]`
+innocent one stands out at any look. `python -m benchmarks.detection.nodes [FIRST_SEED] [CLUSTERS] [TITLE]`
 
 Four runs share a cluster. A launch that died is started again, mostly on the nodes that it had (Slurm requeues so);
 others get a block of free nodes. Programs fail, twice in three times over again at once, until somebody mends them;
 healthy nodes break at a low rate too. A bad node breaks a launch with its own chance; half of these ends name it.
 """
-
-from __future__ import annotations
 
 import random
 import sys
@@ -35,11 +33,14 @@ class Cluster:
     """Part by which a bad node slows its launches."""
     static: bool = False
     """Every launch of a run has the same nodes."""
+    own_names: bool = False
+    """Each launch's log is a run of its own, called by its job's id."""
 
 
 CLUSTERS = (
     Cluster("50 nodes, launches of 16, none bad", 50, 16, 300),
     Cluster("50 nodes, launches of 16, none bad, always the same nodes", 50, 16, 300, static=True),
+    Cluster("50 nodes, launches of 16, none bad, each log a run of its own", 50, 16, 300, own_names=True),
     Cluster("500 nodes, launches of 64, none bad", 500, 64, 300),
     Cluster("1 in 50 breaks 3 of 10 launches, half of them named", 50, 16, 300, 1, 0.3),
     Cluster("1 in 50 breaks 1 of 10 launches, half of them named", 50, 16, 300, 1, 0.1),
@@ -48,6 +49,9 @@ CLUSTERS = (
     Cluster("1 in 500 breaks 3 of 10 launches, half of them named", 500, 64, 300, 1, 0.3),
     Cluster("1 in 500 breaks 3 of 10 launches, never named", 500, 64, 300, 1, 0.3, 0.0),
     Cluster("3 in 500 break 3 of 10 launches, half of them named", 500, 64, 300, 3, 0.3),
+    Cluster("1 in 200 breaks 1 of 20 launches, all of them named", 200, 16, 1500, 1, 0.05, 1.0),
+    Cluster("1 in 200 breaks 1 of 20 launches, half of them named", 200, 16, 1500, 1, 0.05),
+    Cluster("1 in 200 breaks 1 of 20 launches, never named", 200, 16, 1500, 1, 0.05, 0.0),
 )
 
 
@@ -87,9 +91,10 @@ def play(cluster: Cluster, seed: int) -> tuple[dict[str, int], set[str], set[str
                 named = {node: [kind]} if rng.random() < cluster.named or node not in bad else {}
         slow = cluster.slows if bad & set(nodes) else 0.0
         seconds = 10.0 * (1 + rng.gauss(0, 0.006)) * (1 + slow)
+        name = f"run-{'abcd'[run]}-{number * cluster.own_names}"
         ledger.put(
             LaunchRecord(
-                f"run{run}", number, 1e9 + 7200.0 * number, compress(nodes), True, outcome, outcome == "finished",
+                name, number, 1e9 + 7200.0 * number, compress(nodes), True, outcome, outcome == "finished",
                 named, 100, seconds if outcome == "finished" or rng.random() < 0.5 else None, "64",
             )
         )  # fmt: skip
@@ -107,7 +112,7 @@ def main() -> None:
     clusters = int(sys.argv[2]) if len(sys.argv) > 2 else 40
     print("| cluster | bad nodes found | launches until then (median) | innocent ever accused | clusters with one |")
     print("| --- | --: | --: | --: | --: |")
-    for cluster in CLUSTERS:
+    for cluster in [one for one in CLUSTERS if (sys.argv[3] if len(sys.argv) > 3 else "") in one.title]:
         played = [play(cluster, seed) for seed in range(first, first + clusters)]
         bad = sum(len(one[1]) for one in played)
         delays = sorted(when for found, ill, _ in played for node, when in found.items() if node in ill)

@@ -7,8 +7,6 @@ Each run is 2,000 steps of a loader that takes 0.1 to 30 % of a step, varies (au
 in single lines or in bursts.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

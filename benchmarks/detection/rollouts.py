@@ -8,8 +8,6 @@ rollouts: its silence over the longest rollout of the run, and over the whole st
 wait three times.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

@@ -5,8 +5,6 @@
 Without --final the development seeds are used, with it the seeds that nothing was tuned on.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

@@ -4,8 +4,6 @@ Modelled on BLOOM-176B (105.2 s an iteration, saves of 40 s every 100, evaluatio
 linear batch size ramp-up), with noise as clusters show it: heavy-tailed, autocorrelated, slow outliers in bursts.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator

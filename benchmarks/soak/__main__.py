@@ -2,8 +2,6 @@
 of ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -63,7 +61,7 @@ class Receiver:
 class Soak:
     """The daemon, its surroundings, and what is done to them."""
 
-    def __init__(self, directory: Path, runs: int, chance: random.Random) -> None:
+    def __init__(self, directory: Path, runs: int, chance: random.Random, budget: float = BUDGET) -> None:
         self.directory, self.chance, self.faults = directory, chance, Counter[str]()
         self.flags = directory / "flags"
         self.flags.mkdir()
@@ -75,7 +73,7 @@ class Soak:
         configuration = {
             "runs": [{"paths": [f"{directory}/logs/*.log"]}], "listen": "127.0.0.1:0",
             "state_dir": f"{directory}/state",
-            "detectors": {"hang": {"minimum": f"{BUDGET:.0f}s"}}, "message_limit": {"messages": 0},
+            "detectors": {"hang": {"minimum": f"{budget:.0f}s"}}, "message_limit": {"messages": 0},
             "notifiers": [{"type": "webhook", "name": "soak",
                            "url": f"http://127.0.0.1:{self.receiver.server.server_address[1]}/"}],
         }  # fmt: skip
@@ -129,11 +127,11 @@ class Soak:
             time.sleep(self.chance.uniform(0.0, BUDGET))
             self.start()
 
-    def metrics(self) -> dict[str, float]:
-        """Run -> iterations that the daemon counts."""
+    def metrics(self, name: str = "megatron_iterations_total") -> dict[str, float]:
+        """Run -> iterations that the daemon counts, or another figure."""
         found = {}
         for row in self._page().splitlines():
-            if row.startswith("megatron_iterations_total{"):
+            if row.startswith(f"{name}{{"):
                 found[row.split('run="')[1].split('"')[0]] = float(row.rsplit(" ", 1)[1])
         return found
 

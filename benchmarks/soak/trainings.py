@@ -1,7 +1,5 @@
 """Trainings that write a line every half second, hang when they are told to, and have their logs rotated."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

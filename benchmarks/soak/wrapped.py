@@ -5,8 +5,6 @@ full      the state cannot be written
 offset    seconds that the wall clock is wrong by
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -3,8 +3,6 @@
 Parts: real replay generated growth live idle latency scrape resume. Needs mtail (Debian: apt-get install mtail).
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys
@@ -15,7 +13,7 @@ from pathlib import Path
 from benchmarks.speed import generated, real, steady
 from benchmarks.speed.measure import QUICK, SCRATCH, Row, Sizes, machine, table, version
 
-_PAGES = (Path(__file__).parent / "README.md", Path(__file__).parents[2] / "README.md")
+_PAGES = (Path(__file__).parent / "README.md", Path(__file__).parents[2] / "docs" / "measured.md")
 _PARTS: dict[str, Callable[[Sizes], list[Row]]] = {
     "generated": lambda sizes: [*generated.replaying(sizes), *generated.start_up(sizes)],
     "growth": generated.growth,
@@ -52,13 +50,13 @@ def write(page: Path, text: str) -> None:
 
 
 def main() -> None:
-    """Print the report; with --write put it into both README files."""
+    """Print the report; with --write put it into README.md here and docs/measured.md."""
     every = ["real", "replay", *_PARTS]
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("parts", nargs="*", metavar="part")
     options.add_argument("--quick", action="store_true", help="small sizes: does it run?")
     options.add_argument("--real-logs", type=Path, default=real.FOLDER, help="folder with real logs (%(default)s)")
-    options.add_argument("--write", action="store_true", help="into README.md and benchmarks/speed/README.md")
+    options.add_argument("--write", action="store_true", help="into benchmarks/speed/README.md and docs/measured.md")
     given = options.parse_args()
     if unknown := set(given.parts) - set(every):
         options.error(f"no such part: {', '.join(sorted(unknown))} (parts: {' '.join(every)})")

@@ -1,7 +1,5 @@
 """The daemon as a process: started, ready, scraped, stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import re

@@ -3,8 +3,6 @@
 What is compared with another program is measured on real logs (real.py); each row here says that its log is generated.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable
 

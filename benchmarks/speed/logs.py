@@ -2,8 +2,6 @@
 that are written while the daemon reads. Same arguments, same bytes.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ Wall time is what a person waits. Processor time (user and system, of a program 
 stays comparable on a machine that others use too.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

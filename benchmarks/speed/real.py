@@ -5,8 +5,6 @@ are no part of the repository: they are looked for in the folder `shared` beside
 $BENCH_REAL_LOGS says. Grown logs are written to the scratch folder alone.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

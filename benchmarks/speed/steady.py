@@ -3,8 +3,6 @@
 The logs are generated; they are written while the daemon reads them.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

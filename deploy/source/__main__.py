@@ -2,8 +2,6 @@
 anew (`make rules`).
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import fields
 from pathlib import Path

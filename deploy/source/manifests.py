@@ -2,8 +2,6 @@
 dashboards as ConfigMaps, the daemons beside them: one kustomize base, or a Helm chart.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

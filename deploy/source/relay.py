@@ -1,7 +1,5 @@
 """The relay: one alert an incident kind, from the one template of incidents.yml, as they stand in runs.yml."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules as a site has them: prometheus/rules/*.yml with its settings put in, comments and lines kept."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

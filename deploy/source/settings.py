@@ -1,7 +1,5 @@
 """What a site sets: everything else in rules and dashboards is the same everywhere."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

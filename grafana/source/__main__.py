@@ -1,7 +1,5 @@
 """`python -m grafana.source [FOLDER]`: write every dashboard's JSON (`make dashboards`)."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

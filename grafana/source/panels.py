@@ -1,7 +1,5 @@
 """One builder a kind of panel, from what its YAML says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Named queries in PromQL: `last_known(megatron_iteration)` and words in capitals are filled in from YAML."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """What a board's YAML may say: one class a kind of panel, read strictly, errors with the file and the panel's title."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Tables: several queries merged into one row a set of labels, with the columns named, ordered and made readable."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from grafana_foundation_sdk.builders import common, table

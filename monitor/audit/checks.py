@@ -3,8 +3,6 @@
 docs/checks.md is written from `CHECKS` (`make readme`); `check-config` quotes it for `detectors.configuration.ignore`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Do the arguments add up? K02 to K07, K20, K27: a row is an inequality over the sizes that the log told; K21."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple

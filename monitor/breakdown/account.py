@@ -5,8 +5,6 @@ before Megatron's line, each step's by itself, or summed over the steps since it
 every tenth line only belongs to that line; lines without timers have no account.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -6,8 +6,6 @@ them, work of which only the most has grown is slower on one, and communication 
 A log with one rank's timers cannot tell the network from a slow rank elsewhere: then that is what is said.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal, cast
 

@@ -6,8 +6,6 @@ must all be long, more of them than ever were in a row and than chance explains;
 twice as many.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Medians of the timers of several iteration lines, by category."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar

@@ -5,8 +5,6 @@ longer than each one before, by a third at least, and lie nearer to the new leve
 whole loses what a slowdown would be told for.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

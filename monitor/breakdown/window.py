@@ -1,7 +1,5 @@
 """The timers of a run's last iteration lines, and those from before a slowdown: what an attribution compares."""
 
-from __future__ import annotations
-
 from msgspec import Struct, field
 
 from monitor.breakdown.account import Timed

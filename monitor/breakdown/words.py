@@ -2,8 +2,6 @@
 the program that wrote the log. Its options stand with the dialects (parsers/dialects.py, parsers/trainers/*.yaml).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from monitor.breakdown.attribution import Attribution, Cause

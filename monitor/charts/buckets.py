@@ -3,8 +3,6 @@
 A bucket of one series is (low, high, sum, count); a value that is absent, NaN or beyond float32 is in none of them.
 """
 
-from __future__ import annotations
-
 import struct
 from array import array
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Prometheus asks every 15 to 60 s; a run of 2 s an iteration finishes eight to th
 the last scrape": two that ask would take each other's values.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 SECONDS = 60.0

@@ -5,8 +5,6 @@ is not comparable with what follows it. The first iteration of a launch, and one
 taken out, never come here.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 
@@ -68,12 +66,9 @@ class Steady:
         at = self.sizes.get(batch_size or 0)
         if at is None or len(self.sizes) > 1:
             at = self._at(batch_size or 0)
-        for sample, value in ((at.seconds, seconds), (at.tflops, tflops)):
-            if value is not None:
-                if sample.seen % sample.stride:  # most values of a long run
-                    sample.seen += 1
-                else:
-                    sample.add(value)
+        at.seconds.add(seconds)
+        if tflops is not None:
+            at.tflops.add(tflops)
 
     def _at(self, key: int) -> AtSize:
         """Where this batch size stands, now the newest."""

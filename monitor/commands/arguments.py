@@ -1,7 +1,5 @@
 """What several commands take: --config and --set, PATH arguments, durations, counts."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +11,7 @@ import click
 import msgspec
 
 from monitor.config import Config, ConfigError, Watch, load
-from monitor.follow.discovery import Walk, plan
+from monitor.follow.discovery import find
 from monitor.follow.mounts import read_mounts
 from monitor.follow.os_layer import OsLayer
 from monitor.follow.patterns import Watch as Pattern
@@ -139,9 +137,7 @@ def written_at(paths: Iterable[str]) -> dict[str, float]:
 
 def _found(path: str) -> list[str]:
     """The files that the daemon would follow for PATH, in the order of their names."""
-    planned = plan([Pattern(path)], read_mounts(), os.path.realpath)
-    walk = Walk(OsLayer(), [job for jobs in planned.values() for job in jobs], frozenset())
-    return sorted({step.path for step in walk.run() if step is not None})
+    return sorted(found.path for found in find([Pattern(path)], read_mounts(), OsLayer()))
 
 
 class _Duration(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4

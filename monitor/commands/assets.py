@@ -1,7 +1,5 @@
 """`assets`: dashboards, rules, manifests and the configuration out of the installed package, into a directory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

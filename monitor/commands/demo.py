@@ -1,7 +1,5 @@
 """`demo`: a simulated run with a fault half way, the daemon on it, and the page to open."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import signal

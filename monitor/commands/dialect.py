@@ -1,7 +1,5 @@
 """`dialect`: proposes a dialect file for a log that nobody reads yet; `--show` prints a built-in one's file."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pkgutil import get_data
 

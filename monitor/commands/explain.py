@@ -1,7 +1,5 @@
 """`explain`: which rule read a line and what it gave, or why none did."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Sequence

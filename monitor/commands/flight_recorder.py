@@ -1,7 +1,5 @@
 """`flight-recorder`: who did not arrive, from the dumps of PyTorch's flight recorder."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

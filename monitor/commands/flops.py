@@ -1,7 +1,5 @@
 """`flops`: TFLOP/s per GPU by every formula of the field, with the inputs shown; `flops plan`: the ramp-up planner."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """`nodes`: each node's record over all runs, and which of them to leave out."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """`parse`: the events of logs, in the files' order, one JSON object a line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

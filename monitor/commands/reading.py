@@ -1,44 +1,24 @@
 """Finished logs as report rows: what `report`, `compare` and `flops --log` start from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from monitor.archive.tasks import read_runs
 from monitor.commands.arguments import configured, spooled, warn
 from monitor.config import Config
-from monitor.core import Core
-from monitor.once import read_all
-from monitor.reports.outcome import Tallies
-from monitor.reports.rows import Options, Row, row_of
-from monitor.run import derived
+from monitor.reports.rows import Options, Row
 from monitor.run.state import RunState
-from monitor.system.clock import Clock, SystemClock
+from monitor.system.clock import Clock
 
 
 def runs_of(
     config: Config, options: Options, clock: Clock | None = None
 ) -> tuple[list[tuple[RunState, Row]], list[str]]:
     """(each run's state and row in the order of their names, what a person should know)."""
-    _, runs, problems = read_runs(config, options, clock or SystemClock())
+    _, runs, problems = read_runs(config, options, clock)
     return runs, problems
-
-
-def read_runs(config: Config, options: Options, clock: Clock) -> tuple[Core, list[tuple[RunState, Row]], list[str]]:
-    """The same with the core that read them."""
-    tallies = Tallies()
-    core, problems = read_all(config, clock, tallies.look)
-    runs = [
-        (
-            run.state,
-            row_of(run.state, derived.run_state(run.state, run.archived), tallies.of.get(name), options),
-        )
-        for name, run in sorted(core.runs.items())
-        if run.state.proven and run.state.sources
-    ]
-    return core, runs, problems
 
 
 def only_run(path: str, config_file: Path | None, overrides: Sequence[str]) -> tuple[RunState, Row]:

@@ -1,25 +1,39 @@
 """`report`: the benchmark table of a folder of logs, one row a run."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from shutil import get_terminal_size
+from typing import Any, TextIO, TypeAlias
 
 import click
 
-from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, set_option, spooled, warn
-from monitor.commands.reading import runs_of
+from monitor.archive import row_file
+from monitor.archive import workers as readers
+from monitor.archive.tasks import Done, Reading, Task, groups_of, merged, read_task, tasks_of, together
+from monitor.commands.arguments import COUNT, POSITIVE, config_option, configured, fail, set_option, spooled, warn
+from monitor.commands.progress import progress
+from monitor.core.sources import watches
+from monitor.follow.discovery import find
+from monitor.follow.mounts import read_mounts
+from monitor.follow.os_layer import OsLayer
 from monitor.model.flops import FORMULAS
 from monitor.reports import html
-from monitor.reports.benchmark import GROUPS, SORTS, as_csv, as_json, as_markdown, benchmark
+from monitor.reports.benchmark import GROUPS, SORTS, Benchmark, as_csv, as_json, as_markdown, benchmark, table
 from monitor.reports.rows import Options
+from monitor.reports.tables import aligned
+from monitor.scalars import one_line
+
+Readers: TypeAlias = Callable[[Iterable[Task]], Iterator[Done]]
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--format", "form", type=click.Choice(["markdown", "csv", "json", "html"]), default="markdown",
-              show_default=True, help="How it is written.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["markdown", "csv", "json", "html", "jsonl"]), default="markdown",
+              show_default=True, help="How it is written; jsonl: each row as soon as it is known.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if none.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="seconds", show_default=True, help="Best first.")
 @click.option("--group-by", type=click.Choice(list(GROUPS)), help="One table for each value.")
@@ -31,12 +45,17 @@ from monitor.reports.rows import Options
 @click.option("--gpus-per-node", type=POSITIVE, help="For Nodes, where the log does not have it.")
 @click.option("--gpus", "at_hand", type=POSITIVE, help="GPUs that were at hand: those left over are idle.")
 @click.option("--extra", is_flag=True, help="More columns: MFU, PetaFLOPs, bubble, idle GPUs, formula.")
+@click.option("--resume", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Rows as JSON lines into FILE; files whose rows it has, unchanged, are not read again.")  # fmt: skip
+@click.option("--workers", type=POSITIVE, help="Processes that read; a core each where there is much to read.")
+@click.option("--ray", metavar="ADDRESS", help="Read by the tasks of this Ray cluster (`auto`: the one we are in).")
 @config_option
 @set_option
 def report(
     paths: tuple[str, ...], form: str, output: Path | None, sort: str, group_by: str | None, baseline: str | None,
     iterations: int | None, tokens: int | None, formula: str | None, peak: float | None, gpus_per_node: int | None,
-    at_hand: int | None, extra: bool, config_file: Path | None, overrides: tuple[str, ...],
+    at_hand: int | None, extra: bool, resume: Path | None, workers: int | None, ray: str | None,
+    config_file: Path | None, overrides: tuple[str, ...],
 ) -> None:  # fmt: skip
     r"""Make the benchmark table of PATH: one row a run, medians over steady iterations.
 
@@ -48,16 +67,30 @@ def report(
       megatron-monitor report /logs/tuning --baseline tp8-pp12 --iterations 95367 --extra
       megatron-monitor report /logs/tuning --format html -o report.html
     """
-    with spooled(paths) as files:
+    out = sys.stdout
+    with spooled(paths) as files, redirect_stdout(sys.stderr):  # Ray prints to it
         config = configured(config_file, overrides, files)
         options = Options(peak or config.gpu_peak_tflops, gpus_per_node, at_hand, iterations, tokens, formula)
-        runs, problems = runs_of(config, options)
-    rows = [row for _, row in runs]
-    warn(*problems)
+        read = partial(read_task, config=config, options=options, slim=form != "html")
+        read_all: Readers = partial(_read, read=read, workers=workers, ray=ray)
+        groups = groups_of(find(watches(config), read_mounts(), OsLayer()), config)
+        if not groups:
+            warn("no file matches " + ", ".join(pattern for watch in config.runs for pattern in watch.paths))
+        with progress(file.path for task in groups for file in task.files):
+            if resume is not None or form == "jsonl":
+                sys.exit(0 if _lines(groups, read_all, resume or output or out, anew=resume is None) else 1)
+            rows = []
+            for done in merged(read_all(tasks_of(groups))):
+                for _, reading in done if len(done) == 1 else read_all([together(task for task, _ in done)]):
+                    rows += reading.rows
+                    warn(*reading.problems)
     try:
         found = benchmark(rows, sort, group_by, baseline)
     except LookupError as error:
         raise click.BadParameter(str(error.args[0]), param_hint="--baseline") from error
+    if form == "markdown" and output is None and sys.stdout.isatty():
+        click.echo(_on_terminal(found, extra))
+        sys.exit(0 if rows else 1)
     written: Any = {"markdown": as_markdown, "csv": as_csv, "json": as_json, "html": html.page}[form]
     result = written(found, extra)
     if output is None:
@@ -65,3 +98,54 @@ def report(
     else:
         output.write_text(result, encoding="utf-8", newline="")
     sys.exit(0 if rows else 1)
+
+
+_FIRST = (
+    "Run", "Sec/it", "TFLOPs", "Iterations", "Samples/s", "Diff", "GPUs", "GBS", "Mem", "TP", "PP", "DP",
+)  # fmt: skip
+
+
+def _on_terminal(found: Benchmark, extra: bool) -> str:
+    """Tables that fit: the columns that matter most of those that have room, and which have none; notes below."""
+    out = []
+    for name, rows in found.groups:
+        whole = table(found, rows, extra).filled()
+        shown = whole.fitting(_FIRST, get_terminal_size().columns, without="Notes")
+        missing = ", ".join(header for header in whole.headers if header not in (*shown.headers, "Notes"))
+        out += [*([name] if name else []), aligned(shown), *([f"No room here for {missing}."] if missing else []), ""]
+    out += [f"{row.run}: {note}" for row in found.rows for note in row.notes]
+    return "\n".join(one_line(text) for text in "\n".join(out + found.warnings).split("\n"))
+
+
+def _read(tasks: Iterable[Task], read: readers.Read, workers: int | None, ray: str | None) -> Iterator[Done]:
+    tasks = list(tasks)
+    if ray is None:
+        return readers.read_tasks(tasks, read, readers.workers_for(tasks, workers))
+    if find_spec("ray") is None:
+        fail("--ray needs the extra: pip install 'megatron-monitor[ray]'", code=2)
+    return readers.read_by_ray(tasks, read, ray)
+
+
+def _lines(groups: Sequence[Task], read_all: Readers, to: Path | TextIO, *, anew: bool) -> bool:
+    """Rows as JSON lines, each as soon as it is known; whether there are any."""
+    some, done = False, list[Done]()
+    if not isinstance(to, Path):
+        for task, reading in read_all(tasks_of(groups)):
+            row_file.write(to, row_file.lines_of(task, reading))
+            warn(*reading.problems)
+            some = some or bool(reading.rows)
+        return some
+    if anew:
+        to.unlink(missing_ok=True)
+    file = row_file.RowFile(to)
+    left = file.without(groups)
+    with file.append() as stream:
+        for task, reading in read_all(tasks_of(left)):
+            row_file.write(stream, row_file.lines_of(task, reading))
+            warn(*reading.problems)
+            done.append((task, Reading(jobs=reading.jobs)))
+    for several in merged(done):
+        if len(several) > 1:
+            for task, reading in read_all([together(task for task, _ in several)]):
+                file.exchange(several, (task, reading))
+    return file.rows > 0

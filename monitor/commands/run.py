@@ -1,7 +1,5 @@
 """`run`: the daemon; `run --once`: read to the end and print the metrics."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from contextlib import nullcontext
@@ -24,13 +22,9 @@ _log = logging.getLogger(__name__)
 @click.option("--name", help="PATHs are one run of this name, whatever characters it has (a job's name).")
 @click.option("--once", is_flag=True, help="Read to the end, print the /metrics page, exit.")
 def run(
-    paths: tuple[str, ...],
-    config_file: Path | None,
-    overrides: tuple[str, ...],
-    listen: str | None,
-    name: str | None,
+    paths: tuple[str, ...], config_file: Path | None, overrides: tuple[str, ...], listen: str | None, name: str | None,
     once: bool,
-) -> None:
+) -> None:  # fmt: skip
     r"""Follow training logs, judge the runs, serve the metrics and the page. `-` is standard input.
 
     \b
@@ -51,7 +45,7 @@ def _run(
     config_file: Path | None, overrides: tuple[str, ...], paths: tuple[str, ...], name: str | None, *, once: bool
 ) -> None:
     config = configured(config_file, overrides, paths, name)
-    if not config.runs:
+    if not config.runs and (once or config.intake.listen is None):
         fail("nothing to follow: give a PATH, or runs: in the configuration (see config.yaml)", code=2)
     start_logging(config)
     if config.dialects:

@@ -1,7 +1,5 @@
 """`simulate`: a synthetic log with faults, live or at once."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from dataclasses import replace

@@ -3,16 +3,16 @@
 A log's texts are made printable first: an escape sequence in a name or a line never reaches the terminal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
-from monitor.serve.formats import DASH, SYMBOLS, Figure, duration, figures, instant, number, percent
+from monitor.reports.tables import fitting
+from monitor.serve.formats import DASH, LABELS, SYMBOLS, Figure, duration, figures, instant, number, percent
 from monitor.snapshot import clean_label
 
 _STYLES = {
@@ -23,6 +23,10 @@ _RANK = {"critical": 0, "warning": 1, "info": 2}
 _WIDE = 104  # columns from which TFLOPs and work at risk have room
 _WIDER = 136  # from which samples per second, loss scale and memory have room too
 _INCIDENTS = 20  # shown one by one
+_NAME = 12  # columns of a name for which others go without
+_GIVEN_UP = ("Done", "Loss", "Ends in")
+_BELOW = 5  # lines for the incidents of the chosen run
+_TOLD = (("Do", "advice"), ("Command", "command"), ("Line", "line"))
 
 
 def in_order(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -34,9 +38,7 @@ def _rank(incident: dict[str, Any]) -> int:
     return _RANK.get(incident["severity"], 3)
 
 
-def screen(runs: list[dict[str, Any]], now: float, where: str, width: int, problem: str = "") -> RenderableType:
-    """The whole screen."""
-    runs = in_order(runs)
+def _head(runs: Iterable[dict[str, Any]], now: float, where: str, problem: str) -> list[RenderableType]:
     states: dict[str, int] = {}
     for run in runs:
         states[run["state"]] = states.get(run["state"], 0) + 1
@@ -45,7 +47,14 @@ def screen(runs: list[dict[str, Any]], now: float, where: str, width: int, probl
     head.append(clean_label(where), style="dim")
     parts: list[RenderableType] = [head]
     if problem:
-        parts.append(Text(f"▲ {clean_label(problem)}; figures are old", style="yellow"))
+        parts.append(Text(f"▲ figures are old: {clean_label(problem)}", style="yellow"))
+    return parts
+
+
+def screen(runs: list[dict[str, Any]], now: float, where: str, width: int, problem: str = "") -> RenderableType:
+    """All of it, for a terminal that scrolls."""
+    runs = in_order(runs)
+    parts = _head(runs, now, where, problem)
     if runs:
         parts.append(_table(runs, now, width))
     incidents = sorted((item for run in runs for item in run["incidents"]), key=_rank)
@@ -53,6 +62,46 @@ def screen(runs: list[dict[str, Any]], now: float, where: str, width: int, probl
     if len(incidents) > _INCIDENTS:
         parts.append(Text(f"and {len(incidents) - _INCIDENTS} incidents more", style="dim"))
     return Group(*parts)
+
+
+def room_of(height: int) -> int:
+    """Rows that a screen of this height has room for, beside its head, its foot and the incidents."""
+    return max(1, height - 4 - _BELOW)
+
+
+def page(
+    runs: list[dict[str, Any]], rows: list[dict[str, Any]], bar: int, now: float, where: str, size: tuple[int, int],
+    problem: str, foot: str,
+) -> RenderableType:  # fmt: skip
+    """A screen of (width, height): `rows` around the one at `bar`, with the incidents of that one below."""
+    room = room_of(size[1])
+    first = max(0, min(bar - room // 2, len(rows) - room))
+    chosen = sorted(rows[bar]["incidents"], key=_rank) if rows else []
+    hidden = f", {first} above and {len(rows) - first - room} below hidden" if len(rows) > room else ""
+    whole = Layout()
+    whole.split_column(
+        Layout(Group(*_head(runs, now, where, problem)), size=2),
+        Layout(_table(rows, now, size[0], (first, first + room, bar)) if rows else Text("no such run")),
+        Layout(Group(*(_incident(item, now) for item in chosen)), size=_BELOW),
+        Layout(Text(f"{len(rows)} of {len(runs)} runs{hidden}  {foot}", style="reverse", no_wrap=True), size=1),
+    )
+    return whole
+
+
+def opened(run: dict[str, Any], now: float) -> RenderableType:
+    """One run: its figures, its incidents with what to do, its last line."""
+    shown = figures(run, now)
+    cells = [
+        (label, f"{shown[key].text} {shown[key].note}") for key, label in LABELS.items() if shown[key].text != DASH
+    ]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for one, other in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
+        table.add_row(*one, *other)
+    parts: list[RenderableType] = [Text(f"{clean_label(run['run'])}  {shown['state'].text}\n", style="bold"), table]
+    for item in sorted(run["incidents"], key=_rank):
+        parts.append(_incident(item, now))
+        parts += [Text(f"  {word}: {clean_label(str(item[key]))}") for word, key in _TOLD if item.get(key)]
+    return Group(*parts, Text(f"\n{clean_label(run.get('last_line') or '')}\n\nEscape: all runs", style="dim"))
 
 
 Run = dict[str, Any]
@@ -63,16 +112,11 @@ def _done(run: Run, _shown: dict[str, Figure]) -> str:
     return percent(iteration / total) if iteration is not None and total else DASH
 
 
-def _over_normal(run: Run, _shown: dict[str, Figure]) -> str:
-    seconds, normal = run.get("seconds_per_iteration"), run.get("baseline_seconds")
-    return f"{100 * (seconds / normal - 1):+.1f} %" if isinstance(seconds, int | float) and normal else DASH
-
-
 _FIGURES: tuple[tuple[str, int, Callable[[Run, dict[str, Figure]], str | Figure]], ...] = (
     ("Iteration", 0, lambda run, _: number(run.get("iteration"))),
     ("Done", 0, _done),
     ("s/it", 0, lambda run, _: number(run.get("seconds_per_iteration"))),
-    ("vs normal", 0, _over_normal),
+    ("vs normal", 0, lambda _, shown: shown["over_normal"]),
     ("TFLOPs", _WIDE, lambda run, _: number(run.get("tflops"))),
     ("MFU", _WIDE, lambda run, _: percent(run.get("mfu"))),
     ("Samples/s", _WIDER, lambda _, shown: shown["samples_per_second"].text),
@@ -86,27 +130,40 @@ _FIGURES: tuple[tuple[str, int, Callable[[Run, dict[str, Figure]], str | Figure]
 """Heading, the width of the terminal from which it has room, and the cell."""
 
 
-def _table(runs: list[Run], now: float, width: int) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("Run", min_width=6, max_width=40 if width >= _WIDE else 16, overflow="fold")
+def _table(runs: list[Run], now: float, width: int, part: tuple[int, int, int] | None = None) -> Table:
+    """All runs, names folded; or a line each of those from the first to before the second place, the third chosen."""
+    first, last, bar = part or (0, len(runs), -1)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", expand=part is not None)
+    if part is None:
+        table.add_column("Run", min_width=6, max_width=40 if width >= _WIDE else 16, overflow="fold")
+    else:
+        table.add_column("Run", min_width=6, no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("State", no_wrap=True)
-    columns = [column for column in _FIGURES if width >= column[1]]
-    for name, _, _ in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for run in runs:
+    lines = []
+    for run in runs[first:last]:
         shown = figures(run, now)
-        cells = (_cell(read(run, shown)) for _, _, read in columns)
-        table.add_row(Text(clean_label(run["run"])), _state(run, shown["state"], width >= _WIDE), *cells)
+        cells = {name: _cell(read(run, shown)) for name, least, read in _FIGURES if width >= least}
+        lines.append((Text(clean_label(run["run"])), _state(run, shown["state"], width >= _WIDE), cells))
+    longest = min(max(len(run["run"]) for run in runs), _NAME * (1 if part is None else 2))
+    widths = {"Run": longest, "State": max(len(state) for _, state, _ in lines)}
+    widths |= {name: max(len(name), *(len(cells[name]) for _, _, cells in lines)) for name in lines[0][2]}
+    kept = fitting(widths, [name for name in widths if name not in _GIVEN_UP], width, 1)[2:]
+    for name in kept:
+        table.add_column(name, justify="right", no_wrap=True)
+    for at, (run_name, state, cells) in enumerate(lines, first):
+        table.add_row(run_name, state, *(cells[name] for name in kept), style="reverse" if at == bar else None)
     return table
 
 
 def _cell(told: str | Figure) -> Text:
-    return Text(told) if isinstance(told, str) else Text(told.text.removesuffix(" ago"), style=_STYLES[told.tone])
+    if isinstance(told, str):
+        return Text(told)
+    return Text(told.text.removesuffix(" ago").replace("\u00a0", " "), style=_STYLES[told.tone])
 
 
 def _state(run: Run, shown: Figure, wide: bool) -> Text:
     """The state, and where there is room what it says beside it: the phase, or why it crashed."""
-    text = Text(shown.text, style=_STYLES.get(run["state"], ""))
+    text = Text(shown.text, style=_STYLES[shown.tone] or _STYLES.get(run["state"], ""))
     return text.append(f" {clean_label(shown.note)}", style="dim") if wide and shown.note else text
 
 

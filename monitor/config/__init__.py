@@ -5,8 +5,6 @@ Law: a `Config` is valid, and its paths are absolute. Only `load` opens files: t
 dialects that it names.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterable

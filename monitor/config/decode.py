@@ -13,8 +13,6 @@ the list is not empty; `first` is the type of a list's first item. A class may h
 message) for what its values together have wrong.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping

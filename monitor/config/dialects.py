@@ -4,8 +4,6 @@ Law: what is given back works as its samples say; else DialectError with every m
 Reading takes bounded time and memory, whatever stands there.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from monitor.config.decode import decode

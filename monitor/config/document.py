@@ -3,8 +3,6 @@
 Law: nobody stops at the first problem; `ConfigError` carries all of one file, in the file's order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from monitor import scalars
+from monitor.config.intake import IntakeSettings
 from monitor.detectors import DETECTORS, IncidentKind
 from monitor.hands.settings import Policy
 from monitor.incidents import MessageLimit
@@ -47,16 +48,26 @@ DialectFiles = Annotated[Any, Meta(extra={"read": scalars.path_of, "resolve": _d
 class Watch(Struct, frozen=True, kw_only=True):
     """What to follow, and how the runs found there are named (monitor/naming.py)."""
 
-    paths: Annotated[tuple[FilePath, ...], Meta(min_length=1)]
+    paths: Annotated[tuple[FilePath, ...], Meta(min_length=1)] = ()
     """Files, directories or globs; `**` crosses directories."""
+    labels: Mapping[str, str] = msgspec.field(default_factory=scalars.empty)
+    """In place of paths, streams that are pushed (`intake`): label -> glob, all must match."""
     exclude: tuple[scalars.PathOrName, ...] = ()
     name: scalars.RunName | None = None
-    """All sources of these paths are this one run."""
+    """All sources of these paths are this one run. Of labels: a template, `{a|b}` is the first of these labels that
+    there is (monitor/intake/labels.py); None: the operator's own labels.
+    """
     name_from: scalars.Regex | None = None
     """A regular expression searched in the path; its group `run` is the name."""
 
     def problems(self) -> scalars.Problems:
         """What the values together have wrong."""
+        if not (self.paths or self.labels):
+            yield "", "the key paths is missing"
+        if self.paths and self.labels:
+            yield "labels", "stands beside paths: an entry has one of the two"
+        if self.labels and self.name_from is not None:
+            yield "name_from", "is for paths; the name of what has labels is a template of these"
         if self.name is not None and self.name_from is not None:
             yield "name_from", "stands beside name, which already names the run"
         if self.name_from is not None and "run" not in scalars.compiled(self.name_from).groupindex:
@@ -180,6 +191,8 @@ class Config(Struct, frozen=True, kw_only=True):
     outputs: Annotated[tuple[Any, ...], Meta(extra={"unique": "name", "kinds": _outputs})] = ()
     """Each of a class of monitor/outputs, chosen by `type:`."""
     web: Web = Web()
+    intake: IntakeSettings = IntakeSettings()
+    """Logs that agents push over the network; off unless it listens."""
     flight_recorder: tuple[FilePath, ...] = ()
     """Globs of PyTorch's flight recorder dumps, `{run}` for the run's name: read when a run hangs. None: not read."""
     slurm: SlurmSettings = SlurmSettings()
@@ -209,6 +222,15 @@ class Config(Struct, frozen=True, kw_only=True):
             for name in (name for action in policy.actions for name in getattr(action, "to", ())):
                 if name not in known:
                     yield "policies", f"policy {policy.name}: there is no notifier {name!r}"
+        if self.intake.listen is None:
+            for index, watch in enumerate(self.runs):
+                if watch.labels:
+                    yield (
+                        f"runs.{index}.labels",
+                        "are those of pushed logs: set intake.listen, for example 0.0.0.0:9844",
+                    )
+        elif self.intake.listen == self.listen:
+            yield "intake", "listens where the page does: give it a port of its own"
         names: set[str] = set()
         for index, dialect in ((index, one) for index, several in enumerate(self.dialects) for one in several):
             if dialect.name in names:

@@ -4,8 +4,6 @@ Law: any text gives values or problems with line and column, in bounded time and
 number of values after aliases are bounded, and a key that stands twice is a problem, not a silent loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -5,6 +5,8 @@ and the judgement only the core writes to one: its sources, which of them are un
 is live. At a tick it judges the runs that are due. The rooms:
 
     intake.py     messages of the follower, each to the source it concerns
+    hearing.py    which runs nobody listens to: mounts that do not answer, agents that are not heard
+    ordered.py    the lines of a pushed stream, in their order
     belonging.py  which run a stream's lines are of, or that they wait until it is known
     folding.py    events into the run that they belong to, or held until that is known
     watched.py    what these work on: the rooms below, and what happened
@@ -19,6 +21,7 @@ is live. At a tick it judges the runs that are due. The rooms:
     jobs.py       what Slurm is asked of the runs, and what of it is believed
     nodes.py      the record of the nodes
     hands.py      what policies do about incidents
+    proof.py      what a policy must know of a run's job
     outbox.py     the messages that are owed to receivers
     view.py       what HTTP shows of the runs
     ended.py      what the page still shows of runs whose series have left
@@ -28,8 +31,6 @@ Instants are seconds of the daemon's steady clock (system/clock.py): a wall cloc
 Each message concerns one source and each judgement one run: `Intake.handle` and `Watched.of_run` are where either may
 fail alone (aside.py).
 """
-
-from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ from monitor.core.intake import Intake
 from monitor.core.jobs import Jobs
 from monitor.core.nodes import Nodes
 from monitor.core.outbox import Outbox
+from monitor.core.proof import Proof
 from monitor.core.runs import Run
 from monitor.core.saved import Saved, SavedSource
 from monitor.core.view import count_sources, show_all
@@ -71,8 +73,11 @@ class Core(Watched):
         """`charts`: whether what the charts draw is kept."""
         self._nodes = Nodes()
         self.outbox = Outbox()
-        self.hands = Hands(config)
+        self.proof = Proof()
+        self.hands = Hands(config, lambda run: self.proof.facts(run, self.sources, self.config))
         self._over = False
+        self.read_until = float("inf")
+        """The instant until which every log was read that there is to read."""
         super().__init__(config, judge or Judge(config), charts=charts)
         self.counts.set("build_info", 1.0, __version__, platform.python_version())
 
@@ -85,7 +90,8 @@ class Core(Watched):
         self._jobmates = belonging.jobs
         self.folding = Folding(self, belonging)
         intake = Intake(self, self.folding, belonging)
-        self.handle, self.listen, self.flush = intake.handle, intake.listen, intake.flush
+        self.handle, self._settle, self.flush = intake.handle, intake.settle, intake.flush
+        self.listen = intake.hearing.listen
         self.unreadable, self.scanned = intake.unreadable, intake.scanned
 
     @property
@@ -102,7 +108,7 @@ class Core(Watched):
 
     def questions(self, now: float) -> list[JobQuestion]:
         """What Slurm is to be asked now."""
-        return self._jobs.questions(self.runs, self.sources, now)
+        return self._jobs.questions(self.runs, self.sources, now, self.hands.wanted)
 
     def answered(self, message: JobAnswered, now: float) -> None:
         """Take an answer of Slurm."""
@@ -134,6 +140,7 @@ class Core(Watched):
         """Judge the runs that are due, by what was folded: lines that wait for others hold no judgement back. All
         transitions since the last call.
         """
+        self._settle(now)
         self._fold_ends(now)
         self.folding.release_overdue(now)
         self.folding.settle(now)
@@ -197,6 +204,7 @@ class Core(Watched):
     def act(self, now: float) -> list[Event]:
         """What policies have to say now; what they do is in `hands.orders` once it is saved."""
         self._jobmates.bring_up_to_date()
+        self.proof.look(self.runs)
         return self.hands.turn(self.runs, self._is_read_further, now)
 
     def _is_read_further(self, run: Run) -> bool:
@@ -220,10 +228,12 @@ class Core(Watched):
             for _, run in sorted(self.runs.items())
             if run.state.proven and (run.shown is not None or not self.sources.catching_up(run.log))
         ]
-        shown = show_all(runs, now, self.config, self.aside, pages=pages, over=self._over)
+        shown = show_all(runs, now, self.config, self.aside, self.hands.record, pages=pages, over=self._over)
         unreadable = {name for run in self.runs.values() for name in run.state.unreadable} | self.unreadable.keys()
         count_sources(self.counted(), self.sources, unreadable, self.rules.patterns)
         self.counts.set("runs", len(shown))
+        behind = max(0.0, now - self.read_until)
+        self.counts.set("shown_age_seconds", behind)
         at = now + self.wall_offset
         ended = self.ended.show({run.run for run in shown}, self._is_known, at)
         nodes = self._nodes.shown(now)
@@ -239,6 +249,7 @@ class Core(Watched):
             ended=ended,
             ready=self.ready,
             loop_turned_at=at,
+            behind_seconds=behind,
         )
 
     def _is_known(self, source: str) -> bool:
@@ -275,8 +286,8 @@ class Core(Watched):
             if source.waiting:  # none of its steps is in a run yet: it is read again
                 continue
             with self.aside.saving(source.run, failed):
-                reader = source.reader.save()
-                position, known = source.marker.position(reader["offset"]), source.experiments.known()
+                reader, position = source.save()
+                known = source.experiments.known()
                 saved.sources[name] = SavedSource(source.run, position, reader, now, known, source.member)
         for name, run in self.runs.items():
             if run.state.proven and run.log not in failed:
@@ -291,6 +302,7 @@ class Core(Watched):
         """
         self.saved, self._nodes.ledger = saved, saved.ledger
         self.wall_offset = saved.wall_offset
+        self.awaited.update(one.run for one in saved.sources.values() if one.run in saved.runs)
         self.outbox.restore(saved.owed)
         self.hands.restore(saved.hands)
         self.ended.by_name.update(saved.ended)

@@ -7,8 +7,6 @@ that was put aside is read again when other content stands under its path, a run
 offsets are not saved, so that a version without the bug reads it from the beginning.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

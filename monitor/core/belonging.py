@@ -5,8 +5,6 @@ one is over or silent for long (it is the next launch of the same run). Set-up l
 told go with the stream to its own run. Streams of one job under other names join the run that computes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """State files of earlier versions, as plain values, to the present form. Pure; each is read once and written anew."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

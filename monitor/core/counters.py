@@ -1,7 +1,5 @@
 """Counters of the reading itself: cheap per delivery, brought into MonitorCounts when somebody looks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

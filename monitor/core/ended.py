@@ -4,8 +4,6 @@ A crash at eleven in the evening must be on the page at three, and in the mornin
 seen, too. Kept is what the page showed last, with charts of fewer points: nothing judges it, no metric exists for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ Two kinds wait. Set-up lines wait for the arguments, which tell which experiment
 the training loop (ends and failures in a file of its own) waits until the loop's own file is read.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 
@@ -137,7 +135,7 @@ class Folding:
             entries = _taken_now(run, source, entries, at)
         if state.lost:
             found_again(run, now)
-        prompt = source.caught_up and not source.behind_bytes and now - at < _PROMPT
+        prompt = source.caught_up and (source.ordered or (not source.behind_bytes and now - at < _PROMPT))
         alone = prompt and _steps_among(entries) == 1
         state.arrived = at if alone else None
         before, stamped, read_at = state.progress_at, state.launch.progress_clock, state.read_at

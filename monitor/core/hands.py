@@ -5,21 +5,25 @@ have been done, and it is not done again. A run is acted on only while it is fol
 to their end and can be read, and the loop has turned all the time.
 
     plan ──► course (saved) ── orders ──► executor ── settle ──► outcome (saved, notified)
+
+Before a job is ended Slurm is asked for all that could refuse what comes behind it, in a dry run too; afterwards, if
+the next launch begins (record.py). Where it does not, the run's state says so: an incident of its own.
 """
 
-from __future__ import annotations
-
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from monitor.config import Config
 from monitor.core.runs import Run
-from monitor.hands.plan import Plan, course_of, describe, is_fresh, matches, plan
-from monitor.hands.record import Course, Order, Record, Step, StepDone, shown
+from monitor.hands.permission import Facts, is_fresh, may_act
+from monitor.hands.plan import Plan, course_of, describe, matches, plan
+from monitor.hands.record import ASK, ENDING, LOOK, NOT_DONE, Course, Order, Record, Step, StepDone, shown
 from monitor.hands.settings import Policy
 from monitor.incidents import Incident, Transition, amend
+from monitor.run.records import Unrestarted
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +32,9 @@ _EVERY: Final = 1.0  # seconds between two looks at the policies
 _KEPT: Final = 30 * 86400.0  # seconds that a course is remembered
 _MOST: Final = 500  # courses that are remembered
 _SHOWN: Final = 10  # courses of a run that its page shows
-_ENDING: Final = frozenset({"cancel", "requeue", "resubmit"})
+_AGAIN: Final = 5.0  # seconds until a step is tried again that could not be done yet
+_PATIENCE: Final = 1800.0  # seconds in which it is: a job that ends slowly, a controller that is being moved
+_NEXT: Final = re.compile(r"(?:submitted )?job (\d+)(?: came first)?")
 
 
 class Message(NamedTuple):
@@ -41,8 +47,12 @@ class Message(NamedTuple):
 class Hands:
     """The record and what is under way. Without a state directory (`kept`) nothing is done."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, facts: Callable[[Run], Facts]) -> None:
+        """`facts`: what is known of a run's job beside the run's state."""
         self.record = Record()
+        self.wanted: set[str] = set()
+        """Runs of which a policy waits for Slurm's word."""
+        self._facts = facts
         self.kept = True
         """Can the state be saved?"""
         self.stamp = 0
@@ -55,6 +65,7 @@ class Hands:
         self._matched: dict[tuple[str, str, str, float], float] = {}  # since when an incident is one for a policy
         self._turned_at = self._looked_at = float("-inf")
         self._handed: set[tuple[int, int]] = set()
+        self._looking: set[int] = set()
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -74,7 +85,11 @@ class Hands:
         self._abandon("the monitor was restarted before this")
 
     def _abandon(self, why: str) -> None:
+        """What was not begun is not done; where nothing was, the policy plans anew."""
+        untouched = [one for one in self.record.courses if one.open and all(step.ahead for step in one.steps)]
+        self.record.courses = [one for one in self.record.courses if one not in untouched]
         for course in self.record.courses:
+            course.asked = "done"
             for step in course.steps:
                 if step.status == "waiting":
                     step.status, step.outcome, self.changed = "skipped", why, True
@@ -94,8 +109,14 @@ class Hands:
             return []
         self._looked_at = now
         messages: list[Message] = []
+        newest: dict[str, Course] = {}
         for course in self.record.courses:
             messages += self._advance(course, runs.get(course.run), now)
+            if course.acts and not course.dry_run:
+                newest[course.run] = course
+        for name, course in newest.items():
+            self._follow_up(course, runs.get(name), now)
+        self.wanted.clear()
         for run in runs.values():
             if run.book.open or run.actions:
                 self._plan(run, now)
@@ -105,50 +126,83 @@ class Hands:
         """Steps that are begun in the state file, each once."""
         out: list[Order] = []
         for course in self.record.courses if self.kept else ():
-            for index, step in enumerate(course.steps):
-                key = course.number, index
-                if step.status != "begun" or step.stamp > self.saved or key in self._handed:
-                    continue
-                self._handed.add(key)
-                commands = tuple(tuple(command) for command in step.commands)
-                out.append(
-                    Order(
-                        course.number, index, course.run, step.action, commands, step.timeout, step.directory,
-                        course.job, course.job_started_at, course.job_restarts, course.over,
-                        check=not any(one.action in _ENDING and one.status == "done" for one in course.steps[:index]),
-                    )
-                )  # fmt: skip
+            steps = [index for index, step in enumerate(course.steps) if step.status == "begun"]
+            due = [index for index in steps if course.steps[index].stamp <= self.saved]
+            due += [ASK] if course.asked == "begun" else [LOOK] if course.number in self._looking else []
+            for index in due:
+                if (course.number, index) not in self._handed:
+                    self._handed.add((course.number, index))
+                    out.append(_order(course, index))
+        self._looking.clear()
         return out
 
     def settle(self, done: StepDone, now: float) -> tuple[str, str, str] | None:
         """An order was carried out, or was not. (policy, action, outcome) for the counts."""
-        for course in self.record.courses:
-            if course.number == done.course and course.steps[done.step].status == "begun":
-                step = course.steps[done.step]
-                step.status, step.outcome, step.ended_at = "done" if done.ok else "failed", done.outcome, now
-                self.changed = True
-                return course.policy, step.action, step.status
-        return None
+        self._handed.discard((done.course, done.step))
+        course = next((one for one in self.record.courses if one.number == done.course), None)
+        if course is None:
+            return None
+        if done.step == LOOK:
+            if not done.again and (done.ok or course.stuck != done.outcome):
+                course.stuck, course.begun, self.changed = done.outcome, done.ok, True
+            return None
+        if done.step == ASK:
+            return self._asked(course, done, now)
+        step = course.steps[done.step]
+        if step.status != "begun":
+            return None
+        self.changed = True
+        since = max((one.ended_at or 0.0 for one in course.steps), default=0.0) or course.planned_at
+        if done.again and now - since < _PATIENCE:
+            step.status, step.not_before, step.outcome = "waiting", now + _AGAIN, done.outcome
+            return None
+        step.status = "done" if done.ok else "skipped" if done.outcome.startswith(NOT_DONE) else "failed"
+        step.outcome, step.ended_at = done.outcome, now
+        if done.ok and step.action == "requeue":
+            course.new_job = course.job
+        elif done.ok and step.action == "resubmit" and (found := _NEXT.fullmatch(done.outcome)):
+            course.new_job = found[1]
+        return course.policy, step.action, "done" if done.ok else "failed"
+
+    def _asked(self, course: Course, done: StepDone, now: float) -> tuple[str, str, str] | None:
+        """Slurm was asked for all that could refuse the steps to come."""
+        if course.asked != "begun":
+            return None
+        self.changed = True
+        if done.again:
+            course.asked, course.at = "no", now + self._slurm.interval
+            return None
+        course.asked = "done"
+        ahead = [step for step in course.steps if step.action in ENDING and step.status in ("waiting", "dry_run")]
+        for step in ahead:
+            if not done.ok:
+                step.status, step.outcome = "skipped", done.outcome
+            elif done.job and step.action == "resubmit":
+                step.status, step.outcome = "done", f"not submitted: job {done.job} follows by itself"
+                course.new_job = done.job
+        return None if done.ok or course.dry_run or not ahead else (course.policy, ahead[0].action, "failed")
 
     def announce(self, run: Run, message: Transition, now: float) -> Transition:
         """An incident's first message says what will be done about it."""
         incident = run.book.open.get(message.incident)
         if message.status != "firing" or incident is None or not self._policies:
             return message
-        watched = self._watched.get(run.state.name, now)
-        plans = [
-            self._planned(policy, run, incident, self._since(run, policy, incident, now), watched, now)
-            for policy in self._policies
-            if matches(policy, run.state.name, incident)
-        ]
-        lines = [describe(one, now) for one in plans if one is not None]
+        plans = (self._planned(policy, run, incident, now) for policy in self._policies)
+        lines = [describe(one[0], now) for one in plans if one is not None]
         return amend(run.book, message, {"actions": lines}) if lines else message
 
     # --- planning ---------------------------------------------------------------------------------------------------
 
-    def _since(self, run: Run, policy: Policy, incident: Incident, now: float) -> float:
-        """Since when the incident has been one for the policy: late is no hang yet."""
-        return self._matched.setdefault((run.state.name, policy.name, incident.incident, incident.opened_at), now)
+    def _planned(self, policy: Policy, run: Run, incident: Incident, now: float) -> tuple[Plan, float] | None:
+        """What the policy has to do, and since when Slurm must have told of the job."""
+        state = run.state
+        if not matches(policy, state.name, incident):
+            return None
+        # Since when the incident has been one for the policy: late is no hang yet.
+        key = state.name, policy.name, incident.incident, incident.opened_at
+        since, watched = self._matched.setdefault(key, now), self._watched.get(state.name, now)
+        made = plan(policy, state, incident, self._facts(run), self.record, since, watched, now)
+        return None if made is None else (made, max(since, watched))
 
     def _watch(self, runs: Mapping[str, Run], reading: Callable[[Run], bool], now: float) -> None:
         for name, run in runs.items():
@@ -163,35 +217,23 @@ class Hands:
         for key in [key for key in self._matched if key[0] not in runs or key[2] not in runs[key[0]].book.open]:
             del self._matched[key]
 
-    def _planned(
-        self, policy: Policy, run: Run, incident: Incident, since: float, watched: float, now: float
-    ) -> Plan | None:
-        """What the policy has to do. A job in which another training computes is not ended."""
-        made = plan(policy, run.state, incident, self.record, since, watched, now)
-        mates = run.identity.get("shares_job_with")
-        if made is None or not mates or not any(step.action in _ENDING for step in made.steps):
-            return made
-        return replace(made, steps=(), why_not=f"run {mates[0]} is in the same job")
-
     def _plan(self, run: Run, now: float) -> None:
         state, lines = run.state, list[str]()
-        watched = self._watched.get(state.name)
         for policy in self._policies:
             for incident in list(run.book.open.values()):
-                if not matches(policy, state.name, incident):
+                planned = self._planned(policy, run, incident, now)
+                if planned is None:
                     continue
-                since = self._since(run, policy, incident, now)
-                made = self._planned(policy, run, incident, since, now if watched is None else watched, now)
-                if made is None:
-                    continue
+                made, since = planned
                 if not self.kept:
                     made = replace(made, why_not="there is no state directory that would remember it")
-                lines.append(describe(made, now))
-                if made.why_not or watched is None or now < made.at:
-                    continue
                 asks = any(step.action != "notify" for step in made.steps)
-                if asks and not is_fresh(state, max(since, watched), now, self._slurm):
-                    continue  # Slurm is asked once a minute: an answer from before the trouble says nothing of it
+                # Slurm is asked once a minute: an answer from before the trouble says nothing of it.
+                stale = asks and not is_fresh(state, since, now, self._slurm)
+                lines.append(describe(made, now, "Slurm has told of the job" if stale else ""))
+                self.wanted.add(state.name)
+                if made.why_not or state.name not in self._watched or now < made.at or stale:
+                    continue
                 self.record.last += 1
                 course = course_of(made, state, self.record.last, now)
                 self.record.courses.append(course)
@@ -211,7 +253,7 @@ class Hands:
     def _advance(self, course: Course, run: Run | None, now: float) -> Iterable[Message]:
         """Begin the next step, or report how it all ended."""
         messages: list[Message] = []
-        while (step := self._next(course, run)) is not None:
+        while (step := self._next(course, run, now)) is not None:
             if step.action == "notify":
                 messages.append(Message(self._event(course, run, now), tuple(step.to)))
                 step.status, step.outcome, step.ended_at = "done", "sent", now
@@ -219,7 +261,8 @@ class Hands:
             self.stamp += 1
             step.status, step.began_at, step.stamp, self.changed = "begun", now, self.stamp, True
             break
-        if not course.open and not course.reported:
+        told = course.open or course.reported
+        if not told and (not course.dry_run or self._has_asked(course, run, now)):
             course.reported = self.changed = True
             messages.append(Message(self._event(course, run, now)))
             if run is not None:
@@ -227,43 +270,99 @@ class Hands:
                 run.dirty = True
         return messages
 
-    def _next(self, course: Course, run: Run | None) -> Step | None:
+    def _next(self, course: Course, run: Run | None, now: float) -> Step | None:
         """The step to begin now; None while one is under way, and when nothing is left."""
         if any(step.status == "begun" for step in course.steps):
             return None
-        ended = any(step.action in _ENDING and step.status == "done" for step in course.steps)
-        broken = any(step.action in _ENDING and step.status in ("failed", "unknown") for step in course.steps)
-        if run is None and not ended:
+        broken = any(
+            step.action in ENDING and step.commands and step.status in ("failed", "unknown", "skipped")
+            for step in course.steps
+        )
+        if run is None and not course.ended:
             return None  # a reload: its files are opened anew
-        incident = run.book.open.get(course.incident) if run is not None else None
-        over = not ended and (incident is None or incident.opened_at != course.opened_at)
+        why = "what came before was not done" if broken else self._over(course, run)
         for step in course.steps:
             if step.status != "waiting":
                 continue
-            if not (broken or over):
-                return step
-            step.status = "skipped"
-            step.outcome = "what came before was not done" if broken else "the incident was over"
+            if not why and step.action in ENDING and not (course.ended or self._has_asked(course, run, now)):
+                return None
+            if not why:
+                return step if now >= step.not_before else None
+            step.status, step.outcome, self.changed = "skipped", why, True
         return None
+
+    def _over(self, course: Course, run: Run | None) -> str:
+        """Why the course is not gone on with; behind the end of the job it is."""
+        if course.ended or run is None:
+            return ""
+        incident = run.book.open.get(course.incident)
+        if incident is None or incident.opened_at != course.opened_at:
+            return "the incident was over"
+        acts = any(step.commands for step in course.steps)
+        return may_act(run.state, incident, self._facts(run)) if acts else ""
+
+    def _has_asked(self, course: Course, run: Run | None, now: float) -> bool:
+        """Is all known that could refuse it? It is asked now, if it is time."""
+        if course.asked == "no" and not course.acts:
+            return True
+        if course.asked == "no" and now >= course.at and run is not None and self.kept:
+            course.asked = "begun"
+        return course.asked == "done"
+
+    def _follow_up(self, course: Course, run: Run | None, now: float) -> None:
+        """The run's last course: does the launch come that it was to bring?"""
+        if run is None or course.open:
+            return
+        state, known = run.state, run.state.unrestarted
+        moved = known is not None and known.at < (state.progress_at or 0.0)
+        if not course.begun and (moved or state.launch.number > course.launch):
+            course.begun = self.changed = True
+        if course.new_job and not course.begun and now >= course.at:
+            course.at = now + self._slurm.interval
+            self._looking.add(course.number)
+        why = course.trouble
+        if why != (known.why if known is not None else ""):
+            actions = _commands(course)
+            state.unrestarted = Unrestarted(why, now, course.policy, course.job, actions) if why else None
+            run.dirty = self.changed = True
 
     def _event(self, course: Course, run: Run | None, now: float) -> Transition:
         incident = run.book.open.get(course.incident) if run is not None else None
         offset = run.state.wall_offset if run is not None else 0.0
         return Transition(
             run=course.run,
-            incident=course.incident,
-            status="firing" if incident is not None else "resolved",
-            severity=course.severity,
+            incident="restart_failed" if course.trouble else course.incident,
+            status="firing" if incident is not None or course.trouble else "resolved",
+            severity="critical" if course.trouble else course.severity,
             time=now + offset,
             summary=_told(course),
             iteration=run.state.launch.latest.iteration if run is not None else None,
             phase=incident.phase if incident is not None else None,
-            evidence={
-                "policy": course.policy,
-                "slurm_job": course.job,
-                "actions": [f"{step.action}: {shown(step)}: {step.outcome or step.status}" for step in course.steps],
-            },
+            evidence={"policy": course.policy, "slurm_job": course.job, "actions": _commands(course)},
         )
+
+
+def _commands(course: Course) -> list[str]:
+    return [f"{step.action}: {shown(step)}: {step.outcome or step.status}" for step in course.steps]
+
+
+def _order(course: Course, index: int) -> Order:
+    """A step, or what is asked before the first of them, or about the job that is to begin."""
+    action, timeout, directory, check, job = "look", None, None, True, course.job
+    commands: list[list[str]] = []
+    if index == ASK:
+        ending = [step for step in course.steps if step.action in ENDING and step.commands]
+        action, commands = ending[-1].action, [test for step in ending for test in step.tests]
+    elif index == LOOK:
+        job = course.new_job
+    else:
+        step = course.steps[index]
+        action, commands, timeout, directory = step.action, step.commands, step.timeout, step.directory
+        check = not any(one.action in ENDING and one.status == "done" for one in course.steps[:index])
+    return Order(
+        course.number, index, course.run, action, tuple(tuple(command) for command in commands), timeout, directory,
+        job, course.job_started_at, course.job_restarts, course.over, check,
+    )  # fmt: skip
 
 
 def _told(course: Course) -> str:

@@ -1,12 +1,11 @@
 """Intake: each message of the follower, to the source it concerns. `handle` is where one may fail alone (aside.py)."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Mapping
 
 from monitor.core.belonging import Belonging
 from monitor.core.folding import Folding
+from monitor.core.hearing import Hearing
+from monitor.core.ordered import HOLD, Ordered
 from monitor.core.runs import Run, not_listened
 from monitor.core.saved import SavedSource
 from monitor.core.sources import Source
@@ -25,9 +24,12 @@ from monitor.follow.messages import (
     Unreadable,
 )
 from monitor.identity import Member
+from monitor.run.log_clock import log_clock
 from monitor.run.phases import ENDED
 
 _AHEAD = 86400.0  # seconds by which no file server's clock is ahead
+_TOGETHER = 0.5  # seconds within which lines were written at once, as far as an agent that polls a file can tell
+_DELAYED = 10.0  # seconds from a line's stamp to its coming; an agent that keeps up needs half of it
 _log = logging.getLogger(__name__)
 
 
@@ -42,15 +44,15 @@ class Intake:
         """Source -> what the system said, of all that cannot be read, a training or not."""
         self.scanned: set[str] = set()
         """Mounts that were searched to the end at least once."""
-        self._deaf: dict[str, float] = {}  # mount -> since when nobody listens to it
-        self._heard_again: dict[str, float] = {}  # mount -> when somebody listened again after the last lapse
+        self.hearing = Hearing(watched, self._agent)
+        self._holding: set[str] = set()  # pushed streams of which lines wait, or that are not settled
 
     def handle(self, message: Message, now: float) -> None:
         """Take one message of the follower. What fails at it costs its source alone."""
         try:
             self._handle(message, now)
         except Exception as error:  # noqa: BLE001 - the boundary of a source
-            self._put_aside(message, error, now)
+            self._put_aside("" if isinstance(message, Scanned | Unheard) else message.source, error, now)
 
     def _handle(self, message: Message, now: float) -> None:
         match message:
@@ -61,11 +63,16 @@ class Intake:
             case Unreadable() | Readable():
                 self._access(message, now)
             case Unheard():
-                self._unheard(message, now)
+                self.hearing.unheard(message, now)
             case _:
                 source = self._watched.sources.get(message.source)
                 if source is not None and (not source.failed or isinstance(message, Restarted | Gone)):
                     self._of_source(source, message, now)
+                elif isinstance(message, Gone) and (saved := self._watched.saved.sources.get(message.source)):
+                    self._watched.awaited[saved.run] -= 1
+                    if not self._watched.sources.catching_up(saved.run):
+                        for run in self._watched.runs.of_log(saved.run):
+                            self._watched.archive_or_watch(run, now, new=False)
         if not isinstance(message, Scanned) or message.forgotten:  # counts of a walk are no reason to save
             self._watched.changed = True
 
@@ -77,13 +84,14 @@ class Intake:
                 self._restarted(source, message, now)
             case Copied():
                 source.marker.feed(message)
+            case CaughtUp() if source.ordered is not None and source.ordered.lines:
+                source.ordered.settles_at = now + HOLD
             case CaughtUp():
                 self._caught_up(source, now)
             case Gone():
                 self._gone(source, now)
 
-    def _put_aside(self, message: Message, error: Exception, now: float) -> None:
-        name = "" if isinstance(message, Scanned | Unheard) else message.source
+    def _put_aside(self, name: str, error: Exception, now: float) -> None:
         why, source = self._watched.aside.note("source", name, error), self._watched.sources.get(name)
         if source is None:
             return
@@ -103,12 +111,17 @@ class Intake:
         self._watched.runs.note_lost(run, self._watched.sources.of_run(log), now)
         self._watched.schedule.request(run)
 
+    def _agent(self, source: Source, why: str | None, now: float) -> None:
+        """Its agent is deaf for long (`why`), or is heard again."""
+        self._hears(self._watched.current(source), source.name, source.run, why, now)
+
     def _opened(self, message: Opened) -> None:
         saved = self._watched.saved.sources.pop(message.source, None)
         before = self._watched.sources.get(message.source)
         # another file under the same path goes on with the same run, as it would live
         member, name = self._belonging.member(message.path, *_known_member(saved, before))
         if saved is not None:
+            self._watched.awaited[saved.run] -= 1
             self._watched.runs.claim(self._watched.saved, saved.run, name)
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop(message.source)
@@ -116,9 +129,15 @@ class Intake:
         if saved is not None:
             for run in self._watched.runs.of_log(name):  # what was saved while nobody listened was not heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
-        opened = self._watched.sources.open(message, name, self._watched.rules, reader, known)
+                if not message.resumed:  # lines of it may be lost
+                    run.state.unheard_before = None
+        spool = self._watched.config.intake.spool.directory
+        ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
+        opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
         opened.new = bool(self.scanned) and saved is None
         opened.member = member
+        if ordered is not None:
+            self._holding.add(opened.name)
         self._belonging.opened(opened)
 
     def _drop(self, name: str) -> None:
@@ -130,23 +149,88 @@ class Intake:
             self._folding.drop(name)
 
     def _data(self, source: Source, message: Data, now: float) -> None:
-        entries = source.feed(message)
+        entries = source.feed(message, now)
         self._watched.counters.add_bytes(len(message.data), message.at)
+        if source.ordered is not None:
+            self._holding.add(source.name)
+            self._release(source, now)
+            return
         # Stamped by another thread off the wall clock: one that was set in between must put progress neither into the
         # future nor before the last reading. Risk left: this one reading is dated up to that much too early.
         at = min(message.at - self._watched.wall_offset, now)
         if source.caught_up:
-            at = source.read_at = max(at, source.read_at, self._heard_again.get(source.mount, at))
+            at = source.read_at = max(at, source.read_at, self.hearing.heard_again.get(source.mount, at))
         else:
             ahead = message.mtime - message.at > _AHEAD  # no clock: it is taken for old until it grows
             at = min(at, (message.at - _AHEAD if ahead else message.mtime) - self._watched.wall_offset)
         self._folding.take(source, entries, at, now)
         self._folding.note_held_back(source)
 
+    def settle(self, now: float) -> None:
+        """Lines of pushed streams that have waited for those before them are taken."""
+        for name in list(self._holding):
+            source = self._watched.sources.get(name)
+            if source is None or source.failed or source.ordered is None:
+                self._holding.discard(name)
+                continue
+            try:
+                self._release(source, now)
+                if source.ordered.settles_at is not None and now >= source.ordered.settles_at:
+                    source.ordered.settles_at = None
+                    self._caught_up(source, now)
+            except Exception as error:  # noqa: BLE001 - the boundary of a source
+                self._put_aside(name, error, now)
+            if not source.ordered.lines and source.ordered.settles_at is None:
+                self._holding.discard(name)
+
+    def _release(self, source: Source, now: float, *, everything: bool = False) -> None:
+        """Take the lines of a pushed stream that have waited (`everything`: all), each dated by who sent it. Those that
+        come long after they were written were not heard until now: their delay is no silence.
+        """
+        assert source.ordered is not None
+        due, late = source.ordered.due(float("inf") if everything else now)
+        source.reader.skip(late)
+        if source.ordered.late:
+            self._watched.counts.add("late_lines_total", source.run, by=source.ordered.late)
+            source.ordered.late = 0
+        if not due:
+            return
+        launch, steps = None, (0, 0)
+        if (run := self._watched.current(source)) is not None:
+            run.state.unheard, run.delayed = max(0.0, run.state.unheard - run.delayed), 0.0
+            launch, steps = run.state.launch, _counted(run)
+        lines, began, at = list[bytes](), float("-inf"), source.read_at
+        for stamp, line in due:
+            written = log_clock(stamp[:-1].decode("ascii", "replace"))
+            written = now if written is None else written - self._watched.wall_offset
+            if lines and written - began > _TOGETHER:
+                self._folding.take(source, source.reader.feed(b"".join(lines)), at, now)
+                lines.clear()
+            if not lines:
+                began = written
+            lines.append(line)
+            at = source.read_at = max(source.read_at, min(written, now))
+        self._folding.take(source, source.reader.feed(b"".join(lines)), at, now)
+        self._folding.note_held_back(source)
+        self._watched.changed = True
+        run = self._watched.current(source)
+        if run is not None and run.state.launch is launch and steps[0]:
+            last, count = _counted(run)
+            if (missing := last - steps[0] - (count - steps[1])) > 0:
+                source.member.missing += missing
+                self._belonging.jobs.changed(source.run)
+                _log.warning("run=%s %d iterations before %d never came", run.state.name, missing, last)
+        if run is not None and source.caught_up and now - at > _DELAYED:
+            before = run.state.unheard
+            not_listened(run.state, now - at, now)
+            run.delayed = run.state.unheard - before
+
     def _flush(self, source: Source, now: float) -> None:
         """No more will come: what it ends with, without a line end, counts."""
         if source.failed:
             return
+        if source.ordered is not None:
+            self._release(source, now, everything=True)
         self._folding.take(source, source.reader.flush(), source.mtime - self._watched.wall_offset, now)
         self._folding.decide(source, now, last=True)
         self._folding.release(source, now)
@@ -217,29 +301,6 @@ class Intake:
         self._watched.counters.add_lines(source)
         source.restart(self._watched.rules)
 
-    def listen(self, deaf: Mapping[str, float]) -> None:
-        """Since these instants nobody listens to these mounts, and to all others somebody does. What has been read was
-        handled before.
-        """
-        if deaf.keys() == self._deaf.keys():
-            return
-        runs = self._watched.sources.of_mounts(deaf.keys() ^ self._deaf.keys())
-        self._deaf = dict(deaf)
-        for run in self._watched.runs.values():
-            if run.log in runs:
-                run.state.deaf_since = min((deaf[mount] for mount in runs[run.log] if mount in deaf), default=None)
-                self._watched.schedule.request(run)
-
-    def _unheard(self, message: Unheard, now: float) -> None:
-        """Nobody listened for a while, and what was written meanwhile comes now: that time is no silence of a run."""
-        self._heard_again[message.mount] = now
-        runs = self._watched.sources.of_mounts((message.mount,))
-        for run in self._watched.runs.values():
-            if run.log in runs:
-                not_listened(run.state, message.seconds, now)
-        self._watched.counts.add("unheard_seconds_total", message.mount, by=message.seconds)
-        _log.warning("mount=%s nobody listened for %.1f s: that time is no silence", message.mount, message.seconds)
-
     def _scanned(self, message: Scanned) -> None:
         self.scanned.add(message.mount)
         for name in message.forgotten:
@@ -256,6 +317,11 @@ class Intake:
         for name, run in self._watched.runs.items():
             if name == self._watched.sources.current(run.log):
                 self._folding.take_deferred(run, now)
+
+
+def _counted(run: Run) -> tuple[int, int]:
+    """The last iteration of its launch, 0 if there is none, and how many counted."""
+    return run.state.launch.last_iteration or 0, run.state.launch.iterations
 
 
 def _known_member(saved: SavedSource | None, before: Source | None) -> tuple[Member | None, str]:

@@ -2,8 +2,6 @@
 stream's steps is that of a launch that begins, or text that a training prints: it is withheld until that shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from monitor import identity

@@ -13,8 +13,6 @@ A message is handed out when it is saved, so that what is sent again after a cra
 those of the core.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -198,7 +196,7 @@ class Outbox:
         """What an earlier daemon owed."""
         for name, waiting in saved.items():
             self._lane(name).waiting = {owed.number: owed for owed in waiting}
-            self.last = self.saved = max(self.last, *(owed.number for owed in waiting))
+            self.last = self.saved = max([self.last, *(owed.number for owed in waiting)])
         self._numbers = count(self.last + 1)
 
     def _lane(self, name: str) -> _Lane:

@@ -1,7 +1,5 @@
 """The registry of runs: how one begins, is archived, is lost from sight, and makes room for others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +21,7 @@ _NEWS = 60.0  # seconds in which a directory is searched again, whatever it hold
 _ZONES = 86400.0  # seconds: more than any two zones differ by, a stamp names none
 _COPYING = 100.0  # times as fast as the wall clock: stamps that come so fast are copied, not written
 _LEAST_COPIED = 600.0  # seconds of stamps in one delivery from which their pace means anything
+_RESTART = 600.0  # seconds: an upgrade, or the longest pause of a supervisor; a cluster that was down takes longer
 
 
 def stamped_long_ago(state: RunState, before: float) -> bool:
@@ -71,6 +70,8 @@ class Run(Judged):
     """Since when nobody listened to it, until its files are read to their ends again."""
     lost_at: float | None = None
     """Since when it is lost from sight, as far as that is known."""
+    delayed: float = 0.0
+    """Seconds of `state.unheard` that are the delay of the last lines that were pushed."""
     shown_at: float = 0.0
     identity: dict[str, Any] = field(default_factory=dict)
     """Its job and its streams, each with the reason (belonging.py)."""
@@ -129,10 +130,12 @@ class Runs(dict[str, Run]):
             present = experiment_name(name, experiment.label)
             if present not in self:
                 state.name = present
+                state.unheard_before = state.unheard if state.deaf_since is None else None
                 self._add(Run(state, known.book, known.archived, away_since=state.deaf_since))
 
     def _add(self, run: Run) -> Run:
         run.state.wall_offset, run.state.deaf_since = self.wall_offset, None
+        run.state.blind_since = None
         self[run.state.name] = run
         return run
 
@@ -205,11 +208,18 @@ class Runs(dict[str, Run]):
             found_again(run, now)
 
 
-def came_back(run: Run, now: float) -> None:
-    """The daemon was away and has read what was written meanwhile, as far as it knows the files yet."""
+def came_back(run: Run, now: float, *, all_read: bool) -> None:
+    """The daemon was away and has read what was written meanwhile, as far as it knows the files yet. Where that is no
+    progress they prove the silence once they are `all_read`, unless it was away for long: what held it up may have held
+    up the writer.
+    """
     since, run.away_since = run.away_since, None
     if since is not None and run.state.live and run.state.progress_at is not None:
         not_listened(run.state, now - max(since, run.state.progress_at), now)
+        if now - since > _RESTART:
+            run.state.unheard_before = None
+    if all_read and run.state.unheard_before is not None:
+        run.state.unheard, run.state.unheard_before = run.state.unheard_before, None
 
 
 def found_again(run: Run, now: float) -> None:

@@ -5,8 +5,6 @@ once a second, for what time alone may change: budgets are of 60 s and more. Of 
 every 15 s: no detector has asked for more, no incident is open, and no deadline is near.
 """
 
-from __future__ import annotations
-
 from monitor.core.runs import Run, Runs
 from monitor.judgement import Judge
 

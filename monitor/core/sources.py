@@ -1,27 +1,36 @@
 """The registry of followed files: the reader of each, the proof of its place, and whether it was read to its end."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.config import Config
+from monitor.config import Watch as Runs
+from monitor.core.ordered import Ordered
 from monitor.follow.marker import Marker
-from monitor.follow.messages import Data, Opened, Restarted
+from monitor.follow.messages import Data, Opened, Position, Restarted
 from monitor.follow.patterns import Watch
 from monitor.identity import Member
-from monitor.naming import experiment_name
+from monitor.naming import experiment_name, watch_of
 from monitor.reading import Own, judged_reader
 from monitor.run.experiments import Experiments, Known
 from parsers.events import LogEvent
 from parsers.reader import SourceReader
 
+TOGETHER = 300.0
+"""Seconds between the last lines of two files of one job."""
+
 
 def watches(config: Config) -> list[Watch]:
     """What the follower is to look for."""
     return [Watch(pattern, tuple(watch.exclude)) for watch in config.runs for pattern in watch.paths]
+
+
+def unmatched(config: Config, paths: Iterable[str]) -> list[str]:
+    """The patterns and files of the configuration by which none of these paths is found."""
+    known, patterns = list(paths), [pattern for watch in config.runs for pattern in watch.paths]
+    return [one for one in patterns if not any(watch_of(path, (Runs(paths=(one,)),))[0] for path in known)]
 
 
 @dataclass(slots=True)
@@ -65,21 +74,36 @@ class Source:
     """A line with a job's id behind its steps, and the run and the launch in which it came (jobmates.py)."""
     stepped_at: float = float("-inf")
     """When a step of it last came live. An instant."""
+    ordered: Ordered | None = None
+    """Of a stream that is pushed: its lines that wait for those before them."""
 
-    def feed(self, message: Data) -> Sequence[LogEvent]:
-        """The next bytes; the events of the lines that they end."""
-        gap = message.offset - self.reader.fed_bytes
+    def feed(self, message: Data, now: float = 0.0) -> Sequence[LogEvent]:
+        """The next bytes; the events of the lines that they end, none where lines wait to be put in order."""
+        held = 0 if self.ordered is None else self.ordered.size + len(self.ordered.partial)
+        gap = message.offset - self.reader.fed_bytes - held
         if gap > 0:
             self.reader.skip(gap)
         self.marker.feed(message)
         self.behind_bytes, self.mtime = message.behind_bytes, message.mtime
-        return self.reader.feed(message.data)
+        if self.ordered is None:
+            return self.reader.feed(message.data)
+        self.ordered.add(message.data, now)
+        return ()
 
     def restart(self, rules: Own, message: Restarted | None = None) -> None:
         """Other content under the same path begins, or will: after a deletion there is no message of it yet."""
         if message is not None:
             self.marker.feed(message)
+        if self.ordered is not None:
+            self.ordered.begin_anew()
         self.reader, self.counted, self.failed = judged_reader(rules), (0, 0), ""
+
+    def save(self) -> tuple[dict[str, Any], Position]:
+        """The reader's context with what waits for it, and the proof of the place up to which all is in these."""
+        saved, waits = self.reader.save(), 0
+        if self.ordered is not None:
+            saved["ordered"], waits = self.ordered.save(), self.ordered.size
+        return saved, self.marker.position(saved["offset"] + waits)
 
 
 class Sources(dict[str, Source]):
@@ -87,34 +111,50 @@ class Sources(dict[str, Source]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._of_run: dict[str, set[str]] = {}
+        self._of_run: dict[str, str | set[str]] = {}  # its only source, or all of them
         self._unread: Counter[str] = Counter()  # run -> its sources that have not been read to their end
         self._latest: dict[str, Experiments] = {}  # run -> of its sources the one that is furthest
 
     def open(
-        self, message: Opened, run: str, rules: Own, saved: dict[str, Any] | None, known: Known | None = None
+        self,
+        message: Opened,
+        run: str,
+        rules: Own,
+        saved: dict[str, Any] | None,
+        known: Known | None = None,
+        ordered: Ordered | None = None,
     ) -> Source:
         """Follow it from the message's offset on; `saved` is the reader's context there, if it was resumed, and
-        `known` those that its lines before were of.
+        `known` those that its lines before were of. `ordered`: it is pushed.
         """
         reader, marker = judged_reader(rules), Marker()
         if saved is not None:
             reader.restore(saved)
+            if ordered is not None and "ordered" in saved:
+                ordered.restore(saved["ordered"])
         elif message.offset:  # what stands before was delivered under another name
             reader.skip(message.offset)
         marker.feed(message)
         counted = reader.lines, reader.matched_lines
         source = Source(
             message.source, message.path, run, reader, marker, message.mtime, counted, message.mount,
-            owner=message.owner,
+            owner=message.owner, ordered=ordered,
         )  # fmt: skip
         self[source.name] = source
         if known is not None:
             source.experiments = Experiments(known.number, known.label, known.told, known.ids)
             self.note_experiment(source)
-        self._of_run.setdefault(run, set()).add(source.name)
-        self._unread[run] += 1
+        self._join(source)
         return source
+
+    def _join(self, source: Source) -> None:
+        names = self._of_run.setdefault(source.run, source.name)
+        if isinstance(names, set):
+            names.add(source.name)
+        elif names != source.name:
+            self._of_run[source.run] = {names, source.name}
+        if not source.caught_up:
+            self._unread[source.run] += 1
 
     def drop(self, source: Source) -> None:
         """It is followed no more."""
@@ -124,25 +164,30 @@ class Sources(dict[str, Source]):
 
     def _leave(self, source: Source) -> None:
         names = self._of_run[source.run]
-        names.discard(source.name)
-        if not names:
+        if isinstance(names, set):
+            names.discard(source.name)
+        if not names or names == source.name:
             del self._of_run[source.run], self._unread[source.run]
             self._latest.pop(source.run, None)
 
     def move(self, source: Source, run: str) -> None:
         """It is a stream of another run."""
         if not source.caught_up:
-            self._unread[source.run] -= 1
-            self._unread[run] += 1
+            self._read(source)
         self._leave(source)
         source.run = run
-        self._of_run.setdefault(run, set()).add(source.name)
+        self._join(source)
 
     def finish(self, source: Source) -> None:
         """It was read to its end, or cannot be read: its run need not wait for it."""
         if not source.caught_up:
             source.caught_up = True
-            self._unread[source.run] -= 1
+            self._read(source)
+
+    def _read(self, source: Source) -> None:
+        self._unread[source.run] -= 1
+        if not self._unread[source.run]:
+            del self._unread[source.run]
 
     def note_experiment(self, source: Source) -> None:
         """One of its experiments may have begun."""
@@ -160,15 +205,19 @@ class Sources(dict[str, Source]):
         own = self._latest.get(run) if source is None else self.latest(source)
         return run if own is None else experiment_name(run, own.label)
 
-    def of_mounts(self, mounts: Iterable[str]) -> dict[str, set[str]]:
-        """For each run that has sources there, the mounts of all its sources that can be read."""
-        wanted = set(mounts)
-        runs = {source.run for source in self.values() if source.mount in wanted}
-        return {run: {self[name].mount for name in self._of_run[run]} for run in runs}
+    def on_mount(self, mount: str) -> set[str]:
+        """The runs that have sources there."""
+        return {source.run for source in self.values() if source.mount == mount}
+
+    def telling(self, run: str) -> list[Source]:
+        """Those of its sources that told steps; all where none has yet."""
+        own = [self[name] for name in self.of_run(run)]
+        return [source for source in own if source.member.steps] or own
 
     def of_run(self, run: str) -> set[str]:
         """The names of its sources."""
-        return self._of_run.get(run, set())
+        names = self._of_run.get(run, set())
+        return {names} if isinstance(names, str) else names
 
     def catching_up(self, run: str) -> bool:
         """Is one of its sources not yet read to its end?"""
@@ -177,4 +226,4 @@ class Sources(dict[str, Source]):
     @property
     def ready(self) -> bool:
         """Was every source read to its end?"""
-        return not any(self._unread.values())
+        return not self._unread

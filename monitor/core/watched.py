@@ -2,9 +2,8 @@
 core is this, and the rooms.
 """
 
-from __future__ import annotations
-
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from monitor.config import Config
@@ -44,6 +43,8 @@ class Watched:
         """Something happened that cannot be read from the logs again: what is known is to be saved soon."""
         self.saved = Saved()
         """What of the state file no source has claimed yet."""
+        self.awaited = Counter[str]()
+        """By run, how many of its sources were read before the daemon began, and were neither opened nor found gone."""
         self.begin(config, judge)
 
     def begin(self, config: Config, judge: Judge) -> None:
@@ -127,7 +128,7 @@ class Watched:
         """Its files were read to their ends, as far as they are known."""
 
         def do() -> tuple[()]:
-            came_back(run, now)
+            came_back(run, now, all_read=self.awaited[run.log] <= 0)
             self.runs.archive_or_watch(run, now, new=new)
             return ()
 

@@ -1,7 +1,5 @@
 """What every detector is made of: its verdict, its row in the registry, its memory, and words for its summaries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 

@@ -5,8 +5,6 @@ An asynchronous save may succeed many iterations later. A program whose success 
 to report it, is not suspected. Resolved by the next save that completes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec import Struct, field

@@ -4,8 +4,6 @@ A run that saves every so many iterations is measured in iterations; one that sa
 run that never saved is not known to want to: that is shown at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec import Struct, field

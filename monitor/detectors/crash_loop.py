@@ -4,8 +4,6 @@ tr1, a 13B before BLOOM, got the node with the ECC error again in its next job a
 (docs/incident-record.md, "Crashes", C3).
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict, firing

@@ -5,8 +5,6 @@ BLOOM met it weekly: one process died and the scheduler still listed the job as 
 The log alone cannot see the job. What it can see: no launcher reported an end, no process was ended, the log is silent.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor.detectors.base import Detector, Verdict, firing, missing_evidence

@@ -5,8 +5,6 @@ and a level well above the lowest of the last forty, are a divergence. What "wel
 run's own blocks differ, so that a slow wander of the data is none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ The variable leaves no trace in a run: the whole launch is slower than others of
 configuration elsewhere.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ overflow lines or from the iteration lines, whichever shows more. A scale that n
 static one is constant) is no evidence; -1 is no scale.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -93,7 +91,7 @@ def update(state: RunState, memory: Memory, steps: Sequence[Step], settings: Los
         calm = level == known and level > low and memory.search.over and not memory.counted and not memory.reason
         if calm and iteration - memory.block_from < block:
             memory.block.append(level)  # all but a few steps of a healthy run end here
-            if step.grad_norm is not None:
+            if lines and step.grad_norm is not None:  # the Trainer's may come behind the step
                 memory.norms.append(step.grad_norm)
             memory.highest = max(memory.highest, level)
             continue
@@ -120,7 +118,7 @@ def _seen(
     if searching:
         memory.block_from = iteration
         return changed
-    changed = _slow(memory, step, level, settings) or changed
+    changed = _slow(memory, step, level, lines, settings) or changed
     if fall > 0:
         changed = _fallen(memory, step.at, iteration, step.interval, fall, settings) or changed
     if memory.reason:
@@ -174,11 +172,11 @@ def _floor(level: float, settings: LossScaleCollapseSettings) -> bool:
     return level <= math.log2(2 * settings.minimum)
 
 
-def _slow(memory: Memory, step: Step, level: float, settings: LossScaleCollapseSettings) -> bool:
+def _slow(memory: Memory, step: Step, level: float, lines: bool, settings: LossScaleCollapseSettings) -> bool:
     """The level of whole blocks."""
     iteration = step.iteration
     memory.block.append(level)
-    if step.grad_norm is not None:
+    if lines and step.grad_norm is not None:
         memory.norms.append(step.grad_norm)
     if iteration - memory.block_from < settings.block:
         return False

@@ -5,8 +5,6 @@ Near the limit needs the device's size: from its name in the log, or from an out
 what warms up and then stays level is no leak. Time is training time, so that a pause does not dilute it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ in a run that printed it on the lines before, and only in a line that reaches pa
 interval in which every step was skipped there is no loss to print: that is the loss scale's matter.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ in BigScience's fork), and a grad norm repeated bit for bit, which is the one of
 Health skips one or two steps (hysteresis) each time the scale is tried again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

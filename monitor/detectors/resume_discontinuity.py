@@ -5,8 +5,6 @@ samples at that very iteration, where it is computed again, or just before it. A
 repeats its past exactly. What a person changed on purpose (other arguments for the schedule) is shown, not notified.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ Stages differ by construction (the first embeds, the last has the loss): their d
 iterations are slower, the slowdown says so and names its cause: this incident is for what comes before.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

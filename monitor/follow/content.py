@@ -8,8 +8,6 @@ Trailing NULs are not read: blocks that a file system or a writer reserved are o
 text behind them are passed on; long runs and holes are skipped. One `pread` both checks the tail and reads on.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import NamedTuple

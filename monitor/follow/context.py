@@ -1,7 +1,5 @@
 """What sources share: the claims on files over all mounts; calls, open files and counts of one mount."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -10,8 +10,6 @@ that crosses the four threads takes 0.37 ms. So it is events that cost, not dire
 a second, the busiest directories are left to polling, which looks at their files twice a second anyway.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

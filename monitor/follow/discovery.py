@@ -4,8 +4,6 @@ A mount has a reader of its own, so that one that hangs blocks its own thread on
 asks for no attributes but those of directories and links, and stops after each entry for its caller.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -244,6 +242,16 @@ class Walk:
     def _stat(self, path: str) -> os.stat_result:
         self.stats += 1
         return self.os_layer.stat(path)
+
+
+def find(watches: Iterable[Watch], mounts: Mounts, os_layer: OsLayer) -> Iterator[Found]:
+    """Every file that one walk over all mounts finds, once."""
+    jobs = plan(watches, mounts, os_layer.realpath)
+    seen = set[str]()
+    for found in Walk(os_layer, [job for some in jobs.values() for job in some], frozenset()).run():
+        if found is not None and found.path not in seen:
+            seen.add(found.path)
+            yield found
 
 
 def kind_of(mode: int) -> str:

@@ -3,8 +3,6 @@
 The caller's thread never waits for a log's file system: not here, not in `start`, `stop`, `wake` or `status`.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +43,8 @@ class MountStatus(NamedTuple):
     """How long it has been in one system call or between two: many seconds mean that the mount hangs."""
     unheard_seconds: float = 0.0
     """For how long nobody has listened to it, be it that a call hangs or that the monitor did not run; 0 else."""
+    late_seconds: float = 0.0
+    """For how long a file has waited to be looked at."""
 
 
 class Follower:
@@ -170,8 +170,9 @@ class ReaderThread(threading.Thread):
         """Safe from any thread."""
         mount, busy = self._reader.mount, self._busy_since
         seconds = max(0.0, self._clock.monotonic() - busy) if busy is not None else 0.0
-        unheard = self._reader.unheard_seconds(self._clock.monotonic())
-        return MountStatus(mount.point, mount.file_system, self._reader.mode, self.is_alive(), seconds, unheard)
+        now, reader = self._clock.monotonic(), self._reader
+        unheard, late = reader.unheard_seconds(now), reader.late_seconds(now)
+        return MountStatus(mount.point, mount.file_system, reader.mode, self.is_alive(), seconds, unheard, late)
 
     def run(self) -> None:
         """Until `stopping` is set."""

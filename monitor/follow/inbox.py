@@ -5,8 +5,6 @@ so that lines from many runs cost one turn and one waking. What a pass has read 
 lock a queue and to notify who waits costs as much as a look at a file.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The directory of a log: is it there, was it removed, or is the mount away that holds it?"""
 
-from __future__ import annotations
-
 import os
 
 from monitor.follow.context import Context
@@ -9,6 +7,10 @@ from monitor.follow.context import Context
 
 class LogDirectory:
     """The directory of one path. A name is only believed absent in the directory that once held it."""
+
+    __slots__ = (
+        "_context", "_device", "_log", "missing", "path",
+    )  # fmt: skip
 
     def __init__(self, path: str, context: Context) -> None:
         self.path = os.path.dirname(path)

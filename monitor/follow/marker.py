@@ -4,8 +4,6 @@ The loop commits the end of the last complete line, not what was read. The Marke
 an offset: the last 4 KiB, and the tails of the last line ends that lie before them. It never touches a file.
 """
 
-from __future__ import annotations
-
 from monitor.follow.content import TAIL_BYTES, digest, grown_head, tail_of
 from monitor.follow.messages import Copied, Data, Fingerprint, Opened, Position, Restarted
 
@@ -19,6 +17,10 @@ restart would read again those that are forgotten. A log that is rotated every h
 
 class Marker:
     """Feed it every Opened, Data and Restarted of one source, in order."""
+
+    __slots__ = (
+        "_device", "_end", "_former", "_head", "_inode", "_line_ends", "_new", "_new_bytes", "_window", "fed_to",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._device = self._inode = self._new_bytes = self.fed_to = 0
@@ -70,7 +72,7 @@ class Marker:
         self._head = head
         self._window = tail
         self._end = self.fed_to = offset
-        self._line_ends: dict[int, bytes] = {offset: tail}
+        self._line_ends: tuple[tuple[int, bytes], ...] = ((offset, tail),)
         self._new.clear()
         self._new_bytes = 0
 
@@ -92,16 +94,14 @@ class Marker:
             before = data[max(0, last - TAIL_BYTES) : last]
             if last < TAIL_BYTES:
                 before = self._window[-TAIL_BYTES:] + before
-            self._line_ends[offset + last] = tail_of(before)
-            while len(self._line_ends) > _LINE_ENDS:
-                del self._line_ends[next(iter(self._line_ends))]
+            self._line_ends = (*self._line_ends[1 - _LINE_ENDS :], (offset + last, tail_of(before)))
         self._window = (self._window + data[-_WINDOW_BYTES:])[-_WINDOW_BYTES:]
         self._end = offset + len(data)
 
     def _tail_at(self, offset: int) -> bytes:
-        known = self._line_ends.get(offset)
-        if known is not None:
-            return known
+        for end, known in reversed(self._line_ends):
+            if end == offset:
+                return known
         start = self._end - len(self._window)
         if start < offset <= self._end:
             return tail_of(self._window[: offset - start])

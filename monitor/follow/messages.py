@@ -4,8 +4,6 @@ Order, per source: Opened, then Data..., CaughtUp; Restarted begins the next con
 Gone and Unreadable end nothing: the source may go on with any message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -165,4 +163,5 @@ def source_id(path: str) -> SourceId:
 
     Risk left: a second file whose name holds that escape literally gets the same key; the first one wins.
     """
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    name = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return path if name == path else name  # kept more than once for each file

@@ -4,8 +4,6 @@ They see this host's writes alone, so on network and parallel file systems they 
 type counts as one of those. Only the kernel's table is read: that never hangs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

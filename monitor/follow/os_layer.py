@@ -3,8 +3,6 @@
 Nothing here decides anything. Paths are str with undecodable bytes escaped (os.fsdecode), as everywhere in Python.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

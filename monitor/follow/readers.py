@@ -4,8 +4,6 @@
 watches anything: `read_once` reads everything to its end in the caller's thread.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import logging
@@ -14,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Literal
 
 from monitor.follow.context import Context, Descriptors, Registry, Standing
-from monitor.follow.discovery import Job, Listings, Step, Walk, may_find, owner, plan
+from monitor.follow.discovery import Found, Job, Listings, Step, Walk, may_find, owner, plan
 from monitor.follow.messages import Message, Position, Scanned, SourceId, Unheard, Unreadable, source_id
 from monitor.follow.mounts import Mount, Mounts, read_mounts
 from monitor.follow.os_layer import OsLayer
@@ -33,7 +31,7 @@ Mode = Literal["inotify", "poll"]
 class MountReader:
     """Follows what its jobs find. One thread at a time; only `add_jobs` may come from another."""
 
-    def __init__(self, mount: Mount, shared: Readers) -> None:
+    def __init__(self, mount: Mount, shared: "Readers") -> None:
         self.mount = mount
         self.mode: Mode = "poll"
         self.sources: dict[SourceId, Source] = {}
@@ -61,6 +59,7 @@ class MountReader:
         self._looked: float | None = None  # when it last did something, or meant to
         self._began = 0.0
         self._lapse: tuple[float, float] | None = None  # (since when nobody listened, when that was over)
+        self._awaited = float("inf")  # since when the file that is looked at next has been due
 
     def add_jobs(self, jobs: Iterable[Job]) -> None:
         """More to look for, from the next walk on."""
@@ -97,6 +96,7 @@ class MountReader:
         self._context.spread_seconds = len(self.sources) / self._settings.stats_per_second
         self.hurried = self._walk is not None
         for source in self._schedule.take(clock.monotonic()):
+            self._awaited = source.due_at
             for message in self._poll_source(source, clock):
                 yield from self._listen(clock)
                 yield message
@@ -104,6 +104,7 @@ class MountReader:
             yield from self._listen(clock)
             self.hurried = self.hurried or source.more
             self._schedule.put(source)
+        self._awaited = float("inf")
 
     def _listen(self, clock: Clock) -> Iterator[Message]:
         """Between two calls: has nobody listened since the last one? Then every file is to be looked at first."""
@@ -129,6 +130,12 @@ class MountReader:
         if lapse is not None:
             return now - lapse[0]
         return now - looked if looked is not None and now - looked > self._settings.late else 0.0
+
+    def late_seconds(self, now: float) -> float:
+        """For how long a file has waited for the look that it was to have: what was written to it since is not known.
+        From any thread.
+        """
+        return max(0.0, now - self._awaited)
 
     def _poll_source(self, source: Source, clock: Clock) -> Iterator[Message]:
         """Look at one file. A bug that it wakes costs this file alone: it is looked at no more."""
@@ -280,6 +287,16 @@ class Readers:
             self._readers[mount.point].add_jobs(some)
         return new
 
+    def hold(self, found: Iterable[Found], table: Mounts, resolve: Callable[[str], str]) -> list[MountReader]:
+        """The readers of these files alone, which search for nothing."""
+        self.table = table
+        for path, literal in found:
+            mount = table.of(resolve(path))
+            if mount.point not in self._readers:
+                self._readers[mount.point] = MountReader(mount, self)
+            self._readers[mount.point].follow(path, literal=literal)
+        return list(self._readers.values())
+
 
 def read_once(
     patterns: Sequence[Watch],
@@ -289,14 +306,21 @@ def read_once(
     os_layer: OsLayer | None = None,
     clock: Clock | None = None,
     mounts: Callable[[], Mounts] = read_mounts,
+    found: Iterable[Found] | None = None,
 ) -> Generator[Message, None, None]:
-    """Every file to its end, once, in the caller's thread, in turns of `read_bytes`. Nothing is waited for.
+    """Every file to its end, once, in the caller's thread, in turns of `read_bytes`. Nothing is waited for. Where files
+    were `found` before, these are read, and nothing is searched for.
 
     A path that was given literally and cannot be read comes as Unreadable, an absent one too (ENOENT).
     """
     system = os_layer or OsLayer()
     readers = Readers(resume or {}, (settings or FollowSettings()).once(), system)
-    for reader in readers.sync_readers(patterns, mounts(), system.realpath):
+    table = mounts()
+    if found is None:
+        held = readers.sync_readers(patterns, table, system.realpath)
+    else:
+        held = readers.hold(found, table, system.realpath)
+    for reader in held:
         try:
             yield from reader.read_once(clock or SystemClock())
         finally:

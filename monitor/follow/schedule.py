@@ -3,8 +3,6 @@
 A pass over a mount touches only the files that are due, however many are followed. No clock, no calls.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

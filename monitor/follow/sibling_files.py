@@ -4,8 +4,6 @@ Names only say where to look; contents prove. The one exception are the files of
 two looks (`passed_by`): nobody has read a byte of them, so their names, inodes and times must do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

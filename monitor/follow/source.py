@@ -6,8 +6,6 @@ that can be seen (log_directory.py): read the rest, then gone. Any other error s
 everything, report it after the second in a row, try again later.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Generator, Iterable
@@ -38,6 +36,12 @@ class _Copy(NamedTuple):
 
 class Source:
     """`poll` when `due_at` has come. Times: `now` is monotonic, `at` Unix seconds."""
+
+    __slots__ = (
+        "_backoff", "_binary", "_context", "_copy", "_directory", "_held_since", "_looked_at", "_resume", "_rotation",
+        "_settings", "_tail", "due_at", "failed", "gone_since", "literal", "missing_since", "path", "source",
+        "unreadable", "unsupported",
+    )  # fmt: skip
 
     def __init__(self, path: str, context: Context, *, literal: bool = False, resume: Position | None = None) -> None:
         """`literal`: the path was given as it stands, so it is followed whatever it holds."""

@@ -4,8 +4,6 @@ At the position of the state file; else with that position's file, renamed besid
 delivered.
 """
 
-from __future__ import annotations
-
 import os
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A stream has no end of a file that one could look at: what was in the pipe when 
 before the monitor listened, and what comes later comes live. It is over when the last writer has gone.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import select

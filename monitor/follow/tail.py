@@ -4,8 +4,6 @@ The same file whose bytes before the offset are what was read: go on. Those byte
 on a network mount two opens `confirm_seconds` apart must agree.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from typing import NamedTuple, TypeAlias
@@ -30,6 +28,11 @@ class Cut(NamedTuple):
 
 class Tail:
     """Reads on. Times: `now` is monotonic, `at` Unix seconds."""
+
+    __slots__ = (
+        "_backoff", "_context", "_path", "_read_stamp", "_settings", "_source", "announced", "caught_up", "content",
+        "more", "recent", "rest_stamp", "soon", "suspected_at", "written",
+    )  # fmt: skip
 
     def __init__(self, source: SourceId, path: str, context: Context, backoff: Backoff) -> None:
         self.content: Content | None = None

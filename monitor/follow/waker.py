@@ -3,8 +3,6 @@
 An event only names a path that may have changed, and a reader that is never woken still polls.
 """
 
-from __future__ import annotations
-
 import threading
 
 from monitor.follow.directory_watches import DirectoryWatches

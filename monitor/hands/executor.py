@@ -1,23 +1,25 @@
 """Orders in, outcomes out: the commands of a step, one after the other, on a thread of its own.
 
-Law: no shell, argument lists only; each command is bounded in time. Before the first one Slurm is asked once more: a
-job that has ended, was requeued or runs again since the plan was made is left alone.
+Law: no shell, argument lists only; each command is bounded in time. Before each one Slurm is asked once more: a job
+that has ended, was requeued or runs again since the plan was made is left alone; a new job is submitted only behind one
+that Slurm calls CANCELLED, or that was over before.
 Risk left: what happens to the job in the moment between that answer and the command.
 """
 
-from __future__ import annotations
-
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import dropwhile
 from pathlib import Path
 from typing import IO, Final
 
-from monitor.hands.record import Order, StepDone
-from monitor.run.job import OVER
+from monitor.hands.record import ASK, LOOK, NOT_DONE, Order, StepDone
+from monitor.hands.successors import QUEUE_FORMAT, Successor, successors
+from monitor.run.job import OVER, WAITING
 from monitor.run.records import Job
-from monitor.slurm.client import look_up, program
+from monitor.slurm.client import VARIABLES, look_up, program
 from monitor.slurm.messages import JobQuestion
 from monitor.slurm.process import Finished, run
 from monitor.slurm.settings import SlurmSettings
@@ -28,8 +30,21 @@ _MOST: Final = 16 << 20  # bytes that are kept of a dump: 1,000 processes with 1
 _CLIENTS: Final = frozenset({"scontrol", "scancel", "sbatch", "srun", "squeue"})
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _SUBMITTED: Final = re.compile(rb"(\d{1,12})(?:;[\w.-]{1,64})?\s*")
+_NEVER: Final = (
+    "BadConstraints", "DependencyNeverSatisfied", "ReqNodeNotAvail", "JobHeld", "InvalidAccount", "InvalidQOS",
+    "PartitionDown", "PartitionInactive", "PartitionNodeLimit", "PartitionTimeLimit", "JobLaunchFailure",
+)  # fmt: skip
+"""Reasons for which a job waits until a person does something."""
 
 _log = logging.getLogger(__name__)
+
+
+class LaterError(Exception):
+    """It cannot be done yet, and nothing was: why."""
+
+
+class RefusedError(Exception):
+    """It must not be done, and nothing was: why."""
 
 
 class Executor(Asking[Order, StepDone]):
@@ -39,22 +54,40 @@ class Executor(Asking[Order, StepDone]):
         """`wake` makes the loop turn."""
         super().__init__(
             "hands",
-            lambda order: _outcome(order, *self.carry_out(order)),
+            self._answer,
             lambda order, error: _outcome(order, False, f"{type(error).__name__} in the executor"),
             0,
             wake,
         )
         self.settings = settings
         """May be replaced while it works."""
+        self.uid = os.geteuid()
+        """As whom sbatch submits."""
         self.directory = Path("stacks")
         """For dumps that name no other."""
         self._clock = clock
 
+    def _answer(self, order: Order) -> StepDone:
+        try:
+            if order.step == LOOK:
+                return self._look(order)
+            return self._ask(order) if order.step == ASK else _outcome(order, *self.carry_out(order))
+        except LaterError as why:
+            return StepDone(order.course, order.step, False, str(why), again=True)
+
     def carry_out(self, order: Order) -> tuple[bool, str]:
-        """Do it now; whether that went well, and what came of it."""
-        objection = self._objection(order) if order.check or order.action == "resubmit" else ""
-        if objection:
-            return False, f"not done: {objection}"
+        """Do it now; whether that went well, and what came of it. Raises LaterError."""
+        try:
+            if order.action == "resubmit":
+                return self._resubmit(order)
+            if order.check:
+                self._unchanged(order)
+        except RefusedError as why:
+            return False, f"{NOT_DONE}{why}"
+        except LaterError as why:
+            if order.action == "resubmit":
+                raise
+            return False, f"{NOT_DONE}{why}"
         if order.action == "dump_stacks":
             return self._dump(order)
         for place, command in enumerate(order.commands):
@@ -64,45 +97,116 @@ class Executor(Asking[Order, StepDone]):
                 if place < len(order.commands) - 1 and (place > 0 or finished.code is None):
                     self._call(order.commands[-1], order.timeout)
                 return False, f"{command[0]} {command[1]}: {finished.message}"
-        submitted = _SUBMITTED.fullmatch(finished.output) if order.action == "resubmit" else None
-        return True, f"submitted job {submitted[1].decode()}" if submitted else "done"
+        return True, "done"
 
-    def _objection(self, order: Order) -> str:
-        """Why the job is not what it was when the plan was made."""
+    # --- before and afterwards --------------------------------------------------------------------------------------
+
+    def _ask(self, order: Order) -> StepDone:
+        """All that could refuse the steps to come. Nothing is changed by it."""
+        follows = ""
+        try:
+            job = self._unchanged(order)
+            # Behind its end has begun whatever waited for it; one that runs and is requeued stays where it is.
+            if order.action == "resubmit" or order.over:
+                follows = self._follower(order, job)
+            for test in order.commands if not follows else ():
+                if message := self._call(test, order.timeout).message:
+                    raise RefusedError(f"{' '.join(test[:2])}: {message}")
+        except RefusedError as why:
+            return StepDone(order.course, ASK, False, f"{NOT_DONE}{why}")
+        return StepDone(order.course, ASK, True, "", job=follows)
+
+    def _follower(self, order: Order, job: Job) -> str:
+        """The job that begins by itself when this one is cancelled. Raises RefusedError where another goes on."""
+        others = self._others(order, job)
+        if others and (order.over or not all(one.follows for one in others)):
+            raise RefusedError(f"job {others[0].number} {others[0].why}")
+        return others[0].number if others else ""
+
+    def _look(self, order: Order) -> StepDone:
+        """Does the job begin that was to? `ok`: it has; the outcome: why it never will."""
         answer = look_up(self.settings, self._clock, JobQuestion(order.run, order.job))
-        job = answer.job
-        if job is None:
-            return answer.problem
-        if order.action == "resubmit" and (other := self._next_in_queue(job)):
-            return other
-        if not order.check:
-            return ""
-        if job.restarts != order.job_restarts or job.started_at != order.job_started_at:
-            return f"job {order.job} was started anew since"
-        if order.over != (job.state in OVER) or (not order.over and job.state != "RUNNING"):
-            return f"job {order.job} is {job.state} now"
-        return ""
+        job, stuck = answer.job, f"job {order.job} is gone from Slurm" if answer.gone else ""
+        begun = False
+        if job is not None:
+            begun = job.state not in WAITING and job.started_at != order.job_started_at
+            never = job.reason.startswith(_NEVER) and job.state in WAITING
+            stuck = f"job {order.job} is {job.state} for {job.reason}" if never else ""
+        return StepDone(order.course, LOOK, begun, stuck, again=not (begun or answer.job or answer.gone))
 
-    def _next_in_queue(self, job: Job) -> str:
-        """Why no other job may be submitted: a chain of jobs, or a person, has one already. Two at one checkpoint
-        destroy it.
+    def _job(self, order: Order) -> Job:
+        answer = look_up(self.settings, self._clock, JobQuestion(order.run, order.job))
+        if answer.job is None:
+            raise LaterError(answer.problem)
+        return answer.job
+
+    def _unchanged(self, order: Order) -> Job:
+        """The job, if it is what it was when the plan was made."""
+        job = self._job(order)
+        if job.restarts != order.job_restarts or job.started_at != order.job_started_at:
+            raise RefusedError(f"job {order.job} was started anew since")
+        if order.over != (job.state in OVER) or (not order.over and job.state != "RUNNING"):
+            raise RefusedError(f"job {order.job} is {job.state} now")
+        return job
+
+    # --- a new job --------------------------------------------------------------------------------------------------
+
+    def _resubmit(self, order: Order) -> tuple[bool, str]:
+        """A new job, held until it is known that nobody else has submitted one: of two monitors that did, the one whose
+        job has the lower number goes on. A submission whose answer is lost stays held, and never runs.
         """
-        if not job.name:
-            return f"Slurm does not tell job {job.id}'s name, by which another would be found in the queue"
-        found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", "%A|%j"), None)
+        job = self._unchanged(order) if order.check else self._job(order)
+        if job.state not in OVER:
+            raise LaterError(f"job {order.job} is {job.state} still")
+        if not order.check and job.state == "COMPLETED":
+            return True, f"not submitted: job {order.job} has completed by itself"
+        if not order.check and job.state != "CANCELLED":
+            raise RefusedError(f"job {order.job} is {job.state}, and was to be CANCELLED")
+        if others := self._others(order, job):
+            raise RefusedError(f"job {others[0].number} {others[0].why}")
+        command = order.commands[0]
+        finished = self._call((command[0], "--hold", *command[1:]), order.timeout)
+        submitted = _SUBMITTED.fullmatch(finished.output)
+        if b"ontact slurm controller" in finished.errors:
+            raise LaterError(f"sbatch: {finished.message}")
+        if finished.message or submitted is None:
+            held = "" if finished.code else "; a held job may be in the queue"
+            return False, f"sbatch: {finished.message or 'no job number was printed'}{held}"
+        return self._released(order, job, submitted[1].decode())
+
+    def _released(self, order: Order, job: Job, number: str) -> tuple[bool, str]:
+        """The new job may begin, or is withdrawn."""
+        try:
+            others = self._others(order, job, number)
+        except LaterError as why:
+            return False, f"submitted job {number}, which is held: {why}"
+        first = [one.number for one in others if not one.held or int(one.number) < int(number)]
+        command = ("scancel", number) if first else ("scontrol", "release", number)
+        if message := self._call(command, order.timeout).message:
+            return False, f"submitted job {number}, which is held: {' '.join(command)}: {message}"
+        return True, f"job {first[0]} came first" if first else f"submitted job {number}"
+
+    def _others(self, order: Order, job: Job, but: str = "") -> list[Successor]:
+        """Jobs that go on where this one ends. Raises LaterError."""
+        if order.action == "resubmit" and job.uid != self.uid:
+            raise RefusedError(f"sbatch would submit as uid {self.uid}, and job {order.job} is {job.user}'s")
+        if not (job.command and job.directory):
+            raise RefusedError(f"Slurm does not tell the command and directory of job {order.job}, to find another by")
+        found = self._call(("squeue", "-h", "-u", str(job.uid), "-o", QUEUE_FORMAT), None)
         if found.message:
-            return f"squeue: {found.message}"
-        for line in found.output.decode("utf-8", "replace").splitlines():
-            number, _, name = line.strip().partition("|")
-            if name.strip() == job.name and number != job.id:
-                return f"job {number} of the same name is in the queue"
-        return ""
+            raise LaterError(f"squeue: {found.message}")
+        own = {" ".join(dropwhile(lambda word: word.startswith("-"), command[1:])) for command in order.commands} - {""}
+        # Behind a cancellation begins in the same directory whatever waited for its nodes.
+        ended = job.ended_at if order.step == ASK and order.over else None
+        return successors(found.output.decode("utf-8", "replace"), job, own | {job.command}, but, ended)
 
     def _call(self, command: Sequence[str], timeout: float | None, copy: IO[bytes] | None = None) -> Finished:
         path = program(self.settings, command[0]) if command[0] in _CLIENTS else None
         if path is None:
             return Finished(None, problem=f"there is no {command[0]} here")
-        return run([path, *command[1:]], self._clock, timeout or self.settings.timeout, _MOST, copy=copy)
+        # What is read is asked for in a form that can be; what begins a job hands its environment on.
+        variables = VARIABLES if command[0] == "squeue" else None
+        return run([path, *command[1:]], self._clock, timeout or self.settings.timeout, _MOST, variables, copy)
 
     def _dump(self, order: Order) -> tuple[bool, str]:
         directory = Path(order.directory) if order.directory else self.directory

@@ -1,11 +1,9 @@
 """An incident, a policy, what Slurm says of the job and what was done before: what is to be done, and when. Pure.
 
-Whatever is in doubt ends in a reason why nothing is done: the log cannot be read, the job is not known or not running,
-the daemon was away, the policy has acted often enough. Node names come from the evidence, and are used only if the
-job's own node list has them.
+Whatever is in doubt ends in a reason why nothing is done: the job may not be touched (permission.py), the daemon was
+away, the policy has acted often enough. Node names come from the evidence, and are used only if the job's own node list
+has them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +11,10 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from monitor.detectors.base import RANK, duration
+from monitor.hands.permission import Facts, may_act
 from monitor.hands.record import Course, Record, Step, shown
 from monitor.hands.settings import (
+    ENDS,
     RESTARTS,
     Action,
     Cancel,
@@ -31,13 +31,10 @@ from monitor.run.job import OVER
 from monitor.run.phases import PARTS
 from monitor.run.records import Job
 from monitor.run.state import RunState
-from monitor.slurm.settings import SlurmSettings
 
 _DAY: Final = 86400.0
 _RETURNED: Final = 60.0
 """Seconds that a daemon that was away watches before it acts, even where `lasting` is shorter."""
-_FRESH: Final = 2.0
-"""Intervals between two questions to Slurm, and the time of one call, after which an answer is old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,9 @@ def matches(policy: Policy, run: str, incident: Incident) -> bool:
 
 
 def plan(
-    policy: Policy, state: RunState, incident: Incident, record: Record, since: float, watched: float, now: float
-) -> Plan | None:
+    policy: Policy, state: RunState, incident: Incident, facts: Facts, record: Record, since: float, watched: float,
+    now: float,
+) -> Plan | None:  # fmt: skip
     """What the policy has to do; None where it was done, or is under way. `since` when the incident is one for this
     policy, and since when the run has been `watched` without a gap.
     """
@@ -75,11 +73,10 @@ def plan(
         return None
     returned = watched > incident.opened_at
     at = max(since, watched) + max(policy.lasting, _RETURNED if returned else 0.0)
-    why_not = _forbidden(policy, state, incident, record, now)
+    why_not = _forbidden(policy, state, incident, facts, record, now)
     if why_not:
         return Plan(policy, incident, at, why_not=why_not)
-    gave_up = _attempts(state, record) >= policy.attempts and any(isinstance(one, RESTARTS) for one in policy.actions)
-    actions = _last_actions(policy.actions) if gave_up else policy.actions
+    actions, gave_up = choice(policy, state, record)
     steps: list[Step] = []
     for action in actions:
         step = _step(action, policy, state, incident, actions)
@@ -89,10 +86,13 @@ def plan(
     return Plan(policy, incident, at, tuple(steps), gave_up=gave_up)
 
 
-def is_fresh(state: RunState, since: float, now: float, settings: SlurmSettings) -> bool:
-    """Has Slurm answered about the job since then, and lately?"""
-    most = _FRESH * settings.interval + settings.timeout
-    return state.job is not None and state.job.asked_at >= since and now - state.job.asked_at <= most
+def choice(policy: Policy, state: RunState, record: Record, before: int = 0) -> tuple[Sequence[Action], bool]:
+    """What the policy is for, and whether it gives up: then without a restart. `before`: restarts that somebody else
+    is known to have made without a new checkpoint.
+    """
+    restarts = any(isinstance(one, RESTARTS) for one in policy.actions)
+    gave_up = restarts and max(before, _attempts(policy, state, record)) >= policy.attempts
+    return _last_actions(policy.actions) if gave_up else policy.actions, gave_up
 
 
 def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
@@ -118,48 +118,48 @@ def course_of(made: Plan, state: RunState, number: int, now: float) -> Course:
         over=job is not None and job.state in OVER,
         checkpoint=state.past.checkpoints.last_iteration,
         gave_up=made.gave_up,
+        launch=state.launch.number,
     )
 
 
 def _same(course: Course, policy: Policy, state: RunState, incident: Incident) -> bool:
-    if course.run != state.name:
+    """A dry run of it is not the same: it hinders nobody who then switches the policy on."""
+    if course.run != state.name or course.dry_run != policy.dry_run:
         return False
     return (course.policy, course.incident, course.opened_at) == (policy.name, incident.incident, incident.opened_at)
 
 
-def _forbidden(policy: Policy, state: RunState, incident: Incident, record: Record, now: float) -> str:
+def _forbidden(policy: Policy, state: RunState, incident: Incident, facts: Facts, record: Record, now: float) -> str:
     """Why the policy does nothing here, whatever its actions are."""
     if record.began_at is None or incident.since < record.began_at:
         return "the trouble is older than the record of what was done"
-    if state.lost or state.unreadable:
-        return "a file of the run cannot be read"
     own = [course for course in record.courses if course.run == state.name]
     if any(course.open for course in own):
         return "another policy is at work"
-    done = [course for course in own if course.policy == policy.name and course.dry_run == policy.dry_run]
+    # For a dry run, dry ones count as if they had been carried out.
+    own = [course for course in own if policy.dry_run or not course.dry_run]
+    acts = any(isinstance(action, (*RESTARTS, *ENDS)) for action in policy.actions)
+    done = [course for course in own if course.policy == policy.name or (acts and course.acts)]
     if sum(now - course.planned_at < _DAY for course in done) >= policy.per_day:
-        return f"it has acted {policy.per_day} times in 24 hours"
-    job = state.job
+        return f"policies have acted {policy.per_day} times in 24 hours"
     if all(isinstance(action, Notify) for action in policy.actions):
-        return ""
-    if job is None:
-        return "the run's Slurm job is not known"
-    if job.components:
-        return "the job is one of several that run as one"
-    if job.state != "RUNNING" and job.state not in OVER:
-        return f"job {_id(job)} is {job.state}"
+        return "a file of the run cannot be read" if state.lost or state.unreadable else ""
+    if why_not := may_act(state, incident, facts):
+        return why_not
+    job = state.job
+    assert job is not None  # may_act has asked
     for course in own:
-        same = (course.job, course.job_restarts) == (_id(job), job.restarts)
-        # One successor a launch, too: the queue is searched for the job's name, and a batch script may give another.
-        if same and (course.ends or course.restarts) and not course.dry_run:
+        # One successor a launch, too.
+        if course.acts and (course.job, course.job_restarts) == (_id(job), job.restarts):
             return f"policy {course.policy} has dealt with job {course.job}"
     return ""
 
 
-def _attempts(state: RunState, record: Record) -> int:
+def _attempts(policy: Policy, state: RunState, record: Record) -> int:
     """Restarts since the last new checkpoint."""
     last = state.past.checkpoints.last_iteration
-    return sum(course.run == state.name and course.restarts and course.checkpoint == last for course in record.courses)
+    own = (one for one in record.courses if one.run == state.name and (policy.dry_run or not one.dry_run))
+    return sum(course.restarts and course.checkpoint == last for course in own)
 
 
 def _last_actions(actions: Sequence[Action]) -> list[Action]:
@@ -191,11 +191,7 @@ def _step(action: Action, policy: Policy, state: RunState, incident: Incident, a
         case Resubmit():
             if not over and not any(isinstance(one, Cancel) for one in actions):
                 return f"job {number} is running: without cancel, resubmit would wait for its end"
-            command = ["sbatch", "--parsable", f"--dependency=afterany:{number}"]
-            command += [f"--chdir={job.directory}"] if job.directory.startswith("/") else []
-            left_out = nodes or job.excluded
-            command += [f"--exclude={left_out}"] if left_out else []
-            return Step("resubmit", [[*command, *action.command]])
+            return _resubmit(action, job, nodes or job.excluded)
 
 
 def _dump(action: DumpStacks, job: Job) -> Step | str:
@@ -210,6 +206,19 @@ def _dump(action: DumpStacks, job: Job) -> Step | str:
     return Step("dump_stacks", [command], timeout=action.timeout, directory=action.directory)
 
 
+def _resubmit(action: Resubmit, job: Job, left_out: str) -> Step:
+    """The job's own script is submitted with what Slurm tells of the options that the job has: what stood on sbatch's
+    command line is not lost. Of an array its task alone.
+    """
+    options = [f"--chdir={job.directory}"] if job.directory.startswith("/") else []
+    options += job.options if job.command.split(" ")[0] == action.command[0] else []
+    options += [f"--exclude={left_out}"] if left_out else []
+    options += [f"--array={job.array_id.partition('_')[2]}"] if job.array_id else []
+    rest = [*options, *action.command]
+    command = ["sbatch", "--parsable", f"--dependency=afterany:{_id(job)}", *rest]
+    return Step("resubmit", [command], tests=[["sbatch", "--test-only", *rest]])
+
+
 def _requeue(job: Job, nodes: str) -> Step | str:
     if not (job.batch and job.requeue):
         return f"job {_id(job)} was not submitted by sbatch, or with --no-requeue"
@@ -217,19 +226,28 @@ def _requeue(job: Job, nodes: str) -> Step | str:
         return Step("requeue", [["scontrol", "requeue", _id(job)]])
     # Held first: Slurm would start it anew before it knows what to leave out.
     change = ["scontrol", "update", f"JobId={_id(job)}", f"ExcNodeList={nodes}"]
-    return Step("requeue", [["scontrol", "requeuehold", _id(job)], change, ["scontrol", "release", _id(job)]])
+    hold, release = ["scontrol", "requeuehold", _id(job)], ["scontrol", "release", _id(job)]
+    # Are there enough nodes without these? One job like it is tried.
+    test = ["sbatch", "--test-only", *job.options, f"--exclude={nodes}", "--wrap=:"]
+    return Step("requeue", [hold, change, release], tests=[test] if job.options else [])
 
 
 def _suspects(policy: Policy, job: Job, incident: Incident) -> str:
     """The nodes to leave out, those that the job leaves out already among them, as a Slurm list; empty: none new."""
-    told = incident.evidence.get("nodes")
-    named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
     try:
         own, before = set(expand(job.nodes)), expand(job.excluded)
     except HostlistError:
         return ""
+    names = named_nodes(policy, incident, own)
+    return compress([*before, *names]) if names else ""
+
+
+def named_nodes(policy: Policy, incident: Incident, own: set[str]) -> set[str]:
+    """Those of the run's `own` nodes that the evidence names; none where it names more than the policy leaves out."""
+    told = incident.evidence.get("nodes")
+    named = [*(told if isinstance(told, list) else ()), incident.evidence.get("node")]
     names = {_short(name, own) for name in named if isinstance(name, str) and is_node_name(name)} & own
-    return compress([*before, *names]) if 0 < len(names) <= policy.most_excluded else ""
+    return names if 0 < len(names) <= policy.most_excluded else set()
 
 
 def _short(name: str, own: set[str]) -> str:
@@ -241,13 +259,13 @@ def _id(job: Job) -> str:
     return job.array_id or job.id
 
 
-def describe(made: Plan, now: float) -> str:
-    """A line for the page and for messages: when, what exactly, or why not."""
+def describe(made: Plan, now: float, waits: str = "") -> str:
+    """A line for the page and for messages: when, what exactly, or why not. `waits`: for what, once it is due."""
     policy = made.policy
     if made.why_not:
         return f"{policy.name}: does nothing: {made.why_not}"
     commands = "; ".join(shown(step) for step in made.steps if step.status != "skipped")
     left = made.at - now
-    when = f"in {duration(left)}" if left > 0 else "now"
+    when = f"in {duration(left)}" if left > 0 else f"once {waits}" if waits else "now"
     stop = f", no restart after {policy.attempts} without a new checkpoint" if made.gave_up else ""
     return f"{policy.name}: {'would run' if policy.dry_run else 'runs'} {when}{stop}: {commands or 'nothing'}"

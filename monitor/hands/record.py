@@ -3,17 +3,29 @@
 A course is one policy acting on one incident: its steps with their exact commands, in order. A step is `begun` in the
 state file before it is handed to the executor. One that a crash left so is `unknown`: it is not done again. To the
 executor and back cross frozen values: an order, and what became of it.
-"""
 
-from __future__ import annotations
+A restart is one transaction. `ask`: all that could refuse it is asked before the first step that ends the job; nothing
+is changed by that, so a crash in it loses nothing. Then its steps. Then `look`, now and then, until a launch begins.
+A restart that ended the job, or found it ended, and brought no launch is `trouble`: an incident of its own.
+
+    ask ──► (dump, signal) ──► cancel | requeue ──► resubmit: held, no other came first, released ──► look ──► begun
+     └► refused: nothing was done          └─ failed, skipped, unknown, or cannot start ─► trouble ──────────────┘
+"""
 
 import shlex
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from monitor.detectors.base import Severity
 
 Status = Literal["waiting", "begun", "done", "failed", "unknown", "skipped", "dry_run"]
+ENDING: Final = frozenset({"cancel", "requeue", "resubmit"})
+"""Actions that end a job, or begin one."""
+ASK: Final = -1
+LOOK: Final = -2
+"""In place of a step's number: what a course asks before, and afterwards."""
+NOT_DONE: Final = "not done: "
+"""How an outcome begins where nothing was touched."""
 
 
 @dataclass(slots=True)
@@ -33,6 +45,15 @@ class Step:
     """Of `dump_stacks`: where the output goes; None: below the state directory."""
     stamp: int = 0
     """The number of the state in which it was begun."""
+    tests: list[list[str]] = field(default_factory=list)
+    """Commands that change nothing and fail where this would."""
+    not_before: float = 0.0
+    """It could not be done yet: the job is still ending, or Slurm did not answer."""
+
+    @property
+    def ahead(self) -> bool:
+        """Was nothing done of it yet?"""
+        return self.status in ("waiting", "dry_run") or not self.commands
 
 
 @dataclass(slots=True)
@@ -59,22 +80,53 @@ class Course:
     """It restarts no more: `attempts` were made without a new checkpoint."""
     reported: bool = False
     """Its outcome was said."""
+    launch: int = 0
+    """The number of the launch that it is about."""
+    asked: Literal["no", "begun", "done"] = "no"
+    """What could refuse it."""
+    at: float = 0.0
+    """Not before then is Slurm asked again."""
+    new_job: str = ""
+    """The job that is to begin: the next launch is looked for."""
+    stuck: str = ""
+    """Why that cannot begin."""
+    begun: bool = False
+    """It has, or the run goes on."""
 
     @property
     def open(self) -> bool:
         """Is something still to be done?"""
-        return any(step.status in ("waiting", "begun") for step in self.steps)
+        return self.asked == "begun" or any(step.status in ("waiting", "begun") for step in self.steps)
 
     @property
     def restarts(self) -> bool:
-        """Did it start the job anew, or try to?"""
-        tried = ("begun", "done", "failed", "unknown")
+        """Did it start the job anew, or try to? A dry run would have."""
+        tried = ("begun", "done", "failed", "unknown", "dry_run")
         return any(step.action in ("requeue", "resubmit") and step.status in tried for step in self.steps)
 
     @property
-    def ends(self) -> bool:
-        """Does it end the job?"""
-        return any(step.action in ("cancel", "requeue") for step in self.steps)
+    def acts(self) -> bool:
+        """Does it end the job, or begin one? One that was refused did not."""
+        return any(step.action in ENDING and step.status != "skipped" for step in self.steps)
+
+    @property
+    def ended(self) -> bool:
+        """Has it ended the job, as far as is known?"""
+        return any(step.action in ENDING and step.status == "done" for step in self.steps)
+
+    @property
+    def trouble(self) -> str:
+        """Why the launch that it was to bring does not come; empty where it may."""
+        if self.dry_run or self.open or self.begun:
+            return ""
+        steps = [step for step in self.steps if step.action in ENDING and step.commands]
+        touched = [step for step in steps if step.status != "skipped"]
+        wrong = [step for step in steps if step.status != "done"]
+        if touched and wrong:
+            return f"{wrong[-1].action} {wrong[-1].status} ({wrong[-1].outcome})"
+        if touched and self.gave_up:
+            return "the job was ended, and is not started again: no new checkpoint came of the last launches"
+        return self.stuck
 
 
 @dataclass(slots=True)
@@ -104,7 +156,9 @@ class Order:
     over: bool
     """The job had ended when this was planned."""
     check: bool
-    """Slurm is asked first; not after a step of the same course that has ended the job."""
+    """Slurm is asked first whether it is still so; behind a step of the same course that has ended the job, whether it
+    was that which ended it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +169,10 @@ class StepDone:
     step: int
     ok: bool
     outcome: str
+    again: bool = False
+    """It could not be done yet, and nothing was."""
+    job: str = ""
+    """The job that is to begin by it."""
 
 
 def shown(step: Step) -> str:

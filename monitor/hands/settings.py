@@ -1,7 +1,5 @@
 """The keys of `policies:`: when what is done. Each default errs towards doing nothing."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct

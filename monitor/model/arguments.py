@@ -1,7 +1,5 @@
 """The arguments of a launch that say what is trained, and what differs between two launches or runs. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 _PLACES = (

@@ -9,8 +9,6 @@ widths of the query and key projections, W ranks, t seconds, F passes: 3 (forwar
 NVIDIA's and gpt-neox's first formula count model FLOPs, the others hardware FLOPs: never compare one with the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal

@@ -5,8 +5,6 @@ and bytes, from the vendors' data sheets. Law: a device that is not here, or a n
 is None. A fraction of a device (MIG) and a special build with other clocks or cores is not that device.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache, lru_cache
 from typing import NamedTuple

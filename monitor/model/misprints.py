@@ -4,8 +4,6 @@ In: the printed figure, the run's `Topology`, seconds, batch and sequence. Out: 
 input is named only if some formula then gives the printed figure to its last digit; several may fit, all are told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

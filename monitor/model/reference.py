@@ -4,8 +4,6 @@ Rows of the BigScience experiments of 2021 and 2022 (V100 and A100, one figure a
 Those that do not reproduce, or whose layout does not fit their GPUs, are left out.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 In: a run's `Topology`. Out: counts, or None where one is not known. A flag that the arguments do not have is off.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from monitor.model.topology import Topology

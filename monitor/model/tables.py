@@ -1,7 +1,5 @@
 """Tables that stand beside the code as CSV: facts that a person adds to. Pure."""
 
-from __future__ import annotations
-
 import csv
 from pkgutil import get_data
 from typing import TypeVar

@@ -4,8 +4,6 @@ Every field may be unknown (None). A value that the log tells is never replaced 
 Argument names are those of Megatron-LM, its forks, gpt-neox, and DeepSpeedExamples of 2021.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ In: the dump's values as printed. Out: fields of `Topology`. Law: a trait is onl
 doubtful one counts as there.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from monitor.model.tables import rows_of

@@ -3,8 +3,6 @@
 Counts here are small (a node fails a few times a year), so that no normal approximation holds; each tail is summed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

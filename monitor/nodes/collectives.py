@@ -7,8 +7,6 @@ its group gave up, and it said nothing. Silence is a weaker proof, since a kille
 only where nearly all others were heard, and never more than one node's worth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

@@ -9,8 +9,6 @@ text and whole numbers are taken as text, since lists that refer to one another 
 text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

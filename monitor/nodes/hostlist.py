@@ -4,8 +4,6 @@ The grammar is that of `scontrol show hostnames` (src/common/hostlist.c): names 
 brackets numbers and ranges of them, the first number's zeros give the width; several brackets in a name multiply.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator

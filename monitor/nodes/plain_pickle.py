@@ -8,8 +8,6 @@ collide). Work and memory are bounded by the file's size and by `_MOST` opcodes:
 one that repeats a value makes a reference. So a value may be endless to whoever walks through it.
 """
 
-from __future__ import annotations
-
 import pickletools
 from typing import Any, Final
 

@@ -5,25 +5,26 @@ that a cluster without a bad node accuses one of its nodes in less than one of a
 
 named     Failures that name a node, or a rank on it. By chance each of the launch's nodes is as likely to be named as
           the others: a launch of 64 nodes gives each 1/64.
-present   Launches that failed and named no node: is this node in more of them than its share of the run's launches?
-slow      Launches slower than the run's others: the same question.
+present   Launches that failed and named no node: is this node in more of them than its share of the launches of the
+          same cause near them in time? Others may have failed, or not, of what came or was mended meanwhile.
+slow      Launches slower than the others of the same cause: the same question.
+
+A cause is who started which script with which sizes, not a run: each job's log may be a run of its own.
 
 What would accuse an innocent node is left out:
-- The same failure of the same run on the same node at the same place among the ranks is one observation, not ten: it
-  may be that rank's own. Only what the driver or the scheduler says of a node counts each time.
+- Failures of one cause on the same node at the same place among the ranks are one observation, not ten: they may be
+  that rank's own, whatever they are called. Only what the driver or the scheduler says of a node counts each time.
 - A program's failure on the launch's first node: rank 0 does what no other rank does.
 - A failure that many nodes of the launch share is not of a node.
-- Launches in a row on much the same nodes that end alike are one.
+- Launches on much the same nodes that end alike, one after the other, are one.
 - The node that explains most is taken first, and the others are judged by the launches without it; where two explain
   the same, neither is accused.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -48,12 +49,17 @@ class NodeSettings(Struct, frozen=True):
     """By so many times a node's launches must be less likely than the next one's: nodes that always ran together cannot
     be told apart."""
     slower: float = 1.05
-    """Over the median of the run's launches with the same sizes, from which a launch is slow: launches of one
+    """Over the median of the launches of the same cause, from which a launch is slow: launches of one
     configuration on other nodes differ by 1 to 3 %."""
     shared: float = 0.1
     """Part of a launch's nodes, and more than two: named by so many, a failure is not of a node."""
     same_nodes: float = 0.5
     """Part of the nodes of two launches in a row that both have, from which the second says nothing new."""
+    window: int = 12
+    """Launches of one cause in a row that are compared with each other alone where failures came and went: else a bug
+    that was there while a job ran on one rack accuses its nodes."""
+    window_seconds: float = 14 * 86400.0
+    """And no further apart: another driver, another container."""
 
 
 @dataclass(slots=True)
@@ -126,8 +132,16 @@ class Standing:
         return "; ".join(parts)
 
 
-_Draws = list[tuple[frozenset[str], bool]]
-"""Launches of one run that can be compared, each with its nodes and whether it is marked."""
+class _Draw(NamedTuple):
+    """A launch: its nodes, whether it is marked, and when it ended, in Unix seconds."""
+
+    nodes: frozenset[str]
+    marked: bool
+    at: float
+
+
+_Draws = list[_Draw]
+"""Launches that can be compared."""
 _SETTINGS = NodeSettings()
 
 
@@ -172,7 +186,7 @@ def _count_named(
 ) -> None:
     """What names nodes: for each node the chances of the launches that it could have been named in."""
     chances: dict[str, list[float]] = {}
-    before: dict[tuple[str, str, str], int] = {}
+    before: set[tuple[str, str, int]] = set()
     total = 0
     for launch, nodes in launches:
         new: set[str] = set()
@@ -180,10 +194,10 @@ def _count_named(
             one = found.setdefault(node, Standing(node))
             one.kinds[kind] = one.kinds.get(kind, 0) + 1
             one.last_at = launch.at
-            place = nodes.index(node)
-            if kind in HARDWARE or before.get((launch.run, node, kind)) != place:
+            observed = launch.cause, node, nodes.index(node)
+            if kind in HARDWARE or observed not in before:
                 new.add(node)
-            before[launch.run, node, kind] = place
+            before.add(observed)
         if not new:
             continue
         total += 1
@@ -219,39 +233,64 @@ def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 def _failures(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
-    """By run: ended launches, and which of them failed of what no line explains."""
+    """By cause: ended launches that named no node, and which of them failed of what no line explains."""
     draws: dict[str, _Draws] = {}
     for launch, nodes in launches:
-        if launch.outcome == "running" or not launch.whole:
+        if launch.outcome == "running" or launch.named or not launch.whole:
             continue
-        known = draws.setdefault(launch.run, [])
-        marked = not launch.planned and not launch.named and launch.outcome not in _SOFTWARE
-        members = frozenset(nodes)
-        again = known and known[-1][1] == marked and _overlap(known[-1][0], members) >= settings.same_nodes
-        if not again:
-            known.append((members, marked))
+        marked = not launch.planned and launch.outcome not in _SOFTWARE
+        known, draw = draws.setdefault(launch.cause, []), _Draw(frozenset(nodes), marked, launch.at)
+        before = next((one for one in reversed(known) if _overlap(one.nodes, draw.nodes) >= settings.same_nodes), None)
+        if before is None or before.marked != marked:
+            known.append(draw)
     return draws
 
 
 def _slow(launches: Iterable[tuple[LaunchRecord, tuple[str, ...]]], settings: NodeSettings) -> dict[str, _Draws]:
-    """By run and sizes: launches of which the pace is known, and which of them were slow."""
-    paced: dict[str, list[tuple[float, frozenset[str]]]] = {}
+    """By cause, which has the sizes in it: launches of which the pace is known, and which of them were slow."""
+    paced: dict[str, list[tuple[float, frozenset[str], float]]] = {}
     for launch, nodes in launches:
         if launch.seconds and launch.whole:
-            known = paced.setdefault(f"{launch.run}\n{launch.layout}", [])
-            members = frozenset(nodes)
-            if not known or _overlap(known[-1][1], members) < settings.same_nodes:
-                known.append((launch.seconds, members))
+            known, members = paced.setdefault(launch.cause, []), frozenset(nodes)
+            if all(_overlap(one, members) < settings.same_nodes for _, one, _ in known[-settings.window :]):
+                known.append((launch.seconds, members, launch.at))
     draws: dict[str, _Draws] = {}
     for key, known in paced.items():
-        usual = median([seconds for seconds, _ in known])
-        draws[key] = [(nodes, seconds > settings.slower * usual) for seconds, nodes in known]
+        usual = median([seconds for seconds, *_ in known])
+        draws[key] = [_Draw(nodes, seconds > settings.slower * usual, at) for seconds, nodes, at in known]
     return draws
 
 
+def _windows(draws: Iterable[_Draws], settings: NodeSettings) -> list[_Draws]:
+    """The launches of each cause, apart where what was wrong came and went: near each other in time alone they are
+    compared with their like. Where as many were marked all the time, all of them are.
+    """
+    windows: list[_Draws] = []
+    for known in draws:
+        parts: list[_Draws] = []
+        for one in known:
+            full = parts and len(parts[-1]) == settings.window
+            if not parts or full or one.at - parts[-1][0].at > settings.window_seconds:
+                parts.append([])
+            parts[-1].append(one)
+        windows += parts if _varies(parts) else [known]
+    return windows
+
+
+def _varies(parts: Sequence[_Draws]) -> bool:
+    """Whether the marked share of the parts differs by more than is to be expected (chi squared beyond its mean)."""
+    total, marked = sum(map(len, parts)), [sum(one.marked for one in part) for part in parts]
+    share = sum(marked) / total
+    if not 0 < share < 1:
+        return False
+    off: float = sum((seen - share * len(part)) ** 2 / len(part) for seen, part in zip(marked, parts, strict=True))
+    return off / (share * (1 - share)) > len(parts) - 1
+
+
 def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str, settings: NodeSettings) -> None:
-    """For each node: the marked launches that it was in, against its share of all launches of the run."""
-    first = _counts(draws)
+    """For each node: the marked launches that it was in, against its share of the launches of each window."""
+    windows = _windows(draws.values(), settings)
+    first = _counts(windows)
     for node, count in first.items():
         setattr(found[node], name, count)
     left, accused = first, set[str]()
@@ -264,7 +303,7 @@ def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str
             break
         accused.add(top)
         first[top].chance = left[top].chance
-        left = _counts({run: [one for one in known if one[0].isdisjoint(accused)] for run, known in draws.items()})
+        left = _counts([[one for one in known if one.nodes.isdisjoint(accused)] for known in windows])
     for node, count in first.items():
         if node not in accused:
             other = left.get(node)
@@ -273,8 +312,8 @@ def _count_draws(found: dict[str, Standing], draws: dict[str, _Draws], name: str
 
 def _count_of_pool(found: dict[str, Standing], draws: dict[str, _Draws], pool: int) -> None:
     """Runs that failed each time: the launches that a node was in, against its share of the pool."""
-    all_failed = (known for known in draws.values() if all(marked for _, marked in known))
-    failed = [nodes for known in all_failed for nodes, _ in known if len(nodes) <= pool]
+    all_failed = (known for known in draws.values() if all(one.marked for one in known))
+    failed = [one.nodes for known in all_failed for one in known if len(one.nodes) <= pool]
     due = [len(nodes) / pool for nodes in failed]
     seen = Counter(node for nodes in failed for node in nodes)
     for node, times in seen.items():
@@ -283,20 +322,20 @@ def _count_of_pool(found: dict[str, Standing], draws: dict[str, _Draws], pool: i
             found[node].present = Count(times, sum(due), chance, len(failed))
 
 
-def _counts(draws: dict[str, _Draws]) -> dict[str, Count]:
+def _counts(windows: Iterable[_Draws]) -> dict[str, Count]:
     counts: dict[str, Count] = {}
     strata: dict[str, list[tuple[int, int, int]]] = {}
     marked_in_all = 0
-    for known in draws.values():
-        total, marked = len(known), sum(is_marked for _, is_marked in known)
+    for known in windows:
+        total, marked = len(known), sum(one.marked for one in known)
         if not 0 < marked < total:
             continue  # all alike: nothing to compare
         marked_in_all += marked
         drawn: dict[str, int] = {}
-        for members, is_marked in known:
-            for node in members:
+        for one in known:
+            for node in one.nodes:
                 drawn[node] = drawn.get(node, 0) + 1
-                if is_marked:
+                if one.marked:
                     counts.setdefault(node, Count()).seen += 1
         for node, times in drawn.items():
             strata.setdefault(node, []).append((total, marked, times))

@@ -1,7 +1,5 @@
 """Notifications of transitions. A notifier is one file: a struct of its keys with `send`, and a row in `NOTIFIERS`."""
 
-from __future__ import annotations
-
 from monitor.notifiers.alertmanager import Alertmanager
 from monitor.notifiers.apprise import Apprise
 from monitor.notifiers.command import Command

@@ -4,8 +4,6 @@ Comes in: a Transition. Goes out: one POST of alerts. An alert of a lower severi
 message with the higher one; a resolved incident ends all of them.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

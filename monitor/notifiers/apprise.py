@@ -4,8 +4,6 @@ Comes in: a Transition. Goes out: a title and a plain text. Apprise answers yes 
 again.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -5,8 +5,6 @@ environment. Exit 0 is a delivery, 75 (sysexits' EX_TEMPFAIL) asks for another t
 Law: no shell; nothing of a log becomes an argument. The program and all that it started end with its timeout.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ Law: a notifier sees a Transition and nothing else of a run. `send` returns when
 DeliveryError otherwise; `permanent` decides between trying again and giving up.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

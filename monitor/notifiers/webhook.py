@@ -4,14 +4,13 @@ Comes in: a Transition. Goes out: one POST; a 2xx answer is a delivery. Secrets 
 that they may be renewed while the daemon runs.
 Law: raises nothing but DeliveryError. No redirect is followed (a receiver that moved is a matter for the
 configuration, and a POST that is redirected may lose its body); the address and secret headers stand in no message.
-Risk left: the timeout holds for each step (connect, send, each read of the answer), so a receiver that sends its
-answer byte by byte holds up this notifier's own thread, and no other.
+The timeout holds for each step: to connect, to send, and to read the head of the answer, however it drips.
 """
 
-from __future__ import annotations
-
 import http.client
+import io
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from monitor import __version__, scalars
 from monitor.incidents import Transition
 from monitor.notifiers.message import DeliveryError, Notifier, from_environment, from_file, message_id, payload
 from monitor.scalars import FilePath, header_value_of, url_of
+from monitor.system.clock import SystemClock
 from monitor.units import PositiveSeconds
 
 _TRANSIENT: Final = (408, 425, 429)  # besides 5xx
@@ -102,10 +102,56 @@ class Webhook(Notifier, frozen=True, kw_only=True, tag_field="type", tag="webhoo
         return f"no connection: {text}"
 
 
+class _Timed(io.RawIOBase):
+    """What a socket's stream gives within the socket's timeout in all."""
+
+    def __init__(self, sock: socket.socket, stream: Any) -> None:
+        self._sock, self._stream, self._now = sock, stream, SystemClock().monotonic
+        self._until = self._now() + (sock.gettimeout() or 0.0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._until - self._now()
+        if left <= 0.0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._stream.raw.readinto(buffer)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _Answer(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *known: Any, **more: Any) -> None:
+        super().__init__(sock, *known, **more)
+        self.fp = io.BufferedReader(_Timed(sock, self.fp))
+
+
+class _Plain(http.client.HTTPConnection):
+    response_class = _Answer
+
+
+class _Secure(http.client.HTTPSConnection):
+    response_class = _Answer
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Plain, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Secure, req)
+
+
 def _opener() -> urllib.request.OpenerDirector:
     """These two protocols and the proxies of the environment; no handler for redirects, none for file: or ftp:."""
     opener = urllib.request.OpenerDirector()
-    protocols = (urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(), urllib.request.UnknownHandler())
+    protocols = (_Http(), _Https(), urllib.request.UnknownHandler())
     for handler in (urllib.request.ProxyHandler(), *protocols):
         opener.add_handler(handler)
     return opener

@@ -4,8 +4,6 @@ Comes in: a Transition. Goes out: which run, what, since when as a clock, the ph
 to do, the last line, links. Pure.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from typing import Any, Final

@@ -3,8 +3,6 @@
 An output is one file: a struct of its keys with `write` and `remove`, and a row in `OUTPUTS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from monitor.outputs.output import OUTCOMES, Outcome, Output, OutputTimer

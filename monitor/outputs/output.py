@@ -4,8 +4,6 @@ Law: the loop never waits for an output, nor one output for another. A failure i
 at the next interval: what is written is always the present, so nothing queues up.
 """
 
-from __future__ import annotations
-
 import http.client
 import logging
 import threading

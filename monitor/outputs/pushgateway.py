@@ -1,7 +1,5 @@
 """The figures pushed to a Pushgateway: one group a daemon, replaced at each push, deleted when it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A file for node_exporter's textfile collector, replaced whole: a reader sees the old figures or the new ones."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

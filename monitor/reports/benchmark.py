@@ -1,7 +1,5 @@
 """The benchmark table: rows sorted and grouped, what forbids comparing them; as Markdown, CSV and JSON. Pure."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

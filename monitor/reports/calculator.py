@@ -1,7 +1,5 @@
 """What `flops` answers: a question of sizes and seconds -> every formula's figure, utilisation, counts, days. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

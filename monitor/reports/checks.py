@@ -7,8 +7,6 @@ Law: a size is taken only if it is that of a tokenizer in use and the last print
 by a formula of the run's own program, and by no other such size.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, replace
 

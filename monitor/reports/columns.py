@@ -4,8 +4,6 @@ To add one: a row in COLUMNS. Its figure comes from a field of Row of the same n
 the run's state gets a field in rows.py first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What keeps rows of one table from being compared, and repeats of one configuration that contradict each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

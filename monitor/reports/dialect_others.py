@@ -2,8 +2,6 @@
 and what could not be placed. Pure.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """One way to read the step lines of a log: its names guessed, tried on the lines, written as a dialect's file. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

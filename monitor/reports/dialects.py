@@ -5,8 +5,6 @@ shape whose first growing number has the most lines the names are guessed at. Wh
 gives what stands beside it. A proposal is for a person to correct. Pure.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Every formula of run/flops.py on one set of inputs: the figure, what it counts, 
 days to an end, the pipeline's bubble, scaling.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from monitor.model import flops

@@ -4,8 +4,7 @@
 each event that was folded. The daemon keeps nothing of this.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from monitor.run.state import RunState
@@ -47,18 +46,17 @@ class Tallies:
     def __init__(self) -> None:
         self.of: dict[str, Tally] = {}
 
-    def look(self, state: RunState, entry: LogEvent, source: str) -> None:
-        """See an event that was just folded."""
-        event = entry.event
-        tally = self.of.setdefault(state.name, Tally())
-        silence = tally.silences.get(source)
-        if silence is None:
-            silence = tally.silences[source] = Silence(source)
-        silence.see(entry)
-        if isinstance(event, ArgumentsDumped):
-            tally.arguments.update(event.values)
-        elif isinstance(event, TrainerSummary) and event.samples_per_second:
-            tally.summary_rate = event.samples_per_second
+    def look(self, run: str, entries: Sequence[LogEvent], source: str) -> None:
+        """See events of a stream that were just folded."""
+        tally = self.of.setdefault(run, Tally())
+        silence = tally.silences.setdefault(source, Silence(source))
+        for entry in entries:
+            silence.see(entry)
+            event = entry.event
+            if isinstance(event, ArgumentsDumped):
+                tally.arguments.update(event.values)
+            elif isinstance(event, TrainerSummary) and event.samples_per_second:
+                tally.summary_rate = event.samples_per_second
 
 
 def outcome(state: RunState, run_state: str, tally: Tally | None) -> str:

@@ -4,8 +4,6 @@ Rule (docs/formulas.md, "Batches and pipelines"): every batch size b of the ramp
 MBS x DP; a replica is TP x PP GPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import ceil, gcd

@@ -3,8 +3,6 @@
 Recompute, keep the printed value beside it: early BigScience lines print samples per second 1000 times too small.
 """
 
-from __future__ import annotations
-
 from monitor.model import flops, gpus
 from monitor.run.phases import ENDED, STATE_OF_PHASE
 from monitor.run.state import RunState

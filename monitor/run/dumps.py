@@ -1,7 +1,5 @@
 """Whether a run's flight recorder dumps are worth a look, and what they tell of its launch. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

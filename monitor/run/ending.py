@@ -12,8 +12,6 @@ The cause is what says most of it: `KINDS` has how much each kind says. Of those
 those of one moment came in any order, and the one that stands first in `KINDS` leads to the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple

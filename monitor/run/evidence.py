@@ -4,8 +4,6 @@ A step that comes within one usual interval may have been on its way when someth
 buffer. It does not prove that the launch lives, the next one does. Nothing here decides how a launch ended: ending.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -7,8 +7,6 @@ The lines that a launch writes before its arguments are held until these tell wh
 Law: what a source's own lines say decides, so that reading it again gives the same experiments under the same labels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 

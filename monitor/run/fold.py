@@ -4,8 +4,6 @@
 while a backlog is read. `live` tells which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -85,9 +83,10 @@ def fold(state: RunState, entry: LogEvent, source: str, at: float, live: bool) -
     if kind not in _OF_AN_END or not _is_of_the_last_launch(state, clock):
         handler = _HANDLERS.get(kind)
         moved = handler is None or handler(state, event, Told(source, at, live, clock, entry))
-    if isinstance(moved, str):
-        enter(state, moved, at)
     phase = state.launch.phase
+    if isinstance(moved, str) and moved != phase:
+        phase = moved
+        enter(state, phase, at)
     if phase == "crashed":
         _prove(state, live=live, new=before != "crashed")
     stepped, entered = state.iterations_total != counted, phase != before and drawn_as(phase) != drawn_as(before)
@@ -127,7 +126,7 @@ def _note_progress(state: RunState, at: float, live: bool) -> None:
     if state.progress_at is None or at > state.progress_at:
         state.progress_at, state.unheard = at, 0.0
     state.live = state.live or live
-    state.launch.hung = False
+    state.launch.hung, state.unheard_before = False, None
 
 
 def _prove(state: RunState, *, live: bool, new: bool) -> None:

@@ -3,8 +3,6 @@
 Definitions: docs/incident-record.md, "Goodput" (Kokolis et al., arXiv 2410.21680; Young 1974, Daly 2006).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ A second set-up in a source that had already counted iterations is a restart; so
 A set-up seen in another file of the same launch (per-rank logs) is a copy of the first.
 """
 
-from __future__ import annotations
-
 from monitor.run.ending import PLANNED
 from monitor.run.node_record import launch_of
 from monitor.run.nodes import NODE_LIST, freeze_node_list, nodes_of, suspects
@@ -28,6 +26,7 @@ _SET_UP = (
 )  # fmt: skip
 """What of a launch is its set-up."""
 _NODES_KEPT = 512
+_AMID = 16  # iterations that one training finishes between two lines of another's set-up
 _LAUNCHES_KEPT = 1000  # until the record of the nodes takes them: a log that is read from its beginning may hold many
 
 
@@ -194,6 +193,38 @@ def withdraw(state: RunState) -> Launch:
     return launch
 
 
+def went_on(state: RunState) -> bool:
+    """Whether the launch began with the iteration behind the last one of the launch before, which had not crashed."""
+    end, first = state.ends[-1] if state.ends else None, state.launch.first_iteration
+    if end is None or end.crashed or end.last_iteration is None or first is None:
+        return False
+    return 0 < first - end.last_iteration <= 2 * (state.past.log_interval or 1)
+
+
+def unite(state: RunState, *, mine: bool) -> None:
+    """The launch before goes on beside the present one, in whose place two trainings write: it has not ended. `mine`:
+    what the present one has counted is to be kept.
+    """
+    launch = state.launch
+    if not mine:
+        take_back(state)
+    if not state.ends or state.ends[-1].crashed:
+        return
+    while True:
+        end = state.ends.pop()
+        state.restarts -= 1
+        state.unplanned_ends -= not end.planned
+        if not mine or end.iterations > _AMID or not went_on(state):
+            break
+    if launch.computed_again is not None:
+        iterations, seconds = launch.computed_again
+        state.lost_iterations_total -= iterations
+        state.lost_seconds_total[state.lost_to] -= seconds
+        state.productive_seconds += seconds
+        state.iterations_total -= iterations if mine else 0
+        launch.computed_again = None
+
+
 def _keep_record(state: RunState, outcome: str, *, planned: bool) -> None:
     """For the record of the nodes, unless the list of nodes is the next launch's already."""
     if state.launch.node_list is None and NODE_LIST in state.launch.environment:
@@ -256,6 +287,7 @@ def _count_lost(state: RunState, iteration: int) -> None:
     if lost > 0:
         seconds = lost * (state.last_baseline or state.launch.latest.seconds_per_iteration or 0.0)
         cause = state.lost_to
+        state.launch.computed_again = lost, seconds
         state.lost_iterations_total = plus(state.lost_iterations_total, lost)
         state.lost_seconds_total[cause] = state.lost_seconds_total.get(cause, 0.0) + seconds
         state.productive_seconds = max(0.0, state.productive_seconds - seconds)

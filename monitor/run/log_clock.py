@@ -4,8 +4,6 @@ only differences are ever used; or in a zone that the caller names.
 glog prints no year either: such a stamp is `--05-22T03:45:48` (ISO 8601's form without one).
 """
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache

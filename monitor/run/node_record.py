@@ -1,7 +1,5 @@
 """What a launch adds to the record of the nodes (monitor/nodes/record.py)."""
 
-from __future__ import annotations
-
 from monitor.nodes.hostlist import compress, is_node_name
 from monitor.nodes.record import LaunchRecord
 from monitor.run.ending import NODE_FAULTS, PLANNED
@@ -17,9 +15,11 @@ def launch_of(state: RunState) -> LaunchRecord | None:
     nodes = [node for node in nodes_of(state) if is_node_name(node)]
     if not nodes:
         return None
-    attempt, top = launch, launch.topology
+    attempt, top, job = launch, launch.topology, state.job
     outcome, planned = _outcome(state)
     paced = attempt.iterations >= _PACED
+    batch = launch.latest.global_batch_size or top.global_batch_size
+    sizes = (top.world_size, batch, top.sequence_length, top.layers, top.hidden_size)
     at = state.log_clock_last or state.unix(state.progress_at) or state.unix(state.updated_at) or 0.0
     return LaunchRecord(
         run=state.name,
@@ -32,7 +32,8 @@ def launch_of(state: RunState) -> LaunchRecord | None:
         named=_named(state, set(nodes)),
         iterations=attempt.iterations,
         seconds=launch.pace.baseline if paced else None,
-        layout=f"{top.world_size} {launch.latest.global_batch_size or top.global_batch_size} {top.sequence_length}",
+        layout=" ".join(map(str, sizes)),
+        script=f"{job.user} {job.name}" if job is not None else "",
     )
 
 

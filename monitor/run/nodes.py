@@ -3,8 +3,6 @@
 Names stand before lines, in srun's reports of tasks, and in Slurm's own list where a dump shows it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import lru_cache
 

@@ -6,8 +6,6 @@ of many processes, and one may come a little late: it changes no phase. Residual
 the phase until the next, which is why no part hangs before a whole step would be over (detectors/hang/budget.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from monitor.run.phases import PARTS, Phase

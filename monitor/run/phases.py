@@ -5,8 +5,6 @@ Liveness is progress, not writing: an event that is no progress in the current p
 BLOOM hang an hourly status line kept the log growing).
 """
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias, get_args
 
 from parsers import events

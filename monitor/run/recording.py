@@ -1,7 +1,5 @@
 """From a run's state to the rows of its history: `fold` calls `record` when something that is drawn has happened."""
 
-from __future__ import annotations
-
 from monitor.breakdown.profile import critical, spreads
 from monitor.charts.buckets import Row
 from monitor.charts.history import History

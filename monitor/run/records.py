@@ -1,7 +1,5 @@
 """What runs and launches are made of: values of a step, failures, ends, saves, the job ... Plain values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -175,6 +173,10 @@ class Job:
     suspended_at: float | None = None
     """When it was last suspended, or resumed."""
     directory: str = ""
+    command: str = ""
+    """The batch script and its arguments."""
+    options: list[str] = field(default_factory=list)
+    """What of its options Slurm tells, as sbatch takes them."""
     output: str = ""
     errors: str = ""
     batch: bool = False
@@ -185,3 +187,16 @@ class Job:
     cancelled_by: str = ""
     asked_at: float = 0.0
     """An instant."""
+
+
+@dataclass(slots=True)
+class Unrestarted:
+    """A policy ended the run's job, or found it ended, and the launch that it was to bring does not come."""
+
+    why: str
+    at: float
+    """An instant."""
+    policy: str
+    job: str
+    actions: list[str] = field(default_factory=list)
+    """What was done, and what came of it."""

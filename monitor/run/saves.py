@@ -3,8 +3,6 @@
 Each `on_` function is a handler of the fold.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

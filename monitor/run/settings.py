@@ -1,7 +1,5 @@
 """What a launch says of itself: its layout, arguments, environment, versions. Pure."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Any, TypeAlias
 

@@ -3,8 +3,6 @@
 Each `on_` function is a handler of the fold.
 """
 
-from __future__ import annotations
-
 from monitor.model.arguments import changes
 from monitor.run import saves
 from monitor.run.evidence import fold_done, goes_on

@@ -5,8 +5,6 @@ iteration after which the arguments ask for work of which no line has told. Sile
 in progress are kept apart: nothing is expected to take so long again, but a second one is no news.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

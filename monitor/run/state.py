@@ -39,6 +39,7 @@ from monitor.run.records import (
     Latest,
     Memory,
     Save,
+    Unrestarted,
     Validation,
 )
 from monitor.run.silence import Intervals, Silences
@@ -94,6 +95,8 @@ class Launch:
     latest: Latest = field(default_factory=Latest)
     resumed: bool = False
     """Its first iteration has told how much work the end of the launch before cost."""
+    computed_again: tuple[int, float] | None = None
+    """Iterations that it computed again, and their seconds."""
     first_iteration: int | None = None
     last_iteration: int | None = None
     iterations: int = 0
@@ -271,6 +274,11 @@ class RunState:
     job: Job | None = None
     """The Slurm job of the present launch, where Slurm was asked and its answer believed; written by the core."""
 
+    beside: str = ""
+    """Another job that runs and writes this run, too; written by the core."""
+    unrestarted: Unrestarted | None = None
+    """Why a policy's restart brought no launch; written by the core."""
+
     launch: Launch = field(default_factory=Launch)
     computed: Launch | None = None
     """The last launch before it that finished an iteration: what a finished log is reported by."""
@@ -325,8 +333,15 @@ class RunState:
     """
     unheard: float = 0.0
     """Seconds since the last progress in which nobody listened to the log: they are no silence."""
+    unheard_before: float | None = None
+    """The same as a daemon found it saved, while all that was written since, whenever that was, is no progress. None
+    where lines may be missing: nobody listened as it was saved, or a file is not the one that it was."""
     deaf_since: float | None = None
     """Since when nobody listens; None while somebody does. The run is judged at this instant."""
+    blind_since: float | None = None
+    """Since when nobody listens to those of its streams that told steps, while others are heard: no hang is judged."""
+    no_heartbeat: bool = False
+    """Its lines are pushed by agents that do not say that they live: its silence may be theirs."""
 
     def heard_until(self, now: float) -> float:
         """Until when the log is known to have been read."""

@@ -4,8 +4,6 @@ Each number of a log is bounded (parsers/engine/fields.py), a sum of many is not
 saved. No training counts as far as the bound, so a total that stands there is known to be wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 
@@ -14,7 +12,8 @@ MOST: Final = 10**18
 
 def plus(total: int, more: int) -> int:
     """The total with more, at most MOST and at least -MOST."""
-    return max(-MOST, min(MOST, total + more))
+    total += more
+    return total if -MOST <= total <= MOST else MOST if total > 0 else -MOST
 
 
 def summed(numbers: Iterable[int]) -> int:

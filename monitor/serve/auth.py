@@ -5,8 +5,6 @@ pays once. A user that does not exist costs the same as a wrong password. One pa
 may wait: guessing cannot take the machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii

@@ -5,8 +5,6 @@ loopback address only addresses, localhost, the name that is listened on and `we
 every name may be this host's: there all pass until `web.allowed_hosts` says which.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

@@ -4,10 +4,9 @@ Law: a request reads one Snapshot and a clock, nothing else: no file of a log, n
 the Snapshot when it is asked; who asks waits for a moment at most (latest.py).
 """
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from urllib.parse import parse_qs
 
@@ -15,20 +14,22 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from monitor.prometheus_text import TextFormat
+from monitor.serve.exchange import Reply, Request, text_reply
 from monitor.serve.scrapes import Scrapes
-from monitor.serve.server import Reply, Request, text_reply
 from monitor.serve.views import static_reply, view_of
-from monitor.snapshot import Snapshot
+from monitor.snapshot import Sample, Snapshot
 from monitor.system.clock import Clock
 
+_AGE = "megatron_monitor_shown_age_seconds"
 _GZIP_LEVEL = 1  # ten times as fast as 9, and the page still shrinks to a tenth
 
 
 class Exposition:
     """Answers /metrics in the format that the client accepts: text, or OpenMetrics, which Prometheus prefers."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Callable[[], Snapshot], clock: Clock | None = None) -> None:
+        """With a clock the age of what is shown grows until the loop makes another snapshot."""
+        self._snapshot, self._clock = snapshot, clock
         self._process = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._process)
         PlatformCollector(registry=self._process)
@@ -38,7 +39,7 @@ class Exposition:
         """The page, or with `?name[]=` these samples of it."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         ours = self._formats[content_type.startswith("application/openmetrics-text")]
-        text = ours.page(self._snapshot()) + encode(self._process).decode()
+        text = ours.page(self._aged(self._snapshot())) + encode(self._process).decode()
         if names := parse_qs(request.query).get("name[]"):
             text = _chosen(text, frozenset(names))
         page, headers = text.encode(), [("Vary", "Accept, Accept-Encoding")]
@@ -46,6 +47,12 @@ class Exposition:
             page = gzip.compress(page, _GZIP_LEVEL)
             headers.append(("Content-Encoding", "gzip"))
         return Reply(200, content_type, page, tuple(headers))
+
+    def _aged(self, shown: Snapshot) -> Snapshot:
+        if self._clock is None or _AGE not in shown.monitor:
+            return shown
+        age = shown.behind_seconds + max(0.0, self._clock.wall() - shown.at)
+        return replace(shown, monitor=shown.monitor | {_AGE: (Sample((), age),)})
 
 
 def _chosen(page: str, names: frozenset[str]) -> str:
@@ -82,12 +89,9 @@ class App:
     """Answers requests. Reads `snapshot()` once a request."""
 
     def __init__(
-        self,
-        snapshot: Callable[[], Snapshot],
-        clock: Clock,
-        turned: Callable[[], float] | None = None,
+        self, snapshot: Callable[[], Snapshot], clock: Clock, turned: Callable[[], float] | None = None,
         figures: Callable[[], Snapshot] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`turned` gives the monotonic second of the loop's last turn; without it the snapshot's wall clock serves.
         `figures` gives a snapshot of which no page is asked for.
         """
@@ -95,7 +99,7 @@ class App:
         self._figures = figures or snapshot
         self._clock = clock
         self._turned = turned
-        self._metrics = Exposition(self._figures)
+        self._metrics = Exposition(self._figures, clock)
         self.notice = ""
         """A warning that every page for people begins with."""
         self.scrapes = Scrapes()

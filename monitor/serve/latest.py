@@ -9,8 +9,6 @@ A loop that is busy (a backlog, a machine that swaps) is waited for a moment onl
 scrape asks for figures: pages and charts are not made for it, and those of the Snapshot that it gets may be old.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -6,13 +6,12 @@ stands in the HTML, so that the Content-Security-Policy can forbid both; without
 but the charts, and reload by themselves.
 """
 
-from __future__ import annotations
-
+import html
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from html import escape
 from importlib import resources
 from string import Template
 from typing import Any, TypeVar
@@ -30,11 +29,20 @@ _FACTS = (
 )  # fmt: skip
 _ASKED_FOR = ("arguments",)
 """Too much to be sent every other second."""
+_BEHIND = 5.0  # seconds from which it is said that what is shown is old
 _REASONS = 8  # of a run's streams
 _NOTHING = "<tr><td colspan=4>Nothing so far.</td></tr>"
-_TOLD = ("advice", "last_line", "failure", "rank", "node")
+_TOLD = ("advice", "last_line", "line", "failure_line", "failure", "rank", "node")
 """Evidence that an incident's own lines show."""
 _SEVERITY = {"critical": 0, "warning": 1, "info": 2}
+_OBEYED = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\ufffd")
+_WORST = 5
+"""Open incidents that stand for themselves; the others are folded, and so is what is for information."""
+
+
+def escape(text: str) -> str:
+    """As HTML, and without what a terminal obeys: pages are read there, too."""
+    return html.escape(text.translate(_OBEYED))
 
 
 def run_path(name: str) -> str:
@@ -74,25 +82,20 @@ def _hidden(where: object) -> str:
 
 def render_index(snapshot: Snapshot, now: float) -> str:
     """All runs and their open incidents."""
-    incidents = sorted(snapshot.incidents, key=lambda item: (_SEVERITY.get(item["severity"], 3), item["since"]))
+    runs = snapshot.all_runs
     body = filled(
-        "index",
-        summary=escape(summary(snapshot)),
-        no_jump=_hidden(not incidents),
-        open_count=f"{len(incidents)} open incident{'' if len(incidents) == 1 else 's'}",
-        incidents="".join(_incident(item, now, "") for item in incidents),
-        no_none=_hidden(incidents),
-        no_runs=_hidden(not snapshot.all_runs),
-        heads="".join(f"<th scope=col>{escape(LABELS[key])}" for key in FLEET),
+        "index", summary=escape(summary(snapshot)), incidents=_incidents(list(snapshot.incidents), now, ""),
+        no_none=_hidden(snapshot.incidents), no_runs=_hidden(not runs), labels=escape(json.dumps(LABELS)),
+        columns=",".join(FLEET), no_empty=_hidden(runs),
+        heads="".join(f"<th scope=col data-key={key}>{escape(LABELS[key])}" for key in FLEET),
         rows="".join(each_run(worst_first(snapshot, now), lambda run: _row(run.page, now))),
-        row=_row({"run": "", "state": "", "incidents": []}, now),
-        no_empty=_hidden(snapshot.all_runs),
-    )
+    )  # fmt: skip
     return document("megatron-monitor", "", "fleet.js", body)
 
 
 _RECENT = 86400.0  # seconds since its last progress in which a run that died may still be news
 _DEAD = ("crashed", "lost")
+_OVER = 4
 
 
 def worst_first(snapshot: Snapshot, now: float) -> list[RunSnapshot]:
@@ -106,7 +109,7 @@ def _order(page: dict[str, Any], now: float) -> tuple[int, float, str]:
     if "critical" in severities or state == "hung":
         return 0, 0.0, name
     if state in _DEAD or state == "finished":
-        return (1 if state in _DEAD and now - last < _RECENT else 4), -last, name  # the last to end first
+        return (1 if state in _DEAD and now - last < _RECENT else _OVER), -last, name  # the last to end first
     return (2 if "warning" in severities else 3), 0.0, name
 
 
@@ -123,12 +126,12 @@ def each_run(runs: Iterable[RunSnapshot], shown: Callable[[RunSnapshot], T]) -> 
 
 def summary(snapshot: Snapshot) -> str:
     """One line over the table."""
-    states: dict[str, int] = {}
-    for run in snapshot.all_runs:
-        states[run.page["state"]] = states.get(run.page["state"], 0) + 1
+    states = Counter(run.page["state"] for run in snapshot.all_runs)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     count = f"{len(snapshot.all_runs)} run{'' if len(snapshot.all_runs) == 1 else 's'}"
     reading = "" if snapshot.ready else "; reading the backlog"
+    if snapshot.ready and snapshot.behind_seconds > _BEHIND:
+        reading = f"; the monitor is {snapshot.behind_seconds:.0f} s behind the logs"
     return f"{count}{': ' if counts else ''}{counts}{reading}; {instant(snapshot.at)}"
 
 
@@ -142,20 +145,12 @@ def render_run(run: RunSnapshot, now: float, root: str) -> str:
         for key, label in LABELS.items()
     )
     body = filled(
-        "run",
-        home=escape(root) or "./",
-        name=escape(page["run"]),
-        state=_state(page, shown["state"]),
-        path=escape(run_path(page["run"])),
-        no_open=_hidden(not page["incidents"]),
-        incidents="".join(_incident(item, now, root) for item in page["incidents"]),
-        died=_died(page),
-        cards=cards,
+        "run", home=escape(root) or "./", name=escape(page["run"]), state=_state(page, shown["state"]), cards=cards,
+        path=escape(run_path(page["run"])), no_open=_hidden(not page["incidents"]), died=_died(page),
+        incidents=_incidents(page["incidents"], now, root, " open"), known=_list(_known(page)),
         past="".join(_past(item) for item in reversed(page.get("history", []))) or _NOTHING,
-        known=_list(_known(page)),
-        no_last=_hidden(not page.get("last_line")),
-        last_line=escape(page.get("last_line") or ""),
-    )
+        no_last=_hidden(not page.get("last_line")), last_line=escape(page.get("last_line") or ""),
+    )  # fmt: skip
     return document(f"{shown['state'].text} · {page['run']}", root, "run.js", body)
 
 
@@ -175,21 +170,27 @@ def live_run(page: dict[str, Any], now: float) -> dict[str, Any]:
     }
 
 
-def fleet_run(page: dict[str, Any], now: float) -> dict[str, Any]:
-    """What the page of all runs is sent of one: 500 runs every other second are to be little work on both sides."""
+def fleet_run(page: dict[str, Any], now: float, columns: Sequence[str] = FLEET) -> dict[str, Any]:
+    """What the page of all runs is sent of one: 500 runs every other second are to be little work on both sides. `order`
+    is what the columns are sorted by, `over` whether nobody waits for the run.
+    """
     shown = figures(page, now)
+    known = [name for name in columns if name in LABELS]
     return {
         **{name: page.get(name) for name in ("run", "state", "iteration", "train_iterations")},
         "path": run_path(page["run"]),
-        "figures": {name: shown[name] for name in ("state", *FLEET)},
+        "over": _order(page, now)[0] == _OVER,
+        "figures": {name: shown[name] for name in ("state", *known)},
+        "order": {name: page.get("slowdown_ratio" if name == "over_normal" else name) for name in known},
         "incidents": [_live_incident(item, now) for item in page["incidents"]],
     }
 
 
 def _live_incident(incident: dict[str, Any], now: float) -> dict[str, Any]:
     return {
-        **incident, "path": run_path(incident["run"]), "age": _age(incident, now),
-        "said": _said(incident), "place": _place(incident, now), "facts": _evidence(incident),
+        **incident, "path": run_path(incident["run"]), "age": _age(incident, now), "order": _worse(incident, now),
+        "lasted": duration(now - incident["since"]), "said": _said(incident), "place": _place(incident, now),
+        "facts": _evidence(incident),
     }  # fmt: skip
 
 
@@ -201,9 +202,7 @@ def _known(page: dict[str, Any]) -> list[tuple[str, str]]:
 def _belongs(identity: dict[str, Any]) -> list[str]:
     """Which job the run is, which share it, and why its streams are its own, each reason once."""
     job, shared = identity.get("job"), identity.get("shares_job_with")
-    reasons: dict[str, int] = {}
-    for stream in identity.get("streams", ()):
-        reasons[stream["why"]] = reasons.get(stream["why"], 0) + 1
+    reasons = Counter(stream["why"] for stream in identity.get("streams", ()))
     return [
         *([f"{job['id']} ({job['why']})"] if job else ()),
         *([f"shares the job with {', '.join(shared)}"] if shared else ()),
@@ -219,15 +218,24 @@ def _said(incident: dict[str, Any]) -> str:
 
 def _place(incident: dict[str, Any], now: float) -> str:
     """Where it stands, and what it has cost: what a person on call asks first."""
-    gpus = incident.get("gpus")
-    cost = cost_gpu_hours(incident["incident"], now - incident["since"], gpus, incident.get("evidence", {}))
+    gpus, cost = incident.get("gpus"), _cost(incident, now)
     parts = [
         incident.get("failure") and incident["failure"].replace("_", " "),
         incident.get("rank") and f"rank {incident['rank']}",
         incident.get("node") and f"node {incident['node']}",
-        cost is not None and f"{number(cost)} GPU-hours so far on {number(gpus)} GPUs",
+        cost is not None and f"{number(cost)} GPU-hours on {number(gpus)} GPUs",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _cost(incident: dict[str, Any], now: float) -> float | None:
+    evidence = incident.get("evidence", {})
+    return cost_gpu_hours(incident["incident"], now - incident["since"], incident.get("gpus"), evidence)
+
+
+def _worse(incident: dict[str, Any], now: float) -> tuple[int, float, float]:
+    """What open incidents are sorted by: severity, cost, age."""
+    return _SEVERITY.get(incident["severity"], 3), -(_cost(incident, now) or 0.0), incident["since"]
 
 
 def _evidence(incident: dict[str, Any]) -> list[tuple[str, str]]:
@@ -246,15 +254,12 @@ def _list(pairs: list[tuple[str, str]]) -> str:
 
 
 def _state(page: dict[str, Any], figure: Figure) -> str:
-    return (
-        f"<span class='state {escape(str(page['state']))}' data-k=state>{escape(figure.text)}</span> "
-        f"<small data-n=state>{escape(figure.note)}</small>"
-    )
+    return _figure("state", figure, f"state {escape(str(page['state']))}")
 
 
-def _figure(key: str, figure: Figure) -> str:
+def _figure(key: str, figure: Figure, kind: str = "value") -> str:
     return (
-        f"<span class='value {figure.tone}' data-k={key}>{escape(figure.text)}</span> "
+        f"<span class='{kind} {figure.tone}' data-k={key}>{escape(figure.text)}</span> "
         f"<small data-n={key}>{escape(figure.note)}</small>"
     )
 
@@ -283,32 +288,44 @@ def _row(page: dict[str, Any], now: float) -> str:
 def _badge(incident: dict[str, Any]) -> str:
     severity = incident["severity"]
     words = f"{SYMBOLS.get(severity, '')} {incident['incident']}"
-    return (
-        f"<span class='badge {escape(severity)}'>{escape(words)}<span class=hidden> {escape(severity)}</span></span> "
-    )
+    hidden = f"<span class=hidden> {escape(severity)}</span>"
+    return f"<span class='badge {escape(severity)}'>{escape(words)}{hidden}</span> "
 
 
-def _incident(incident: dict[str, Any], now: float, root: str) -> str:
-    evidence = incident.get("evidence", {})
-    line = f"<pre>{escape(str(evidence['last_line']))}</pre>" if evidence.get("last_line") else ""
-    severity, name = incident["severity"], incident["run"]
-    return (
-        f"<article class='incident {escape(severity)}'><h3><a href='{escape(root)}runs/{escape(run_path(name))}'>"
-        f"{escape(name)}</a> {SYMBOLS.get(severity, '')} {escape(incident['incident'])} "
-        f"<small>{escape(_age(incident, now))}</small></h3>"
-        f"<p>{escape(_said(incident))}</p>{_advised(incident, now)}"
-        f"<details><summary>Evidence</summary><dl class=facts>{_list(_evidence(incident))}</dl></details>{line}</article>"
-    )
+def _incidents(incidents: list[dict[str, Any]], now: float, root: str, opened: str = "") -> str:
+    """A line each: the worst, and under a line of their own the others, and those for information."""
+    told = sorted((item for item in incidents if item["severity"] != "info"), key=lambda item: _worse(item, now))
+    infos = [item for item in incidents if item["severity"] == "info"]
+
+    cards = [_incident(item, now, root, opened if at < _WORST else "") for at, item in enumerate(told)]
+    return filled(
+        "incidents", worst="".join(cards[:_WORST]), more="".join(cards[_WORST:]), no_more=_hidden(len(told) <= _WORST),
+        more_count=_counted(told[_WORST:], "more"), infos="".join(_incident(item, now, root) for item in infos),
+        no_infos=_hidden(not infos), info_count=_counted(infos, "for information"),
+    )  # fmt: skip
 
 
-def _advised(incident: dict[str, Any], now: float) -> str:
-    return _told(_place(incident, now), incident.get("advice"), incident.get("runbook_url"))
+def _counted(incidents: list[dict[str, Any]], words: str) -> str:
+    """How many, and of which kinds."""
+    kinds = Counter(item["incident"] for item in incidents).most_common()
+    return f"{len(incidents)} {words}: {', '.join(f'{count} {kind}' for kind, count in kinds)}"
 
 
-def _told(place: str, advice: str | None, link: str | None) -> str:
+def _incident(incident: dict[str, Any], now: float, root: str, opened: str = "") -> str:
+    shown = _live_incident(incident, now)
+    line = incident.get("line") or incident.get("evidence", {}).get("last_line")
+    texts = {name: escape(str(shown[name])) for name in ("severity", "run", "said", "place", "lasted", "age")}
+    return filled(
+        "incident", **texts, opened=opened, badge=_badge(incident), address=f"{escape(root)}runs/{escape(shown['path'])}",
+        advised=_advised(incident.get("advice"), incident.get("runbook_url"), incident.get("command")),
+        facts=_list(shown["facts"]), line=f"<pre>{escape(str(line))}</pre>" if line else "",
+    )  # fmt: skip
+
+
+def _advised(advice: str | None, link: str | None, command: str | None = None) -> str:
     runbook = f" <a href='{escape(link)}'>runbook</a>" if link else ""
     do = f"<p><b>Do:</b> {escape(advice)}{runbook}</p>" if advice else ""
-    return (f"<p class=place>{escape(place)}</p>" if place else "") + do
+    return f"{do}<p class=command><code>{escape(command)}</code></p>" if command else do
 
 
 def _died(page: dict[str, Any]) -> str:
@@ -322,7 +339,8 @@ def _died(page: dict[str, Any]) -> str:
     )
     return (
         "<section aria-labelledby=died><h2 id=died>How it ended</h2><article class=incident>"
-        f"<p>{escape(died['summary'])}</p>{_told(place, died['advice'], died['runbook_url'])}{lines}</article></section>"
+        f"<p>{escape(died['summary'])}</p><p class=place>{escape(place)}</p>"
+        f"{_advised(died['advice'], died['runbook_url'])}{lines}</article></section>"
     )
 
 
@@ -336,28 +354,15 @@ def _past(item: dict[str, Any]) -> str:
     )
 
 
-_NODE_HEADS = (
-    "Node",
-    "Launches",
-    "Named (due)",
-    "Times its peers",
-    "In failed (due)",
-    "In slow (due)",
-    "Hung",
-    "Chance",
-)
-
-
 def render_nodes(snapshot: Snapshot, now: float) -> str:
     """Every node of the Snapshot, those that stand out first with their evidence."""
     suspects = [node for node in snapshot.nodes if node["stands_out"]]
     said = "".join(f"<li><b>{escape(node['node'])}</b>: {escape(node['evidence'])}</li>" for node in suspects)
-    heads = "".join(f"<th scope=col>{escape(head)}" for head in _NODE_HEADS)
     body = "".join(_node_row(node) for node in snapshot.nodes)
     told = f"<ul>{said}</ul>" if said else "<p class=soft>None.</p>"
-    empty = f"<tr><td colspan={len(_NODE_HEADS)}>Nothing has happened to a node so far.</td></tr>"
+    empty = "<tr><td colspan=8>Nothing has happened to a node so far.</td></tr>"
     count = f"{len(suspects)} of {snapshot.nodes_in_all} nodes stand out; {instant(now)}"
-    body = filled("nodes", count=escape(count), told=told, heads=heads, body=body or empty)
+    body = filled("nodes", count=escape(count), told=told, body=body or empty)
     return document("Nodes · megatron-monitor", "", "", body)
 
 

@@ -1,7 +1,5 @@
 """A run's recorded past as plain data: what the API gives to the charts, and the reports to their curves."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any

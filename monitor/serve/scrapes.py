@@ -5,12 +5,10 @@ still to come (daemon.py). Only what says that it scrapes counts: a person's cur
 Called by HTTP threads and by the loop. Instants are monotonic seconds.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Final, NamedTuple
 
-from monitor.serve.server import Request
+from monitor.serve.exchange import Request
 
 _HEADER: Final = "x-prometheus-scrape-timeout-seconds"
 """Prometheus, its agents and vmagent send it with each scrape, nobody else does."""

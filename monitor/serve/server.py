@@ -1,12 +1,9 @@
 """The HTTP server: one asyncio thread that owns every connection, a few threads that render.
 
 Comes in: an application (Request -> Reply), perhaps TLS and users. A request costs a thread only once it has arrived
-whole, so silent and slow clients cost a descriptor and nothing else; when there are too many, the connection that has
-waited longest is closed. The TLS handshake runs in the connection's task, never in the listener's. No request body is
-read.
+whole, so that silent clients cost a descriptor alone; when there are too many, the connection that has waited longest
+is closed. The TLS handshake runs in the connection's task. A body is read where the limits let it have one (bodies.py).
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -15,17 +12,15 @@ import logging
 import resource
 import socket
 import threading
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from http import HTTPStatus
-from types import MappingProxyType
-from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 import h11
 
 from monitor.serve.auth import BasicAuth, TooManyGuessesError
+from monitor.serve.bodies import Bodies, TooLargeError, TooManyError
+from monitor.serve.exchange import Application, Limits, Reply, Request, request_of, text_reply, too_large
 from monitor.serve.hosts import Hosts
 from monitor.serve.tls import Tls
 
@@ -33,63 +28,6 @@ _log = logging.getLogger(__name__)
 _PIECE = 64 * 1024  # bytes handed to a slow reader's connection at a time
 _READ = 4096  # bytes read at a time: so much more than the bound may a head be
 _BACKLOG = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds, bytes and counts."""
-
-    connections: int = 512
-    """At once; fewer where the process may not open four times as many files."""
-    head_bytes: int = 16 * 1024
-    """A request line with its headers: browsers and Prometheus stay below 2 KiB."""
-    handshake: float = 5.0
-    """For a TLS handshake: three round trips."""
-    head: float = 10.0
-    """From a request's first byte to its last: all of it fits one packet."""
-    idle: float = 75.0
-    """Between two requests of one connection: Prometheus's usual scrape interval is 15 s to 60 s."""
-    answer: float = 30.0
-    """To take the answer: three times the usual scrape timeout."""
-    answers: int = 16
-    """Answers that are rendered or sent at once: each may be some MB."""
-    slow: float = 1.0
-    """An answer that has been on its way for longer gives way to a new one when there are too many,"""
-    stalled: float = 0.25
-    """and so does one of which the client has taken nothing for so long."""
-    send_buffer: int = 256 * 1024
-    """Of the system, for each connection: so much is rendered for a client that pipelines and never reads."""
-    threads: int = 4
-    """That render. Python runs one at a time in any case."""
-    certificates: float = 1.0
-    """Between two looks at the certificate's files, which a new connection triggers."""
-
-
-class Request(NamedTuple):
-    """A GET or HEAD without a body, or another method, which the application refuses."""
-
-    method: str = "GET"
-    path: str = "/"
-    """Unquoted once."""
-    query: str = ""
-    headers: Mapping[str, str] = MappingProxyType({})
-    """By lower-case name."""
-    raw_path: str = ""
-    """As the client wrote it, still quoted."""
-    peer: str = ""
-    """The client's address."""
-
-
-class Reply(NamedTuple):
-    """What goes back; for HEAD the server leaves the body out."""
-
-    status: int
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-Application = Callable[[Request], Reply]
 
 
 class _Answer:
@@ -122,6 +60,7 @@ class HttpServer:
         """As `tls`; it holds from the next request."""
         self.hosts: Hosts | None = None
         """As `auth`."""
+        self._bodies = Bodies(self._limits.body, self._limits.bodies)
         self._look_at = 0.0  # in the loop's own time: when the certificate's files are to be looked at again
         self._listener = _listen(host, port)
         self._waiting: dict[asyncio.Task[None], None] = {}  # connections without a whole request, oldest first
@@ -255,7 +194,6 @@ class HttpServer:
     async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
         task = asyncio.current_task()
         assert task is not None
-        assert self._loop is not None
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
         while True:
             self._waiting[task] = None
@@ -271,24 +209,63 @@ class HttpServer:
                 return
             if head is None:
                 return
-            whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
-            request = _request(head)._replace(peer=peer)
-            refused = await self._refused(request) if whole else _too_large(request)
-            self._waiting.pop(task, None)
-            await self._take_turn(pipelined)
-            self._answering[task] = _Answer(writer.transport, self._loop.time())
-            try:
-                async with asyncio.timeout(self._limits.answer):
-                    reply = refused
-                    if reply is None:
-                        reply = await self._loop.run_in_executor(self._executor, self._render, request)
-                    await self._send(http, writer, reply, close=not whole, body=request.method != "HEAD")
-            finally:
-                self._answering.pop(task, None)
-                self._pass_on()
-            if http.our_state is not h11.DONE or not whole:
+            request = request_of(head)._replace(peer=peer)
+            if not self._limits.body:
+                whole = http.next_event() is not h11.NEED_DATA and http.their_state in (h11.DONE, h11.MUST_CLOSE)
+                refused = await self._refused(request) if whole else too_large(request)
+                await self._answer(http, writer, request, refused, pipelined=pipelined, close=not whole)
+                if not whole:
+                    return
+            elif not await self._answer_body(http, reader, writer, request, pipelined=pipelined):
+                return
+            if http.our_state is not h11.DONE:
                 return
             http.start_next_cycle()
+
+    async def _answer_body(
+        self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Request, *,
+        pipelined: bool,
+    ) -> bool:  # fmt: skip
+        """Read the request's body and answer. False: the connection is of no more use."""
+        refused = await self._refused(request)
+        try:
+            if refused is None:
+                async with self._bodies.read(http, reader, writer) as body:
+                    await self._answer(http, writer, request._replace(body=body), None, pipelined=pipelined)
+                return True
+        except TooLargeError:
+            refused = text_reply(413, f"more than {self._limits.body} bytes\n")
+        except TooManyError:
+            refused = text_reply(429, "too much is being pushed: try again\n", ("Retry-After", "2"))
+        except h11.RemoteProtocolError as error:
+            refused = text_reply(error.error_status_hint, "not understood\n")
+        await self._answer(http, writer, request, refused, pipelined=pipelined, close=True)
+        writer.write_eof()
+        with contextlib.suppress(TimeoutError):  # who is still sending would else meet a reset, and not see the answer
+            async with asyncio.timeout(1.0):
+                while await reader.read(_PIECE):
+                    pass
+        return False
+
+    async def _answer(
+        self, http: h11.Connection, writer: asyncio.StreamWriter, request: Request, reply: Reply | None, *,
+        pipelined: bool, close: bool = False,
+    ) -> None:  # fmt: skip
+        """Wait for a place, have the reply made where there is none yet, and send it."""
+        task = asyncio.current_task()
+        assert task is not None
+        assert self._loop is not None
+        self._waiting.pop(task, None)
+        await self._take_turn(pipelined)
+        self._answering[task] = _Answer(writer.transport, self._loop.time())
+        try:
+            async with asyncio.timeout(self._limits.answer):
+                if reply is None:
+                    reply = await self._loop.run_in_executor(self._executor, self._render, request)
+                await self._send(http, writer, reply, close=close, body=request.method != "HEAD")
+        finally:
+            self._answering.pop(task, None)
+            self._pass_on()
 
     async def _read(self, http: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
         """The next request's head; None when the client has closed. TimeoutError, h11.RemoteProtocolError."""
@@ -382,30 +359,6 @@ class HttpServer:
             await writer.drain()
         writer.write(http.send(h11.EndOfMessage()) or b"")
         await writer.drain()
-
-
-def text_reply(status: int, text: str, *headers: tuple[str, str]) -> Reply:
-    """A short answer in words."""
-    return Reply(status, "text/plain; charset=utf-8", text.encode(), headers)
-
-
-def _too_large(request: Request) -> Reply:
-    if request.method in ("GET", "HEAD"):
-        return text_reply(413, "a request has no body here\n")
-    return text_reply(405, "only GET and HEAD are served here\n")
-
-
-def _request(head: h11.Request) -> Request:
-    target = head.target.decode("latin-1")
-    if not target.startswith("/"):  # absolute form, as to a proxy; anything else names no page
-        parts = urlsplit(target) if target.startswith(("http://", "https://")) else None
-        target = f"{parts.path or '/'}?{parts.query}" if parts else "/*"
-    path, _, query = target.partition("?")
-    headers: dict[str, str] = {}
-    for name, value in head.headers:  # h11 gives the names in lower case
-        key, text = name.decode("latin-1"), value.decode("latin-1")
-        headers[key] = f"{headers[key]},{text}" if key in headers else text
-    return Request(head.method.decode("latin-1"), unquote(path, errors="replace"), query, headers, path)
 
 
 def may_listen(host: str, port: int) -> None:

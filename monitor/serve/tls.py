@@ -3,8 +3,6 @@
 A certificate that cannot be used leaves the old one in place and is logged once.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import ssl

@@ -3,8 +3,6 @@
 `timeline` is deterministic from the scenario; `write` plays it at once or in real time.
 """
 
-from __future__ import annotations
-
 from monitor.simulate.scenario import DIALECTS, FAULTS, PROGRAMS, Fault, Scenario
 from monitor.simulate.timeline import Emission, timeline, write
 from monitor.simulate.timers import FORMS

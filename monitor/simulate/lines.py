@@ -1,7 +1,5 @@
 """What is printed at an instant: the texts of programs.toml, filled with the scenario's and the step's figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime

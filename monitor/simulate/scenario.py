@@ -1,7 +1,5 @@
 """What to simulate: a training's sizes and pace, and the faults that befall it."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from pkgutil import get_data

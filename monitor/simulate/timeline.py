@@ -4,8 +4,6 @@ Noise is autocorrelated and heavy-tailed: AR(1) of 0.5, and 1 % outliers of 8 % 
 holds what was printed; on the first line of a fault its kind.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Generator, Iterator

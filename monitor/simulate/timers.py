@@ -6,8 +6,6 @@ has in public logs (compute 0.2 to 0.6 %; data 16 to 24 %, communication 4 to 30
 own noise, and waiting is where the program measures it.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Only digits (with `_7` for a task of an array) are ever taken, so that nothing else can become an argument.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """What crosses between the loop and the thread that asks Slurm: plain frozen values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from monitor.run.records import Job
@@ -14,6 +12,10 @@ class JobQuestion:
     run: str
     job: str
     account: bool = False
+    beside: bool = False
+    """It may be another job that writes the same run."""
+    launch: int | None = None
+    """The run's launch when it was asked."""
 
 
 @dataclass(frozen=True, slots=True)

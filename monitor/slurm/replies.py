@@ -5,8 +5,6 @@ chose (a job's name, its command) among them. Law: a field that stands there twi
 its state or its user is refused as a whole. Nobody acts on half of one.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 
@@ -22,6 +20,11 @@ _CODE: Final = re.compile(r"(\d{1,5}):(\d{1,3})", re.ASCII)
 _LIMIT: Final = re.compile(r"(?:(\d{1,5})-)?(\d{1,5}):(\d\d):(\d\d)", re.ASCII)
 _DIGITS: Final = re.compile(r"\d{1,12}", re.ASCII)
 _BY: Final = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
+_OPTIONS: Final = {
+    "Partition": "partition", "NumNodes": "nodes", "TimeLimit": "time", "Account": "account", "QOS": "qos",
+    "Features": "constraint", "ReqNodeList": "nodelist", "Reservation": "reservation", "Licenses": "licenses",
+}  # fmt: skip
+"""Fields that a job has by options of sbatch which a new job can be given as they are printed."""
 _LONGEST: Final = 4096  # characters of a text that is kept
 
 
@@ -59,6 +62,8 @@ def read_show(text: str, asked: str) -> Job:
         ended_at=_instant(one.get("EndTime")),
         suspended_at=_instant(one.get("SuspendTime")),
         directory=_text(one.get("WorkDir")),
+        command=_text(one.get("Command")),
+        options=[f"--{name}={value}" for key, name in _OPTIONS.items() if (value := _text(one.get(key)))],
         output=_text(one.get("StdOut")),
         errors=_text(one.get("StdErr")),
         batch=one.get("BatchFlag") not in (None, "0"),

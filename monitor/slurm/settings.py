@@ -1,7 +1,5 @@
 """The keys of `slurm:`, each with its reason."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor import scalars

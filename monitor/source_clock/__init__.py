@@ -10,8 +10,6 @@ summer time, another zone, a doubled or merged log) its offset changes and time 
 Law: pure; memory does not grow with the log.
 """
 
-from __future__ import annotations
-
 from monitor.source_clock.clock import Placed, SourceClock
 from monitor.source_clock.dating import Dating, Silence, clocked
 

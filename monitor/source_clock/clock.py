@@ -1,7 +1,5 @@
 """Each entry of one file at its time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, tzinfo
 from typing import Literal, NamedTuple

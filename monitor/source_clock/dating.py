@@ -1,7 +1,5 @@
 """A file's entries in, the same at their times out; and how long it has been silent."""
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What undated lines say of their time, and how the time that no line explains is shared among them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from monitor.run.phases import EVALUATION, SAVE, SETUP, STEP

@@ -1,7 +1,5 @@
 """The stamps of one file on one scale of time: each clock in it is read on an offset of its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 

@@ -2,8 +2,6 @@
 launch begins.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from monitor.run.steps.pace import likely_interval

@@ -3,8 +3,6 @@
 As the standard library's `statistics` defines them, whose import takes 8 ms of every start (fractions, random numbers).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 NORMAL_DEVIATIONS = 1.4826  # the median deviation of a normal series times this is its standard deviation

@@ -1,7 +1,5 @@
 """What a run printed by iteration, thin enough to keep: learning rate, batch size, consumed samples. Pure."""
 
-from __future__ import annotations
-
 import bisect
 
 from msgspec import Struct, field

@@ -4,8 +4,6 @@ A loss scaler starts far too high (2^16 to 2^32) and halves at each step until o
 the start of a run, and after a restart that did not load the scaler's state.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 _CLEAN = 20  # iterations in a row without an overflow: the search has ended

@@ -1,7 +1,5 @@
 """A long series of readings in little room, and its slope by Theil and Sen. Pure, bounded, plain values."""
 
-from __future__ import annotations
-
 from msgspec import Struct, field
 
 from monitor.statistics.median import deviation, median

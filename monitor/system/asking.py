@@ -1,7 +1,5 @@
 """Questions answered one after the other on a thread of its own: what may hang stops nobody but it."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

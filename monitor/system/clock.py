@@ -5,8 +5,6 @@ jump; `monotonic` (seconds from an arbitrary start, for intervals and deadlines)
 instants that are kept of runs: they do not jump, and go on over a restart.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Protocol
 

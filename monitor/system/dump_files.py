@@ -5,8 +5,6 @@ other. Standard input: JSON, [since, patterns]; standard output: what the dumps 
 needs more than there is left out, with the reason, and the next one is read. Imports little: it starts in 0.06 s.
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import os

@@ -3,8 +3,6 @@
 Law: never waits, never raises. The watchdog is fed by the loop alone, so a loop that stalls is restarted by systemd.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

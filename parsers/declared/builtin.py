@@ -3,8 +3,6 @@
 What is read here is made of them (`python -m tests.test_trainers`): a log is read without loading a YAML reader.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pkgutil import get_data
 

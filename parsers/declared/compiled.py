@@ -4,8 +4,6 @@ Lines with the same mark are one rule, which reads the line once. A block is gat
 line that is none of it, or when it has stood complete at the end of its log for a while (`SourceReader.settle`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

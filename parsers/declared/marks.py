@@ -6,8 +6,6 @@ expressions: what is made here takes time in proportion to the line, whatever st
 never touch, and none takes the character that follows it.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cached_property
 from typing import Final

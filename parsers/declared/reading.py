@@ -1,7 +1,5 @@
 """How a line of a declared dialect is read: prefix, mark, names and values, and the events that they make."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 A class has `problems()`, which yields (key, message) for what its values together have wrong.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal

@@ -4,8 +4,6 @@ A dialect writes `their_name: our_name unit`: `train_step_timing in s: seconds_p
 Imports nothing but the engine's fields.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any, Final

@@ -6,8 +6,6 @@ Here numbers are made, and here they are bounded: a whole number that 64 bits do
 time or rate that is not finite is absent. `rejected` counts these: the reader reports their lines as malformed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from math import isfinite
@@ -201,7 +199,7 @@ def clock(text: str) -> float | None:
             total = total * 60.0 + float(part)
     except ValueError:
         return None
-    return _bounded(total, isfinite(total))
+    return total if isfinite(total) else _bounded(total, False)
 
 
 def per_second(text: str) -> float | None:

@@ -4,8 +4,6 @@ r"""Lines of a fixed form are data: a pattern whose named groups fill the fields
 is made of these files (`python -m tests.test_forms`). What decides by more than a pattern is code.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache

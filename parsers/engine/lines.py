@@ -8,8 +8,6 @@ A line longer than the bound is thrown away up to its end and reported once. The
 that matches a glob has no line ends at all; 1 MiB is four times the longest real line seen (248,444 bytes of bars).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 MAX_LINE_BYTES = 1 << 20
@@ -48,6 +46,11 @@ def next_line(data: bytes, end: int) -> int:
 
 class LineSplitter:
     """Holds the part of the last line that has no end yet."""
+
+    __slots__ = (
+        "_discarding", "_line", "_pending", "_pending_bytes", "_uncounted", "after_return", "max_line_bytes",
+        "raw_pending",
+    )  # fmt: skip
 
     def __init__(self, line: int = 1, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._line = line

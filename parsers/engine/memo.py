@@ -3,8 +3,6 @@
 A memo that all sources share: what it holds changes how fast a line is read and never what is read from it.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias

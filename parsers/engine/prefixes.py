@@ -4,8 +4,6 @@
 Stripping is repeated until nothing known stands in front. Order between ranks in a merged file means nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

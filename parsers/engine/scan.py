@@ -4,8 +4,6 @@ A training log is mostly noise. Each rule names anchors: literals of which its l
 them all in one pass, and only lines that hold one are decoded and read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -5,8 +5,6 @@ literal, 0.1 s for a megabyte and the rules of all formats. Both give the same h
 are searched, 30 to 200 KB of a usual log: most runs never need Hyperscan, whose start takes 0.07 s and 34 MB.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Saves and loads."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from parsers.events.base import Event

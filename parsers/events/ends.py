@@ -1,7 +1,5 @@
 """How processes, launches and collectives end or fail."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from parsers.events.base import Event

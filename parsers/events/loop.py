@@ -1,7 +1,5 @@
 """The training loop and its evaluations: steps, progress, summaries."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from msgspec import field

@@ -1,7 +1,5 @@
 """A site's own lines, and lines that did not parse."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from parsers.events.base import Event

@@ -1,7 +1,5 @@
 """What is reported beside the iterations: memory, timers, throughput, stragglers, overflows."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from msgspec import field

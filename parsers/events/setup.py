@@ -1,7 +1,5 @@
 """Set-up, before and between the iterations: arguments, layout, versions, milestones."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from parsers.events.base import Event

@@ -4,8 +4,6 @@
 In and out as in megatron.py, which reads the fields: only the separator and some names differ.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Names are padded with dots to a column, long ones have few dots; srun may break 
 gpt-neox glues the value's origin to its end. Lines of other ranks in between are left to the other rules.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ it ran, the script between two rules of dashes, the reason if LSF ended it, how 
 ends in `The output (if any) follows:`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The patterns are written by people and run on text that anybody may write: each 
 runs into it three times is switched off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol

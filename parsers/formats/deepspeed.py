@@ -4,8 +4,6 @@ Its logger's prefix is stripped before (prefixes.py): `line.prefix.location` is 
 GiB. `skipped` is cumulative, unlike Megatron's count per interval.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

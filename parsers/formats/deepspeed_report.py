@@ -1,7 +1,5 @@
 """ds_report (deepspeed/env_report.py) and banners that name versions; every rank prints it, interleaved and glued."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

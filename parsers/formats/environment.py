@@ -3,8 +3,6 @@
 Advice is no evidence: `For debugging consider passing CUDA_LAUNCH_BLOCKING=1.` stands in every CUDA traceback.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

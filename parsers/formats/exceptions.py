@@ -3,8 +3,6 @@
 Decided here, where lines are read: whoever judges a run reads fields and no text.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from typing import Any

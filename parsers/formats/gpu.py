@@ -1,7 +1,5 @@
 """The GPUs' clock, where a job locks it. Their name is data (gpu.yaml)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ LLaMA-Factory and accelerate name the world size, and the model's configuration 
 do not train print the same, so that none of it makes a run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The dict is a Python repr: single quotes, bare nan and inf, and in newer version
 behind a bar on the same physical line. Several nodes draw their own bars and print their own final dicts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

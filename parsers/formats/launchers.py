@@ -4,8 +4,6 @@ processes end.
 What they kill because something else failed is a consequence: 256 lines of `Killing subprocess` follow one scancel.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

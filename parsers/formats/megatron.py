@@ -6,8 +6,6 @@ by name, never by position; unknown ones are kept and any may be missing. A NaN 
 line, so a line without a loss is a finding and no parse error. The unit stands in the label.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Timers come in four forms (`--timing-log-option`): one rank's in a line, and blo
 least and most over the ranks, its most alone, or each rank's.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

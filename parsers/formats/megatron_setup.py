@@ -3,8 +3,6 @@
 Most are printed by rank 0 after a barrier, validation by the last rank; forks word them differently.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

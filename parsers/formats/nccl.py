@@ -3,8 +3,6 @@
 `[Rank N]` inside the text is the rank in its process group, `[rankN]:` before it the global one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Frame lines (`frame #0: c10::Error::Error(...)`) hold the word Error and say nothing; advice in a traceback is no fact.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -62,7 +60,7 @@ RULES: tuple[Rule, ...] = (
         read_cuda,
     ),
     Rule("pytorch.ignored", (b"Exception ignored ",), open_ignored),
-    Rule("pytorch.traceback", (b"Traceback (most recent call last):",), open_traceback),
+    Rule("pytorch.traceback", (b"Traceback (most recent call last):", b", in <module>"), open_traceback),
     Rule(
         "system",
         (b"No space left on device", b"inline_container.cc", b"Disk quota exceeded", b"iostream error"),

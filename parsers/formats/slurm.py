@@ -3,8 +3,6 @@
 srun and slurmstepd write them to standard error, in either order, sometimes behind a task label.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Asked by readers of finished logs alone (`replay`, `backfill`): in the daemon a line's time is when it came.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -9,8 +9,6 @@ writes its exception to a file before it dies (error_handler.py `record_exceptio
 sentence: `Signal 9 (SIGKILL) received by PID 4242`, or where to read how a traceback is enabled.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ operation of TorchScript prints a traceback inside the exception's text (torch/c
 failed): that last line is the exception.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -60,6 +58,8 @@ class TracebackGatherer:
     lines: int = 0
     pending: int = 1
     writers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    headless: bool = False
+    """Its header was lost (wandb's output.log): the exception stands right behind the frames."""
 
     def offer(self, line: Line) -> tuple[list[Event], bool, bool]:
         """An exception line ends one of the tracebacks; the rules may read it too."""
@@ -77,11 +77,13 @@ class TracebackGatherer:
             writer["script"] = match[1]
         if text.rstrip().endswith(_TOP_LEVEL):
             writer["top_level"] = True
+            return [], True, False
         if "iteration " in text and "elapsed time per iteration" in text:
             return [], False, True
         found = None if text.startswith(" ") or not self.pending else exception_of(bare)
         if found is None:
-            return [], False, self.lines > (_TRACEBACK_LINES if self.pending else _CHAIN_LINES)
+            over = self.lines > (_TRACEBACK_LINES if self.pending else _CHAIN_LINES)
+            return [], False, over or (self.headless and self.pending > 0 and not text.startswith(" "))
         self.lines = 0
         if found[1].startswith(WRAPPER):
             return [], False, False
@@ -141,6 +143,9 @@ def open_traceback(line: Line) -> Iterator[Event | Gatherer]:
     """The first traceback of a group."""
     if _is_header(line):
         yield TracebackGatherer()
+    elif line.text.rstrip().endswith(_TOP_LEVEL) and (frame := _FILE.match(line.text)):
+        told = {"script": frame[1], "top_level": True}
+        yield TracebackGatherer(writers={str(line.prefix.key): told}, headless=True)
 
 
 def open_ignored(line: Line) -> Iterator[Event | Gatherer]:

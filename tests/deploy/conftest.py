@@ -1,7 +1,5 @@
 """Real Prometheus, Alertmanager and their like on loopback, made from the files in deploy/, ended by their fixture."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

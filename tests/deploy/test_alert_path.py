@@ -1,7 +1,5 @@
 """A training that hangs, a daemon, Prometheus, its rules, Alertmanager, a receiver: in the time set."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Routes, examples and inhibition by Alertmanager's own word."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The ways to run it, each by the checker of its own world."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

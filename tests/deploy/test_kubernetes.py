@@ -1,7 +1,5 @@
 """What is written for Kubernetes, by the programs that install it: kustomize base and Helm chart are the same."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The daemon stopped, dead, Prometheus away, both: what people are told, counted at the receiver."""
 
-from __future__ import annotations
-
 import re
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The daemon's figures by way of a real node_exporter, Pushgateway and VictoriaMetrics."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules by Prometheus's own tools, and that they, the catalogue and the runbook know the same things."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The real daemon as a process on loopback, ended by its fixture."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """History into a real Prometheus: `backfill`, `promtool tsdb create-blocks-from openmetrics`, then PromQL."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a newcomer starts first."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The real daemon's door while others hold it open."""
 
-from __future__ import annotations
-
 import socket
 import time
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """The pages in a real browser: they load, stay up to date, draw, obey mouse and keys, are accessible, run nothing foreign."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -16,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from monitor.serve.formats import count, duration, instant, number
+from monitor.serve.formats import FLEET, count, duration, instant, number
+from monitor.serve.page import fleet_run
 from monitor.simulate import Fault, Scenario, write
 from tests.e2e.browser import Browser, Page
 from tests.e2e.conftest import RunningDaemon, Start, daemons
@@ -478,10 +477,116 @@ def test_perplexity_smoothing_and_what_differs_from_another_run(browser: Browser
     assert exponential != plain
     choose(page, "smoothing", "50")
     page.wait(f"{label} !== {exponential!r}")
-    page.wait("document.querySelector('#compare select') !== null")
+    page.wait("document.querySelector('#beside select') !== null")
     page.evaluate(
-        "(() => { const s = document.querySelector('#compare select'); s.value = 'train'; s.dispatchEvent(new Event('change')); })()"
+        "(() => { const s = document.querySelector('#beside select'); s.value = 'train'; s.dispatchEvent(new Event('change')); })()"
     )
     page.wait("document.querySelector('#compare tbody') !== null")
     assert "tp" in page.evaluate("document.querySelector('#compare tbody').textContent")
+    page.wait("document.querySelector('.chart .readout').textContent.endsWith('train')")  # two runs in one chart
+    assert page.text("#range") == "all: 1 to 120"
+    link = page.evaluate("location.href")
+    assert "with=train" in link
+    again = browser.page()
+    again.open(link)
+    again.wait("document.querySelector('.chart .readout')?.textContent.endsWith('train')")
+    points = again.evaluate("""Promise.all(['axis', 'kinds'].map((name) => import(`../static/${name}.js`))).then(([{ Axis }, { CHARTS, drawn, told }]) => {
+      const past = (iteration, values) => ({ axes: {}, series: { lm_loss: { mean: values, high: values, low: values } },
+        columns: { iteration, first_iteration: iteration, attempt: iteration.map(() => 0), time: iteration } });
+      const source = (of) => ({ past: of, axis: new Axis(of, 'iteration', false), choices: { smooth: 1 }, run: { incidents: [] }, answer: {} });
+      const { data, names } = drawn(CHARTS[0], { ...source(past([2, 4], [1, 2])), other: source(past([1, 2, 3], [7, 8, 9])) });
+      const line = (at) => data.map((column) => column[at] ?? null);
+      return [data[0], line(1)[1], line(1).at(-1), told(CHARTS[0], names, line(0).slice(1)), told(CHARTS[0], names, line(1).slice(1))];
+    })""")
+    assert points == [[1, 2, 3, 4], 1, 8, "7 in the other run", "1, 8 in the other run"]
+    page.evaluate("localStorage.clear()")
+    assert again.problems == []
     assert page.problems == []
+
+
+def many(count: int = 500, cards: int = 40) -> dict[str, Any]:
+    """What the monitor of so many runs would send: that many critical incidents, as many for information, runs that are over."""
+    now, runs = 1_700_000_000.0, []
+    for at in range(count):
+        state = "finished" if at >= count - 100 else "hung" if at < cards else "training"
+        told = {
+            "run": f"run-{at:03}",
+            "since": now - 60 - at,
+            "summary": "no progress " * 20,
+            "gpus": 64,
+            "evidence": {"rank": 3},
+        }
+        kind = (
+            [{"incident": "hang", "severity": "critical", "advice": "cancel it", "command": "scancel 4711"}]
+            if at < cards
+            else []
+        )
+        info = [{"incident": "configuration", "severity": "info"}] if cards <= at < 2 * cards else []
+        page = {
+            "run": told["run"], "state": state, "phase": "training", "iteration": 7 * at, "train_iterations": 9000, "lm_loss": 2.0 + at % 7,
+            "seconds_per_iteration": 1.0, "normal_seconds": 1.0, "slowdown_ratio": 1 + at / 1000, "progress_at": now - at,
+            "incidents": [{**told, **one} for one in (*kind, *info)],
+        }  # fmt: skip
+        runs.append(fleet_run(page, now, [*FLEET, "grad_norm"]))
+    return {"at": now, "summary": f"{count} runs", "runs": runs}
+
+
+def shown_runs(page: Page) -> list[str]:
+    """The names of the rows that can be seen."""
+    return list(
+        page.evaluate("[...document.querySelectorAll('tbody tr')].filter((r) => !r.hidden).map((r) => r.dataset.run)")
+    )
+
+
+def test_many_runs_and_incidents_fit_the_first_screen(browser: Browser, hung: RunningDaemon) -> None:
+    """500 runs, 40 incidents: the five worst, a line each, on one screen; rows of 36 px; what is over is folded; all can be
+    filtered, sorted and chosen, and the choice stands in the address.
+    """
+    page = opened(browser, f"http://{hung.address}/", width=1600, height=900)
+    answer = json.dumps(json.dumps(many(), default=str))
+    stub = f"window.fetch = async () => new Response({answer}); null"
+    page.evaluate(stub)
+    page.wait("document.querySelectorAll('tbody tr').length === 500")
+    cards = "[...document.querySelectorAll('#incidents article')]"
+    assert page.evaluate(f"{cards}.map((a) => a.querySelector('a').textContent)") == [
+        f"run-{at:03}" for at in range(39, 34, -1)
+    ]
+    assert page.evaluate(f"Math.max(...{cards}.map((a) => a.offsetHeight))") <= 40
+    assert page.evaluate("document.querySelector('tbody tr').getBoundingClientRect().bottom") < 600
+    assert page.text("#more summary") == "35 more: 35 hang"
+    assert page.text("#infos summary") == "40 for information: 40 configuration"
+    heights = page.evaluate(
+        "[...new Set([...document.querySelectorAll('tbody tr')].filter((r) => !r.hidden).map((r) => r.offsetHeight))]"
+    )
+    assert max(heights) <= 37
+    assert len(shown_runs(page)) == 400
+    page.evaluate("document.getElementById('over').click()")
+    assert len(shown_runs(page)) == 500
+    page.evaluate("document.querySelector('[data-sort=over_normal]').click()")
+    assert shown_runs(page)[0] == "run-499"
+    page.evaluate("document.querySelector('[data-sort=over_normal]').click()")
+    assert shown_runs(page)[0] == "run-000"
+    page.evaluate("document.querySelector('[data-state=hung]').click()")
+    page.evaluate(
+        "(() => { const q = document.getElementById('query'); q.value = 'RUN-01'; q.dispatchEvent(new Event('input')); })()"
+    )
+    assert shown_runs(page) == [f"run-{at:03}" for at in range(10, 20)]
+    page.evaluate("document.querySelector('.menu input[value=grad_norm]').click()")
+    page.wait(
+        "document.querySelector('th[data-key=grad_norm]') !== null && document.querySelectorAll('tbody tr').length === 500"
+    )
+    address = page.evaluate("location.hash")
+    assert address.startswith("#q=RUN-01&state=hung&sort=over_normal&over=1&columns=iteration%2C")
+    again = browser.page(width=1600)
+    again.open(f"http://{hung.address}/{address}")
+    again.evaluate(stub)
+    again.wait("document.querySelectorAll('tbody tr').length === 500")
+    assert shown_runs(again) == shown_runs(page)
+    assert again.evaluate("document.querySelector('th[data-key=grad_norm]').textContent") == "Grad norm"
+    again.evaluate("document.querySelector('#incidents summary').click()")
+    again.evaluate("document.querySelector('#incidents .command button').click()")
+    again.wait("document.querySelector('#incidents .command button').textContent === 'Copied'")
+    select.select([], [], [], 2.1)  # an answer later
+    assert again.evaluate("document.querySelector('#incidents details').open")  # what a reader unfolded stays so
+    page.evaluate("localStorage.clear()")
+    assert page.problems == again.problems == []

@@ -1,7 +1,5 @@
 """`top` on a real terminal of 80 columns, from a daemon and from live files, and through a pipe."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

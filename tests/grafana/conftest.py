@@ -1,7 +1,5 @@
 """A real Prometheus on the backfilled day, ended by its fixture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

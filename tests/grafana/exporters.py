@@ -3,8 +3,6 @@ labels and units as they have them. The third NVIDIA node runs hot and slow from
 slower, has had an XID and errors on NVLink; the first one lacks a value, as old GPUs do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 NVIDIA, AMD = "jpbo-034-[01-07]", "x1001c0s[0-1]b0n0"

@@ -8,8 +8,6 @@ the core counts (connections, mounts), is put in here.
 `promtool tsdb create-blocks-from openmetrics OUT.om DATA` makes a data directory of it.
 """
 
-from __future__ import annotations
-
 import heapq
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Eleven rules of Grafana's dashboard-linter that fit (its job and instance rules 
 and `cluster`), and our own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

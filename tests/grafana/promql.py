@@ -3,8 +3,6 @@
 Grafana's variables are filled in first. Problems come back as sentences; no problem is an empty list.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any

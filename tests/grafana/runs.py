@@ -6,8 +6,6 @@ anybody looked; crashed without an end; one whose memory grows; and one of reinf
 before the end of the day.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The committed dashboards are the code's, clean by the house's lint, and agree with the catalogue both ways."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Every query of every dashboard on a real Prometheus that holds a day with five kinds of trouble."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

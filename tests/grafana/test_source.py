@@ -1,7 +1,5 @@
 """The boards' YAML: what it may say, where an error is, and how named queries are filled in."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

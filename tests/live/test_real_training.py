@@ -3,8 +3,6 @@
 Each test starts a training of its own. The times are those of the daemon's settings (hang.minimum 3 s) and of torchrun.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

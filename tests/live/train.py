@@ -5,8 +5,6 @@
 DeepSpeed prints its own step and throughput lines; nothing of the monitor is imported here.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -3,8 +3,6 @@
 torchrun --nproc_per_node 2 tests/live/train_hf.py --steps 60 [--deepspeed]
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from typing import Any

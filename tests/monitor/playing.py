@@ -1,7 +1,5 @@
 """Trainings played to the judgement: each line at the instant at which it is written, no clock, no file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

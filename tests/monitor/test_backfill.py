@@ -1,7 +1,5 @@
 """`backfill`: the text is strict OpenMetrics, dated right, and what a scrape would have seen."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path

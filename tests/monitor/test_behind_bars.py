@@ -1,7 +1,5 @@
 """What ends a job stands behind the bar that was drawn last: the cursor was left at its end."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.monitor.playing import Played, play

@@ -1,7 +1,5 @@
 """Where an iteration's time goes: timers read in every form, and the cause of a slowdown named from them alone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """Open incidents and crashes as short texts: where, what to do, and no series that changes with every scrape."""
 
-from __future__ import annotations
-
 from monitor.causes import causes, failure_of
 from monitor.charts.recent import Recent
 from monitor.config import default_config

@@ -2,8 +2,6 @@
 what may be compared. After the orchestrators' logs of a public repository.
 """
 
-from __future__ import annotations
-
 import io
 import random
 from collections.abc import Iterator

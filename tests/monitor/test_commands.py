@@ -1,7 +1,5 @@
 """The commands as users call them: standard output, standard error, exit status."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

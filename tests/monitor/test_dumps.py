@@ -1,7 +1,5 @@
 """The flight recorder's dumps in a hang's evidence: read beside the core, told by it."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every launch that died is reported once, with its cause; what ends as people mean it to is no failure."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

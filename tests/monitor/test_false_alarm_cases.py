@@ -3,8 +3,6 @@
 Beside each near miss stands the true case that must still be told.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict

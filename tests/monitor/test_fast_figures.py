@@ -1,7 +1,5 @@
 """Figures that are computed at every iteration: the fast way gives what the plain way gives, bit for bit."""
 
-from __future__ import annotations
-
 import statistics
 from datetime import UTC, datetime
 from itertools import pairwise

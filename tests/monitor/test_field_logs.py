@@ -1,7 +1,5 @@
 """Logs that others wrote, replayed: what people are told of them, and what is known of the runs at the end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

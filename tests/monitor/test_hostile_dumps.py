@@ -1,7 +1,5 @@
 """Dumps that want to stop who reads them cost a process of its own its time, and nobody else."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import resource

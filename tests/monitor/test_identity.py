@@ -1,7 +1,5 @@
 """What paths, pods and steps tell of whose a stream is."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.identity import Member, differs, key_of, overlap, owner_of, relation

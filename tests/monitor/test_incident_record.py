@@ -3,8 +3,6 @@
 The codes (H1, C3 ...) are those of docs/incident-record.md; the lines are written in the same formats.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

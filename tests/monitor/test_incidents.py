@@ -1,7 +1,5 @@
 """The life of an incident: firing, worse, repeated, resolved, inhibited, unknown."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

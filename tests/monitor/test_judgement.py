@@ -1,7 +1,5 @@
 """The judge gives its detectors steps one by one while a log is followed, and many at a time in a backlog."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,6 @@
 """A launch has nothing of the one before it: behind any other it is judged and shown as it is alone."""
 
-from __future__ import annotations
-
+import functools
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,8 @@ from monitor.simulate.scenario import PROGRAMS
 from monitor.snapshot import Histogram
 from tests.monitor.playing import Played, play, texts
 
+BEGINS = 6550.0
+"""Seconds behind which the second launch begins: the first of any program has come to its end."""
 KINDS = ("none", "crash_oom", "crash_killed", "hang", "nan_loss", "slowdown")
 OF_THE_RUN = {
     "megatron_run_state", "megatron_last_progress_timestamp_seconds", "megatron_hang_deadline_timestamp_seconds",
@@ -41,10 +42,22 @@ def _figures(played: Played) -> dict[str, list[tuple[tuple[str, ...], str]]]:
     }
 
 
-def _told(played: Played, since: float) -> list[tuple[str, str, str, int | None]]:
+def _told(played: Played) -> list[tuple[str, str, str, int | None]]:
     return [
-        (item.incident, item.status, item.severity, item.onset_iteration) for item in played.told if item.time >= since
+        (item.incident, item.status, item.severity, item.onset_iteration) for item in played.told if item.time >= BEGINS
     ]
+
+
+@functools.cache
+def _second(dialect: str, kind: str) -> list[tuple[float, str]]:
+    scenario = _scenario(dialect, kind, 1)
+    return [(BEGINS + at, text) for at, text in texts(replace(scenario, start_epoch=scenario.start_epoch + BEGINS))]
+
+
+@functools.cache
+def _alone(dialect: str, kind: str) -> tuple[object, object, int]:
+    single = play(_second(dialect, kind), after=7300.0)
+    return _told(single), _figures(single), 60 + single.state.iterations_total
 
 
 @pytest.mark.parametrize("second", sorted(PROGRAMS))
@@ -52,12 +65,7 @@ def _told(played: Played, since: float) -> list[tuple[str, str, str, int | None]
 def test_a_launch_behind_another_is_judged_and_shown_as_it_is_alone(first: str, second: str) -> None:
     """All pairs of programs that `simulate` writes, the first of which came to its end; six fates of the second."""
     before = list(texts(_scenario(first, "none", 0)))
+    assert before[-1][0] < BEGINS
     for kind in KINDS:
-        scenario = _scenario(second, kind, 1)
-        begins = before[-1][0] + 30.0
-        behind = list(texts(replace(scenario, start_epoch=scenario.start_epoch + begins)))
-        alone = [(begins + at, text) for at, text in behind]
-        pair, single = play([*before, *alone], after=7300.0), play(alone, after=7300.0)
-        assert _told(pair, begins) == _told(single, begins), kind
-        assert _figures(pair) == _figures(single), kind
-        assert pair.state.iterations_total == 60 + single.state.iterations_total, kind
+        pair = play([*before, *_second(second, kind)], after=7300.0)
+        assert (_told(pair), _figures(pair), pair.state.iterations_total) == _alone(second, kind), kind

@@ -3,8 +3,6 @@
 The lines are written here in the programs' formats. What is told must be proved by the lines.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

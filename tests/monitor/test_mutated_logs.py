@@ -2,8 +2,6 @@
 lines, before them and behind them.
 """
 
-from __future__ import annotations
-
 import io
 import random
 from collections.abc import Callable

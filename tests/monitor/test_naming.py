@@ -1,7 +1,5 @@
 """Names of runs: what the configuration says, else what the path says below the pattern's fixed part."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """Outputs: written at an interval, failures logged once, removed at the end, no thread in another's way."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Dialects of a site: read by the daemon, checked by their samples, refused with the difference."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

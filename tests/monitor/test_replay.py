@@ -1,7 +1,5 @@
 """`replay`: finished logs on their own clock give what the daemon would have said, and when."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -108,6 +106,17 @@ def test_no_training_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["replay", str(tmp_path / "a.log")])
     assert (result.exit_code, result.stdout) == (1, "")
     assert "no training line" in result.stderr
+    assert "failed" not in result.stderr
+
+
+def test_what_failed_without_any_training_line_is_named(tmp_path: Path) -> None:
+    """A program that dies before its first step: nothing shows whose it is, but somebody has asked."""
+    failed = 'Traceback (most recent call last):\n  File "/a/tool.py", line 7, in <module>\nValueError: no data\n'
+    (tmp_path / "a.log").write_text(failed)
+    result = CliRunner().invoke(main, ["replay", str(tmp_path / "a.log")])
+    assert result.exit_code == 1
+    assert "no training line" in result.stderr
+    assert "what failed last in a is python_exception: ValueError: no data" in result.stderr
 
 
 def test_what_stands_before_the_first_time_gets_it() -> None:

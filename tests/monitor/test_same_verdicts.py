@@ -4,8 +4,6 @@ Held as text in tests/golden/verdicts.json: one line a transition. A change that
 `pytest FILE --golden`, and review the difference.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The simulator: deterministic, read back exactly, every fault in every dialect without a malformed line."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Slowdowns of logs that others wrote: what is printed coarsely, flaps, is lawfully slower, or stays slow for long."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Trainers that count within an epoch: their steps are those of the run, and what stands between is no hang."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any

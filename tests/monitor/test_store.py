@@ -1,7 +1,5 @@
 """The state file: atomic, checksummed, one owner, rebuilt when it cannot be trusted."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

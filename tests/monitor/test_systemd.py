@@ -1,7 +1,5 @@
 """What systemd is told, by a socket of our own in its place."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Trainings of torchtitan, NeMo 2 and verl with faults, played to the judgement."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.monitor.playing import fault, healthy

@@ -1,7 +1,5 @@
 """Numbers that are none: whatever stands where a program prints a number, nothing raises and the state can be saved."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator
@@ -99,7 +97,7 @@ def numbers(event: Event) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
-def check(text: str, state: RunState) -> None:
+def check(text: str, *states: RunState) -> None:
     """Read, fold and save."""
     reader = SourceReader()
     for entry in [*reader.feed(text.encode("utf-8", "surrogateescape") + b"\n"), *reader.flush()]:
@@ -108,25 +106,22 @@ def check(text: str, state: RunState) -> None:
                 assert -(2**63) <= value < 2**63, (text[:200], name, value)
             elif name not in MAY_BE_NONE:
                 assert math.isfinite(value), (text[:200], name, value)
-        fold(state, entry, "run.log", 1.0, False)
-    encode(state)
+        for state in states:
+            fold(state, entry, "run.log", 1.0, False)
+    for state in states:
+        encode(state)
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[:40])
 def test_a_number_that_is_none_is_absent(line: str) -> None:
-    """Infinity, nan, more than 64 bits, other digits than ours, nothing at all: in each place of each line."""
-    for text in variants(line):
-        check(text, RunState(name="run"))
-
-
-@pytest.mark.parametrize("line", LINES, ids=lambda line: line[:40])
-def test_a_run_outlives_them(line: str) -> None:
-    """The same in the middle of a training, one behind the other."""
+    """Infinity, nan, more than 64 bits, other digits than ours, nothing at all: in each place of each line, as a
+    run's first word and in the middle of a training, one behind the other.
+    """
     state = RunState(name="run")
     check(DUMP.format(8), state)
     check(ITERATIONS[0], state)
     for text in variants(line):
-        check(text, state)
+        check(text, RunState(name="run"), state)
     check(ITERATIONS[0].replace("30/", "31/"), state)
     msgspec.msgpack.encode(state)
 

@@ -1,7 +1,5 @@
 """The table of dialects names nothing that does not exist."""
 
-from __future__ import annotations
-
 from monitor.model.flops import FORMULAS
 from parsers.dialects import DIALECTS, PRINTED_BY, recognised
 from parsers.formats.megatron import FIELDS

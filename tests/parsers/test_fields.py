@@ -1,7 +1,5 @@
 """Names, numbers and units: what counts as a field, and what never becomes a number."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

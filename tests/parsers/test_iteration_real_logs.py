@@ -1,7 +1,5 @@
 """Every number of every iteration line of the real logs, against a reader that shares nothing with ours."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

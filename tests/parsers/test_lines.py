@@ -1,7 +1,5 @@
 """Chunks to lines: the same lines whatever the cut, bounded, without NULs, numbered as editors do."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

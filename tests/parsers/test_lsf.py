@@ -1,7 +1,5 @@
 """LSF's report of a job: how it ended is told once, behind its output, wherever the report stands."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

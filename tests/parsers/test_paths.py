@@ -1,7 +1,5 @@
 """Every fast path gives what a naive reader gives: one that looks at each line and asks each rule."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

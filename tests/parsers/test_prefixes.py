@@ -1,7 +1,5 @@
 """What launchers put before a line: stripped in any nesting, and what each tells."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

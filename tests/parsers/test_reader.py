@@ -1,7 +1,5 @@
 """A source's reader: chunking, resuming, numbering, never raising."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

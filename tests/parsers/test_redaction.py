@@ -1,7 +1,5 @@
 """No secret of a log's line is shown, sent or saved; and nothing else is touched."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The scanner gives each line the rules that may want it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """200 secrets, in the forms in which their issuers write them: none in what the monitor shows, sends, saves or logs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

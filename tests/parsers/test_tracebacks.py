@@ -2,8 +2,6 @@
 torchrun prints of a rank's error file.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -294,3 +292,11 @@ def test_another_program_s_failures_are_none() -> None:
     """The word alone opens nothing: what follows is read as ever."""
     text = "Failures:\n  3 of 7 shards\n" + HEADER + TRAIN + "KeyError: 'text'\n"
     assert [event["event"] for event in events(text)] == ["traceback"]
+
+
+def test_frames_whose_header_was_lost_are_a_traceback() -> None:
+    """The output.log of wandb leaves the header out; of a stack that somebody prints no exception follows."""
+    (seen,) = tracebacks("q_cos: 64\n" + TRAIN + "RuntimeError: two devices\nValueError: a text\n")
+    assert (seen["exception"], seen["message"], seen["top_level"]) == ("RuntimeError", "two devices", True)
+    assert tracebacks("Call stack:\n" + TRAIN + "Message: it is slow\nValueError: a text\n") == []
+    assert len(tracebacks(HEADER + TRAIN + "ValueError: no data\n")) == 1

@@ -1,7 +1,5 @@
 """Every carrier of log lines: what is read from the wrapped log is what is read from the bare one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 `auth/none` and `cred/none` need no munge, `slurmd -N` makes four nodes of one host. What is started is ended.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A real Slurm, its jobs, the daemon: a job that hangs is started anew without its bad node; ends are told apart."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -6,8 +6,6 @@ On the job's nodes NODELIST rank 3 stops after 12 iterations; the other ranks wa
 NCCL's watchdog does, and hang on.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -5,8 +5,6 @@ stated first default where it has none. Half of it gone is late (shown), all of 
 runs that have ended, and for archived logs (`state.live`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from monitor.detectors import slowdown
@@ -58,7 +56,7 @@ def deadlines(state: RunState, settings: HangSettings) -> tuple[float, ...]:
 def check(state: RunState, _memory: None, now: float, settings: HangSettings) -> Verdict:
     """Late after half the budget (quiet warning), hung after it (critical)."""
     launch = state.launch
-    if state.lost or suspended(state):
+    if state.lost or state.blind_since is not None or suspended(state):
         return Verdict("hang", "unknown")
     if launch.ending.cut_at is not None and state.live:
         return _cut(state, launch.ending.cut_at)
@@ -93,6 +91,8 @@ def check(state: RunState, _memory: None, now: float, settings: HangSettings) ->
         f"{'hung' if hung else 'late'} in {where}: no progress for {silence:.1f} s, "
         f"budget {allowed.seconds:.1f} s ({allowed.reason})"
     )
+    if state.no_heartbeat:
+        summary += "; its lines are pushed by agents without a heartbeat: they may be what is dead (docs/intake.md)"
     if hung:
         summary += _suspects(state, evidence)
         pace = slowdown.before_hang(state)

@@ -2,8 +2,6 @@
 first default.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor.detectors.hang.settings import HangSettings
@@ -122,9 +120,9 @@ def _part(state: RunState, settings: HangSettings) -> Budget:
     if first:  # of a further launch: engines start and kernels compile anew
         factor, least = settings.startup_factor, max(settings.minimum, settings.startup_minimum)
     else:
-        longest, which = _longest_stretch(state)
-        if settings.step_factor * longest > max(factor * expected, least):
-            return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
+        stretched = _stretched(state, settings, expected)
+        if stretched.seconds > max(factor * expected, least):
+            return stretched
     if factor * expected < least:
         return Budget(least, expected, "the minimum")
     return Budget(factor * expected, expected, f"{factor:g} x {what}")
@@ -141,6 +139,12 @@ def _part_before(state: RunState) -> tuple[float | None, str]:
         if printed is not None and printed > (longest or 0.0):
             return printed, f"what {launch.phase} took at most"
     return longest, f"the longest silence of the last {followed} in {launch.phase}"
+
+
+def _stretched(state: RunState, settings: HangSettings, expected: float | None = None) -> Budget:
+    """By the longest step."""
+    longest, which = _longest_stretch(state)
+    return Budget(settings.step_factor * longest, expected, f"{settings.step_factor:g} x the longest {which}")
 
 
 def _longest_stretch(state: RunState) -> tuple[float, str]:
@@ -161,7 +165,7 @@ def _set_up(state: RunState, settings: HangSettings) -> Budget:
     """A phase of the start-up, or the end; longer where the first line comes late."""
     number = state.launch.number
     allowed, late = _started(state, settings), _later_line(state, settings)
-    base = settings.startup_minimum if number else settings.first_iteration
+    base = settings.startup_minimum if _began_before(state) else settings.first_iteration
     if not late or base + late <= allowed.seconds:
         return allowed
     every = _interval(state)
@@ -170,12 +174,18 @@ def _set_up(state: RunState, settings: HangSettings) -> Budget:
     return Budget(base + late, None, reason, None if number else shown)
 
 
+def _began_before(state: RunState) -> bool:
+    """Whether a launch before has shown how long it takes to begin: those that died sooner have not."""
+    died = state.ends and not any(end.iterations for end in state.ends)
+    return state.launch.number > 0 and not died
+
+
 def _started(state: RunState, settings: HangSettings) -> Budget:
     """A phase of the start-up, or the end, by its own past."""
     phase, ends = state.launch.phase, state.launch.phase == "exiting"
     default = max(settings.minimum, getattr(settings, phase, settings.exiting))
     what = f"gap seen while {phase}"
-    again = state.launch.number > 0 and not ends
+    again = _began_before(state) and not ends
     learned = _learned(state, settings, phase, settings.startup_factor if again else 2.0, what)
     if learned is not None and again:
         # launches before have shown how long it takes; other nodes may have to compile and to read anew
@@ -261,11 +271,13 @@ def _silently_at_work(state: RunState, settings: HangSettings, training: Budget)
     if kind is None:
         return training
     saving = kind == SILENT_SAVE
-    where = f"where the arguments ask to {'save' if saving else 'evaluate'}"
+    asked = state.launch.driver != "trainer" or saving
+    where = f"where the arguments ask to {'save' if saving else 'evaluate'}" if asked else "at the end of an epoch"
     factor = settings.saving_factor if saving else settings.factor
     allowed = _learned(state, settings, kind, factor, f"gap seen {where}")
-    if allowed is None and saving:
-        allowed = Budget(settings.saving, training.expected, f"first default for saving, {where}")
+    if not asked or (allowed is None and saving):  # nobody knows which of them is one at which it evaluates
+        first = Budget(getattr(settings, _WORK[kind]), training.expected, f"first default for {_WORK[kind]}, {where}")
+        allowed = first if allowed is None else _longer(allowed, first)
     return training if allowed is None else _longer(training, allowed)
 
 
@@ -283,6 +295,8 @@ def _evaluation(state: RunState, settings: HangSettings) -> Budget:
     if first or launch.driver == "trainer":
         # Which set is the last is unknown, and an iteration comes after it: HF Trainer prints a result at its end.
         return _longer(allowed, _training(state, settings))
+    if launch.parts.told or launch.parts.printed:  # it generates as a step does
+        return _longer(allowed, _stretched(state, settings))
     return allowed
 
 

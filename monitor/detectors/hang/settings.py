@@ -1,7 +1,5 @@
 """The thresholds of the hang detector: what is allowed where nothing is known, and how far beyond what is."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor.units import Seconds

@@ -8,8 +8,6 @@ Most spikes recover by themselves (BLOOM's of 2022-04-12 in 30 iterations): they
 come back is notified.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The life of a spike: how it begins, whether it comes back, and what a new launch makes of it."""
 
-from __future__ import annotations
-
 import math
 
 from monitor.detectors.loss_spike.memory import LossSpikeSettings, Memory, Spike, Trace

@@ -1,7 +1,5 @@
 """What is remembered of losses and grad norms, as logarithms, and the thresholds."""
 
-from __future__ import annotations
-
 import math
 
 from msgspec import Struct, field

@@ -1,7 +1,5 @@
 """What is normal now: level, spread, and the bars above which a line is abnormal."""
 
-from __future__ import annotations
-
 import math
 from operator import sub
 
@@ -80,8 +78,8 @@ def _level(values: list[float]) -> tuple[float | None, float]:
         return None, 0.0
     half, apart = _STRETCH // 2, list(map(sub, values[_LAG:], values))
     before, level = median(values[-2 * _STRETCH : -_STRETCH]), median(values[-_STRETCH:])
-    earlier, later = median(values[-_STRETCH:-half]), median(values[-half:])
     # Half a stretch lies between its median and now. A fall goes on only if both ways to see it agree (a single step
     # down does not), a rise is not expected to.
-    level += max(min(0.0, (level - before) / 2), min(0.0, later - earlier))
+    if level < before:
+        level += max((level - before) / 2, min(0.0, median(values[-half:]) - median(values[-_STRETCH:-half])))
     return level, spread(apart) / _ROOT_2

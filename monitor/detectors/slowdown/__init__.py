@@ -7,8 +7,6 @@ learned, a further shift is a further incident, the way back resolves it. After 
 with those before.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A launch held against those before it that are like it."""
 
-from __future__ import annotations
-
 import math
 
 from monitor.breakdown.profile import Profile

@@ -1,7 +1,5 @@
 """What the detector is told and what it remembers: levels, the shift that stands, flaps, launches."""
 
-from __future__ import annotations
-
 from msgspec import Struct, field
 
 from monitor.breakdown.outside import Outside

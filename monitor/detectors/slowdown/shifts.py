@@ -1,7 +1,5 @@
 """Whether the level has shifted for good: up, down, back, or slowly; and what of it a run does by itself."""
 
-from __future__ import annotations
-
 import math
 
 from monitor.detectors.slowdown.memory import Flap, Memory, Shift, SlowdownSettings

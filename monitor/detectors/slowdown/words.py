@@ -1,7 +1,5 @@
 """What is told: how much longer iterations take, since when, why, and what it costs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -143,11 +141,24 @@ def before_hang(state: RunState) -> str:
     return f"{told}, {words.sentence(found)}" if found is not None and found.part else told
 
 
-def ratio(state: RunState) -> float | None:
-    """The last iteration's pure time over the normal one; while a slowdown stands, over that of before it."""
-    launch = state.launch
-    memory, seconds, normal = state.memory_of.get(NAME), launch.pure_seconds, launch.pace.baseline
+def level(state: RunState) -> tuple[int, float, float] | None:
+    """Of a level that stands and is not that of before: its first iteration, seconds of one before and now."""
+    memory = state.memory_of.get(NAME)
+    shift = memory.shift if isinstance(memory, Memory) else None
+    return None if shift is None else (shift.onset, math.exp(shift.base), math.exp(shift.level))
+
+
+def normal(state: RunState) -> float | None:
+    """Seconds that an iteration normally takes; while a slowdown stands, those of before it."""
+    memory = state.memory_of.get(NAME)
     if isinstance(memory, Memory):
         known = memory.reference if memory.shift is None else memory.shift.base
-        normal = normal if known is None else math.exp(known)
-    return seconds / normal if seconds and normal else None
+        if known is not None:
+            return math.exp(known)
+    return state.launch.pace.baseline
+
+
+def ratio(state: RunState) -> float | None:
+    """The last iteration's pure time over the normal one."""
+    seconds, usual = state.launch.pure_seconds, normal(state)
+    return seconds / usual if seconds and usual else None

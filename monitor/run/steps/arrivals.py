@@ -6,8 +6,6 @@ Residual risk: a cache that begins to hold single lines back by less than a step
 iterations that are slower by that.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 _LEAST = 20.0  # seconds of a lap: looks at a file are half a second apart, and up to a twentieth of its silence

@@ -6,8 +6,6 @@ begins and no end of it; `save_checkpoint` returns when all ranks have written. 
 lines without stamps tell nothing here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from monitor.statistics.median import median

@@ -3,8 +3,6 @@
 Source: docs/incident-record.md, "How logs behave", 5.
 """
 
-from __future__ import annotations
-
 from monitor.run.state import RunState
 
 _RATIO = 0.25  # a line that arrives in under a quarter of the time its iterations took was held back

@@ -48,6 +48,8 @@ class Copies:
     """Last iterations of launches that write into the same log at the same time."""
     in_a_row: int = 0
     """Lines of rivals since the last one that counted."""
+    found: int = 0
+    """How often a launch that seemed to be replaced by the present one went on beside it."""
 
     def is_rivals(self, iteration: int, last: int | None, interval: int, lines: int) -> bool:
         """Whether a launch reports it that writes beside the one that counts: two launches of one job were started by
@@ -61,7 +63,7 @@ class Copies:
                     if 0 < iteration - before <= most:
                         self.left.remove(before)
                         if last is not None:
-                            self.rivals = [*self.rivals[1 - _RIVALS :], last]
+                            self.rival(last)
                         break
             return False
         for index, other in enumerate(self.rivals):
@@ -74,15 +76,20 @@ class Copies:
                 return True
         # nearly abreast: each seems to replace the other, again and again
         if self.left and lines <= most and last - iteration <= most and abs(iteration - self.left[-1]) <= most:
-            self.rivals = [*self.rivals[1 - _RIVALS :], iteration]
+            self.rival(iteration)
             return True
         return False
+
+    def rival(self, last: int) -> None:
+        """Another launch writes beside the one that counts, and stands at iteration `last`."""
+        self.rivals = [*self.rivals[1 - _RIVALS :], last]
+        self.found += 1
 
     def replaced(self, last: int | None) -> None:
         """Another launch has begun."""
         if last is not None:
             self.left = [*self.left[1 - _RIVALS :], last]
-        self.in_a_row = 0
+        self.in_a_row = self.found = 0
 
     def is_copy(self, event: IterationLogged, source: str, attempt: int) -> bool:
         """Whether this report adds nothing to what is known."""
@@ -149,7 +156,7 @@ class Copies:
     def saved(self) -> Copies:
         """The part worth keeping over a restart of the daemon."""
         seen = dict(list(self.seen.items())[-SAVED:])
-        return Copies(seen, dict(self.steps), dict(self.cursors), list(self.left), list(self.rivals))
+        return Copies(seen, dict(self.steps), dict(self.cursors), list(self.left), list(self.rivals), found=self.found)
 
 
 def _same(one: float | None, other: float | None) -> bool:

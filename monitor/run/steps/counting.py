@@ -1,11 +1,20 @@
 """Counting: a report of a step, whoever told of it, into the totals, the pace and the phase of its launch."""
 
-from __future__ import annotations
+from math import gcd
 
 from msgspec import Struct
 
 from monitor.run.evidence import pass_by
-from monitor.run.launches import add_seconds, first_of_launch, program_of, take_back, withdraw
+from monitor.run.launches import (
+    add_seconds,
+    begin_launch,
+    first_of_launch,
+    program_of,
+    take_back,
+    unite,
+    went_on,
+    withdraw,
+)
 from monitor.run.phases import Phase
 from monitor.run.records import Told
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE
@@ -17,6 +26,7 @@ from monitor.run.steps.watch import Pure, pure
 from monitor.run.totals import plus
 from parsers.dialects import BY_NAME
 
+_EPOCHS, _LEAST_STEPS = 10, 500  # of a training whose steps may be those of whole epochs: few of them end one
 _LONGEST_TOLD = 100_000  # iterations between two lines, as the arguments say
 LONGEST_INTERVAL = 1000
 """Iterations between two lines that are believed before an interval is known."""
@@ -45,13 +55,43 @@ def take_over(state: RunState, name: SourceName, dialect: str) -> bool:
         return True
     if not takes_over(name, before):
         return False
-    if before == "engine":
-        state.past.programs, state.past.engine_beside = [program_of(dialect)], True
-        take_back(state)
-    elif before == "trainer" and launch.trainer.supposed:
+    if before == "trainer" and launch.trainer.supposed:
         launch = withdraw(state)
+    elif before is not None:
+        state.past.programs, state.past.engine_beside = [program_of(dialect)], before == "engine"
+        take_back(state)
     launch.driver, launch.log_interval = name, None
     return True
+
+
+def is_rivals(state: RunState, iteration: int, at: float) -> bool:
+    """Whether another training tells the step, which writes into the same log at the same time. The launch that seemed
+    to be replaced by it goes on: nothing has ended. The other one counts once this one is silent, and has lost nothing.
+    """
+    launch, copies = state.launch, state.copies
+    usual, last, known = launch.log_interval or state.past.log_interval or 1, launch.last_iteration, copies.found
+    rivals = len(copies.rivals)
+    told = copies.is_rivals(iteration, last, usual, launch.iterations)
+    if len(copies.rivals) < rivals:
+        begin_launch(state, at, in_process=True)
+        state.launch.resumed = True
+        return False
+    if not told and last is not None and iteration <= last and _set_up_amid(state, iteration, 2 * usual):
+        copies.rival(iteration)
+        told = True
+    if copies.found != known:
+        unite(state, mine=told)
+    return told
+
+
+def _set_up_amid(state: RunState, iteration: int, most: int) -> bool:
+    """Whether the set-up that began the launch was that of another training, whose first step comes only now: what was
+    counted since had gone on where the launch before was.
+    """
+    launch, loaded = state.launch, state.launch.loaded or 0
+    if launch.opening or launch.evidence or launch.first_iteration is None:
+        return False
+    return went_on(state) and 0 < iteration - loaded <= most < launch.first_iteration - loaded
 
 
 def count_step(state: RunState, report: Report) -> Phase:
@@ -87,7 +127,8 @@ def count_step(state: RunState, report: Report) -> Phase:
     if highest is None or iteration > highest:
         state.past.highest_iteration = iteration if iteration > 0 else 0
     launch.watch.restart(at)
-    _leave_evaluation(state, last, report)
+    if launch.validations_since or launch.evaluation_due:
+        _leave_evaluation(state, last, report)
     ended = launch.ending.state
     phase = ended if ended in ("crashed", "finished") else _phase_after(launch, iteration)
     if phase == "evaluating":
@@ -209,7 +250,14 @@ def _silent_work(state: RunState, iteration: int) -> str | None:
     if every and untold and (iteration + (launch.log_interval or 1) - 1) // every > (iteration - 1) // every:
         return SILENT_SAVE
     every = evaluation_every(launch)
-    return SILENT_EVALUATION if launch.evaluation_silent and every and iteration % every == 0 else None
+    asked = launch.evaluation_silent and every and iteration % every == 0
+    return SILENT_EVALUATION if asked or _ends_epoch(launch, iteration) else None
+
+
+def _ends_epoch(launch: Launch, iteration: int) -> bool:
+    """Whether so many steps are a few of a few epochs: a loop that prints nothing but its bar may evaluate then."""
+    total = launch.trainer.total if launch.driver == "trainer" and not launch.validations else None
+    return total is not None and total >= _LEAST_STEPS and total // gcd(total, iteration) <= _EPOCHS
 
 
 def _phase_after(launch: Launch, iteration: int) -> Phase:

@@ -2,14 +2,12 @@
 end, what lies between two steps stands in the stamps of their lines alone (between.py).
 """
 
-from __future__ import annotations
-
 from monitor.run.launches import begin_launch, is_over
 from monitor.run.phases import Moved
 from monitor.run.records import Told
 from monitor.run.saves import note_save
 from monitor.run.state import Launch, RunState
-from monitor.run.steps.counting import Report, count_step, take_over, take_seconds
+from monitor.run.steps.counting import Report, count_step, is_rivals, take_over, take_seconds
 from monitor.run.totals import plus
 from parsers.dialects import DEEPSPEED
 from parsers.events import EngineStepLogged
@@ -29,9 +27,11 @@ def fold_engine_step(state: RunState, event: EngineStepLogged, told: Told) -> Mo
             launch.overflows.take_counter(event.step, event.skipped_steps)
         return launch.latest.iteration is None or event.step > launch.latest.iteration
     number = _number(launch, event)
-    if launch.last_iteration is not None and number < launch.last_iteration:
-        if state.copies.is_told(number, event, launch.number):
+    if launch.last_iteration is not None and number not in (launch.last_iteration, launch.last_iteration + 1):
+        if state.copies.is_told(number, event, launch.number) or is_rivals(state, number, told.at):
             return False
+        launch = state.launch
+    if launch.last_iteration is not None and number < launch.last_iteration:
         begin_launch(state, told.at, in_process=True)
         launch = state.launch
         launch.driver = "engine"

@@ -1,7 +1,5 @@
 """The training loop's own line, of any dialect: copies, rivals, restarts, values and time. Pure."""
 
-from __future__ import annotations
-
 from msgspec import structs
 
 from monitor.model import flops
@@ -9,7 +7,7 @@ from monitor.run.launches import begin_launch, is_over, program_of
 from monitor.run.phases import Moved
 from monitor.run.records import Told
 from monitor.run.state import Launch, RunState
-from monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, measured, take_over
+from monitor.run.steps.counting import LONGEST_INTERVAL, Report, count_step, is_rivals, measured, take_over
 from monitor.run.steps.observed import observe_iteration
 from monitor.run.totals import plus
 from parsers.dialects import BY_NAME, dialect_of
@@ -75,10 +73,7 @@ def _counts(state: RunState, event: IterationLogged, source: str, at: float) -> 
         return False
     if iteration == last and event.dialect not in BY_NAME:
         return False  # a bar that is drawn again
-    usual = launch.log_interval or state.past.log_interval or 1
-    if (last is None or iteration != last + interval) and state.copies.is_rivals(
-        iteration, last, usual, launch.iterations
-    ):
+    if (last is None or iteration != last + interval) and is_rivals(state, iteration, at):
         return False
     highest = state.past.highest_iteration
     return highest is None or iteration > highest or _is_news(state, event, source, at)
@@ -98,7 +93,8 @@ def _is_news(state: RunState, event: IterationLogged, source: str, at: float) ->
     if copies.is_copy(event, source, state.launch.number):
         copies.moved(source, iteration, state.launch.number)
         return False
-    if state.launch.driver == "engine":
+    launch = state.launch
+    if launch.driver == "engine" or (launch.driver == "trainer" and not is_over(launch) and launch.phase != "exiting"):
         take_over(state, "iteration", event.dialect)
     launch = state.launch
     if launch.last_iteration is not None and iteration <= launch.last_iteration:

@@ -3,8 +3,6 @@
 Law: bounded, plain values, a few microseconds a line. Lines that count once (copies taken out) come here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import TypeVar

@@ -6,8 +6,6 @@ copy. Engines are told apart by their scales. The counter `skipped=` that an eng
 one; engines that print one each do so in the same order at every step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from parsers.events import OverflowSkipped

@@ -4,8 +4,6 @@ Pure time only: evaluation and saving are taken out before a figure comes here. 
 ramp-up is a legal slowdown), so windows are kept per global batch size and the newest sizes only.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass, field
 

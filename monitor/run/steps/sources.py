@@ -4,8 +4,6 @@ Several may report the same steps; one of them counts, the others add values. `P
 further to the left reports takes the place of what one further to the right has counted in the same launch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final, Literal
 

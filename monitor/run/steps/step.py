@@ -1,7 +1,5 @@
 """What one report of a step says: built once, right after its event was folded, and read by all detectors."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from monitor.breakdown.account import Timed
@@ -100,13 +98,28 @@ def step_of(state: RunState, event: Event, iterations: int, skipped: int, source
             if driver != "trainer":
                 return None
             step = _step(state, counted, skipped)
-            if event.memory_bytes is not None:
-                _take_memory(step, launch.memory)
-            step.reported, step.loss, step.grad_norm = event.loss is not None, event.loss, event.grad_norm
+            _take_dict(step, launch, event)
         case _:
             return None
     step.learning_rate = event.learning_rate
     return step
+
+
+def is_amended(step: Step, launch: Launch, event: Event) -> bool:
+    """Whether a dict says more of the step that its bar has counted just before: it is in that step then."""
+    if not isinstance(event, TrainerLogged) or launch.driver != "trainer" or step.reported:
+        return False
+    if step.iteration != launch.latest.iteration:
+        return False
+    _take_dict(step, launch, event)
+    step.learning_rate = event.learning_rate
+    return True
+
+
+def _take_dict(step: Step, launch: Launch, event: TrainerLogged) -> None:
+    if event.memory_bytes is not None:
+        _take_memory(step, launch.memory)
+    step.reported, step.loss, step.grad_norm = event.loss is not None, event.loss, event.grad_norm
 
 
 def _step(state: RunState, counted: bool, skipped_before: int) -> Step:

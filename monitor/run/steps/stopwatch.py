@@ -5,8 +5,6 @@ Stamps of whole seconds say little of one fast iteration: the watch runs on unti
 they round off. Residual risk: a clock that is put on by an hour looks like one slow iteration.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 _COARSE = 20.0  # seconds that stamps of whole seconds must be apart: then they are off by 5 % at the most

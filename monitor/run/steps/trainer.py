@@ -2,8 +2,6 @@
 trainer_callback.py). A bar of another length behind the training's own is its evaluation's.
 """
 
-from __future__ import annotations
-
 from msgspec import structs
 
 from monitor.run.evidence import pass_by
@@ -27,14 +25,14 @@ def fold_trainer_progress(state: RunState, event: TrainerProgressed, told: Told)
     """A progress bar. Returns whether it was progress: of the training, or of an evaluation amid it."""
     launch = state.launch
     trainer, name = launch.trainer, event.description.lower()
-    if (trainer.total is None or _is_drawn_out(launch)) and not trainer.declared and name in _OF_TRAINING:
+    if not trainer.declared and (trainer.total is None or _is_drawn_out(launch)) and name in _OF_TRAINING:
         _suppose(state, event, told)
         launch, trainer = state.launch, state.launch.trainer
     mine = event.total == trainer.total or (trainer.total is None and trainer.declared and name in _OF_TRAINING)
     if not mine:
         return _of_another(state, event, told.at)
     trainer.bar = event.step, event.total
-    if not take_over(state, "trainer", HF_TRAINER.name):
+    if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False
     state.proven = True
     launch.train_iterations = event.total
@@ -135,15 +133,15 @@ def fold_trainer_log(state: RunState, event: TrainerLogged, told: Told) -> Moved
         launch.watch.interrupt(told.at)
         pass_by(state, told.at, step=False)
         return launch.ending.state == "crashed" or _evaluating(launch, over=launch.training_done)
-    if not take_over(state, "trainer", HF_TRAINER.name):
+    if launch.driver != "trainer" and not take_over(state, "trainer", HF_TRAINER.name):
         return False
     _take_values(launch, event)
     step = event.step if event.step is not None else _step_of(launch, event.epoch)
     launch.dialect = HF_TRAINER.name
-    if step is None:
-        return True
+    if step is None or step <= (launch.last_iteration or 0):
+        return True  # the bar before it has counted
     seconds, steps = event.seconds_per_step, None
-    if seconds is None and trainer.bar is None and step > (launch.last_iteration or 0):
+    if seconds is None and trainer.bar is None:
         seconds, steps = measured(state, step, None, told.clock)
     return _step(state, Report(step, seconds, told, steps)) or True
 

@@ -6,8 +6,6 @@ says that it cannot. The daemon, `replay` and `report` all come through here; fo
 that monitor/source_clock/ has proved.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

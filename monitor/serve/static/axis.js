@@ -62,6 +62,11 @@ export class Axis {
   }
 
   full() {
+    const [low, high] = this.own(), beside = this.beside?.x.length && this.name !== "time" ? this.beside.own() : [low, high];
+    return [Math.min(low, beside[0]), Math.max(high, beside[1])];
+  }
+
+  own() {
     const { rows, x } = this;
     if (!x.length) return [this.log ? 1 : 0, this.log ? 10 : 1];
     const first = this.name === "iteration" ? this.past.columns.first_iteration[rows[0]] : x[0];

@@ -11,7 +11,7 @@ import { bandsOf, seriesOf } from "./styles.js";
 const HEIGHT = 190;
 const WHOLE = ["iteration", "samples", "tokens"]; // axes on which there is nothing between two whole numbers
 const STEPS = Array.from({ length: 16 }, (_, digits) => [1, 2, 5].map((first) => first * 10 ** digits)).flat();
-const BESIDE = ["normal", "batch", "limit"]; // lines that stand beside a chart's own
+const BESIDE = ["normal", "batch", "limit", "other"]; // lines that stand beside a chart's own
 const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all.";
 
 export class Charts {
@@ -24,6 +24,14 @@ export class Charts {
     this.buildControls(controls);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.rebuild());
     new ResizeObserver(() => this.resize()).observe(box);
+  }
+
+  // Another run's past, drawn beside this one's; null takes it away.
+  compare(name, answer) {
+    const past = new Past();
+    if (answer) past.take(answer.steps);
+    this.other = answer ? { name, past, answer, run: answer.run } : null;
+    this.rebuild();
   }
 
   take(answer) {
@@ -120,9 +128,11 @@ export class Charts {
   draw() {
     const { past, answer, choices } = this;
     const axis = this.axis = new Axis(past, choices.axisOf((name) => available(past, name)), choices.logAxis);
+    const other = this.other ? { ...this.other, axis: new Axis(this.other.past, axis.name, choices.logAxis) } : null;
+    axis.beside = other?.axis;
     this.marks = marksOf(answer, axis);
     for (const chart of CHARTS) {
-      const found = drawn(chart, { past, answer, axis, choices, run: answer.run });
+      const found = drawn(chart, { past, answer, axis, choices, run: answer.run, other });
       const there = this.plots.find((entry) => entry.chart === chart);
       if (!found) {
         if (there) this.remove(there);
@@ -152,7 +162,7 @@ export class Charts {
     const order = (entry) => CHARTS.indexOf(entry.chart);
     const next = this.plots.find((entry) => order(entry) > CHARTS.indexOf(chart));
     this.box.insertBefore(figure, next ? next.figure : null);
-    const entry = { chart, names, figure, frame, readout };
+    const entry = { chart, names, figure, frame, readout, other: this.other?.name };
     entry.plot = new uPlot(this.options(entry, data), data, frame);
     this.plots.push(entry);
     this.plots.sort((a, b) => order(a) - order(b));
@@ -249,11 +259,11 @@ function logRange(low, high, base) {
 }
 
 // A line's name behind a piece of it. Styles are set by script: the page's policy allows none in its text.
-function keyOf({ plot, names, chart }, name) {
+function keyOf({ plot, names, chart, other }, name) {
   const series = plot.series[1 + (chart.stack ? names.length - 1 - names.indexOf(name) : names.indexOf(name))];
   const piece = h("i", {});
   piece.style.borderTop = `3px ${series.dash?.length ? "dashed" : "solid"} ${series.stroke()}`;
-  return h("span", { class: "key" }, piece, { batch: "batch size, right", limit: "capacity" }[name] || name);
+  return h("span", { class: "key" }, piece, { batch: "batch size, right", limit: "capacity", other }[name] || name);
 }
 
 // UTC, as all other times of the page; the date where a day begins and at the left.

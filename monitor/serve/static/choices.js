@@ -11,6 +11,7 @@ export class Choices {
   logAxis = false;
   perplexity = false;
   smooth = 1; // points of which the line is the mean
+  with = ""; // the path of a run that is drawn beside this one
   view = null; // [min, max] of the axis; null shows all and follows
 
   constructor() {
@@ -23,6 +24,7 @@ export class Choices {
     if (Object.hasOwn(AXES, told.get("axis"))) this.axis = told.get("axis");
     for (const name of ["log", "logAxis", "perplexity"]) this[name] = told.get(name) === "1";
     if (Object.values(SMOOTHING).includes(smooth)) this.smooth = smooth;
+    this.with = location.hash.includes("=") ? told.get("with") || "" : "";
     const view = (told.get("view") || "").split("_").map(Number);
     if (view.length === 2 && view.every(Number.isFinite) && view[0] < view[1]) this.view = view;
   }
@@ -32,7 +34,8 @@ export class Choices {
     if (this.axis !== "iteration") told.set("axis", this.axis);
     for (const name of ["log", "logAxis", "perplexity"]) if (this[name]) told.set(name, "1");
     if (this.smooth > 1) told.set("smooth", this.smooth);
-    const habits = String(told); // the part of a run that is looked at is none
+    const habits = String(told); // the part of a run that is looked at is none, nor is another run
+    if (this.with) told.set("with", this.with);
     if (this.view) told.set("view", this.view.map((at) => Number(at.toPrecision(12))).join("_"));
     try {
       localStorage.setItem(KEPT, habits);

@@ -1,4 +1,4 @@
-// What differs between the configuration of this run and that of another one that the same monitor shows.
+// This run beside another one that the same monitor shows: in its charts, and what differs in the configuration.
 import { ROOT, h } from "./live.js";
 
 const NOTHING = "Nothing that both logs tell.";
@@ -21,20 +21,28 @@ function differences(one, other) {
   });
 }
 
-// A choice of the other runs, and the table of what differs from the chosen one.
-export async function offerComparison(box, name, path) {
+const AGAIN = 30000; // ms until the other run's past is asked for anew
+
+// A choice of the other runs beside the charts' own; the chosen one is drawn, and below stands what differs.
+export async function offerComparison(box, choices, charts, name, path) {
   const others = (await asked("?view=fleet")).runs.filter((run) => run.run !== name);
   if (!others.length) return;
   others.sort((a, b) => (a.run < b.run ? -1 : 1));
-  const choice = h("select", {}, h("option", { value: "" }, "a run"), ...others.map((run) => h("option", { value: run.path }, run.run)));
+  const choice = h("select", {}, h("option", { value: "" }, "no other run"), ...others.map((run) => h("option", { value: run.path }, run.run)));
   const table = h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "What differs" });
-  const show = (...nodes) => table.replaceChildren(...nodes);
-  choice.addEventListener("change", async () => {
+  const title = h("p", {}), show = (...nodes) => table.replaceChildren(...nodes);
+  const compare = async () => {
     const wanted = choice.value, label = choice.selectedOptions[0].text;
-    if (!wanted) return show();
+    title.textContent = wanted ? `Compared with ${label}` : "";
+    if (!wanted) {
+      charts.compare("", null);
+      return show();
+    }
     try {
-      const [one, other] = await Promise.all([path, wanted].map(configurationOf));
+      const history = asked(wanted.startsWith("?") ? `/history${wanted}` : `/${wanted}/history`);
+      const [one, other, past] = await Promise.all([configurationOf(path), configurationOf(wanted), history]);
       if (choice.value !== wanted) return null; // the reader has chosen again meanwhile
+      charts.compare(label, past);
       const found = differences(one, other);
       const cell = (value) => h("td", {}, value === undefined ? "\u2013" : String(value));
       return show(found.length
@@ -44,6 +52,15 @@ export async function offerComparison(box, name, path) {
     } catch (error) {
       return show(h("p", { class: "warning" }, `▲ not compared: ${error.message}`));
     }
+  };
+  choice.addEventListener("change", () => {
+    charts.choices.with = choice.value;
+    charts.choices.keep();
+    compare();
   });
-  box.append(h("p", {}, h("label", {}, "Compare its configuration with ", choice)), table);
+  choices.append(h("label", {}, "Beside it ", choice));
+  box.append(title, table);
+  choice.value = others.some((run) => run.path === charts.choices.with) ? charts.choices.with : "";
+  if (choice.value) compare();
+  setInterval(() => choice.value && !document.hidden && compare(), AGAIN);
 }

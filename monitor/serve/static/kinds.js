@@ -34,7 +34,8 @@ export function drawn(chart, source) {
 }
 
 // Columns: the line, its highest and lowest, what was computed again later, then normal with its band, batch, limit.
-function series(chart, { past, axis, choices, run }) {
+function series(chart, source) {
+  const { past, axis, choices, run, other } = source;
   const figures = past.series[chart.key];
   if (!figures || !figures.mean.some(known)) return null;
   const { rows, x } = axis, factor = chart.factor || 1, exp = chart.nats && choices.perplexity;
@@ -50,7 +51,9 @@ function series(chart, { past, axis, choices, run }) {
     data.push(column);
   };
   if (chart.normal && past.series.baseline_seconds) {
-    const normal = pick(past.series.baseline_seconds.mean);
+    const slow = run.incidents.find(({ incident, severity }) => incident === "slowdown" && severity !== "info");
+    const since = slow && known(run.normal_seconds) ? slow.onset_iteration ?? Infinity : Infinity; // from there on it is learned anew
+    const normal = pick(past.series.baseline_seconds.mean.map((value, row) => (past.columns.iteration[row] >= since ? run.normal_seconds : value)));
     const [low, high] = run.baseline_band || [1, 1];
     const times = (part) => normal.map((value) => (known(value) ? value * part : value));
     add("normal", normal);
@@ -63,7 +66,23 @@ function series(chart, { past, axis, choices, run }) {
   }
   const limit = chart.limit ? chart.limit(run) : null;
   if (known(limit) && limit > 0) add("limit", x.map(() => limit));
-  return { data, names };
+  const theirs = other ? series(chart, { ...source, ...other, other: null }) : null;
+  return theirs ? beside(data, names, theirs.data) : { data, names };
+}
+
+// Another run's line in the same chart. Where both have a point at one place they share it.
+function beside([x, ...columns], names, [otherX, otherLine]) {
+  const at = new Map(x.map((place, row) => [place, row]));
+  const rows = x.map((place, row) => [place, row, undefined]), more = [];
+  otherX.forEach((place, row) => {
+    if (at.has(place)) rows[at.get(place)][2] = otherLine[row];
+    else more.push([place, undefined, otherLine[row]]);
+  });
+  const all = [...rows, ...more].sort((a, b) => a[0] - b[0]);
+  return {
+    data: [all.map(([place]) => place), ...columns.map((column) => all.map(([, row]) => (row === undefined ? undefined : column[row]))), all.map(([, , value]) => value)],
+    names: [...names, "other"],
+  };
 }
 
 function validation({ axis, choices, answer }) {
@@ -113,7 +132,9 @@ export function told(chart, names, values) {
   const range = known(of.high) && of.high > of.low ? ` (${number(of.low)} to ${number(of.high)})` : "";
   const beside = ["normal", "batch"].filter((name) => known(of[name])).map((name) => `, ${name} ${number(of[name])}`).join("");
   const limit = known(of.limit) ? ` of ${number(of.limit)}` : "";
-  if (known(of.line)) return `${number(of.line)}${range}${limit}${beside}`;
+  const other = known(of.other) ? `${number(of.other)} in the other run` : "";
+  if (known(of.line)) return `${number(of.line)}${range}${limit}${beside}${other && ", "}${other}`;
+  if (other) return other;
   return known(of.lost) ? `${number(of.lost)}, computed again later` : "no value";
 }
 

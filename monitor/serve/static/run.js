@@ -3,7 +3,8 @@ import { DASH, instant, number } from "./format.js";
 import { Charts } from "./charts.js";
 import { offerComparison } from "./compare.js";
 import { showPhases } from "./phases.js";
-import { ROOT, SYMBOLS, definitions, h, live, setText, showFigures, showIncidents } from "./live.js";
+import { showIncidents } from "./incidents.js";
+import { ROOT, SYMBOLS, definitions, h, live, setText, showFigures } from "./live.js";
 
 const main = document.querySelector("main");
 const path = main.dataset.path;
@@ -17,7 +18,7 @@ function take(news) {
   showFigures(document.body, answer.run);
   document.title = `${answer.run.figures.state[0]} · ${answer.run.run}`;
   setText(document.getElementById("summary"), `${answer.run.phase.replace("_", " ")}; ${instant(answer.at)}`);
-  showIncidents(answer.run.incidents);
+  showIncidents(answer.run.incidents, true);
   document.getElementById("open-section").hidden = answer.run.incidents.length === 0;
   setText(document.querySelector("[data-k=last_line]"), answer.run.last_line || "");
   document.querySelector("section[aria-labelledby=last]").hidden = !answer.run.last_line;
@@ -65,5 +66,5 @@ function showFacts(run) {
   replaceIfNew(document.querySelector("section[aria-labelledby=known] dl"), definitions(run.facts));
 }
 
-offerComparison(document.getElementById("compare"), main.dataset.run, path).catch(() => {}); // the rest of the page matters more
+offerComparison(document.getElementById("compare"), document.getElementById("beside"), charts, main.dataset.run, path).catch(() => {}); // the rest of the page matters more
 live(() => `${ROOT}api/v1/runs/${history}width=${charts.past.width}&from=${charts.past.closed}&key=${shown ? shown.key : ""}`, take);

@@ -1,7 +1,5 @@
 """Plays the selected scenarios, many at once: one shared daemon a mode, daemons of their own where they need them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path

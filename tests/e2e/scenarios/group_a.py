@@ -1,7 +1,5 @@
 """A: what is read, whatever its bytes are."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """B: rotation and identity. One path is one endless log; a file is read once whatever it is called."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

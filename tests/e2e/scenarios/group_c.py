@@ -3,8 +3,6 @@
 Proved: what the follower does with these answers. Not proved: that a real client gives exactly these, in this order.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """D: the state over crashes, damage and restarts: each line once, whatever became of the state file."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """E: scale and resources: descriptors, watches, many files, large files, and nothing that grows."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading

@@ -1,7 +1,5 @@
 """F: the exporter and the daemon: formats, rude clients, reload, systemd, one-shot."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import signal

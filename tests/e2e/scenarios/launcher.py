@@ -11,8 +11,6 @@ Each overflow line is counted, also one that says what another has said: so a un
 Nothing else of the daemon is touched.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

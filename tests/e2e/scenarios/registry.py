@@ -5,8 +5,6 @@ once, and each is a test of its own. `own=True`: once, with daemons of its own. 
 scenario are named in ELSEWHERE.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """All 88 scenarios of the peers' list, each a test by its name, and the check that none is missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 rows in which nothing is wrong wake nobody. A row becomes arguments and three iteration lines.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """History in bounded memory: lows, highs, means and counts survive every merge; it can be saved and cut."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Bounded medians: exact while everything fits, near afterwards, the same after a restart."""
 
-from __future__ import annotations
-
 import random
 import statistics
 

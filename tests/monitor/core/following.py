@@ -1,7 +1,5 @@
 """A core that follows several logs, which grow as time passes."""
 
-from __future__ import annotations
-
 from monitor.config import load
 from monitor.core import Core
 from monitor.follow.messages import CaughtUp, Data, Opened

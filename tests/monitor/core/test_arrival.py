@@ -2,8 +2,6 @@
 buffered; and that a block of lines at the end of its file is whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from random import Random
 

@@ -1,7 +1,5 @@
 """Nothing that a log makes the monitor do ends the daemon: what fails is put aside, its neighbour goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging
@@ -20,8 +18,8 @@ from monitor.detectors import DETECTORS
 from monitor.follow.messages import Restarted
 from monitor.model.topology import Topology
 from monitor.notifiers.message import payload
+from monitor.serve.exchange import Request
 from monitor.serve.http import App
-from monitor.serve.server import Request
 from monitor.store import decode, encode
 from parsers.events import EVENT_TYPES, Event, LogEvent, SizesTold
 from parsers.reader import SourceReader

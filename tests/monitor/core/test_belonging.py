@@ -1,7 +1,5 @@
 """Which run a log's lines are of: two jobs of one name, two nodes of one job, copies, two programs in one job."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

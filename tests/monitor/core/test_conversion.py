@@ -1,7 +1,5 @@
 """What an earlier version saved of a launch's end comes back as evidence of the same end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,15 +1,14 @@
 """The core between follower and pages: backlog, history, siblings, loss, expiry, resume. Time is an argument."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 
 import msgspec
 import pytest
 
-from monitor.config import Watch, default_config
+from monitor.config import Config, Watch, default_config
 from monitor.core import Core
+from monitor.core.sources import unmatched
 from monitor.follow.messages import CaughtUp, Data, Gone, Opened, Readable, Restarted, Unreadable
 from monitor.incidents import Transition
 from monitor.judgement import Judge, Judged
@@ -342,3 +341,10 @@ def test_what_a_log_may_not_tell_again_is_to_be_saved_soon() -> None:
         assert not core.save_soon
         core.handle(message, NOW)
         assert core.save_soon
+
+
+def test_patterns_that_find_nothing() -> None:
+    """Files, patterns and directories by which none of the followed files was found."""
+    config = Config(runs=(Watch(paths=("/l/*.out", "/m/a.log", "/d", "/x/**/*.log")),))
+    assert unmatched(config, ["/l/x.out", "/d/sub/y.log"]) == ["/m/a.log", "/x/**/*.log"]
+    assert unmatched(config, ["/l/x.out", "/m/a.log", "/d/y.log", "/x/y/z.log"]) == []

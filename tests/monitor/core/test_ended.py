@@ -1,7 +1,5 @@
 """Runs that are over stay on the page after their series have left, until their files vanish."""
 
-from __future__ import annotations
-
 from html import unescape
 
 from monitor.charts.history import SERIES, History

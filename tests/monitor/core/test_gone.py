@@ -1,7 +1,5 @@
 """Gone, forbidden, never a training: what nobody waits for is silent, and takes no place from what lives."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

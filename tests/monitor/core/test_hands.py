@@ -1,7 +1,5 @@
 """Policies through the real core: what is planned, in which order it is done, and all that keeps it from being done."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,8 @@ import pytest
 from monitor.config import ConfigError, load
 from monitor.core import Core
 from monitor.core.hands import Message
-from monitor.hands.record import Course, Order, StepDone
+from monitor.hands.record import ASK, LOOK, Course, Order, StepDone
+from monitor.run.records import Job
 from monitor.saving import Saving
 from monitor.slurm.messages import JobAnswered, JobQuestion
 from monitor.slurm.replies import ReplyError, read_show
@@ -32,6 +31,14 @@ class Handy(Site):
     def __init__(self, policy: str = REQUEUE, *settings: str, **job: object) -> None:
         self.job: dict[str, object] | None = job
         self.orders, self.said = list[Order](), list[Message]()
+        self.asked, self.refuses, self.again, self.follows = list[Order](), "", False, ""
+        """What is asked before a job is ended; why Slurm refuses it, does not answer, or a chain goes on."""
+        self.looked, self.other = list[Order](), dict[str, object]()
+        self.account: Job | None = None
+        """What the accounting says, and how often it was asked."""
+        self.asked_accounts = 0
+        self.begun, self.stuck = False, ""
+        """Whether the new job has begun, and why it cannot."""
         self.disk = True
         super().__init__(PATH, 1000, 5, f"policies=[{policy}]", "slurm.interval=20s", *settings)
 
@@ -44,12 +51,33 @@ class Handy(Site):
     def turn(self) -> None:
         """As the daemon's loop, with a disk that takes the state at once, or not at all."""
         for question in self.core.questions(self.now):
-            if self.job is not None:
+            if question.account and self.account is not None:
+                self.asked_accounts += 1
+                self.core.answered(JobAnswered(question, self.account), self.now)
+            elif question.beside:
+                self.core.answered(JobAnswered(question, read_show(shown(**self.other), question.job)), self.now)  # type: ignore[arg-type]
+            elif self.job is not None:
                 self.reply(question.job)
         self.said += self.core.act(self.now)
         if self.disk:
             self.core.hands.saved = self.core.hands.stamp
-        self.orders += self.core.hands.orders()
+        for order in self.core.hands.orders():
+            self.carry_out(order)
+
+    def carry_out(self, order: Order) -> None:
+        """What is only asked is answered; the rest waits for `done`."""
+        done = None
+        if order.step == ASK:
+            self.asked.append(order)
+            ok = not (self.refuses or self.again)
+            done = StepDone(order.course, ASK, ok, self.refuses, again=self.again, job=self.follows)
+        elif order.step == LOOK:
+            self.looked.append(order)
+            done = StepDone(order.course, LOOK, self.begun, self.stuck)
+        if done is None:
+            self.orders.append(order)
+        else:
+            self.core.hands.settle(done, self.now)
 
     def reply(self, number: str) -> None:
         """Slurm's answer."""
@@ -60,11 +88,11 @@ class Handy(Site):
             answer = JobAnswered(question, problem=str(error))
         self.core.answered(answer, self.now)
 
-    def done(self, outcome: str = "done", *, ok: bool = True) -> Order:
+    def done(self, outcome: str = "done", *, ok: bool = True, again: bool = False) -> Order:
         """The only order that waits was carried out."""
         (order,) = self.orders
         self.orders.clear()
-        self.core.hands.settle(StepDone(order.course, order.step, ok, outcome), self.now)
+        self.core.hands.settle(StepDone(order.course, order.step, ok, outcome, again), self.now)
         return order
 
     @property

@@ -4,8 +4,6 @@ Real files, a reader with system calls that block when told to, and the core; th
 blocks the loop turns on and the trainings write on, as they do in the daemon, where each has a thread of its own.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -242,3 +240,19 @@ def test_a_lapse_is_told_before_what_was_written_meanwhile(fleet: Callable[..., 
     assert isinstance(messages[0], Unheard)
     assert messages[0].seconds == 49.5
     assert len(messages) > 1
+
+
+def test_a_file_that_waits_for_its_look_is_late_though_others_are_read(fleet: Callable[..., Fleet]) -> None:
+    """The reader never stops, but its pass takes long: it has too little processor time."""
+    some = fleet(runs=4)
+    some.pass_time(30.0)
+    late = []
+    for message in some.reader.poll(some.clock):
+        some.core.handle(message, some.clock.wall())
+        late.append(some.reader.late_seconds(some.clock.monotonic()))
+        some.clock.advance(1.0)
+    some.reader.passed(some.clock.monotonic(), 0.5)
+    assert len(late) >= 4
+    assert late == sorted(late)
+    assert late[-1] - late[0] >= 3.0
+    assert some.reader.late_seconds(some.clock.monotonic() + 9.0) == 0.0

@@ -1,7 +1,5 @@
 """A clock that is set changes no silence, and what is shown is Unix time before and after."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

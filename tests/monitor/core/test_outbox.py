@@ -1,7 +1,5 @@
 """A message is delivered or still owed: receivers that are down, slow or wrong, by the clock, over crashes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """The outbox at each of its limits: pauses, refusals, what waits to be saved, and what is put together when."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

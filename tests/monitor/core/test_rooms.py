@@ -1,7 +1,5 @@
 """The core's rooms, each by itself: sources, runs, schedule of judgement, persistence, counters."""
 
-from __future__ import annotations
-
 from collections.abc import ItemsView
 
 import msgspec

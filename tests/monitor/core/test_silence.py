@@ -2,8 +2,6 @@
 known by the next one, and a true hang is told in its time all the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import msgspec

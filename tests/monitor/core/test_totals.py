@@ -1,7 +1,5 @@
 """Numbers as large as a line may hold, over and over: every sum stays one that the state can hold."""
 
-from __future__ import annotations
-
 from monitor.core.saved import Saved
 from monitor.run.totals import MOST
 from monitor.store import decode, encode

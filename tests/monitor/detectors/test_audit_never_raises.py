@@ -1,7 +1,5 @@
 """Whatever a log says: the audit and the detectors of this family answer, and their memories can be saved."""
 
-from __future__ import annotations
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st

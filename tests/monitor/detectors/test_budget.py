@@ -1,7 +1,5 @@
 """Budgets of silence at each of their limits: a state -> seconds, the gap expected, and the reason."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import pytest
@@ -11,6 +9,7 @@ from monitor.detectors.hang import Budget, HangSettings, budget, lawful
 from monitor.model.flops import computed_tflops
 from monitor.model.topology import Topology
 from monitor.run.parts import Parts
+from monitor.run.records import AttemptEnd
 from monitor.run.silence import SILENT_EVALUATION, SILENT_SAVE, Intervals
 from monitor.run.state import Launch, RunState, Validation
 from parsers.events import CheckpointSaved, Event, IterationLogged, ValidationLogged
@@ -139,6 +138,10 @@ TRAINING: dict[str, Row] = {
     "no more than an iteration": (
         run(window=TWENTY, silent_work=SILENT_EVALUATION, learned={SILENT_EVALUATION: [20.0]}), 60.0, 20.0, USUAL,
     ),
+    "a trainer's, which may come at the end of each epoch": (
+        run(window=TWENTY, driver="trainer", silent_work=SILENT_EVALUATION, learned={SILENT_EVALUATION: [20.0]}),
+        1800.0, 20.0, "first default for evaluating, at the end of an epoch",
+    ),
 }  # fmt: skip
 OTHERS: dict[str, Row] = {
     # saves
@@ -152,6 +155,12 @@ OTHERS: dict[str, Row] = {
     "before the first step": (evaluating(iterations=0), 7200.0, None, UNKNOWN, 1800.0),
     "of reinforcement learning": (evaluating(parts=told("rollout")), 7200.0, None, UNKNOWN, 1800.0),
     "of which only times tell": (evaluating(parts=told(rollout=1.0)), 7200.0, None, UNKNOWN, 1800.0),
+    "it generates as a step does": (
+        evaluating(parts=told("rollout"), window=(90.0,) * 3, learned=[10.0]), 135.0, None, "1.5 x the longest step",
+    ),
+    "... no longer than was seen": (
+        evaluating(parts=told("rollout"), window=TEN, learned=[30.0]), 90.0, 30.0, EVALUATED,
+    ),
     "its length is known": (evaluating(window=TEN, topology=TIMES), 300.0, 100.0, OF_TEN),
     "its length is known, the pace is not": (evaluating(topology=TIMES), 1800.0, None, UNKNOWN),
     "a short one": (evaluating(window=TEN, topology=Topology(eval_iters=1)), 60.0, 10.0, "3 x 1 evaluation iterations"),
@@ -356,3 +365,11 @@ def test_budgets_of_less_than_a_second() -> None:
     short = HangSettings(minimum=0.5, longest=1.0)
     assert lawful(run(window=(0.1,)), IterationLogged, short) == 0.5
     assert budget(run(window=(0.1,), ratios=(20.0,)), short).seconds == 1.0
+
+
+@pytest.mark.parametrize(("iterations", "seconds"), [(0, 7200.0), (1, 600.0)])
+def test_only_a_launch_that_made_a_step_shows_how_long_a_set_up_takes(iterations: int, seconds: float) -> None:
+    """Launches that died after 20 s teach nothing of the ten minutes that one needs which does not."""
+    state = run("starting", number=1, learned=[20.0])
+    state.ends = [AttemptEnd(0, "unknown", "", 20.0, 0.0, iterations, iterations or None, None, planned=False)]
+    assert budget(state, HangSettings()).seconds == seconds

@@ -1,7 +1,5 @@
 """Checkpoints that fail or stay away: scenarios that fire, and legal saves that must not."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

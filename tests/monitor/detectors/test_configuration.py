@@ -1,7 +1,5 @@
 """Configuration: every rule fires on the lines that break it, and legal configurations stay silent."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Crashes: one incident with its cause, whoever reported it first; loops; processes that do not end."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Divergence without a spike (docs/incident-record.md, L12), and the slow movements of the loss that are none."""
 
-from __future__ import annotations
-
 import math
 
 from tests.monitor.detectors.training_log import TrainingLog, bloom, saved, trainer

@@ -1,7 +1,5 @@
 """The hang detector: budgets by phase, late and hung, and everything that must stay silent."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

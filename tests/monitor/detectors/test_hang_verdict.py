@@ -1,7 +1,5 @@
 """What the hang detector says at each limit: a state and the seconds since its progress -> all of the verdict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

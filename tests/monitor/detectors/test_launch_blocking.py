@@ -1,7 +1,5 @@
 """CUDA_LAUNCH_BLOCKING: its cost where both settings were seen; a cold start that is too slow; unknown is not 0."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.detectors.launch_blocking import is_on

@@ -1,7 +1,5 @@
 """The benchmark of the loss detectors runs, and what it feeds is what it says."""
 
-from __future__ import annotations
-
 from benchmarks.detection.learning import COURSES, course
 from benchmarks.detection.loss import judged
 

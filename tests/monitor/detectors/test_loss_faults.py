@@ -1,7 +1,5 @@
 """The simulator's faults of loss and loss scale: each raises its incident and no other, in every program's format."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

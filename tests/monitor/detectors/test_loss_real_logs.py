@@ -1,7 +1,5 @@
 """Real logs under the loss detectors: silent on healthy ones, and the quoted lines of two real spikes found at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

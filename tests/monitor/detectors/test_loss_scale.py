@@ -1,7 +1,5 @@
 """Loss-scale collapse and overflow storms of real trainings, and the scaler's healthy life."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Loss spikes of real trainings (docs/incident-record.md): found at the first abnormal line, and told apart."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.monitor.detectors.training_log import TrainingLog, bloom, calm_bloom, fp16, overflow, saved

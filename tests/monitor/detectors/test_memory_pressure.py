@@ -1,7 +1,5 @@
 """Memory pressure: near the limit, and leaks; silent on plateaus, noise, and sizes that nobody told."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The rank that did not arrive: what watchdogs say of their collectives, as evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tests.monitor.playing import Played, play

@@ -1,7 +1,5 @@
 """A loss that is no number, in all its prints; and the lines without a loss that are none."""
 
-from __future__ import annotations
-
 import pytest
 
 from parsers.reader import SourceReader

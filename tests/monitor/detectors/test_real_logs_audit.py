@@ -1,7 +1,5 @@
 """The real logs, fed as if they came live: what the detectors of configuration, resume, checkpoints and memory say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Resume discontinuity: fires on the first line after a restart that does not go on, silent where it does."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

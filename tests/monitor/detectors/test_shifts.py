@@ -1,7 +1,5 @@
 """The rules by which a level of step times is a slower one, each by itself."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.detectors.slowdown.memory import Flap, Memory, SlowdownSettings

@@ -1,7 +1,5 @@
 """Slowdowns: found in a few iterations, told once, resolved; nothing of what only looks like one."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

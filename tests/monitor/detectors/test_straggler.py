@@ -1,7 +1,5 @@
 """Stragglers: one rank that stands out of its peers and stays so; nothing that differs by construction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

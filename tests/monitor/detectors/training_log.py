@@ -1,7 +1,5 @@
 """A training's log, written line by line in the programs' own formats and judged as the daemon judges it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """A reader over a temporary directory, a clock that stands still, and system calls that fail when told to."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping

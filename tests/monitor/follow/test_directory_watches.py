@@ -1,7 +1,5 @@
 """Which directories watchdog's own observer watches, and that its failures end in polling."""
 
-from __future__ import annotations
-
 import errno
 import os
 import queue

@@ -1,7 +1,5 @@
 """Patterns and directories: which files are followed, under which name, and what is left out."""
 
-from __future__ import annotations
-
 import os
 import socket
 

@@ -1,7 +1,5 @@
 """System calls that fail, lie or lag: nothing that could not be observed is gone, nothing is read twice."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The threads: real files, real time outs on the queue, and what happens when a mount or the loop stands still."""
 
-from __future__ import annotations
-
 import errno
 import os
 import queue

@@ -1,7 +1,5 @@
 """The loop's queue: what ends its pause, and what only lies there until the pause is over."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Random histories of a log against a model: what was written is delivered once, unless it was destroyed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

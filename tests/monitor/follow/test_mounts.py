@@ -1,7 +1,5 @@
 """The mount table: which type a path is on, and which reader has which part of a pattern."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

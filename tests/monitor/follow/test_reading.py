@@ -1,7 +1,5 @@
 """Holes, reserved blocks, the Marker, backoff: the pure parts."""
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A restart goes on where the state file says, if the file proves it, and anew if not."""
 
-from __future__ import annotations
-
 import os
 
 import msgspec

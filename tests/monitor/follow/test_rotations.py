@@ -2,8 +2,6 @@
 match: every line is delivered once, in the order in which it was written.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

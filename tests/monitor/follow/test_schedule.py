@@ -1,7 +1,5 @@
 """What a pass touches: the files that are due, each once, in that order; and how a file's pauses grow."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.follow.follower import ReaderThread

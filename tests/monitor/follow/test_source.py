@@ -1,7 +1,5 @@
 """One path through appends, rotations, truncations, deletions: what is delivered, and what is said about it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """Standard input and FIFOs: their messages, and the daemon that ends when they do."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

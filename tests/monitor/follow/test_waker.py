@@ -1,7 +1,5 @@
 """What ends a reader's wait, and which paths it is given then. The observer is watchdog's own."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """Orders to Slurm's clients: each thing that keeps one from being done, and what is called in which order."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,8 +7,8 @@ from typing import Any
 import pytest
 
 from monitor.hands import executor as rules
-from monitor.hands.executor import Executor
-from monitor.hands.record import Order, StepDone
+from monitor.hands.executor import Executor, LaterError
+from monitor.hands.record import ASK, LOOK, Order, StepDone
 from monitor.slurm.settings import SlurmSettings
 from monitor.system.clock import SystemClock
 from tests.monitor.slurm.site import NOW, shown
@@ -19,6 +17,16 @@ from tests.programs import wait
 HELD = (("scontrol", "requeuehold", "1234"), ("scontrol", "update", "JobId=1234", "ExcNodeList=n-02"),
         ("scontrol", "release", "1234"))  # fmt: skip
 SUBMIT = ("sbatch", "--parsable", "x.sbatch")
+COMMAND = "/home/ada/train.sbatch --size 7b"
+
+
+def row(
+    job: int, *, array: object = None, index: object = "N/A", reason: str = "None", depends: str = "(null)",
+    start: object = "N/A",
+    name: str = "other", directory: str = "/d", command: str = "/c",
+) -> str:  # fmt: skip
+    """A line of squeue, as it is asked for."""
+    return "\t".join(map(str, (job, array or job, index, reason, depends, start, name, directory, command)))
 
 
 class Stopped(SystemClock):
@@ -36,9 +44,9 @@ class Site:
         self.bin, self.wakes = below / "bin", threading.Semaphore(0)
         self.bin.mkdir()
         self.executor = Executor(SlurmSettings(directory=str(self.bin), timeout=10.0), Stopped(), self.wakes.release)
-        self.executor.directory = below / "stacks"
+        self.executor.directory, self.executor.uid = below / "stacks", 1000
         self.job()
-        self.client("squeue", "echo '1234|tr11'")
+        self.client("squeue", f"printf '{row(1234, directory='/home/ada', command=COMMAND)}'")
         for name in ("scancel", "srun", "sbatch"):
             self.client(name)
 
@@ -56,12 +64,15 @@ class Site:
 
     def carry_out(self, action: str, *commands: tuple[str, ...], **more: Any) -> tuple[bool, str]:
         """An order for job 1234, as it was when this was planned."""
+        return self.executor.carry_out(self.order(action, *commands, **more))
+
+    def order(self, action: str, *commands: tuple[str, ...], **more: Any) -> Order:
+        """For job 1234, as it was when this was planned."""
         fields: dict[str, Any] = {
-            "timeout": None, "directory": None, "job": "1234", "job_started_at": NOW - 3600.0, "job_restarts": 0,
-            "over": False, "check": True, **more,
+            "step": 0, "timeout": None, "directory": None, "job": "1234", "job_started_at": NOW - 3600.0,
+            "job_restarts": 0, "over": False, "check": True, **more,
         }  # fmt: skip
-        order = Order(course=1, step=0, run="r/1", action=action, commands=commands, **fields)
-        return self.executor.carry_out(order)
+        return Order(course=1, run="r/1", action=action, commands=commands, **fields)
 
     @property
     def calls(self) -> list[str]:
@@ -141,30 +152,101 @@ def test_after_the_end_of_the_job_slurm_is_not_asked_again(site: Site) -> None:
 @pytest.mark.parametrize(
     ("queue", "outcome"),
     [
-        ("1234|tr11", "done"),
+        (row(1234), "done"),
         ("", "done"),
-        ("1300|other", "done"),
-        ("1300|tr11x", "done"),
-        ("1234|tr11\\n1301|tr11", "job 1301"),
-        ("  1301|tr11 ", "job 1301"),
-        ("1301| tr11", "job 1301"),
+        (row(1300, name="tr11"), "done"),  # trainings may share a name
+        (row(1300, directory="/home/ada"), "done"),
+        (row(1300, command=COMMAND), "done"),
+        (row(1300, directory="/home/ada", command=f"{COMMAND}x"), "done"),
+        (row(1300, directory="/home/ada", command="x.sbatch"), "job 1300 has the same command and directory"),
+        (row(1301, directory="/home/ada", command=COMMAND), "job 1301 has the same command and directory"),
+        (row(1301, depends="afterany:1234(unfulfilled)"), "job 1301 waits for its end (afterany:1234(unfulfilled))"),
+        (row(1301, depends="afterok:1234"), "job 1301 waits for its end (afterok:1234)"),
+        (row(1301, depends="afterany:12345(unfulfilled)"), "done"),
+        (row(1301, depends="afterany:1000:1234+5"), "job 1301 waits for its end (afterany:1000:1234+5)"),
+        (row(1301, depends="singleton(unfulfilled)"), "done"),
+        (
+            row(1301, depends="singleton(unfulfilled)", name="tr11"),
+            "job 1301 waits for its end (singleton(unfulfilled))",
+        ),
+        (row(1301, start=NOW + 60, directory="/home/ada"), "done"),  # it waited for the nodes
+        (f"  {row(1301, directory='/home/ada', command=COMMAND)} ", "job 1301 has the same command and directory"),
     ],
 )
-def test_one_job_of_a_name_is_in_the_queue(site: Site, queue: str, outcome: str, check: bool) -> None:
-    """The user's queue is read before a job is submitted, whether or not the old one's end is this course's doing."""
-    site.client("squeue", f"printf '{queue}\\n'")
+def test_a_job_has_one_successor(site: Site, queue: str, outcome: str, check: bool) -> None:
+    """The user's queue is read before a job is submitted, whether or not the old one's end is this course's doing, and
+    again while the new one is held.
+    """
+    site.job("CANCELLED", EndTime=NOW)
+    site.client("squeue", f"printf '{queue}\n'")
     site.client("sbatch", "echo '1240;main'")
-    submitted = site.carry_out("resubmit", SUBMIT, check=check)
-    assert site.questions == ["scontrol show job -o 1234", "squeue -h -u 1000 -o %A|%j"]
+    submitted = site.carry_out("resubmit", SUBMIT, check=check, over=check)
     if outcome == "done":
         assert submitted == (True, "submitted job 1240")
+        assert site.calls == ["sbatch --hold --parsable x.sbatch", "scontrol release 1240"]
+        assert [one.split()[0] for one in site.questions] == ["scontrol", "squeue", "squeue"]
     else:
-        assert submitted == (False, f"not done: {outcome} of the same name is in the queue")
+        assert submitted == (False, f"not done: {outcome}")
         assert site.calls == []
 
 
-@pytest.mark.parametrize("fields", [{"JobName": ""}, {"JobName": "x JobName=tr11"}, {"UserId": "(null)"}])
-def test_a_job_whose_name_or_user_slurm_does_not_tell_has_no_successor(site: Site, fields: dict[str, object]) -> None:
+def test_of_two_monitors_that_submit_at_once_one_goes_on(site: Site) -> None:
+    """Both looked before either submitted: the lower number stays, and is released. A person's job stays, too."""
+    site.job("CANCELLED", EndTime=NOW)
+    site.client(
+        "sbatch", f"echo 1240; echo '{row(1239, reason='JobHeldUser', depends='afterany:1234')}' > {site.bin}/q"
+    )
+    site.client("squeue", f"cat {site.bin}/q 2>&-; true")
+    assert site.carry_out("resubmit", SUBMIT, check=False) == (True, "job 1239 came first")
+    assert site.calls[-1] == "scancel 1240"
+    for reason, outcome in (("JobHeldUser", "submitted job 1240"), ("Priority", "job 1241 came first")):
+        (site.bin / "q").unlink()
+        site.client("sbatch", f"echo 1240; echo '{row(1241, reason=reason, depends='afterany:1234')}' > {site.bin}/q")
+        assert site.carry_out("resubmit", SUBMIT, check=False) == (True, outcome)
+
+
+def test_a_job_that_could_not_be_told_from_another_stays_held(site: Site) -> None:
+    """The queue cannot be read behind the submission, or the release is refused: it is said which job waits."""
+    site.job("CANCELLED", refused="release", EndTime=NOW)
+    site.client("sbatch", f"echo 1240; touch {site.bin}/broken")
+    site.client("squeue", f"[ ! -e {site.bin}/broken ]")
+    assert site.carry_out("resubmit", SUBMIT, check=False) == (
+        False,
+        "submitted job 1240, which is held: squeue: exit 1",
+    )
+    (site.bin / "broken").unlink()
+    site.client("squeue")
+    ok, outcome = site.carry_out("resubmit", SUBMIT, check=False)
+    assert (ok, outcome) == (False, "submitted job 1240, which is held: scontrol release 1240: exit 1")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("COMPLETED", (True, "not submitted: job 1234 has completed by itself")),
+     ("FAILED", (False, "not done: job 1234 is FAILED, and was to be CANCELLED"))],
+)  # fmt: skip
+def test_a_job_that_was_not_cancelled_is_not_followed(site: Site, state: str, said: tuple[bool, str]) -> None:
+    """It ended by itself while it was cancelled: what has completed is not begun again."""
+    site.job(state, EndTime=NOW)
+    assert site.carry_out("resubmit", SUBMIT, check=False) == said
+    assert site.calls == []
+
+
+def test_a_job_that_is_ending_is_waited_for(site: Site) -> None:
+    """Its epilogue takes a minute; a controller that is away is, too."""
+    site.job("COMPLETING")
+    with pytest.raises(LaterError, match="job 1234 is COMPLETING still"):
+        site.carry_out("resubmit", SUBMIT, check=False)
+    site.job("CANCELLED", EndTime=NOW)
+    site.client("sbatch", "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(LaterError, match="contact slurm controller"):
+        site.carry_out("resubmit", SUBMIT, check=False)
+
+
+@pytest.mark.parametrize("fields", [{"Command": "(null)"}, {"WorkDir": ""}, {"Command": "x Command=y"}])
+def test_a_job_whose_command_or_directory_slurm_does_not_tell_has_no_successor(
+    site: Site, fields: dict[str, object]
+) -> None:
     """Another one in the queue would not be found: two jobs would write one checkpoint."""
     site.job("FAILED", **fields)
     ok, outcome = site.carry_out("resubmit", SUBMIT, over=True)
@@ -172,15 +254,28 @@ def test_a_job_whose_name_or_user_slurm_does_not_tell_has_no_successor(site: Sit
     assert outcome.startswith("not done: ")
 
 
+def test_another_users_job_is_not_submitted_anew(site: Site) -> None:
+    """An operator's account would submit it as itself; it may requeue."""
+    site.executor.uid = 0
+    site.job("FAILED")
+    why = "not done: sbatch would submit as uid 0, and job 1234 is ada's"
+    assert site.carry_out("resubmit", SUBMIT, over=True) == (False, why)
+    assert ask(site, "resubmit", TEST, over=True).outcome == why
+    assert ask(site, "requeue", TEST, over=True).ok
+
+
 def test_a_queue_that_cannot_be_read_may_hold_a_job(site: Site) -> None:
-    """Nothing is submitted."""
+    """Nothing is submitted; it is asked again later."""
+    site.job("FAILED")
     site.client("squeue", "echo 'slurm_load_jobs error' >&2; exit 1")
-    assert site.carry_out("resubmit", SUBMIT) == (False, "not done: squeue: exit 1: slurm_load_jobs error")
+    with pytest.raises(LaterError, match="squeue: exit 1: slurm_load_jobs error"):
+        site.carry_out("resubmit", SUBMIT, over=True)
+    assert site.calls == []
 
 
 def test_only_a_resubmission_looks_into_the_queue(site: Site) -> None:
     """A job is requeued though its user has another of its name."""
-    site.client("squeue", "echo '1301|tr11'")
+    site.client("squeue", f"printf '{row(1301, directory='/home/ada', command=COMMAND)}'")
     assert site.carry_out("requeue", ("scontrol", "requeue", "1234")) == (True, "done")
     assert site.questions == ["scontrol show job -o 1234"]
 
@@ -188,16 +283,120 @@ def test_only_a_resubmission_looks_into_the_queue(site: Site) -> None:
 @pytest.mark.parametrize(
     ("action", "printed", "outcome"),
     [
-        ("resubmit", "1240", "submitted job 1240"),
-        ("resubmit", "1240;main", "submitted job 1240"),
-        ("resubmit", "see 1240", "done"),
-        ("signal", "1240", "done"),
+        ("resubmit", "1240", (True, "submitted job 1240")),
+        ("resubmit", "1240;main", (True, "submitted job 1240")),
+        ("resubmit", "see 1240", (False, "sbatch: no job number was printed; a held job may be in the queue")),
+        ("signal", "1240", (True, "done")),
     ],
 )
-def test_the_new_jobs_number_is_the_outcome(site: Site, action: str, printed: str, outcome: str) -> None:
-    """What sbatch prints, and only a number."""
+def test_the_new_jobs_number_is_the_outcome(site: Site, action: str, printed: str, outcome: tuple[bool, str]) -> None:
+    """What sbatch prints, and only a number: one that is not known cannot be released."""
     site.client("sbatch", f"echo '{printed}'")
-    assert site.carry_out(action, SUBMIT) == (True, outcome)
+    site.job("FAILED" if action == "resubmit" else "RUNNING")
+    assert site.carry_out(action, SUBMIT, over=action == "resubmit") == outcome
+
+
+# --- before and afterwards --------------------------------------------------------------------------------------------
+
+TEST = ("sbatch", "--test-only", "x.sbatch")
+
+
+def ask(site: Site, action: str, *commands: tuple[str, ...], **more: Any) -> StepDone:
+    """What is asked before the first step that ends the job."""
+    return site.executor._answer(site.order(action, *commands, step=ASK, **more))
+
+
+def test_what_could_refuse_a_restart_is_asked_before(site: Site) -> None:
+    """Nothing is changed by it: only --test-only is called."""
+    assert ask(site, "resubmit", TEST) == StepDone(1, ASK, True, "")
+    assert site.calls == ["sbatch --test-only x.sbatch"]
+    site.client("sbatch", "echo 'allocation failure: Requested node configuration is not available' >&2; exit 1")
+    refused = ask(site, "requeue", TEST)
+    assert (refused.ok, refused.again) == (False, False)
+    assert refused.outcome.startswith("not done: sbatch --test-only: exit 1: allocation failure: Requested node")
+    site.job(Restarts=1)
+    assert ask(site, "cancel").outcome == "not done: job 1234 was started anew since"
+    site.job(refused="show", how="exit 1")
+    (site.bin / "job").write_text("")
+    assert ask(site, "cancel").again
+
+
+@pytest.mark.parametrize(
+    ("queue", "over", "action", "said"),
+    [
+        (row(9, depends="afterany:1234"), False, "resubmit", (True, "", "9")),
+        (row(9, depends="afternotok:1234"), False, "resubmit", (True, "", "9")),
+        (row(9, depends="afterok:1234"), False, "resubmit",
+         (False, "not done: job 9 waits for its end (afterok:1234)", "")),
+        (row(9, directory="/home/ada", command=COMMAND), False, "resubmit",
+         (False, "not done: job 9 has the same command and directory", "")),
+        (row(9, depends="afterany:1234"), True, "resubmit",
+         (False, "not done: job 9 waits for its end (afterany:1234)", "")),
+        (row(9, depends="afterany:1234"), False, "requeue", (True, "", "")),
+        (row(9, directory="/home/ada", command=COMMAND), True, "requeue",
+         (False, "not done: job 9 has the same command and directory", "")),
+        (row(9, depends="afterok:1234"), False, "cancel", (True, "", "")),
+    ],
+)  # fmt: skip
+def test_a_chain_goes_on_by_itself(
+    site: Site, queue: str, over: bool, action: str, said: tuple[bool, str, str]
+) -> None:
+    """The next link begins when this one is cancelled: nothing is submitted. Where it would not, nothing is done."""
+    site.job("FAILED" if over else "RUNNING")
+    site.client("squeue", f"printf '{queue}\n'")
+    done = ask(site, action, TEST, over=over)
+    assert (done.ok, done.outcome, done.job) == said
+
+
+@pytest.mark.parametrize(
+    ("start", "directory", "ok"),
+    [(NOW, "/home/ada", False), (NOW + 120, "/home/ada", False), (NOW + 121, "/home/ada", True),
+     (NOW - 1, "/home/ada", True), ("N/A", "/home/ada", True), (NOW + 60, "/d", True)],
+)  # fmt: skip
+def test_what_began_as_the_job_ended_is_its_next_link(site: Site, start: object, directory: str, ok: bool) -> None:
+    """It failed by itself: Slurm tells no more what waited for that."""
+    site.job("FAILED", EndTime=NOW)
+    site.client("squeue", f"printf '{row(1301, start=start, directory=directory)}\\n'")
+    assert ask(site, "resubmit", TEST, over=True).ok is ok
+
+
+def test_tasks_of_one_array_are_no_successors(site: Site) -> None:
+    """They share command and directory; another array's do, too, and are."""
+    site.job("CANCELLED", ArrayJobId=1233, ArrayTaskId=1, EndTime=NOW)
+    for array, index, ok in (("1233", 2, True), ("1300", 2, True), ("1300", 1, False), ("1300", "0-2", False)):
+        queue = row(1235, array=array, index=index, directory="/home/ada", command=COMMAND)
+        site.client("squeue", f"printf '{queue}\\n'")
+        assert ask(site, "resubmit", TEST, over=True).ok is ok
+    site.client("squeue", f"printf '{row(1240, depends='afterany:1233_*(unfulfilled)')}\n'")
+    assert not ask(site, "resubmit", TEST, over=True).ok
+
+
+@pytest.mark.parametrize(
+    ("fields", "ok", "outcome"),
+    [
+        ({"state": "PENDING", "Reason": "Priority"}, False, ""),
+        ({"state": "PENDING", "Reason": "BadConstraints"}, False, "job 1234 is PENDING for BadConstraints"),
+        ({"state": "PENDING", "Reason": "ReqNodeNotAvail,_UnavailableNodes:n-02"}, False,
+         "job 1234 is PENDING for ReqNodeNotAvail,_UnavailableNodes:n-02"),
+        ({"state": "PENDING", "Reason": "JobHeldUser"}, False, "job 1234 is PENDING for JobHeldUser"),
+        ({"state": "RUNNING", "StartTime": NOW}, True, ""),
+        ({"state": "RUNNING"}, False, ""),
+        ({"state": "FAILED", "StartTime": NOW}, True, ""),
+    ],
+)  # fmt: skip
+def test_the_next_launch_is_looked_for(site: Site, fields: dict[str, Any], ok: bool, outcome: str) -> None:
+    """It has begun, or it cannot without somebody who does something."""
+    site.job(**fields)
+    done = site.executor._answer(site.order("look", step=LOOK))
+    assert (done.ok, done.outcome, done.again) == (ok, outcome, False)
+
+
+def test_a_new_job_that_is_gone_never_began(site: Site) -> None:
+    """Somebody has cancelled it; of a controller that does not answer nothing is known."""
+    site.client("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert site.executor._answer(site.order("look", step=LOOK)).outcome == "job 1234 is gone from Slurm"
+    site.client("scontrol", "exit 1")
+    assert site.executor._answer(site.order("look", step=LOOK)).again
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

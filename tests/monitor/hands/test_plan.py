@@ -1,12 +1,11 @@
 """Policy, incident, job and record to a plan: each condition by itself, at its limit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-from monitor.hands.plan import Plan, course_of, describe, is_fresh, matches, plan
+from monitor.hands.permission import Facts, is_fresh
+from monitor.hands.plan import Plan, course_of, describe, matches, plan
 from monitor.hands.record import Course, Record, Step
 from monitor.hands.settings import Action, Cancel, DumpStacks, Notify, Policy, Requeue, Resubmit, Signal
 from monitor.incidents import Incident
@@ -18,6 +17,7 @@ DAY = 86400.0
 NOW = 10 * DAY
 OPENED = NOW - 600.0
 REQUEUE = (Requeue(),)
+KNOWN = Facts(proven=True, owners=frozenset({1000}))
 
 
 def policy(*actions: Action, **more: Any) -> Policy:
@@ -37,7 +37,9 @@ def hang(**more: Any) -> Incident:
 
 def run(state: str = "RUNNING", **more: Any) -> RunState:
     """A run that is job 12 on four nodes."""
-    fields: dict[str, Any] = {"nodes": "n-[01-04]", "batch": True, "requeue": True, "started_at": 5.0, "asked_at": NOW}
+    fields: dict[str, Any] = {
+        "nodes": "n-[01-04]", "batch": True, "requeue": True, "started_at": 5.0, "asked_at": NOW, "uid": 1000,
+    }  # fmt: skip
     made = RunState("r")
     made.job = Job("12", state, **{**fields, **more})
     return made
@@ -61,10 +63,11 @@ def planned(
     began_at: float | None = 0.0,
     since: float = OPENED,
     watched: float = 0.0,
+    facts: Facts = KNOWN,
 ) -> Plan:
     """What is to be done; there is something."""
     record = Record(list(courses), began_at)
-    made = plan(of or policy(), state or run(), incident or hang(), record, since, watched, NOW)
+    made = plan(of or policy(), state or run(), incident or hang(), facts, record, since, watched, NOW)
     assert made is not None
     return made
 
@@ -187,16 +190,30 @@ def test_only_one_policy_is_at_work_on_a_run() -> None:
         ([{}, {}], True),
         ([{}, {"planned_at": NOW - DAY + 1.0}], True),
         ([{}, {"planned_at": NOW - DAY}], False),
-        ([{}, {"policy": "q"}], False),
+        ([{}, {"policy": "q"}], True),
+        ([{}, {"policy": "q", "steps": [Step("signal", status="done")]}], False),
+        ([{}, {"policy": "q", "steps": [Step("requeue", status="skipped")]}], False),
+        ([{}, {"steps": [Step("signal", status="done")]}], True),
         ([{}, {"run": "other"}], False),
         ([{}, {"dry_run": True}], False),
         ([{}, {}, {}], True),
     ],
 )
 def test_a_policy_acts_so_often_in_a_day(earlier: list[dict[str, Any]], why_not: bool) -> None:
-    """Twice: its own courses on this run in the last 24 hours, real ones for a policy that acts."""
-    courses = [course(number=number, opened_at=0.0, **more) for number, more in enumerate(earlier)]
-    assert (planned(None, None, None, *courses).why_not == "it has acted 2 times in 24 hours") is why_not
+    """Twice: its own courses on this run in the last 24 hours, and all that ended a launch of it or began one, of
+    whichever policy; real ones for a policy that acts.
+    """
+    courses = [
+        course(*more.get("steps", ()), number=number, opened_at=0.0, **{k: v for k, v in more.items() if k != "steps"})
+        for number, more in enumerate(earlier)
+    ]
+    assert (planned(None, None, None, *courses).why_not == "policies have acted 2 times in 24 hours") is why_not
+
+
+def test_what_only_signals_counts_its_own() -> None:
+    """Another policy's restarts are no reason to dump no stacks."""
+    earlier = [course(number=number, policy="q") for number in range(2)]
+    assert planned(policy(Signal()), None, None, *earlier).why_not == ""
 
 
 def test_a_dry_run_counts_the_dry_runs() -> None:
@@ -249,13 +266,13 @@ def test_who_only_notifies_needs_no_job() -> None:
 
 
 def test_a_course_of_the_same_incident_is_not_planned_again() -> None:
-    """The same run, policy, kind and opening: each of the four tells it from another."""
+    """The same run, policy, kind and opening: each of the four tells it from another. A dry run is none."""
     same = {"opened_at": OPENED, "job": "other"}
     record = Record([course(**same)], 0.0)
-    assert plan(policy(), run(), hang(), record, OPENED, 0.0, NOW) is None
-    for other in ({"run": "x"}, {"policy": "q"}, {"incident": "crash"}, {"opened_at": OPENED - 1.0}):
+    assert plan(policy(), run(), hang(), KNOWN, record, OPENED, 0.0, NOW) is None
+    for other in ({"run": "x"}, {"policy": "q"}, {"incident": "crash"}, {"opened_at": OPENED - 1.0}, {"dry_run": True}):
         record = Record([course(**{**same, **other})], 0.0)
-        assert plan(policy(), run(), hang(), record, OPENED, 0.0, NOW) is not None
+        assert plan(policy(), run(), hang(), KNOWN, record, OPENED, 0.0, NOW) is not None
 
 
 # --- what is done ---------------------------------------------------------------------------------------------------

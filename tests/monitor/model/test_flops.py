@@ -1,7 +1,5 @@
 """Every formula gives what its program printed; unknown inputs give None; printed numbers find their formula."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Peaks and memory by the names that drivers give; what is open stays unknown."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.model.gpus import GIB, memory_bytes, peak_tflops, ranks_per_module

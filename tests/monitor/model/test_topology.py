@@ -1,7 +1,5 @@
 """Topology from arguments dumps of several programs, and what follows from it."""
 
-from __future__ import annotations
-
 from monitor.model.topology import Topology, apply
 from parsers.events import ArgumentsDumped, BatchSizeRampupPlanned, ModelSettingLogged, TopologyLogged, TrainerSetting
 

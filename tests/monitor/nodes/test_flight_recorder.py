@@ -1,7 +1,5 @@
 """The flight recorder's dumps: who did not arrive, and a reader that executes nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pickle

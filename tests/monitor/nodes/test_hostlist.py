@@ -1,7 +1,5 @@
 """Node lists are read and written as Slurm reads and writes them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

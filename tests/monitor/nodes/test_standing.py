@@ -1,12 +1,11 @@
 """The record of the nodes: who stands out, and above all who does not."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from monitor.nodes.chance import binomials_tail, rate_interval, strata_tail
 from monitor.nodes.hostlist import compress, expand
 from monitor.nodes.record import LaunchRecord, Ledger
 from monitor.nodes.standing import Standing, standings
-from monitor.serve.server import Request
+from monitor.serve.exchange import Request
 from monitor.serve.views import view_of
 from monitor.store import decode, encode
 
@@ -142,6 +141,86 @@ def test_a_rank_that_fails_again_and_again_accuses_no_node() -> None:
     moved = [sorted({NAMES[20], *rng.sample(NAMES, 7)}) for _ in range(20)]
     (true,) = out(launch(n, nodes, "segfault", {NAMES[20]: ["segfault"]}) for n, nodes in enumerate(moved))
     assert true.node == NAMES[20]  # at another place among the ranks each time
+
+
+def looks(launches: list[LaunchRecord], every: int = 1) -> set[str]:
+    """The nodes that stand out at any look, one after so many launches."""
+    ledger, found = Ledger(), set[str]()
+    for number, one in enumerate(launches, 1):
+        ledger.put(one)
+        if number % every == 0:
+            found |= {node.node for node in standings(ledger) if node.stands_out}
+    return found
+
+
+def _crash(number: int, nodes: list[str], place: int, **fields: str) -> LaunchRecord:
+    """A process dies at this place of the ranks."""
+    kind = fields.pop("kind", "segfault")
+    told = replace(launch(number, nodes, kind, {nodes[place]: [kind]}), layout="64 512 2048")
+    return replace(told, **fields)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_one_bug_accuses_nobody_whatever_its_runs_and_its_failures_are_called(seed: int) -> None:
+    """Each job's log is a run of its own, as `nodes '/logs/**/*.out'` names them; a bug has several ends."""
+    rng = random.Random(seed)
+    nodes = sorted(rng.sample(NAMES, 16))
+    ids = [_crash(n, nodes, 5, run=f"logs/tr-{1700 + 7 * n}/3f{n:02d}a1b0") for n in range(30)]
+    assert looks(ids) == set()
+    kinds = [
+        _crash(n, nodes, 5, kind=rng.choice(["segfault", "host_oom", "cuda_error", "bus_error"])) for n in range(30)
+    ]
+    assert looks(kinds) == set()
+    jobs = [_crash(n, nodes, 5, run=name, script="alice train-7B") for n, name in enumerate("abcdefgh")]
+    assert looks(jobs) == set()
+    others = [replace(one, script=f"{one.run} sft") for one in jobs]  # the near miss: eight users' programs
+    assert looks(others) == {nodes[5]}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_bug_that_comes_and_goes_with_a_rack_accuses_none_of_its_nodes(seed: int) -> None:
+    """30 launches on a rack fail, the bug is mended, 60 on all nodes end well. Today's launches say nothing of last
+    week's; a node that breaks launches among good ones is found as before.
+    """
+    rng, names = random.Random(seed), expand("n[001-200]")
+    allotted = [sorted(rng.sample(names[:32] if n < 30 else names, 16)) for n in range(90)]
+    mended = [launch(n, nodes, "unknown" if n < 30 else "finished") for n, nodes in enumerate(allotted)]
+    assert looks(mended, 10) == set()
+    mixed = [sorted(rng.sample(names[:40], 8)) for _ in range(90)]
+    broken = [launch(n, nodes, "hang" if names[7] in nodes else "finished") for n, nodes in enumerate(mixed)]
+    assert looks(broken, 15) == {names[7]}
+
+
+def test_launches_far_apart_in_time_are_not_compared() -> None:
+    """Six that fail on one node, six elsewhere that end well, again and again: within days it is the node. A month
+    apart it may as well be what was mended in between.
+    """
+    found = {}
+    for apart in (7200.0, 30 * 86400.0 / 6):
+        rng = random.Random(6)
+        bad = [n // 6 % 2 == 0 for n in range(36)]
+        nodes = [sorted({*rng.sample(NAMES[2:], 7), NAMES[0 if one else 1]}) for one in bad]
+        told = [launch(n, nodes[n], "hang" if one else "finished") for n, one in enumerate(bad)]
+        at = [apart * (n // 6 * 6) + 60.0 * n for n in range(36)]
+        found[apart] = [one.node for one in out(replace(one, at=at[one.number]) for one in told)]
+    assert list(found.values()) == [[NAMES[0]], []]
+
+
+def test_the_command_accuses_nobody_of_four_jobs_with_one_bug(tmp_path: Path) -> None:
+    """As README shows it: a glob over the jobs' logs, each a run."""
+    nodes = expand("n[001-016]")
+    for number in range(4):
+        head = f"SLURM_JOB_NODELIST={compress(nodes)}\nusing world size: 64, data-parallel-size: 64\n"
+        step = (
+            f" [2026-03-0{number + 1} 10:00:00] iteration 1/ 100 | elapsed time per iteration (ms): 9.0 | lm loss: 2 |"
+        )
+        crash = "srun: error: n006: task 21: Segmentation fault (core dumped)\n"
+        (tmp_path / f"tr11-{1700 + number}.out").write_text(f"{head}{step}\n{crash}")
+    found = CliRunner().invoke(main, ["nodes", "--exclude", str(tmp_path / "*.out")])
+    assert (found.stdout, found.stderr) == ("", "no node stands out\n")
+    table = CliRunner().invoke(main, ["nodes", str(tmp_path / "*.out")])
+    assert "n006         4  1 (0.062)" in table.stdout
+    assert "16 nodes in 4 launches; none stands out" in table.stdout
 
 
 def test_a_failure_of_all_nodes_is_of_none() -> None:

@@ -1,7 +1,5 @@
 """A running receiver, and no proxy before it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

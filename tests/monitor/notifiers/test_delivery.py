@@ -1,20 +1,23 @@
 """The threads that keep slow receivers from everyone else."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from monitor.config import load
+from monitor.core import Core
 from monitor.core.outbox import Outbox
 from monitor.deliveries import Deliveries
 from monitor.incidents import Transition
 from monitor.notifiers import DeliveryError, payload
 from monitor.notifiers.command import Command
+from monitor.saving import Saving
 from monitor.system.clock import SystemClock
+from tests.clock import ManualClock
 from tests.monitor.notifiers.receiver import HANG, PATIENCE, Receiver, built
 
 
@@ -215,6 +218,48 @@ def test_another_configuration_sends_nothing_twice(loop: Make) -> None:
     one.turn()
     assert (before.messages, after.messages) == ([HANG], numbered(1))
     assert one.finish() == {"a": 0}
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_what_a_killed_daemon_delivered_is_not_sent_again(
+    loop: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: bool
+) -> None:
+    """The last state that was saved owes three messages to two receivers; one took two of them, the other none. While
+    the disk takes no state, nothing is noted either: it would hold up the receiver's thread.
+    """
+    first, second, third = numbered(3)
+    away = DeliveryError("later", permanent=False)
+    takes, fails = Recorder("chat", [away]), Recorder("mail", [away] * 3)
+    one = loop(takes, fails)
+    clock = ManualClock()
+    core = Core(load("", ["notifiers=[]"]))
+    core.outbox = one.outbox
+    saving = Saving(core, clock, lambda: None)
+    saving.load(tmp_path)
+    one.deliveries.accepted = saving.accepted
+    one.owe(first, second, third)
+    one.turn()
+    core.changed = True
+    saving.turn(0.0)
+    saving.save_last(0.0)
+    if stuck:
+        core.changed = saving._saver._busy = True
+        clock.advance(3.0)
+        saving.turn(0.0)
+    batch = one.outbox.batch
+    monkeypatch.setattr(one.outbox, "batch", lambda *known, **more: batch(*known, **more)[:2])
+    one.turn(1.0)
+    saving.release()
+    core = Core(load("", ["notifiers=[]"]))
+    again = Saving(core, clock, lambda: None)
+    saved = again.load(tmp_path)
+    again.release()
+    assert saved is not None
+    assert [owed.message for owed in saved.owed["chat"]] == ([first, second, third] if stuck else [third])
+    assert [owed.message for owed in saved.owed["mail"]] == [first, second, third]
+    saved.owed["chat"] = []  # the last was taken, too
+    core.restore(saved)
+    assert core.outbox.owed() == {"chat": 0, "mail": 3}
 
 
 def test_delivery_to_a_webhook_after_a_500(loop: Make, receiver: Receiver) -> None:

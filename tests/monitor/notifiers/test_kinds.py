@@ -1,7 +1,5 @@
 """Which messages a notifier wants; Alertmanager, commands and Apprise."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """The object that is sent, and its words."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Webhooks: what is delivered, refused, and never told of a secret."""
 
-from __future__ import annotations
-
 import dataclasses
 import socket
 from pathlib import Path
@@ -83,6 +81,12 @@ def test_500_then_200(receiver: Receiver) -> None:
 def test_receiver_that_hangs(receiver: Receiver) -> None:
     """No answer within the timeout is a failure that may pass."""
     receiver.answers = [0]
+    assert failure(webhook(f"url: '{receiver.url}', timeout: 200ms")) == ("no answer within 0.2 s", False)
+
+
+def test_receiver_that_drips(receiver: Receiver) -> None:
+    """A byte of the answer's head now and then gives it no more time."""
+    receiver.answers = [2]
     assert failure(webhook(f"url: '{receiver.url}', timeout: 200ms")) == ("no answer within 0.2 s", False)
 
 

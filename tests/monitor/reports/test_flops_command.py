@@ -1,7 +1,5 @@
 """`flops` as people call it, and the tables behind it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The ramp-up planner: BigScience's schedules and rules (seed 000, seed 004), and Megatron's own counting."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """`report`: medians over steady iterations, memory of the stages, outcomes, sorting, baselines, every format."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

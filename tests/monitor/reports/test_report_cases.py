@@ -1,7 +1,5 @@
 """A report says what the log says: figures that programs print in their own ways, each in a log of our own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reports of trainers that are read as data: logs of ours in their formats, with what real ones print between steps."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 

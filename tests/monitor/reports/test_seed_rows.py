@@ -6,8 +6,6 @@ those of docs/formulas.md, "Benchmark tables"). 167 rows reproduce as printed by
 only with one input corrected.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

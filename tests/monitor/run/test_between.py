@@ -1,7 +1,5 @@
 """DeepSpeed's engine alone: its clock leaves out the data loader and the saves, the stamps of its lines hold both."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

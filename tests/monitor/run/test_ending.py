@@ -1,7 +1,5 @@
 """How a launch ended: lines of a log -> state, cause, certainty; the same in whatever order they came."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,7 +1,5 @@
 """The ladder at each of its limits: rows of evidence -> all that they come to, in whatever order they stand."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """What the log tells of an end, kept, weighed and passed by: an event -> its rows, and each limit of what follows."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Folding events into a run's state: attempts, copies, phases, pure time, ends."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

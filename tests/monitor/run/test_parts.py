@@ -1,7 +1,5 @@
 """The parts of a step of reinforcement learning: which one hangs, by whose budget, and whose time grew."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """`megatron_run_node_info`: which nodes a run's series name, and when none."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.config import load

@@ -1,7 +1,5 @@
 """What silences teach, at each limit: how many are kept, which are believed, which are forgotten."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.run.silence import Intervals, Silences

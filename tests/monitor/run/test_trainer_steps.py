@@ -1,6 +1,6 @@
 """Which bar of HF Trainer's log is the training's, where no heading says it; steps that only epochs tell."""
 
-from __future__ import annotations
+import pytest
 
 from tests.monitor.playing import Played, play
 
@@ -179,3 +179,10 @@ def test_a_bar_that_moves_before_the_first_step_is_no_hang() -> None:
 def test_silence_of_a_log_that_no_line_has_proved_a_training_means_nothing() -> None:
     """A server that loads a model draws bars too."""
     assert kinds(play(bars(8, 3.0), after=20_000.0)) == []
+
+
+@pytest.mark.parametrize(("last", "told"), [(200, []), (201, ["hang"])])
+def test_a_loop_that_prints_its_bar_alone_may_evaluate_at_the_end_of_an_epoch(last: int, told: list[str]) -> None:
+    """Of five epochs of 200 steps; five minutes behind any other step are a hang."""
+    drawn = [(at + 300.0 * (at > 6.0 * last), line) for at, line in bars(1000, 6.0, last=230)]
+    assert kinds(play(drawn))[:1] == told

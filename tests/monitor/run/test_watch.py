@@ -1,7 +1,5 @@
 """The one theory of time: what of a report's seconds are iterations alone, at each of its limits."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.run.steps.watch import Interval, Pure, Watch, pure

@@ -1,7 +1,5 @@
 """A running server over a small application, and certificates of our own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,8 @@ from typing import Any
 import pytest
 import trustme
 
-from monitor.serve.server import HttpServer, Limits, Reply, Request
+from monitor.serve.exchange import Limits, Reply, Request
+from monitor.serve.server import HttpServer
 
 Serve = Callable[..., HttpServer]
 

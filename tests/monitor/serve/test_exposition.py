@@ -1,8 +1,7 @@
 """The page against prometheus_client's own, byte for byte, while runs come, change and go."""
 
-from __future__ import annotations
-
 import gzip
+import re
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -13,9 +12,11 @@ from prometheus_client.exposition import choose_encoder
 
 from monitor.metrics import CATALOGUE, MONITOR_CATALOGUE
 from monitor.prometheus_text import TextFormat
+from monitor.serve.exchange import Request
 from monitor.serve.http import Exposition
-from monitor.serve.server import Request
+from monitor.serve.page import summary
 from monitor.snapshot import Histogram, RunSnapshot, Sample, Snapshot, clean_label
+from tests.clock import ManualClock
 
 ACCEPTS = (
     "",
@@ -195,3 +196,24 @@ def test_names_choose_samples(names: tuple[str, ...], accept: str) -> None:
     families = [row.split(" ")[2] for row in lines if row.startswith("# TYPE ")]
     assert all(any(name.startswith(family) for name in names) for family in families)
     assert len(families) == len(set(families))
+
+
+def test_what_is_shown_ages_until_the_loop_makes_it_anew() -> None:
+    """By what the loop was behind with, and by its silence; without a loop nothing is said of an age."""
+    clock = ManualClock(wall=1000.0)
+    own = {"megatron_monitor_shown_age_seconds": (Sample((), 2.0),)}
+    shown = Snapshot(at=1000.0, monitor=own, behind_seconds=2.0)
+    app = Exposition(lambda: shown, clock)
+    ages = []
+    for seconds in (0.0, 40.0):
+        clock.advance(seconds)
+        ages.append(re.search(rb"^megatron_monitor_shown_age_seconds (.*)$", fetch(app, "")[1], re.MULTILINE))
+    assert [found and float(found[1]) for found in ages] == [2.0, 42.0]
+    assert b"shown_age" not in fetch(Exposition(lambda: Snapshot(at=0.0), clock), "")[1]
+
+
+@pytest.mark.parametrize(("behind", "said"), [(23.4, True), (4.9, False)])
+def test_the_page_says_that_it_is_old(behind: float, said: bool) -> None:
+    """From five seconds on."""
+    shown = summary(Snapshot(at=0.0, ready=True, behind_seconds=behind))
+    assert ("the monitor is 23 s behind the logs" in shown) == said

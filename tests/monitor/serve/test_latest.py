@@ -1,7 +1,5 @@
 """Pages are made when somebody asks: who asks sees what was folded before, and waits for a busy loop a moment only."""
 
-from __future__ import annotations
-
 import threading
 
 from monitor.serve.latest import Latest

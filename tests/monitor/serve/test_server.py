@@ -1,7 +1,5 @@
 """The server against clients that are slow, silent, many, huge or rude: a scrape always gets its answer."""
 
-from __future__ import annotations
-
 import http.client
 import resource
 import socket
@@ -14,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.config import load
+from monitor.serve.exchange import Reply, Request
 from monitor.serve.hosts import Hosts
 from monitor.serve.latest import Latest
-from monitor.serve.server import HttpServer, Reply, Request
+from monitor.serve.server import HttpServer
 from monitor.services import Services
 from monitor.snapshot import Snapshot
 from monitor.system.clock import SystemClock

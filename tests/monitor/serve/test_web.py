@@ -1,7 +1,5 @@
 """TLS and basic auth: who gets in, who does not, what it costs, and certificates that change."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import http.client

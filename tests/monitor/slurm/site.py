@@ -1,7 +1,5 @@
 """A run that is a Slurm job: its core, and what `scontrol show job -o` prints of it (22.05, times in Unix seconds)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from monitor.incidents import Transition

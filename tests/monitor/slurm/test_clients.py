@@ -1,7 +1,5 @@
 """Slurm that does not answer, answers nonsense, or changes between plan and deed: stand-ins in place of its clients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

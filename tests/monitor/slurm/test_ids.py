@@ -1,7 +1,5 @@
 """Where the id of a run's job is found, and when it is believed."""
 
-from __future__ import annotations
-
 import pytest
 
 from monitor.identity import Member, candidate, key_of, printed_key

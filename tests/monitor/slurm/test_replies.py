@@ -1,7 +1,5 @@
 """What scontrol and sacct print, in the forms of several versions, and what is none of it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The middle of some values is that of the standard library, to the last bit."""
 
-from __future__ import annotations
-
 import statistics
 from random import Random
 

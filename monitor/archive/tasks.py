@@ -1,0 +1,176 @@
+"""Finished logs in tasks of a bounded size, what one of them gives, and which belong together after all."""
+
+import copyreg
+import gc
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from monitor.config import Config, Watch
+from monitor.core import Core
+from monitor.core.sources import watches
+from monitor.follow.discovery import Found, find
+from monitor.follow.mounts import read_mounts
+from monitor.follow.os_layer import OsLayer
+from monitor.follow.patterns import absolute
+from monitor.identity import named
+from monitor.once import read_all
+from monitor.reports.outcome import Tallies
+from monitor.reports.rows import Options, Row, row_of
+from monitor.run import derived
+from monitor.run.state import RunState
+from monitor.system.clock import Clock
+
+_FILES = 25  # of a task: twice as many need twice the memory and are hardly faster
+_BYTES = 32 << 20  # of a task, the same
+
+Stamp: TypeAlias = tuple[str, int, int]
+"""(path, bytes, last written in nanoseconds) of a file: the same file with the same content, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Files that are read together."""
+
+    files: tuple[Found, ...]
+    stamps: tuple[Stamp, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(size for _, size, _ in self.stamps)
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a task gave. It pickles."""
+
+    rows: list[Row] = field(default_factory=list)
+    """In the order of the runs' names."""
+    problems: list[str] = field(default_factory=list)
+    """What a person should know: files that no one can read or that hold no training line."""
+    jobs: frozenset[str] = frozenset()
+    """Ids of the jobs that its streams are of."""
+
+
+Done: TypeAlias = tuple[Task, Reading]
+
+
+def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(values)
+
+
+copyreg.pickle(MappingProxyType, lambda proxy: (_proxy, (dict(proxy),)))  # the configuration holds some
+
+
+def read_run(paths: Sequence[str | os.PathLike[str]], options: Options | None = None) -> Row:
+    """The row of the one run whose logs lie at `paths`; ValueError with their names if they hold another number.
+
+    For notebooks and frameworks of one's own: it needs nothing beside the files, and what it gives pickles.
+    """
+    config = Config(runs=(Watch(paths=tuple(absolute(os.fspath(path)) for path in paths)),))
+    rows = read_task(
+        Task(tuple(find(watches(config), read_mounts(), OsLayer())), ()), config, options or Options()
+    ).rows
+    if len(rows) != 1:
+        raise ValueError(
+            f"{len(rows)} runs in these files: {', '.join(row.run for row in rows) or 'none'}; one is needed"
+        )
+    return rows[0]
+
+
+def read_runs(
+    config: Config, options: Options, clock: Clock | None = None, found: Iterable[Found] | None = None
+) -> tuple[Core, list[tuple[RunState, Row]], list[str]]:
+    """(the core that read the files, each run's state and row in the order of their names, what a person should know).
+    As read_all.
+    """
+    tallies = Tallies()
+    core, problems = read_all(config, clock, tallies.look, found=found)
+    runs = [
+        (run.state, row_of(run.state, derived.run_state(run.state, run.archived), tallies.of.get(name), options))
+        for name, run in sorted(core.runs.items())
+        if run.state.proven and run.state.sources
+    ]
+    return core, runs, problems
+
+
+def read_task(task: Task, config: Config, options: Options, *, slim: bool = False) -> Reading:
+    """Read the files to their ends. `slim`: without what only curves and `compare` need."""
+    core, runs, problems = read_runs(config, options, found=task.files)
+    rows = [replace(row, curves={}, steady=[], arguments={}, profile=None) if slim else row for _, row in runs]
+    jobs = frozenset(source.member.key for source in core.sources.values()) - {""}
+    del core, runs
+    gc.collect()  # the core's parts know each other, and the collector waits for many more of them
+    return Reading(rows, problems, jobs)
+
+
+def groups_of(found: Iterable[Found], config: Config) -> list[Task]:
+    """The files, those together that have to be read together; in the order of their directories and runs."""
+    groups: dict[Any, list[Found]] = {}
+    group_of: dict[Any, Any] = {}
+    stamps: dict[str, Stamp] = {}
+    for one in found:
+        name: Any = named(one.path, config.runs).name
+        try:
+            status = os.stat(one.path)
+            stamps[one.path] = one.path, status.st_size, status.st_mtime_ns
+            inode: Any = status.st_dev, status.st_ino
+        except OSError:  # the reading says what is wrong with it
+            stamps[one.path], inode = (one.path, 0, 0), one.path
+        first, second = _root(group_of, name), _root(group_of, inode)
+        group_of[second] = first
+        groups.setdefault(first, []).append(one)
+        if first != second and second in groups:
+            groups[first] += groups.pop(second)
+    ordered = sorted(tuple(sorted(files)) for files in groups.values())
+    return [Task(files, tuple(stamps[one.path] for one in files)) for files in ordered]
+
+
+def _root(group_of: dict[Any, Any], key: Any) -> Any:
+    while group_of.setdefault(key, key) != key:
+        key = group_of[key]
+    return key
+
+
+def together(parts: Iterable[Task]) -> Task:
+    """One task of several."""
+    files, stamps = zip(
+        *sorted(pair for part in parts for pair in zip(part.files, part.stamps, strict=True)), strict=True
+    )
+    return Task(files, stamps)
+
+
+def tasks_of(groups: Iterable[Task]) -> Iterator[Task]:
+    """Groups of files in tasks of a bounded size; a directory's, often one job's, are in one where they fit."""
+    open_groups, count, size = list[Task](), 0, 0
+    for _, some in itertools.groupby(groups, lambda group: os.path.dirname(group.files[0].path)):
+        directory = list(some)
+        parts = [[group] for group in directory]
+        if sum(len(group.files) for group in directory) <= _FILES and sum(group.size for group in directory) <= _BYTES:
+            parts = [directory]
+        for part in parts:
+            more, bytes_more = sum(len(group.files) for group in part), sum(group.size for group in part)
+            if open_groups and (count + more > _FILES or size + bytes_more > _BYTES):
+                yield together(open_groups)
+                open_groups, count, size = [], 0, 0
+            open_groups += part
+            count, size = count + more, size + bytes_more
+    if open_groups:
+        yield together(open_groups)
+
+
+def merged(done: Iterable[Done]) -> Iterator[list[Done]]:
+    """What was read, in groups that share a job; most are alone."""
+    groups: dict[int, list[Done]] = {}
+    of_job: dict[str, int] = {}
+    for number, (task, reading) in enumerate(done):
+        group = [(task, reading)]
+        for other in {of_job[job] for job in reading.jobs if job in of_job}:
+            group += groups.pop(other)
+        groups[number] = group
+        of_job.update({job: number for _, one in group for job in one.jobs})
+    yield from groups.values()

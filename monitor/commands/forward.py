@@ -1,0 +1,72 @@
+"""`forward`: follow files here, push them to a monitor elsewhere."""
+
+import hashlib
+import os
+import signal
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from monitor.commands.arguments import POSITIVE_DURATION, fail
+from monitor.config.intake import Heartbeat
+from monitor.follow.patterns import absolute
+from monitor.follow.streams import STDIN
+from monitor.scalars import url_of
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH_OR_GLOB...")
+@click.option("--to", required=True, metavar="URL", help="A monitor's intake, e.g. http://monitor:9844.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="On every line, e.g. run=tr11.")
+@click.option("--carrier", help="This agent's name, for its heartbeats; the host's name otherwise.")
+@click.option("--heartbeat", type=POSITIVE_DURATION, default="5s", show_default=True, help="Between two heartbeats.")
+@click.option("--tenant", help="X-Scope-OrgID.")
+@click.option("--user", help="Of basic auth.")
+@click.option("--password-file", type=click.Path(dir_okay=False, path_type=Path), help="Of basic auth.")
+@click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Where positions are kept.")
+def forward(
+    paths: tuple[str, ...], to: str, labels: tuple[str, ...], carrier: str | None, heartbeat: float, tenant: str | None,
+    user: str | None, password_file: Path | None, state: Path | None,
+) -> None:  # fmt: skip
+    r"""Follow logs as `run` does and push their lines to a monitor's intake at URL, each once, whatever dies between.
+
+    The run of a line is `--label run=NAME`, the owner of a pod whose log it is, or named by the path, as `run` does.
+
+    \b
+    Examples:
+      megatron-monitor forward --to http://monitor:9844 '/logs/**/*.out'
+      megatron-monitor forward --to http://monitor:9844 --label run=tr11 train.log
+    """
+    from monitor.commands.run import start_logging
+    from monitor.config import default_config
+    from monitor.forward import PATH, Forwarder, Target
+    from monitor.store import StateInUseError, StateUnreadableError
+    from monitor.system.clock import SystemClock
+
+    pairs = [label.partition("=") for label in labels]
+    if bad := [name + sign + value for name, sign, value in pairs if not (name and sign)]:
+        fail(f"--label {bad[0]}: expected NAME=VALUE", code=2)
+    if (user is None) != (password_file is None):
+        fail("--user and --password-file belong together", code=2)
+    try:
+        url = url_of(to)
+    except ValueError as error:
+        fail(f"--to {to}: {error}", code=2)
+    url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + PATH
+    found = [STDIN if path == "-" else absolute(path) for path in paths]
+    if state is None:
+        base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+        name = hashlib.blake2s("\0".join([url, *found]).encode("utf-8", "replace"), digest_size=6).hexdigest()
+        state = Path(base) / "megatron-monitor" / f"forward-{name}"
+    target = Target(url, {"X-Scope-OrgID": tenant} if tenant else {}, user or "", password_file)
+    start_logging(default_config())
+    try:
+        beat = (Heartbeat().label, carrier or socket.gethostname(), heartbeat)
+        forwarder = Forwarder(found, target, {name: text for name, _, text in pairs}, state, SystemClock(), beat)
+    except (StateInUseError, StateUnreadableError, OSError) as error:
+        fail(f"{state}: {error}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: forwarder.stop())
+    forwarder.run()

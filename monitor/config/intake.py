@@ -1,0 +1,92 @@
+"""The keys of `intake:`: logs that agents push over the network (monitor/intake/)."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from monitor import scalars
+from monitor.units import PositiveSeconds
+
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,3})?) ?(?:([kMGT])(i)?)?B")
+_OWNERS = (
+    "run|jobset.sigs.k8s.io/jobset-name|training.kubeflow.org/job-name|leaderworkerset.sigs.k8s.io/name"
+    "|volcano.sh/job-name|batch.kubernetes.io/job-name|k8s.job.name|job_name|service.name"
+)
+RUN_OF_LABELS = f"{{namespace|k8s.namespace.name|service.namespace|}}/{{{_OWNERS}}}"
+"""The run that labels name where the configuration says nothing: the owner that an operator writes on its pods, in its
+namespace where there is one."""
+
+
+def bytes_of(raw: object) -> int:
+    """`64MiB`, `10MB`, `512B` or a number of bytes; ValueError for anything else and for 0."""
+    match = _SIZE.fullmatch(raw) if isinstance(raw, str) else None
+    if match is not None:
+        raw = int(float(match[1]) * (1024 if match[3] else 1000) ** (" kMGT".index(match[2]) if match[2] else 0))
+    if isinstance(raw, bool) or not isinstance(raw, int) or not 0 < raw < 2**60:
+        raise ValueError("expected a size such as 64MiB or 10MB, or a number of bytes")
+    return raw
+
+
+Bytes = Annotated[int, Meta(extra={"read": bytes_of})]
+Count = Annotated[int, Meta(ge=1)]
+
+
+class Auth(Struct, frozen=True, kw_only=True):
+    """Who may push."""
+
+    basic_auth_users: Mapping[scalars.Name, scalars.BcryptHash] = msgspec.field(default_factory=scalars.empty)
+    """User -> bcrypt hash of the password. Empty: those of `web`, as the page."""
+
+
+class Tenants(Struct, frozen=True, kw_only=True):
+    """The share of each tenant (X-Scope-OrgID; those who name none are one). Beyond it the answer is 429: try later."""
+
+    max_streams: Count = 2000
+    """A stream is a file, and costs the judge some 20 kB; 1,000 pods have two each."""
+    max_runs: Count = 200
+    """A fifth of `max_runs`: a tenant that names a run a line pushes nobody else's out."""
+    max_bytes_per_second: Bytes = 10_000_000
+    """Of bodies, as they come: 64 pods that print 5,000 lines a second are a tenth of it."""
+
+
+class Spool(Struct, frozen=True, kw_only=True):
+    """Where pushed lines lie until they are judged."""
+
+    directory: scalars.FilePath | None = None
+    """None: `spool` in state_dir."""
+    per_stream: Bytes = 64 << 20
+    """A stream's file is begun anew at half of it: the half before is kept beside it."""
+    total: Bytes = 20 << 30
+    """Of all files: the oldest halves go first, then it is full (503)."""
+
+
+class Heartbeat(Struct, frozen=True, kw_only=True):
+    """How the agent of a node says that it lives while its streams are silent."""
+
+    label: Annotated[str, Meta(min_length=1, max_length=200)] = "carrier"
+    """Names the agent on all that it sends; heartbeats have a label `heartbeat` beside it."""
+    every: PositiveSeconds = 5.0
+    """Between two of them; an agent is deaf after one and a half, as one may be on its way: a twelfth of the shortest
+    hang budget (60 s)."""
+
+
+class IntakeSettings(Struct, frozen=True, kw_only=True):
+    """Loki push and OTLP/HTTP logs."""
+
+    listen: scalars.Listen | None = None
+    """HOST:PORT; None: nobody can push."""
+    protocols: tuple[Literal["loki", "otlp"], ...] = ("loki", "otlp")
+    auth: Auth = Auth()
+    tenants: Tenants = Tenants()
+    spool: Spool = Spool()
+    heartbeat: Heartbeat = Heartbeat()
+
+    def problems(self) -> scalars.Problems:
+        """What the values together have wrong."""
+        if not self.protocols:
+            yield "protocols", "is empty: nothing could be pushed"
+        if self.spool.per_stream > self.spool.total:
+            yield "spool", "per_stream is more than total"

@@ -1,0 +1,98 @@
+"""Hearing: which runs nobody listens to.
+
+A mount whose reader is blocked, and an agent (carrier) that is not heard, make the silence of the streams behind them
+no evidence. A hang is judged while one of the streams that told the run's steps is heard, all else while any stream is.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+from monitor.core.runs import Run, not_listened
+from monitor.core.sources import Source
+from monitor.core.watched import Watched
+from monitor.follow.messages import Unheard
+from monitor.intake.labels import carrier_at
+
+_LOST = 60.0  # seconds after which people are told that an agent is deaf
+_log = logging.getLogger(__name__)
+
+Note = Callable[[Source, str | None, float], None]
+
+
+class Hearing:
+    """Since when nobody listens to what."""
+
+    def __init__(self, watched: Watched, note: Note) -> None:
+        """`note` tells a source's run why it cannot be read; None: it can."""
+        self._watched, self._note = watched, note
+        self._deaf: dict[str, float] = {}  # mount -> since when nobody listens to it
+        self._silent: dict[str, float] = {}  # carrier -> since when nothing is heard of it
+        self._lost: set[str] = set()  # of these, those of which people were told
+        self._beating: Collection[str] | None = None
+        self._counted = 0, 0
+        self.heard_again: dict[str, float] = {}
+        """Mount -> when somebody listened again after the last lapse."""
+
+    def listen(
+        self,
+        deaf: Mapping[str, float],
+        silent: Mapping[str, float] | None = None,
+        beating: Collection[str] | None = None,
+        now: float = 0.0,
+    ) -> None:
+        """Since these instants nobody listens to these mounts, and nothing is heard of these carriers, of all that send
+        heartbeats (`beating`; None: nobody can push); to all others somebody listens. What was read was handled before.
+        """
+        silent = silent or {}
+        lost = {carrier for carrier, since in silent.items() if now - since >= _LOST}
+        count = (0, 0) if beating is None else (len(self._watched.sources), len(self._watched.runs))
+        known = self._deaf.keys(), self._silent.keys(), self._beating, self._counted
+        if known != (deaf.keys(), silent.keys(), beating, count):
+            carriers_before, self._silent = self._silent, dict(silent)
+            self._deaf, self._beating, self._counted = dict(deaf), beating, count
+            for run in self._watched.runs.values():
+                self._judge_until(run, carriers_before, now)
+        if lost != self._lost:
+            changed, self._lost = lost ^ self._lost, lost
+            for source in [one for one in self._watched.sources.values() if _carrier(one) in changed]:
+                carrier = _carrier(source)
+                why = None
+                if carrier in lost:
+                    why = f"nothing is heard of its agent {carrier}: neither lines nor heartbeats"
+                self._note(source, why, now)
+
+    def _judge_until(self, run: Run, carriers_before: Mapping[str, float], now: float) -> None:
+        telling, state = self._watched.sources.telling(run.log), run.state
+        since = [self._since(source) for source in telling]
+        heard = [one for one in since if one is not None]
+        before = state.deaf_since if state.blind_since is None else state.blind_since
+        blind = max(heard) if heard and len(heard) == len(since) else None
+        others = (self._watched.sources[name] for name in self._watched.sources.of_run(run.log))
+        deaf = blind is not None and all(self._since(source) is not None for source in others)
+        state.deaf_since, state.blind_since = (blind, None) if deaf else (None, blind)
+        state.no_heartbeat = bool(telling) and all(
+            source.ordered is not None and _carrier(source) not in (self._beating or ()) for source in telling
+        )
+        carried = any(_carrier(source) in carriers_before for source in telling)
+        if carried and before is not None and blind is None:
+            not_listened(state, now - before, now)
+        if blind != before:
+            self._watched.schedule.request(run)
+
+    def _since(self, source: Source) -> float | None:
+        found = [self._deaf.get(source.mount), self._silent.get(_carrier(source))]
+        return min((one for one in found if one is not None), default=None)
+
+    def unheard(self, message: Unheard, now: float) -> None:
+        """Nobody listened for a while, and what was written meanwhile comes now: that time is no silence of a run."""
+        self.heard_again[message.mount] = now
+        runs = self._watched.sources.on_mount(message.mount)
+        for run in self._watched.runs.values():
+            if run.log in runs:
+                not_listened(run.state, message.seconds, now)
+        self._watched.counts.add("unheard_seconds_total", message.mount, by=message.seconds)
+        _log.warning("mount=%s nobody listened for %.1f s: that time is no silence", message.mount, message.seconds)
+
+
+def _carrier(source: Source) -> str:
+    return "" if source.ordered is None else carrier_at(source.path)

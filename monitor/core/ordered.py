@@ -1,0 +1,81 @@
+"""The lines of one spooled stream in the order in which they were written. Pure.
+
+Agents send batches twice, late and past each other. A line waits until those that lie before it have had `HOLD` seconds
+to come; one that comes later still is counted and left out: what is folded is not folded backwards. What waits is saved
+with the offset, so that a line counts once, over a restart too.
+"""
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from monitor.intake.spool import STAMP
+from parsers.redaction import masked
+
+HOLD = 2.0
+"""Seconds that a line waits for those before it."""
+_MOST = 8 << 20  # bytes that wait: a backlog is let go by halves
+
+
+@dataclass(slots=True)
+class Ordered:
+    """What waits of a stream. Instants."""
+
+    lines: list[tuple[bytes, bytes, int, float]] = field(default_factory=list)
+    """(stamp, line with its end, bytes of it in the file, when it came)."""
+    partial: bytes = b""
+    """Behind the last line end."""
+    size: int = 0
+    """Bytes of the file that `lines` are."""
+    last: bytes = b""
+    """The stamp of the last line that was let go."""
+    late: int = 0
+    """Lines that came too late, until somebody counts them."""
+    settles_at: float | None = None
+    """When the lines that stood in the file at first have had their time."""
+
+    def add(self, data: bytes, now: float) -> None:
+        """The next bytes of the file."""
+        whole, end, rest = (self.partial + data).rpartition(b"\n")
+        self.partial = rest
+        if end:
+            for line in whole.split(b"\n"):
+                self.lines.append((line[:STAMP], line + b"\n", len(line) + 1, now))
+                self.size += len(line) + 1
+
+    def begin_anew(self) -> None:
+        """Another file goes on with the stream: what waits lies in none."""
+        self.lines = [(stamp, line, 0, came) for stamp, line, _, came in self.lines]
+        self.size, self.partial = 0, b""
+
+    def due(self, now: float) -> tuple[list[tuple[bytes, bytes]], int]:
+        """(stamp, line) of those that have waited, in order; and the bytes of those that came too late."""
+        lines = self.lines
+        if lines and lines[0][3] == inf:
+            lines = self.lines = [(stamp, line, size, min(came, now)) for stamp, line, size, came in lines]
+        if not lines or (now - lines[0][3] < HOLD and self.size < _MOST):
+            return [], 0
+        waited = [line[0] for line in lines if now - line[3] >= HOLD] or [
+            line[0] for line in lines[: len(lines) // 2 + 1]
+        ]
+        ready = max(waited)
+        found = sorted((line for line in lines if line[0] <= ready), key=lambda line: line[0])
+        self.lines = [line for line in lines if line[0] > ready]
+        taken = sum(line[2] for line in found)
+        self.size -= taken
+        due = [(stamp, line) for stamp, line, _, _ in found if stamp >= self.last]
+        self.late += len(found) - len(due)
+        late = sum(size for stamp, _, size, _ in found if stamp < self.last)
+        self.last = max(ready, self.last)
+        return due, late
+
+    def save(self) -> dict[str, Any]:
+        """Plain values; secrets are masked, as in all that is kept."""
+        lines = [[masked(line.decode("utf-8", "replace")), size] for _, line, size, _ in self.lines]
+        return {"lines": lines, "last": self.last.decode("ascii", "replace")}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on where `save` was called: what waited waits anew, from the next call of `due` on."""
+        texts = [(str(text).encode(), int(size)) for text, size in saved["lines"]]
+        self.lines = [(text[:STAMP], text, size, inf) for text, size in texts]
+        self.size, self.last = sum(size for _, size in texts), str(saved["last"]).encode()

@@ -1,0 +1,99 @@
+"""May a run's job be touched? Every condition in one place; what is not known forbids it, its reason in words. Pure.
+
+Asked when a policy plans, and again before each step. What only Slurm can tell - that the job is still in this launch,
+that nobody follows it, that a new job would be accepted - the executor asks besides, right before it acts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from monitor.incidents import Incident
+from monitor.run.job import OVER
+from monitor.run.phases import ENDED
+from monitor.run.records import Job
+from monitor.run.state import RunState
+from monitor.slurm.settings import SlurmSettings
+
+_NOBODY: Final = 65534  # what a file server makes of owners that it does not know
+_FRESH: Final = 2.0
+"""Intervals between two questions to Slurm, and the time of one call, after which an answer is old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a run's job beside the run's own state."""
+
+    proven: bool = False
+    """A file with the run's last steps is the job's output, or the operator's pattern finds the job's id in its path.
+    That a log prints an id is not enough to act: another job's log may print it, too.
+    """
+    owners: frozenset[int | None] = frozenset()
+    """User ids of the run's files; None: one whose owner is not told."""
+    others: Sequence[RunState] = ()
+    """The other runs with a stream of this job, as far as its id is known."""
+    undecided: bool = False
+    """Of lines of this job it is not known yet which run they are of."""
+    beside: str = ""
+    """Another running job that writes the same run."""
+    own_job: str = ""
+    """The job that the monitor itself runs in."""
+
+
+def may_act(state: RunState, incident: Incident, facts: Facts) -> str:
+    """Why the run's job is left alone; empty: it may be touched."""
+    job = state.job
+    if state.lost or state.unreadable:
+        return "a file of the run cannot be read"
+    if job is None:
+        return "the run's Slurm job is not known"
+    number = job.array_id or job.id
+    if job.components:
+        return "the job is one of several that run as one"
+    if facts.own_job == job.id:
+        return f"the monitor itself runs in job {number}"
+    if not facts.proven:
+        output = job.output or "not told"
+        return f"job {number} is not proven: its output is {output}, and slurm.job_from finds no id in the log's path"
+    if job.uid is None or job.uid == _NOBODY or facts.owners != {job.uid}:
+        found = ", ".join(sorted("unknown" if one is None else f"uid {one}" for one in facts.owners))
+        return f"the log's owner ({found or 'unknown'}) is not known to be that of job {number} (uid {job.uid})"
+    if facts.beside:
+        return f"job {facts.beside} writes into this run, too"
+    return _moves(incident, facts) or _another_launch(state, incident, job, number)
+
+
+def _moves(incident: Incident, facts: Facts) -> str:
+    """What else may go on in the job."""
+    if facts.undecided:
+        return "it is not known yet which run other lines of the job are of"
+    since = incident.since
+    for other in facts.others:
+        still = other.launch.hung or other.launch.phase in ENDED
+        if not still or other.progress_at is None or other.progress_at > since or other.lost or other.unreadable:
+            return f"run {other.name} is in the same job, and may go on"
+    return ""
+
+
+def _another_launch(state: RunState, incident: Incident, job: Job, number: str) -> str:
+    """Whether the job is in the launch in which the trouble began, and runs, or is over by itself."""
+    if incident.evidence.get("attempt", incident.attempt) != state.launch.number:
+        return "another launch has begun since"
+    if job.state != "RUNNING" and job.state not in OVER:
+        return f"job {number} is {job.state}"
+    begun, since = job.started_at, state.unix(incident.since)
+    if begun is None or since is None:
+        return f"Slurm does not tell when job {number} began"
+    if begun > since:
+        return f"job {number} was started anew since the trouble began"
+    if job.state in ("CANCELLED", "REVOKED"):
+        return f"job {number} was cancelled{f' by {job.cancelled_by}' if job.cancelled_by else ''}"
+    if job.state == "COMPLETED" and incident.incident != "crash":
+        return f"Slurm says that job {number} has completed"
+    return ""
+
+
+def is_fresh(state: RunState, since: float, now: float, settings: SlurmSettings) -> bool:
+    """Has Slurm answered about the job since then, and lately?"""
+    most = _FRESH * settings.interval + settings.timeout
+    return state.job is not None and state.job.asked_at >= since and now - state.job.asked_at <= most

@@ -1,0 +1,259 @@
+"""HTTP for what pushes: who may, what a body holds, what the answer is; tenants and their shares.
+
+204 or 200: all of it is on the disk. 429, 503: try again. 400, 413, 415: nobody will ever read this body. Lines that
+name no run are taken and counted: to refuse them would hold up what stands behind them.
+"""
+
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from monitor.config import Config
+from monitor.config.intake import Tenants
+from monitor.intake import labels as naming
+from monitor.intake.carriers import Carriers, Heard
+from monitor.intake.messages import PROTOCOLS, Push, Stream
+from monitor.intake.spool import Spool
+from monitor.intake.wire import TooLargeError, WireError, unpacked
+from monitor.serve.exchange import Limits, Reply, Request, text_reply
+from monitor.serve.server import HttpServer
+from monitor.snapshot import MonitorCounts
+from monitor.system.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+LARGEST = 20 << 20  # bytes of a body, packed and unpacked: what OTLP's specification recommends
+_TENANT = re.compile(r"[A-Za-z0-9!._*'()-]{1,64}")  # what Loki lets be one
+_MOST_TENANTS = 1000
+_ACTIVE = 3600.0  # seconds since its last line for which a stream is part of a tenant's share
+_SHOWN = 600.0  # seconds since a line that names no run for which the page says so
+_UNNAMED = 20  # sets of labels that name no run, in the monitor's log
+_LIMITS = Limits(
+    connections=4096, idle=300.0, answer=60.0, answers=64, slow=60.0, stalled=30.0, threads=16, body=LARGEST
+)
+"""Agents keep their connections, and a flush to a slow disk takes its time."""
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """What one has used of its share."""
+
+    streams: dict[str, float] = field(default_factory=dict)
+    runs: dict[str, float] = field(default_factory=dict)
+    """When each was last written to, monotonic seconds."""
+    left: float = 0.0
+    """Bytes that it may push now."""
+    at: float = float("-inf")
+
+    def takes(self, size: int, share: int, now: float) -> float:
+        """Seconds after which it may push so much; 0 if now. Ten seconds' share may come at once."""
+        self.left = min(share * 10.0, self.left + (now - self.at) * share)
+        self.at = now
+        if self.left < min(size, share):
+            return (min(size, share) - self.left) / share
+        self.left -= size
+        return 0.0
+
+    def note(self, written: naming.Written, share: Tenants, now: float) -> str:
+        """A stream is written to; why it must not be, if so."""
+        most = (
+            (self.streams, written.name, share.max_streams, "streams"),
+            (self.runs, written.run, share.max_runs, "runs"),
+        )
+        for known, name, count, what in most:
+            if name not in known and len(known) >= count:
+                for old in [one for one, at in known.items() if now - at > _ACTIVE]:
+                    del known[old]
+                if len(known) >= count:
+                    return f"more than intake.tenants.max_{what}"
+        self.streams[written.name] = self.runs[written.run] = now
+        return ""
+
+
+class _RefusedError(Exception):
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.status)
+        self.reply = reply
+
+
+class Door:
+    """The port, the spool and what was heard. Bound at once: OSError if the address is taken."""
+
+    def __init__(self, config: Config, host: str, port: int, directory: str, clock: Clock) -> None:
+        settings = config.intake
+        self._settings, self._watches, self._clock = settings, config.runs, clock
+        self.on_new: Callable[[], None] = lambda: None
+        """Called when a file was made, by any thread."""
+        self._spool = Spool(Path(directory), settings.spool, self._call_new)
+        self.carriers = Carriers(Path(directory) / "carriers.json", settings.heartbeat.every)
+        self._tenants: dict[str, _Tenant] = {}
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._unnamed: dict[str, float] = {}  # labels -> when a line came with them
+        self._ready = False
+        self.server = HttpServer(host, port, self, _LIMITS)
+
+    def _call_new(self) -> None:
+        self.on_new()
+
+    def open(self) -> None:
+        """Take the spool, before the follower begins. SpoolError."""
+        self._spool.open(self._clock.wall())
+        self.carriers.load()
+        self._ready = True
+
+    def stop(self, seconds: float) -> None:
+        """Close every socket and file."""
+        self._ready = False
+        self.server.stop(seconds)
+        self._spool.close()
+
+    def configure(self, config: Config) -> None:
+        """Name runs by another configuration from the next push on; the address and the spool stay."""
+        self._settings, self._watches = config.intake, config.runs
+
+    def heard(self) -> Heard:
+        """Which agents are heard now."""
+        return self.carriers.heard(self._clock.wall())
+
+    def count(self, counts: MonitorCounts) -> None:
+        """Into `counts`: what came since the last call."""
+        with self._lock:
+            came, self._counts = self._counts, Counter()
+        for (name, *labels), many in came.items():
+            counts.add(name, *labels, by=many)
+        for state, many in self.heard().states.items():
+            counts.set("carriers", many, state)
+
+    @property
+    def unnamed(self) -> str:
+        """What people should know of lines that name no run; empty where there are none."""
+        now = self._clock.monotonic()
+        found = [told for told, at in list(self._unnamed.items()) if now - at < _SHOWN]
+        return f"Pushed lines name no run, so nobody watches them: {found[0]} (docs/intake.md)" if found else ""
+
+    def __call__(self, request: Request) -> Reply:
+        """Route one request."""
+        try:
+            reply = self._route(request)
+        except _RefusedError as error:
+            reply = error.reply
+        except TooLargeError:
+            reply = text_reply(413, f"more than {LARGEST} bytes once it is unpacked\n")
+        except WireError as error:
+            reply = text_reply(400, f"{error}\n")
+        except Exception as error:  # noqa: BLE001 - senders throw away what is answered by 500
+            if not isinstance(error, OSError):
+                _log.exception("intake: a push failed")
+            reply = text_reply(503, f"cannot be kept now: {error}\n", ("Retry-After", "5"))
+        with self._lock:
+            self._counts["intake_requests_total", str(reply.status)] += 1
+        return reply
+
+    def _route(self, request: Request) -> Reply:
+        if request.path == "/ready":
+            return text_reply(200, "ready\n") if self._ready else text_reply(503, "starting\n")
+        protocol, read_json, read_protobuf = PROTOCOLS.get(request.path, ("", None, None))
+        if read_json is None or protocol not in self._settings.protocols:
+            return text_reply(404, f"push to {', '.join(PROTOCOLS)}\n")
+        if request.method != "POST":
+            return text_reply(405, "only POST is taken here\n", ("Allow", "POST"))
+        if not self._ready:
+            return text_reply(503, "starting\n", ("Retry-After", "1"))
+        tenant = request.headers.get("x-scope-orgid", "").strip()
+        if tenant and (not _TENANT.fullmatch(tenant) or tenant in (".", "..")):
+            return text_reply(400, "X-Scope-OrgID is no tenant's name\n")
+        self._charge(tenant, len(request.body))
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        body = unpacked(request.body, request.headers.get("content-encoding", "").strip().lower(), LARGEST)
+        if kind == "application/json":
+            push = read_json(body)
+        elif kind in ("application/x-protobuf", "application/protobuf", "", "application/octet-stream"):
+            if protocol == "loki" and "content-encoding" not in request.headers:
+                body = unpacked(body, "snappy", LARGEST)  # Loki's own clients do not say so
+            assert read_protobuf is not None
+            push = read_protobuf(body)
+        else:
+            return text_reply(415, "neither application/json nor application/x-protobuf\n")
+        self._take(push, tenant)
+        return Reply(204, "text/plain", b"") if protocol == "loki" else _otlp_reply(kind, push.refused)
+
+    def _charge(self, tenant: str, size: int) -> None:
+        share = self._settings.tenants.max_bytes_per_second
+        with self._lock:
+            if tenant not in self._tenants and len(self._tenants) >= _MOST_TENANTS:
+                raise _RefusedError(_later("too many tenants", 60.0))
+            used = self._tenants.setdefault(tenant, _Tenant(left=share * 10.0, at=self._clock.monotonic()))
+            if (seconds := used.takes(size, share, self._clock.monotonic())) > 0.0:
+                raise _RefusedError(_later("more than intake.tenants.max_bytes_per_second", seconds))
+
+    def _take(self, push: Push, tenant: str) -> None:
+        now, heard = self._clock.wall(), dict[str, tuple[float, bool]]()
+        for stream in push.streams:
+            plain = naming.known(stream.labels)
+            carrier = naming.carrier_of(plain, tenant, self._settings.heartbeat.label)
+            beats = bool(carrier) and naming.is_heartbeat(plain)
+            run = "" if beats else naming.run_of(plain, self._watches)
+            if run:
+                self._write(stream, naming.written(plain, run, tenant, carrier), tenant, now)
+            elif not beats:
+                self._count_unnamed(stream, tenant)
+            if carrier and stream.entries:
+                until, beaten = heard.get(carrier, (0.0, False))
+                last = max(at for at, _ in stream.entries) / 1e9 or now
+                heard[carrier] = max(until, last), beats or beaten
+        for carrier, (
+            until,
+            beats,
+        ) in heard.items():  # what it told is on the disk: only now its silence means anything
+            self.carriers.note(carrier, until, self._clock.wall(), heartbeat=beats)
+        if push.refused:
+            with self._lock:
+                self._counts["intake_refused_lines_total",] += push.refused
+
+    def _write(self, stream: Stream, written: naming.Written, tenant: str, now: float) -> None:
+        with self._lock:
+            share, used = self._settings.tenants, self._tenants[tenant]
+            if why := used.note(written, share, self._clock.monotonic()):
+                raise _RefusedError(_later(why, 30.0))
+        undated = int(now * 1e9)
+        entries = ((at or undated, text) for at, text in stream.entries)
+        new, known = self._spool.append(written, entries, self._clock.monotonic())
+        with self._lock:
+            self._counts["intake_lines_total", "new"] += new
+            if known:
+                self._counts["duplicate_lines_total", written.run] += known
+
+    def _count_unnamed(self, stream: Stream, tenant: str) -> None:
+        with self._lock:
+            self._counts["intake_lines_total", "unnamed"] += len(stream.entries)
+            told = ", ".join(f"{name}={value}" for name, value in sorted(stream.labels.items()))[:300] or "no labels"
+            known = told in self._unnamed
+            if known or len(self._unnamed) < _UNNAMED:
+                self._unnamed[told] = self._clock.monotonic()
+            if known or len(self._unnamed) >= _UNNAMED:
+                return
+        _log.warning("tenant=%r lines of {%s} name no run: nobody watches them; see docs/intake.md", tenant, told)
+
+
+def _later(why: str, seconds: float) -> Reply:
+    return text_reply(429, f"{why}: try again\n", ("Retry-After", str(max(1, round(seconds)))))
+
+
+def _otlp_reply(kind: str, refused: int) -> Reply:
+    """ExportLogsServiceResponse: partial_success = 1 {rejected_log_records = 1, error_message = 2}; empty if all is
+    well.
+    """
+    why = "no dated text"
+    if kind == "application/json":
+        told = {"partialSuccess": {"rejectedLogRecords": str(refused), "errorMessage": why}} if refused else {}
+        return Reply(200, "application/json", msgspec.json.encode(told))
+    count = bytes([*(refused >> shift & 127 | 128 for shift in (0, 7, 14)), refused >> 21]) if refused else b""
+    inner = b"\x08%s\x12%c%s" % (count, len(why), why.encode())
+    return Reply(200, "application/x-protobuf", b"\x0a%c%s" % (len(inner), inner) if refused else b"")

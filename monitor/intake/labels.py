@@ -1,0 +1,141 @@
+"""A stream's labels to the run that they name, to the agent that carried it, and to the file that it becomes. Pure.
+
+Senders write a name as it is (`jobset.sigs.k8s.io/jobset-name`), with `_` for all that Prometheus does not take, or
+below `__meta_kubernetes_pod_label_` (Prometheus) or `pod_labels_` (Vector): all of these are one name here.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from monitor.config import Config, Watch
+from monitor.config.intake import RUN_OF_LABELS
+from monitor.follow.patterns import may_hold_logs
+from monitor.owners import owner, plain
+from monitor.scalars import one_line
+
+_TEMPLATE = re.compile(r"\{([^{}]*)\}")
+_NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
+_PODS = ("pod", "k8s_pod_name", "pod_name")
+_NAMESPACES = ("namespace", "k8s_namespace_name", "pod_namespace", "service_namespace")
+_CLUSTERS = ("cluster", "k8s_cluster_name")
+_CONTAINERS = ("container", "k8s_container_name", "container_name")
+_NODES = ("node_name", "k8s_node_name", "node", "host_name", "hostname", "host")
+_BESIDE = ("filename", "log_file_path", "stream", "log_iostream", "rank")  # more that keeps two writers apart
+_MOST = 200  # bytes of a directory's or a file's name: 255 are allowed
+
+
+class Written(NamedTuple):
+    """Where a stream's lines go."""
+
+    run: str
+    """As the path will name it."""
+    name: str
+    """Its file below the spool, without the ending."""
+    head: str
+    """Between the time and the text of each line: who wrote it, in a form that parsers/wrappers.py reads."""
+
+
+def known(labels: Mapping[str, str]) -> dict[str, str]:
+    """By the plain form of each name; empty values are none."""
+    return {
+        plain(name).removeprefix("__meta_kubernetes_pod_label_").removeprefix("pod_labels_"): value
+        for name, value in labels.items()
+        if value
+    }
+
+
+def run_of(labels: Mapping[str, str], watches: Sequence[Watch]) -> str:
+    """The run that these (plain) labels name; empty where they name none that is to be watched."""
+    templates = [watch for watch in watches if watch.labels and not watch.paths]
+    if not templates:
+        return _usual(labels)
+    for watch in templates:
+        if all(fnmatchcase(labels.get(plain(name), ""), glob) for name, glob in watch.labels.items()):
+            return _filled(watch.name, labels) if watch.name else _usual(labels)
+    return ""
+
+
+def _usual(labels: Mapping[str, str]) -> str:
+    """The owner that the labels or the pod's name tell for sure, else no run: a cluster has many pods. Before it the
+    cluster where that is known: two are never one.
+    """
+    space, pod, container = (_first(labels, names) for names in (_NAMESPACES, _PODS, _CONTAINERS))
+    found = owner(labels, space, pod, container)
+    if found is None or found.sure != "yes":
+        return _filled(RUN_OF_LABELS, labels)
+    cluster = _first(labels, _CLUSTERS)
+    return one_line(f"{cluster}/{found.name}").strip("/ ") if found.name else ""
+
+
+def _filled(template: str, labels: Mapping[str, str]) -> str:
+    missing = False
+
+    def value(match: re.Match[str]) -> str:
+        nonlocal missing
+        names = match[1].split("|")
+        found = next((labels[key] for key in map(plain, names) if key in labels), "")
+        missing = missing or not (found or "" in names)
+        return found
+
+    name = _TEMPLATE.sub(value, template)
+    return "" if missing else one_line(name).strip("/ ")
+
+
+def carrier_of(labels: Mapping[str, str], tenant: str, label: str) -> str:
+    """The agent that says so of itself by the label `label`; empty where none does."""
+    name = labels.get(plain(label), "")
+    return quote(f"{tenant}/{name}" if tenant else name, safe="")[: _MOST // 2] if name else ""
+
+
+def is_heartbeat(labels: Mapping[str, str]) -> bool:
+    """Is it what an agent says of itself: by a label `heartbeat`, or as the output of a container of that name beside
+    it? Other lines that name no run may stay away for hours.
+    """
+    return "heartbeat" in labels or _first(labels, _CONTAINERS) == "heartbeat"
+
+
+def written(labels: Mapping[str, str], run: str, tenant: str, carrier: str) -> Written:
+    """A stream is what one container writes on one of its two outputs, or one file; other labels make none of their
+    own. Another tenant's run is another run.
+    """
+    run = "/".join(_part(part) for part in f"{tenant}/{run}".split("/") if part)
+    pod, container, node = (_first(labels, names) for names in (_PODS, _CONTAINERS, _NODES))
+    told = "\0".join([pod, container, node, *(labels.get(name, "") for name in _BESIDE)])
+    digest = hashlib.blake2s(f"{tenant}\0{told}".encode("utf-8", "replace"), digest_size=8).hexdigest()
+    head = ""
+    if _NAME.fullmatch(pod):
+        head = f"[pod/{pod}/{container[:63] if _NAME.fullmatch(container) else 'container'}] "
+    if _NAME.fullmatch(node):
+        head += f"<14>1 - {node} log - - - "
+    return Written(run, f"{run}/{carrier}~{digest}", head)
+
+
+def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((labels[name] for name in names if name in labels), "")
+
+
+def _part(text: str) -> str:
+    """A directory's name that a search for logs enters."""
+    text = f"_{text[1:]}" if text.startswith(".") else text
+    if len(text.encode("utf-8", "replace")) > _MOST:
+        text = f"{text[:40]}~{hashlib.blake2s(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+    return text if may_hold_logs(text) else f"{text}_"
+
+
+def carrier_at(path: str) -> str:
+    """The agent that carried the stream of this file of the spool."""
+    return path.rpartition("/")[2].partition("~")[0]
+
+
+def followed(config: Config, directory: str) -> Config:
+    """The configuration by which the files are read: the spool in `directory` is followed beside what it names."""
+    below = f"^{re.escape(directory)}/(?P<run>.+)/[^/]+$"
+    spool = Watch(paths=(f"{directory}/**/*.log",), name_from=below, labels={"": ""})
+    kept = replace(config.intake, spool=replace(config.intake.spool, directory=directory))
+    return replace(config, runs=(*config.runs, spool), intake=kept)

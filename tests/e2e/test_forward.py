@@ -1,0 +1,120 @@
+"""`forward` as a process, and a real intake that loses answers: kill -9 of the forwarder, each line once."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from monitor.cli import command
+from monitor.config import load
+from monitor.intake.door import Door
+from monitor.intake.labels import followed
+from monitor.serve.exchange import Reply, Request, text_reply
+from monitor.system.clock import SystemClock
+from tests.programs import TETHERED, wait
+
+pytestmark = pytest.mark.e2e
+
+
+class Receiver:
+    """An intake of which each third answer is lost, and which is away from time to time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        config = followed(load("intake: {listen: 127.0.0.1:1}"), str(directory))
+        self.door = Door(config, "127.0.0.1", 0, str(directory), SystemClock())
+        self.door.open()
+        self.requests = 0
+        self.away = False
+        self.door.server._app = self._flaky
+        self.door.server.start()
+
+    def _flaky(self, request: Request) -> Reply:
+        self.requests += 1
+        if self.away:
+            return text_reply(503, "away\n")
+        reply = self.door(request)
+        return text_reply(503, "lost\n") if self.requests % 3 == 0 else reply
+
+    def texts(self, run: str) -> list[str]:
+        """The lines of a run's streams."""
+        found = (path.read_text().splitlines() for path in (self.directory / run).glob("*.log"))
+        return [re.sub(r"^\S+ (<14>1 - \S+ log - - - )?", "", line) for lines in found for line in lines]
+
+
+@pytest.fixture
+def forward(tmp_path: Path) -> object:
+    """Starts forwarders; they are killed at the end."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(*arguments: str) -> subprocess.Popen[bytes]:
+        program = [*TETHERED, sys.executable, "-m", "monitor", "forward", "--state", str(tmp_path / "state")]
+        running.append(subprocess.Popen([*program, *arguments]))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait(timeout=5)
+
+
+def test_each_line_once(tmp_path: Path, forward: Callable[..., subprocess.Popen[bytes]]) -> None:
+    """The file is rotated, the forwarder is killed, answers are lost, the receiver is away: the spool holds what was
+    written, in its order; a line without an end waits for it. Heartbeats come meanwhile.
+    """
+    receiver = Receiver(tmp_path / "spool")
+    host, port = receiver.door.server.address
+    path, written = tmp_path / "logs" / "tr11.out", list[str]()
+    path.parent.mkdir()
+
+    def write(count: int) -> None:
+        lines = [f"line {len(written) + number}" for number in range(count)]
+        written.extend(lines)
+        with path.open("a") as stream:
+            stream.write("".join(f"{line}\n" for line in lines))
+
+    def begin() -> subprocess.Popen[bytes]:
+        return forward(
+            "--to", f"http://{host}:{port}", "--heartbeat", "200ms", "--carrier", "n7", f"{path.parent}/*.out"
+        )
+
+    write(50)
+    process = begin()
+    wait(lambda: len(receiver.texts("tr11")) >= 50, 10.0, "the first lines")
+    write(20)
+    process.kill()
+    receiver.away = True
+    path.rename(f"{path}.1")
+    write(30)
+    process = begin()
+    before = receiver.requests
+    wait(lambda: receiver.requests > before, 10.0, "a push that is refused")
+    process.kill()
+    receiver.away = False
+    process = begin()
+    with path.open("a") as stream:
+        stream.write("half")
+    wait(lambda: len(receiver.texts("tr11")) >= 100, 15.0, lambda: str(receiver.texts("tr11")))
+    with path.open("a") as stream:
+        stream.write(" and half\n")
+    wait(lambda: receiver.texts("tr11")[-1:] == ["half and half"], 10.0, "the last line")
+    assert receiver.texts("tr11") == [*written, "half and half"]
+    assert receiver.door.heard().beating == {"n7"}
+    process.terminate()
+    assert process.wait(timeout=10) == 0
+    receiver.door.stop(1.0)
+
+
+def test_what_it_refuses() -> None:
+    """A label without a value, an address that is none, a password without a user: exit 2 and a sentence."""
+    for arguments, said in (
+        (["--to", "http://x", "--label", "run", "a"], "NAME=VALUE"),
+        (["--to", "x:1", "a"], "expected an http"),
+        (["--to", "http://x", "--user", "u", "a"], "belong together"),
+    ):
+        done = CliRunner().invoke(command("forward"), arguments)
+        assert (done.exit_code, said in done.output) == (2, True), done.output

@@ -1,0 +1,302 @@
+"""Pushed streams in the core: in the order in which they were written, dated by who sent them, each line once; silence
+is judged only where an agent was heard.
+"""
+
+from datetime import UTC, datetime
+
+from monitor.config import load
+from monitor.core import Core
+from monitor.follow.messages import CaughtUp, Data, Opened
+from monitor.intake.labels import followed
+from monitor.store import decode, encode
+from tests.monitor.core.following import NOW, Following, arguments, step
+
+BUDGET = 60.0
+NODES = tuple(f"node{number}" for number in range(4))
+
+
+class Pushed(Following):
+    """Streams of agents: what each carries lies in a file of the spool. Nothing is held back unless it says so."""
+
+    def __init__(self, *nodes: str) -> None:
+        super().__init__("intake.listen=127.0.0.1:1")
+        self.core = self._core()
+        self.heard = dict.fromkeys(nodes, self.now)
+        self.silent: dict[str, float] = {}
+
+    def _core(self) -> Core:
+        return Core(followed(load("", list(self.settings)), "/spool"))
+
+    def push(self, *lines: tuple[float, str], node: str = "node0", run: str = "gpt") -> None:
+        """(seconds since the beginning, text), as they come now."""
+        text = "".join(
+            f"{datetime.fromtimestamp(NOW + at, UTC):%Y-%m-%dT%H:%M:%S.%f}000Z <14>1 - {node} log - - - {one}\n"
+            for at, line in lines
+            for one in line.splitlines()
+        )
+        self.write(f"/spool/{run}/{node}~1.log", text)
+
+    def train(self, numbers: range, node: str = "node0", *, pace: float = 10.0) -> None:
+        """Steps as they come live, from now on."""
+        for number in numbers:
+            self.push((self.now - NOW, step(number)), node=node)
+            self.wait(pace)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; agents that live are heard each second."""
+        for _ in range(int(seconds)):
+            self.heard = {node: at if node in self.silent else self.now + 1.0 for node, at in self.heard.items()}
+            self.core.listen({}, self.silent, self.heard.keys(), self.now)
+            super().wait(1)
+
+    def deafen(self, *nodes: str) -> None:
+        """Nothing is heard of these agents from now on, and of all others something is."""
+        self.silent = dict.fromkeys(nodes, self.now)
+        self.wait(1)
+
+    def killed(self) -> None:
+        """As there, with the spool."""
+        saved = decode(encode(self.core.save(self.now)), type(self.core.save(self.now)))
+        self.core = self._core()
+        positions = self.core.restore(saved)
+        for path, data in self.written.items():
+            position = positions.get(path)
+            offset = position.offset if position is not None else 0
+            message = Opened(path, path, position, len(data), self.now, position is not None, offset=offset)
+            self.core.handle(message, self.now)
+            if data[offset:]:
+                self.core.handle(Data(path, offset, data[offset:], self.now, self.now, 0), self.now)
+            self.core.handle(CaughtUp(path, self.now), self.now)
+
+    def counted(self, name: str) -> float:
+        """A counter of the monitor."""
+        return sum(sample.value for sample in self.core.snapshot(self.now).monitor.get(name, ()))
+
+    @property
+    def iterations(self) -> float:
+        """Of the run."""
+        return self.totals()["gpt"]
+
+    @property
+    def restarts(self) -> float:
+        """Of the run."""
+        return self.totals("megatron_restarts_total")["gpt"]
+
+
+def test_swapped_batches_are_put_in_order() -> None:
+    """A batch that comes within two seconds after a later one counts as if it had come before: no restart."""
+    lab = Pushed("node0")
+    lab.push((0.0, arguments()), *((10.0 * number, step(number)) for number in range(1, 6)))
+    lab.now += 90.0
+    lab.push(*((10.0 * number, step(number)) for number in range(8, 10)))
+    lab.push(*((10.0 * number, step(number)) for number in range(6, 8)))
+    lab.wait(3)
+    assert (lab.iterations, lab.restarts, lab.counted("megatron_monitor_late_lines_total")) == (9.0, 0.0, 0.0)
+
+
+def test_what_comes_too_late_is_counted_and_never_folded_backwards() -> None:
+    """A batch that comes ten seconds after a later one is left out: it is no restart."""
+    lab = Pushed("node0")
+    lab.push((0.0, arguments()), *((10.0 * number, step(number)) for number in range(1, 6)))
+    lab.now += 90.0
+    lab.push(*((10.0 * number, step(number)) for number in range(8, 10)))
+    lab.wait(10)
+    lab.push(*((10.0 * number, step(number)) for number in range(6, 8)))
+    lab.wait(3)
+    lab.push((100.0, step(10)))
+    lab.wait(3)
+    assert (lab.iterations, lab.restarts, lab.counted("megatron_monitor_late_lines_total")) == (8.0, 0.0, 2.0)
+    lab.killed()
+    assert lab.counted("megatron_monitor_late_lines_total") == 2.0
+    assert lab.core.sources["/spool/gpt/node0~1.log"].reader.fed_bytes == len(lab.written["/spool/gpt/node0~1.log"])
+
+
+def test_a_batch_that_never_came_is_a_note() -> None:
+    """How many iterations are missing stands on the page; a restart, and lines of every tenth iteration, miss none."""
+    lab = Pushed("node0")
+    lab.push((0.0, arguments()), *((10.0 * number, step(number)) for number in range(1, 6)))
+    lab.now += 150.0
+    lab.push(*((10.0 * number, step(number)) for number in range(9, 13)))
+    lab.wait(3)
+    (stream,) = lab.pages()["gpt"]["identity"]["streams"]  # type: ignore[index]
+    assert stream["why"] == "labels; 3 iterations never came"
+    assert lab.iterations == 9.0
+    other = Pushed("node0")
+    lines = [arguments(), *map(step, range(1, 9)), arguments(), *map(step, range(5, 9))]
+    for line in [*lines, arguments(), *map(step, range(10, 100, 10))]:
+        other.push((other.now - NOW, line))
+        other.wait(3)
+    assert [one["why"] for one in other.pages()["gpt"]["identity"]["streams"]] == ["labels"]  # type: ignore[index]
+
+
+def test_kill_while_lines_wait() -> None:
+    """What waits is saved with the offset: after kill -9 it waits on, and what lies before it may still come."""
+    lab = Pushed("node0")
+    lab.push((0.0, arguments()), *((10.0 * number, step(number)) for number in range(1, 6)))
+    lab.now += 90.0
+    lab.wait(3)
+    lab.push(*((10.0 * number, step(number)) for number in range(8, 10)))
+    lab.wait(1)
+    assert lab.iterations == 5.0
+    for _ in range(3):
+        lab.killed()
+    lab.wait(1)
+    lab.push(*((10.0 * number, step(number)) for number in range(6, 8)))
+    lab.wait(3)
+    lab.killed()
+    assert (lab.iterations, lab.restarts, lab.counted("megatron_monitor_late_lines_total")) == (9.0, 0.0, 0.0)
+
+
+def test_lines_are_dated_by_who_sent_them() -> None:
+    """After five minutes without its agent the steps come at once, and are dated as they were written."""
+    lab = Pushed("node0")
+    lab.train(range(1, 30))
+    lab.deafen("node0")
+    began = lab.now - NOW
+    lab.wait(299)
+    lab.push(*((began + 10.0 * number, step(29 + number)) for number in range(30)))
+    lab.silent = {}
+    lab.wait(5)
+    page = lab.pages()["gpt"]
+    assert abs(page["progress_at"] - (NOW + began + 290.0)) < 1.0  # type: ignore[operator]
+    assert lab.firing("hang") == []
+    assert lab.firing("source_lost") == ["gpt"]  # and it is over
+    assert lab.core.runs["gpt"].state.unreadable == {}
+
+
+def test_half_of_a_backlog_is_no_hang() -> None:
+    """The first batch after an outage ends in a step of minutes ago, and the next one is on its way. One that stays
+    away is told within the budget from then on.
+    """
+    lab = Pushed("node0")
+    lab.train(range(1, 30))
+    lab.deafen("node0")
+    began = lab.now - NOW
+    lab.wait(299)
+    lab.silent = {}
+    lab.push(*((began + 10.0 * number, step(29 + number)) for number in range(6)))
+    lab.wait(BUDGET - 10)
+    assert lab.firing("hang") == []
+    lab.wait(20)
+    assert lab.firing("hang") == ["gpt"]
+
+
+def test_a_sender_whose_clock_is_ten_minutes_slow() -> None:
+    """Its training is no hang, and told within the budget and a few seconds when it hangs."""
+    lab = Pushed("node0")
+    for number in range(1, 30):
+        lab.push((lab.now - NOW - 600.0, step(number)))
+        lab.wait(10)
+    assert lab.firing("hang") == []
+    lab.wait(BUDGET - 12)
+    assert lab.firing("hang") == []
+    lab.wait(10)
+    assert lab.firing("hang") == ["gpt"]
+
+
+def test_training_stopped_under_a_living_agent() -> None:
+    """The hang is told within the budget; nothing else is."""
+    lab = Pushed("node0")
+    lab.train(range(1, 30))
+    lab.wait(BUDGET - 10 - 1)
+    assert lab.firing("hang") == []
+    lab.wait(4)
+    assert lab.firing("hang") == ["gpt"]
+    assert {one.incident for one in lab.told} == {"hang"}
+    assert "heartbeat" not in next(one.summary for one in lab.told if not one.quiet)
+
+
+def test_a_dead_agent_is_no_hang() -> None:
+    """Nobody knows what the training does: that its agent is deaf is told after a minute, a hang never; a training that
+    has stopped meanwhile is told within the budget after the agent's return.
+    """
+    lab = Pushed("node0")
+    lab.train(range(1, 30))
+    lab.deafen("node0")
+    lab.wait(58)
+    assert lab.firing("source_lost") == []
+    lab.wait(1000)
+    assert (lab.firing("source_lost"), lab.firing("hang")) == (["gpt"], [])
+    lab.silent = {}
+    lab.wait(BUDGET - 12)
+    assert lab.firing("hang") == []
+    lab.wait(15)
+    assert lab.firing("hang") == ["gpt"]
+
+
+def test_one_dead_agent_of_many() -> None:
+    """One that never carried a step makes nobody blind: the hang is told. One that carried all of them does."""
+    for dead, told in (("node3", ["gpt"]), ("node0", [])):
+        lab = Pushed(*NODES)
+        for node in NODES:
+            lab.push((0.0, "loaded 5 modules"), node=node)
+        lab.train(range(1, 30))
+        lab.deafen(dead)
+        lab.wait(200)
+        assert lab.firing("hang") == told, dead
+        assert lab.firing("source_lost") == ["gpt"]
+
+
+def test_a_node_that_dies_with_its_agent() -> None:
+    """What the other nodes say of the end is told: a hang alone needs the node that tells the steps."""
+    lab = Pushed(*NODES)
+    for node in NODES:
+        lab.push((0.0, "loaded 5 modules"), node=node)
+    lab.train(range(1, 30))
+    lab.deafen("node0")
+    lab.wait(20)
+    lab.push((lab.now - NOW, "torch.distributed.DistBackendError: NCCL error: remote process exited"), node="node1")
+    lab.push((lab.now - NOW + 1, "srun: error: node1: task 1: Exited with exit code 1"), node="node1")
+    lab.wait(60)
+    assert (lab.firing("crash"), lab.firing("hang")) == (["gpt"], [])
+
+
+def test_an_agent_that_is_deaf_when_the_monitor_starts() -> None:
+    """It died while nobody looked: no hang is told of its streams."""
+    lab = Pushed("node0")
+    lab.train(range(1, 30))
+    lab.now += 120.0
+    lab.silent = {"node0": lab.now - 120.0}
+    lab.killed()
+    lab.wait(200)
+    assert lab.firing("hang") == []
+    assert lab.firing("source_lost") == ["gpt"]
+
+
+def test_agents_without_heartbeats() -> None:
+    """They are judged as a file, and the message says what else it may be."""
+    lab = Pushed()
+    lab.train(range(1, 30))
+    lab.wait(BUDGET)
+    (told,) = [one for one in lab.told if not one.quiet]
+    assert told.incident == "hang"
+    assert "without a heartbeat" in told.summary
+
+
+def test_the_node_and_the_text_are_those_of_the_line() -> None:
+    """A crash names the node of the agent's label, and shows the line as it was written."""
+    lab = Pushed("node0")
+    lab.train(range(1, 5))
+    lab.push((lab.now - NOW, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"))
+    lab.push((lab.now - NOW + 1, "srun: error: node0: task 0: Exited with exit code 1"))
+    lab.wait(60)
+    (told,) = [one for one in lab.told if one.incident == "crash" and one.status == "firing"]
+    assert "torch.OutOfMemoryError" in told.summary
+    assert "<14>1" not in told.summary
+
+
+def test_a_stream_that_goes_on_in_another_file() -> None:
+    """What waits when the spool begins a file anew counts, and the next file is read from its beginning."""
+    lab = Pushed("node0")
+    lab.train(range(1, 10))
+    lab.push((lab.now - NOW, step(10)))
+    from monitor.follow.messages import Restarted
+
+    path = "/spool/gpt/node0~1.log"
+    lab.core.handle(Restarted(path, "rotated", "", at=lab.now), lab.now)
+    lab.written[path] = b""
+    lab.wait(10)
+    lab.train(range(11, 15))
+    lab.killed()
+    lab.wait(3)
+    assert (lab.iterations, lab.restarts) == (14.0, 0.0)

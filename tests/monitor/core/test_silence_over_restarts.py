@@ -1,0 +1,238 @@
+"""Silence that was heard is not forgotten by a restart: killed and started again and again, a hang is told in its time,
+and the deadline that is shown stays where it is. Real files, a reader, the core, and what is saved when; the clock is
+moved by hand.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.config import load
+from monitor.core import Core
+from monitor.core.saved import Saved
+from monitor.detectors import hang
+from monitor.follow.mounts import Mount, Mounts
+from monitor.follow.os_layer import OsLayer
+from monitor.follow.patterns import Watch
+from monitor.follow.readers import Readers
+from monitor.follow.settings import FollowSettings
+from monitor.incidents import Transition
+from monitor.saving import Saving
+from monitor.store import decode
+from tests.clock import ManualClock
+from tests.lines import line
+
+
+class Disk:
+    """In place of the store and of its thread: what is offered is there at once, and stays."""
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+        self.busy, self.failures, self.saves = False, 0, 0
+
+    def lock(self) -> None:
+        """Nobody else is there."""
+
+    def load(self, kind: type[Saved], _earlier: object) -> tuple[Saved | None, list[str]]:
+        """What was offered last."""
+        return (decode(self.data, kind) if self.data else None), []
+
+    def offer(self, data: bytes) -> None:
+        """Written."""
+        self.data, self.saves = data, self.saves + 1
+
+
+class Lab:
+    """One training, its log, and a daemon that is killed when the test says so."""
+
+    def __init__(self, directory: Path, disk: Disk, minimum: float, pace: float) -> None:
+        self.clock, self.disk, self.pace = ManualClock(), disk, pace
+        self.paths = [directory / "a.log"]
+        self.pattern = f"{directory}/*.log"
+        self.config = load(
+            f"runs: [{{name: a, paths: ['{self.pattern}']}}]\ndetectors: {{hang: {{minimum: {minimum}s}}}}"
+        )
+        self.told: list[tuple[float, Transition]] = []
+        self.written, self.reader = 0, None
+        self.start()
+
+    def start(self) -> None:
+        """Read on where the state stands."""
+        self.core = Core(self.config)
+        self.saving = Saving(self.core, self.clock, lambda: None)
+        saved = self.saving.load(Path())
+        positions = self.core.restore(saved) if saved is not None else {}
+        readers = Readers(positions, FollowSettings(), OsLayer())
+        (self.reader,) = readers.sync_readers([Watch(self.pattern)], Mounts([Mount("/", "ext4")]), os.path.realpath)
+
+    def restart(self, away: float) -> None:
+        """Killed, and back after so long."""
+        self.reader.close()
+        self.clock.advance(away)
+        self.start()
+
+    def turn(self, seconds: float) -> None:
+        """The daemon runs."""
+        until = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < until:
+            for message in self.reader.poll(self.clock):
+                self.core.handle(message, self.clock.wall())
+            self.reader.passed(self.clock.monotonic(), 0.5)
+            self.told += [(self.clock.wall(), one) for one in self.core.tick(self.clock.wall())]
+            self.saving.turn(self.clock.wall())
+            self.clock.advance(0.5)
+
+    def train(self, steps: int) -> None:
+        """So many, while the daemon runs."""
+        for _ in range(steps):
+            self.turn(self.pace)
+            self.write()
+
+    def write(self, text: str = "") -> None:
+        """An iteration, stamped by the file system as the made-up clock has it."""
+        self.written += not text
+        with self.paths[0].open("a") as stream:
+            stream.write(text or line(self.written, seconds=self.pace))
+        os.utime(self.paths[0], (self.clock.wall(), self.clock.wall()))
+
+    @property
+    def run(self) -> Any:
+        """As the core has it."""
+        return self.core.runs["a"]
+
+    @property
+    def deadline(self) -> float:
+        """As it is exported."""
+        at = hang.deadline(self.run.state, self.config.detectors.hang)
+        assert at is not None
+        return at
+
+    def hangs(self) -> list[float]:
+        """When people were told of one."""
+        return [at for at, one in self.told if (one.incident, one.status, one.quiet) == ("hang", "firing", False)]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Lab]]:
+    """Makes one that has trained for a while; `pace`: seconds an iteration."""
+    made: list[Lab] = []
+    disk = Disk()
+    monkeypatch.setattr("monitor.saving.Store", lambda _directory: disk)
+    monkeypatch.setattr("monitor.saving.Saver", lambda store, _wake: store)
+
+    def make(minimum: float, pace: float = 1.0) -> Lab:
+        some = Lab(tmp_path, disk, minimum, pace)
+        made.append(some)
+        some.train(12)
+        some.turn(1.0)
+        assert some.hangs() == []
+        return some
+
+    yield make
+    for one in made:
+        one.reader.close()
+
+
+@pytest.mark.parametrize(
+    ("budget", "every", "away"),
+    [(12.0, 5.0, 1.5), (20.0, 10.0, 3.0), (7200.0, 900.0, 30.0), (7200.0, 900.0, 300.0), (1800.0, 20.0, 300.0)],
+)
+def test_a_hang_is_told_in_its_time(lab: Callable[..., Lab], budget: float, every: float, away: float) -> None:
+    """Whatever the pace of the kills: also a supervisor's longest pause, with an eye-blink of life between two."""
+    some = lab(budget)
+    silent, shown = some.clock.wall(), some.deadline
+    while not some.hangs() and some.clock.wall() < silent + 3 * budget:
+        some.turn(every - away if every > away else every)
+        if some.core.runs and not some.hangs():
+            assert some.deadline == shown
+            some.restart(away)
+    (told,) = some.hangs()
+    assert told - silent <= budget + away + 2.0
+
+
+def test_lines_that_are_no_progress_prove_silence_as_none_do(lab: Callable[..., Lab]) -> None:
+    """The launcher chatters on while the daemon is away."""
+    some = lab(60.0)
+    silent, shown = some.clock.wall(), some.deadline
+    for _ in range(20):
+        some.turn(2.0)
+        some.write("waiting for storage\n")
+        some.restart(3.0)
+        some.turn(0.5)
+        assert some.deadline in (shown, pytest.approx(shown))
+        if some.hangs():
+            break
+    assert some.hangs()[0] - silent <= 60.0 + 5.0
+
+
+def test_no_hang_is_told_of_what_trained_on(lab: Callable[..., Lab]) -> None:
+    """Near misses: a step came while the daemon was away, by a file server's clock that is behind; who was away
+    for an hour, as a whole cluster may be, waits anew; lines of a file that was replaced may be lost.
+    """
+    some = lab(12.0)
+
+    def later(away: float) -> None:
+        some.restart(away)
+        some.turn(4.0)
+        assert some.hangs() == []
+        some.train(10)
+        some.turn(5.0)
+
+    some.turn(8.0)
+    some.write()
+    os.utime(some.paths[0], (some.clock.wall() - 30.0, some.clock.wall() - 30.0))
+    later(10.0)
+    later(3600.0)
+    some.paths[0].unlink()
+    some.paths[0].write_text("another file\n")
+    later(10.0)
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_file_that_is_known_later_is_waited_for(lab: Callable[..., Lab], tmp_path: Path, steps: bool) -> None:
+    """Until then the time is no silence; then its steps, or its silence, say the truth."""
+    (tmp_path / "z.log").write_text("chatter\n")
+    some = lab(12.0)
+    shown = some.deadline
+    some.turn(5.0)
+    some.write("" if steps else "chatter\n")
+    hidden = some.paths[0].rename(tmp_path.parent / f"{tmp_path.name}.away")
+    some.restart(10.0)
+    some.turn(0.5)
+    assert some.hangs() == []
+    assert some.deadline > shown
+    hidden.rename(some.paths[0])
+    some.turn(5.0)
+    assert bool(some.hangs()) is not steps
+
+
+def test_a_file_that_was_deleted_meanwhile_is_not_waited_for(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    """Its end is believed after some seconds; until then the time is no silence."""
+    (tmp_path / "z.log").write_text("chatter\n")
+    some = lab(60.0)
+    shown = some.deadline
+    (tmp_path / "z.log").unlink()
+    for _ in range(3):
+        some.restart(4.0)
+        some.turn(0.5)
+        assert some.deadline > shown
+        some.turn(10.0)
+        assert some.deadline == shown
+
+
+def test_what_is_silent_is_saved_from_time_to_time(lab: Callable[..., Lab]) -> None:
+    """And what has ended is not."""
+    some = lab(7200.0)
+    some.turn(5.0)
+    before = some.disk.saves
+    some.turn(1000.0)
+    assert some.disk.saves - before in (8, 9)
+    some.write("[after training is done] datetime: 2024-01-01 00:00:00\n")
+    some.run.state.live = False
+    some.turn(5.0)
+    before = some.disk.saves
+    some.turn(1000.0)
+    assert some.disk.saves == before

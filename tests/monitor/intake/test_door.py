@@ -1,0 +1,241 @@
+"""HTTP of the intake: which answer a push gets, so that no sender throws away what could be kept."""
+
+import base64
+import gzip
+import json
+import socket
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from monitor.config import load
+from monitor.intake import door as module
+from monitor.intake.door import Door
+from monitor.intake.labels import followed
+from monitor.serve.auth import BasicAuth
+from monitor.snapshot import MonitorCounts
+from tests.clock import ManualClock
+from tests.monitor.intake.senders import otlp_push, push_request, snapped
+
+NS = 1_777_000_000_000_000_000
+LABELS = {"run": "gpt", "pod": "gpt-0"}
+LOKI = "/loki/api/v1/push"
+JSON = {"Content-Type": "application/json"}
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+
+
+def loki(*texts: str, labels: dict[str, str] = LABELS) -> bytes:
+    """A push in JSON; lines have a nanosecond each."""
+    values = [[str(NS + index), text] for index, text in enumerate(texts)]
+    return json.dumps({"streams": [{"stream": labels, "values": values}]}).encode()
+
+
+class Running:
+    """A door that is open, its spool and its clock."""
+
+    def __init__(self, directory: Path, settings: str = "") -> None:
+        config = load(f"intake:\n  listen: 127.0.0.1:1\n  {settings}")
+        self.directory, self.clock = directory, ManualClock()
+        self.door = Door(followed(config, str(directory)), "127.0.0.1", 0, str(directory), self.clock)
+        self.door.server.start()
+
+    def send(
+        self, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes, Any]:
+        """(status, body, headers) of the answer."""
+        connection = HTTPConnection(*self.door.server.address, timeout=10)
+        connection.request("GET" if body is None else "POST", path, body, headers or JSON)
+        answer = connection.getresponse()
+        found = answer.status, answer.read(), dict(answer.headers)
+        connection.close()
+        return found
+
+    def status(self, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> int:
+        """That of the answer."""
+        return self.send(path, body, headers)[0]
+
+    def lines(self) -> list[str]:
+        """What lies in the spool, without the time."""
+        return sorted(line[31:] for path in self.directory.rglob("*.log") for line in path.read_text().splitlines())
+
+    def counted(self) -> dict[str, float]:
+        """Name and labels -> count."""
+        counts = MonitorCounts()
+        self.door.count(counts)
+        return {
+            " ".join((name[17:], *labels)): many
+            for name, rows in counts.values.items()
+            for labels, many in rows.items()
+        }
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Makes open doors."""
+    made: list[Running] = []
+
+    def make(settings: str = "", *, opened: bool = True) -> Running:
+        made.append(Running(tmp_path / "spool", settings))
+        if opened:
+            made[-1].door.open()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.door.stop(1.0)
+
+
+def test_each_protocol_and_form(running: Callable[..., Running]) -> None:
+    """Loki's push and OTLP, JSON and protobuf, as they are or packed; success is what each protocol calls it."""
+    one = running()
+    packed = snapped(push_request(LABELS, [(NS, "b")]))
+    records = [(NS, 0, "c", {})]
+    assert one.send(LOKI, loki("a"))[:2] == (204, b"")
+    assert one.status(LOKI, gzip.compress(loki("aa")), JSON | {"Content-Encoding": "gzip"}) == 204
+    assert one.send(LOKI, packed, PROTOBUF)[:2] == (204, b"")
+    assert one.status(LOKI, packed, PROTOBUF | {"Content-Encoding": "snappy"}) == 204
+    for path, text in (("/v1/logs", "c"), ("/otlp/v1/logs", "d")):
+        resource = {"run": f"otlp-{text}"}
+        assert one.send(path, otlp_push(resource, records, as_json=True))[:2] == (200, b"{}")
+        protobuf = gzip.compress(otlp_push(resource, records, as_json=False))
+        status, body, headers = one.send(path, protobuf, PROTOBUF | {"Content-Encoding": "gzip"})
+        assert (status, body, headers["Content-Type"]) == (200, b"", "application/x-protobuf")
+    assert one.lines() == ["[pod/gpt-0/container] a", "[pod/gpt-0/container] aa", "[pod/gpt-0/container] b", "c", "c"]
+    counted = one.counted()
+    assert (counted["intake_lines_total new"], counted["duplicate_lines_total gpt"]) == (5.0, 1.0)
+
+
+def test_partial_success(running: Callable[..., Running]) -> None:
+    """Records that are none are told, in the form of the request."""
+    records = [{"timeUnixNano": "x", "body": {"stringValue": "a"}}] * 300
+    body = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}).encode()
+    one = running()
+    told = json.loads(one.send("/v1/logs", body)[1])
+    assert told == {"partialSuccess": {"rejectedLogRecords": "300", "errorMessage": "no dated text"}}
+    assert one.counted()["intake_refused_lines_total"] == 300.0
+    assert module._otlp_reply("application/x-protobuf", 300).body.hex().startswith("0a1408ac828000120d")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status"),
+    [
+        (LOKI, b"{", JSON, 400),
+        (LOKI, b'{"streams": 5}', JSON, 400),
+        (LOKI, b"no snappy", PROTOBUF, 400),
+        ("/v1/logs", b"\x0b", PROTOBUF, 400),
+        (LOKI, loki("a"), {"Content-Type": "text/plain"}, 415),
+        (LOKI, loki("a"), JSON | {"Content-Encoding": "br"}, 400),
+        (LOKI, loki("a"), JSON | {"X-Scope-OrgID": "../x"}, 400),
+        (LOKI, gzip.compress(b" " * (module.LARGEST + 1)), JSON | {"Content-Encoding": "gzip"}, 413),
+        (LOKI, b" " * (module.LARGEST + 1), JSON, 413),
+        ("/loki/api/v1/query", b"{}", JSON, 404),
+        (LOKI, None, JSON, 405),
+        ("/ready", None, JSON, 200),
+    ],
+)
+def test_what_can_never_be_read(
+    running: Callable[..., Running], path: str, body: bytes | None, headers: dict[str, str], status: int
+) -> None:
+    """Only that is refused for good, and nothing of it is kept; a good push after it is taken."""
+    one = running()
+    assert one.status(path, body, headers) == status
+    assert one.lines() == []
+    assert one.status(LOKI, loki("a")) == 204
+
+
+def test_what_is_to_be_tried_again(running: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it starts, when the disk is full and where our own code fails: never 500, for senders throw that away."""
+    one = running(opened=False)
+    assert (one.status("/ready"), one.status(LOKI, loki("a"))) == (503, 503)
+    one.door.open()
+    for error in (OSError(28, "no space left"), RuntimeError("a bug")):
+        with monkeypatch.context() as patch:
+
+            def fail(*_: object, error: Exception = error) -> None:
+                raise error
+
+            patch.setattr(module.Spool, "append", fail)
+            status, _, headers = one.send(LOKI, loki("a"))
+            assert (status, headers["Retry-After"]) == (503, "5")
+    assert one.status(LOKI, loki("a")) == 204
+
+
+def test_protocols_can_be_left_out(running: Callable[..., Running]) -> None:
+    """A path of one that is not spoken is none."""
+    one = running("protocols: [loki]")
+    assert (one.status("/v1/logs", b"{}"), one.status(LOKI, loki("a"))) == (404, 204)
+
+
+def test_a_tenant_has_its_share(running: Callable[..., Running]) -> None:
+    """Beyond its bytes, streams or runs it is told to try later; the other tenants are taken."""
+    one = running("tenants: {max_bytes_per_second: 100B, max_streams: 3, max_runs: 2}")
+    flood = JSON | {"X-Scope-OrgID": "flood"}
+    answers = [one.send(LOKI, loki("a" * 500, str(number)), flood) for number in range(4)]
+    assert [status for status, _, _ in answers] == [204, 204, 429, 429]
+    assert int(answers[-1][2]["Retry-After"]) >= 1
+    assert one.status(LOKI, loki("a" * 500), JSON | {"X-Scope-OrgID": "calm"}) == 204
+    one.clock.advance(60.0)
+    assert one.status(LOKI, loki("a" * 500, "later"), flood) == 204
+    one.clock.advance(60.0)
+    small = JSON | {"X-Scope-OrgID": "small"}
+    labels = [{"run": "x", "pod": "0"}, {"run": "y"}, {"run": "z"}, {"run": "x", "pod": "1"}, {"run": "x", "pod": "2"}]
+    assert [one.status(LOKI, loki("a", labels=some), small) for some in labels] == [204, 204, 429, 204, 429]
+    assert one.status(LOKI, loki("b", labels=labels[0]), small) == 204
+    one.clock.advance(3601.0)  # pods come and go: those that write no more have no share
+    assert [one.status(LOKI, loki("c", labels=some), small) for some in labels[2:]] == [204, 204, 204]
+
+
+def test_lines_that_name_no_run(running: Callable[..., Running]) -> None:
+    """They are taken, counted and shown with their labels; a heartbeat is none of them, and they are no heartbeats."""
+    one = running()
+    assert one.door.unnamed == ""
+    assert one.status(LOKI, loki("a", "b", labels={"app": "web"})) == 204
+    assert "app=web" in one.door.unnamed
+    assert one.status(LOKI, loki("c", labels={"carrier": "node6", "app": "dns"})) == 204
+    for beat in ({"heartbeat": "fluent-bit"}, {"container": "heartbeat", "run": "agents"}):
+        assert one.status(LOKI, loki("alive", labels={"carrier": f"node{len(beat)}", **beat})) == 204
+    counted = one.counted()
+    assert counted["intake_lines_total unnamed"] == 3.0
+    assert (counted["carriers heard"], counted["carriers without_heartbeat"]) == (2.0, 1.0)
+    assert one.lines() == []
+
+
+def test_who_may_push(running: Callable[..., Running]) -> None:
+    """Nobody without the password, before a byte of the body is looked at."""
+    one = running()
+    one.door.server.auth = BasicAuth({"agent": bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()})
+    right = JSON | {"Authorization": "Basic " + base64.b64encode(b"agent:secret").decode()}
+    assert one.status(LOKI, loki("a")) == 401
+    assert one.status(LOKI, loki("a"), right) == 204
+    one.door.server.auth.close()
+
+
+def test_a_client_that_asks_before_it_sends(running: Callable[..., Running]) -> None:
+    """`Expect: 100-continue`, as libcurl does for large bodies; a body in chunks; one that stops halfway is no push."""
+    one = running()
+    body = loki("a")
+    with socket.create_connection(one.door.server.address, timeout=5) as client:
+        head = f"POST {LOKI} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        assert client.recv(1000).startswith(b"HTTP/1.1 100")
+        client.sendall(body)
+        assert client.recv(1000).startswith(b"HTTP/1.1 204")
+        body = loki("b")
+        client.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 204")
+        client.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        client.shutdown(socket.SHUT_WR)
+        assert b" 400 " in client.recv(1000)
+    assert [line[-1] for line in one.lines()] == ["a", "b"]
+
+
+def test_there_is_no_room_for_more_bodies(running: Callable[..., Running]) -> None:
+    """Senders are told to try again while too much is on its way."""
+    one = running()
+    one.door.server._bodies.together = 100
+    assert one.send(LOKI, loki("a" * 200))[0] == 429
+    assert one.status(LOKI, loki("a")) == 204

@@ -1,0 +1,97 @@
+"""Which run, agent and file a stream's labels name."""
+
+import pytest
+
+from monitor.config import load
+from monitor.intake.labels import carrier_at, carrier_of, followed, known, run_of, written
+from monitor.naming import run_name
+from parsers.engine.prefixes import strip_prefixes
+
+
+@pytest.mark.parametrize(
+    ("labels", "run"),
+    [
+        (
+            {"namespace": "ml", "jobset.sigs.k8s.io/jobset-name": "gpt", "batch.kubernetes.io/job-name": "gpt-0"},
+            "ml/gpt",
+        ),
+        ({"namespace": "ml", "training_kubeflow_org_job_name": "gpt"}, "ml/gpt"),  # as Prometheus takes names
+        ({"__meta_kubernetes_pod_label_volcano_sh_job_name": "vc"}, "vc"),
+        ({"k8s.namespace.name": "ml", "k8s.job.name": "gpt"}, "ml/gpt"),
+        ({"run": "tr11", "job": "loki.source.file"}, "tr11"),
+        ({"job": "fluent-bit", "namespace": "ml", "pod": "gpt-0"}, ""),  # names no run: a pod is none
+        ({"namespace": "ml", "run": ""}, ""),
+    ],
+)
+def test_the_run_is_the_owner_by_default(labels: dict[str, str], run: str) -> None:
+    """The labels that operators write on their pods, whoever has changed their names on the way."""
+    assert run_of(known(labels), ()) == run
+
+
+def test_runs_of_the_configuration() -> None:
+    """The first entry of which all patterns match names the run; others are not watched then."""
+    config = load(
+        "intake: {listen: 127.0.0.1:1}\nruns:\n- labels: {namespace: 'train-*', job: '*'}\n"
+        "  name: '{namespace}/{job_name|job}'\n- labels: {app: sweep}\n- paths: [/logs/*.out]\n"
+    )
+    named = {
+        "train-a/x": {"namespace": "train-a", "job": "x"},
+        "train-a/y": {"namespace": "train-a", "job": "x", "job_name": "y"},
+        "z": {"app": "sweep", "run": "z"},
+    }
+    for run, labels in named.items():
+        assert run_of(known(labels), config.runs) == run
+    assert run_of(known({"namespace": "serve", "job": "x"}), config.runs) == ""
+    assert run_of(known({"namespace": "train-a"}), config.runs) == ""
+
+
+@pytest.mark.parametrize(
+    ("run", "told"),
+    [
+        ("ml/gpt", "ml/gpt"),
+        ("gpt-err", "gpt-err"),
+        ("../../etc/x.log", "_./_./etc/x.log"),
+        ("a//.b", "a/_b"),
+        ("node_modules/x", "node_modules_/x"),
+        ("ü" * 300, None),
+    ],
+)
+def test_the_file_is_found_and_gives_the_run_back(run: str, told: str | None) -> None:
+    """Whatever labels say, the file lies below the spool, and its path names the run, and the agent."""
+    config = followed(load("intake: {listen: 127.0.0.1:1}"), "/spool")
+    carrier = carrier_of({"carrier": "node/7"}, "", "carrier")
+    place = written({"pod": "p"}, run, "", carrier)
+    path = f"/spool/{place.name}.log"
+    assert ".." not in path.split("/")
+    assert run_name(path, path, config.runs) == place.run
+    assert carrier_at(path) == carrier == "node%2F7"
+    if told is not None:
+        assert place.run == told
+    else:
+        assert max(map(len, path.encode().split(b"/"))) < 255
+
+
+def test_streams_are_writers() -> None:
+    """A container's two outputs are two streams; a label that changes from line to line makes none of its own. Tenants
+    share nothing.
+    """
+    labels = {"pod": "gpt-0", "container": "t", "run": "gpt"}
+    first = written(labels, "gpt", "", "node7")
+    assert written(labels | {"trace": "4711", "level": "info"}, "gpt", "", "node7") == first
+    others = [
+        written(labels | {"stream": "stderr"}, "gpt", "", "node7"),
+        written(labels | {"pod": "gpt-1"}, "gpt", "", "node7"),
+        written(labels, "gpt", "team-a", "node7"),
+    ]
+    assert len({first.name, *(one.name for one in others)}) == 4
+    assert others[-1].run == "team-a/gpt"
+    assert carrier_of(labels | {"carrier": "n"}, "team-a", "carrier") != carrier_of({"carrier": "n"}, "", "carrier")
+
+
+def test_the_head_tells_who_wrote_the_line() -> None:
+    """The parsers read pod and node from it; a name that is none is left out."""
+    head = written({"pod": "gpt-0", "container": "t", "k8s_node_name": "node7"}, "gpt", "", "").head
+    prefix, text = strip_prefixes(f"2026-05-01T12:00:00.123456789Z {head} iteration 5")
+    assert (prefix.pod, prefix.node, prefix.logged_at) == ("gpt-0", "node7", "2026-05-01T12:00:00.123456789Z")
+    assert text == " iteration 5"
+    assert written({"pod": "a b\n", "host": "x]y"}, "gpt", "", "").head == ""

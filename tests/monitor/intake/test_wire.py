@@ -1,0 +1,121 @@
+"""What senders pack is what is read: snappy, gzip, Loki's push and OTLP, each in both of its forms; bombs are none."""
+
+import contextlib
+import gzip
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.intake.messages import Push, loki_json, loki_protobuf, otlp_json, otlp_protobuf
+from monitor.intake.wire import TooLargeError, WireError, fields, unpacked, unsnapped
+from tests.monitor.intake.senders import message, otlp_push, push_request
+
+MOST = 1 << 20
+NS = 1_777_000_000_123_456_789
+LINES = b"iteration 1/100\niteration 2/100\niteration 3/100\n"
+LABELS = {"job": 'a "quoted" \\ job', "pod": "gpt-0"}
+
+
+def read(push: Push) -> list[tuple[dict[str, str], list[tuple[int, bytes]]]]:
+    """Its streams."""
+    return [(stream.labels, stream.entries) for stream in push.streams]
+
+
+@pytest.mark.parametrize(
+    ("packed", "text"),
+    [
+        # recorded from snappy (cramjam 2.14): a literal, a copy that reaches into itself, copies of lines
+        ("0308616263", b"abc"),
+        ("460061fe01000501", b"a" * 70),
+        ("303c697465726174696f6e20312f3130300a191000323a100014332f3130300a", LINES),
+        ("00", b""),
+        ("030861620000", None),
+        ("0a006112ff", None),
+    ],
+)
+def test_snappy(packed: str, text: bytes | None) -> None:
+    """What the library that senders use has packed; what is damaged is refused."""
+    if text is None:
+        with pytest.raises(WireError):
+            unsnapped(bytes.fromhex(packed), MOST)
+    else:
+        assert unsnapped(bytes.fromhex(packed), MOST) == text
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    """No body raises anything else than what the door answers by 400 or 413."""
+    for read_body in (loki_json, loki_protobuf, otlp_json, otlp_protobuf, lambda body: unsnapped(body, MOST)):
+        with contextlib.suppress(WireError, TooLargeError):
+            read_body(data)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_bombs(pack: object) -> None:
+    """A body that grows beyond the limit is cut off there; one that is cut, or of another form, is refused."""
+    packed = pack(b"x" * MOST)  # type: ignore[operator]
+    assert unpacked(packed, "gzip", MOST) == b"x" * MOST
+    with pytest.raises(TooLargeError):
+        unpacked(packed, "gzip", MOST - 1)
+    for body, encoding in ((packed[:-1], "gzip"), (b"nothing", "gzip"), (b"x", "br")):
+        with pytest.raises(WireError):
+            unpacked(body, encoding, MOST)
+    with pytest.raises(TooLargeError):  # it says how large it is
+        unsnapped(bytes([128, 128, 128, 128, 1, 0, 0]), MOST)
+    with pytest.raises(WireError):  # and is not
+        unsnapped(bytes([5, 0, 65]), MOST)
+
+
+def test_loki_says_the_same_in_both_forms() -> None:
+    """Labels with quotes, entries with their nanoseconds."""
+    entries = [(NS, "one"), (NS + 1, "zwei ü")]
+    expected = [(LABELS, [(NS, b"one"), (NS + 1, "zwei ü".encode())])]
+    body = {"streams": [{"stream": LABELS, "values": [[str(at), text] for at, text in entries]}]}
+    assert read(loki_json(json.dumps(body).encode())) == expected
+    assert read(loki_protobuf(push_request(LABELS, entries))) == expected
+
+
+def test_one_bad_line_costs_itself() -> None:
+    """A time that is none, a text that is none, an entry without either; structured metadata is left aside."""
+    values = [["x", "a"], ["1", 5], [], ["-3", "undated"], ["7", "good", {"trace": "1"}]]
+    push = loki_json(json.dumps({"streams": [{"stream": {"a": "b"}, "values": values}]}).encode())
+    assert (push.refused, push.streams[0].entries) == (3, [(0, b"undated"), (7, b"good")])
+
+
+def test_otlp_says_the_same_in_both_forms() -> None:
+    """Attributes of the resource and of the record are labels; the observed time stands in for one that is missing."""
+    records = [(NS, 0, "one", {}), (0, NS + 5, "two", {"log.iostream": "stderr"})]
+    expected = [
+        ({"k8s.job.name": "gpt"}, [(NS, b"one")]),
+        ({"k8s.job.name": "gpt", "log.iostream": "stderr"}, [(NS + 5, b"two")]),
+    ]
+    for as_json, read_body in ((True, otlp_json), (False, otlp_protobuf)):
+        assert read(read_body(otlp_push({"k8s.job.name": "gpt"}, records, as_json=as_json))) == expected
+
+
+def test_otlp_bodies_that_are_no_text() -> None:
+    """A map is shown as it came, a number as its digits; a record of another form is refused alone."""
+    bodies = [{"kvlistValue": {"values": []}}, {"intValue": "5"}, {"boolValue": True}]
+    records = [{"timeUnixNano": "1", "body": body} for body in bodies] + [{"timeUnixNano": "x", "body": {}}]
+    body = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}).encode()
+    push = otlp_json(body)
+    assert [text for _, text in push.streams[0].entries] == [b'{"kvlistValue":{"values":[]}}', b"5", b"true"]
+    assert push.refused == 1
+
+
+def test_unknown_fields_are_passed_over() -> None:
+    """A later version of a message is read as far as it is known; groups, which nobody writes any more, are refused."""
+    known = push_request(LABELS, [(NS, "one")])
+    later = known + bytes.fromhex("7d 01020304 79 0102030405060708 f0 01 05")
+    assert read(loki_protobuf(later)) == read(loki_protobuf(known))
+    with pytest.raises(WireError):
+        list(fields(b"\x0b"))
+    for cut in range(1, len(known)):
+        try:
+            loki_protobuf(known[:cut])
+        except WireError:
+            continue
+    assert message((1, 300)) == b"\x08\xac\x02"

@@ -1,0 +1,98 @@
+"""The pages as the server writes them: a line an incident, the worst apart, others folded; ends told apart."""
+
+import re
+from html import unescape
+from typing import Any
+
+from monitor.serve.formats import figures
+from monitor.serve.page import fleet_run, render_index, render_run
+from monitor.snapshot import RunSnapshot, Snapshot
+
+NOW = 1_700_000_000.0
+
+
+def incident(run: str, kind: str = "hang", severity: str = "critical", **more: Any) -> dict[str, Any]:
+    """An open incident of 100 s on 64 GPUs."""
+    return {
+        "run": run, "incident": kind, "severity": severity, "since": NOW - 100, "summary": f"{kind} it is", "gpus": 64,
+        "phase": "training", "evidence": {"last_line": "iteration 7/9"}, **more,
+    }  # fmt: skip
+
+
+def page_of(run: str, *incidents: dict[str, Any], state: str = "training", **more: Any) -> dict[str, Any]:
+    """A run's data, as far as anything is known."""
+    return {"run": run, "state": state, "phase": state, "incidents": list(incidents), **more}
+
+
+def index(*pages: dict[str, Any]) -> str:
+    """The page of all runs."""
+    runs = tuple(RunSnapshot(page["run"], {}, page) for page in pages)
+    return unescape(
+        render_index(Snapshot(NOW, runs, incidents=tuple(one for page in pages for one in page["incidents"])), NOW)
+    )
+
+
+def part(text: str, name: str) -> str:
+    """What stands in the element of that id, up to the next one with an id."""
+    return re.split(r"<\w+ id=", text.partition(f"id={name}")[2])[0]
+
+
+def test_five_stand_for_themselves() -> None:
+    """Of 40 the five that cost most; the others, and those for information, under a line each that counts them."""
+    pages = [page_of(f"r{at}", incident(f"r{at}", since=NOW - 100 - at)) for at in range(40)]
+    pages += [page_of(f"i{at}", incident(f"i{at}", "configuration", "info")) for at in range(8)]
+    text = index(*pages)
+    assert re.findall(r"<h3>.*?>(\w+)</a>", part(text, "incidents")) == ["r39", "r38", "r37", "r36", "r35"]
+    assert "35 more: 35 hang" in part(text, "more")
+    assert len(re.findall("<article", part(text, "infos"))) == 8
+    assert "8 for information: 8 configuration" in part(text, "infos")
+    few = index(page_of("a", incident("a")))
+    assert " hidden" in part(few, "more")[:20]
+    assert " hidden" in part(few, "infos")[:20]
+
+
+def test_the_line_is_the_one_that_shows_it_and_the_command_is_there() -> None:
+    """A crash's own line, not the last iteration; without one the last. A command stands where there is one."""
+    told = incident("a", "crash", line="RuntimeError: <b>", advice="cancel it", command="scancel 7")
+    text = render_run(RunSnapshot("a", {}, page_of("a", told)), NOW, "../")
+    assert "<pre>RuntimeError: &lt;b&gt;</pre>" in text
+    assert "iteration 7/9" not in text
+    assert "<p class=command><code>scancel 7</code></p>" in text
+    assert "<details open>" in text
+    other = index(page_of("a", incident("a")))
+    assert "<pre>iteration 7/9</pre>" in other
+    assert "class=command" not in other
+    assert "<details open>" not in other
+
+
+def test_a_bad_end_is_not_green() -> None:
+    """Finished with a failure behind the last iteration; a clean end, and a crash, are as ever."""
+    for state, failure, told in (
+        ("finished", "nccl: unhandled", ("▲ finished", "nccl", "warn")),
+        ("finished", None, ("✔ finished", "", "")),
+        ("crashed", "nccl: unhandled", ("✖ crashed", "nccl", "")),
+    ):
+        page = page_of("a", state=state, failure=failure)
+        assert figures(page, NOW)["state"] == told
+        assert (f"<span class='state {state} warn'" in index(page)) == (told[2] == "warn")
+
+
+def test_normal_is_the_pace_of_before() -> None:
+    """While a slowdown stands the learned pace is already the slow one."""
+    slow = incident("a", "slowdown", "warning")
+    page = page_of("a", slow, seconds_per_iteration=2.6, baseline_seconds=2.57, normal_seconds=2.0)
+    shown = figures(page, NOW)
+    assert shown["seconds_per_iteration"] == ("2.6", "normal 2", "")
+    assert shown["over_normal"] == ("+30.0\u00a0%", "", "warn")
+    assert figures(page | {"incidents": []}, NOW)["over_normal"].tone == ""
+    assert figures(page | {"normal_seconds": None}, NOW)["over_normal"].text == "+1.2\u00a0%"
+
+
+def test_the_table_may_have_other_columns() -> None:
+    """Those that are asked for and exist, each with what it is sorted by."""
+    page = page_of("a", progress_at=NOW - 5, grad_norm=1.5, slowdown_ratio=1.25)
+    sent = fleet_run(page, NOW, ["grad_norm", "progress_at", "over_normal", "no such"])
+    assert list(sent["figures"]) == ["state", "grad_norm", "progress_at", "over_normal"]
+    assert sent["order"] == {"grad_norm": 1.5, "progress_at": NOW - 5, "over_normal": 1.25}
+    assert sent["over"] is False
+    assert fleet_run(page | {"state": "finished"}, NOW)["over"] is True
