@@ -50,7 +50,7 @@ from monitor.serve.server import HttpServer, Limits
 from monitor.slurm.replies import ReplyError, read_account, read_show
 from monitor.store import decode, encode
 from tests.clock import ManualClock
-from tests.test_fuzz import HOSTILE, check_pages, fragments, pages
+from tests.test_fuzz import HOSTILE, check_pages, check_state, fragments, pages
 
 NOW = 1_700_000_000.0
 ROOT = Path(__file__).parents[1]
@@ -99,8 +99,7 @@ def settled(core: Core, now: float) -> None:
     for transition in core.tick(now):
         json.loads(json.dumps(payload(transition), allow_nan=False))
     check_pages(pages(core, now))
-    once = encode(decode(encode(core.save(now)), Saved))
-    assert encode(decode(once, Saved)) == once
+    check_state(core, now)
 
 
 MESSAGES = st.tuples(

@@ -36,11 +36,6 @@ def _default_memo() -> Memo:
 class SourceReader:
     """Reads one endless source. `extra` are a site's own rules, asked last and of every line."""
 
-    __slots__ = (
-        "_extra", "_key_lines", "_last_matched", "_memo", "_open", "_redrawn", "_rules", "_splitter", "_unwrapper",
-        "fed_bytes", "matched_lines",
-    )  # fmt: skip
-
     def __init__(
         self, extra: Sequence[Rule] = (), max_line_bytes: int = MAX_LINE_BYTES, memo: Memo | None = None
     ) -> None:

@@ -126,13 +126,13 @@ class Intake:
         known = saved.experiments if saved is not None else before.experiments if before is not None else None
         self._drop(message.source)
         reader = saved.reader if saved is not None and message.resumed else None
+        spool = self._watched.config.intake.spool.directory
+        ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
         if saved is not None:
             for run in self._watched.runs.of_log(name):  # what was saved while nobody listened was not heard either
                 run.away_since = min(saved.saved_at, run.away_since or saved.saved_at)
-                if not message.resumed:  # lines of it may be lost
+                if not message.resumed or ordered is not None:  # lines may be lost, or wait where nobody took them
                     run.state.unheard_before = None
-        spool = self._watched.config.intake.spool.directory
-        ordered = Ordered() if spool and message.path.startswith(f"{spool}/") else None
         opened = self._watched.sources.open(message, name, self._watched.rules, reader, known, ordered)
         opened.new = bool(self.scanned) and saved is None
         opened.member = member

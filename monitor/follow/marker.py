@@ -18,10 +18,6 @@ restart would read again those that are forgotten. A log that is rotated every h
 class Marker:
     """Feed it every Opened, Data and Restarted of one source, in order."""
 
-    __slots__ = (
-        "_device", "_end", "_former", "_head", "_inode", "_line_ends", "_new", "_new_bytes", "_window", "fed_to",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self._device = self._inode = self._new_bytes = self.fed_to = 0
         """`fed_to`: the offset behind the last byte fed."""

@@ -124,35 +124,25 @@ class _Timed(io.RawIOBase):
         super().close()
 
 
-class _Answer(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *known: Any, **more: Any) -> None:
-        super().__init__(sock, *known, **more)
-        self.fp = io.BufferedReader(_Timed(sock, self.fp))
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    def do_open(self, http_class: Any, req: urllib.request.Request, **more: Any) -> http.client.HTTPResponse:
+        def answer(sock: socket.socket, *known: Any, **others: Any) -> http.client.HTTPResponse:
+            found = http.client.HTTPResponse(sock, *known, **others)
+            found.fp = io.BufferedReader(_Timed(sock, found.fp))
+            return found
 
+        def connection(*known: Any, **others: Any) -> Any:
+            made = http_class(*known, **others)
+            made.response_class = answer
+            return made
 
-class _Plain(http.client.HTTPConnection):
-    response_class = _Answer
-
-
-class _Secure(http.client.HTTPSConnection):
-    response_class = _Answer
-
-
-class _Http(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Plain, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Secure, req)
+        return super().do_open(connection, req, **more)
 
 
 def _opener() -> urllib.request.OpenerDirector:
     """These two protocols and the proxies of the environment; no handler for redirects, none for file: or ftp:."""
     opener = urllib.request.OpenerDirector()
-    protocols = (_Http(), _Https(), urllib.request.UnknownHandler())
-    for handler in (urllib.request.ProxyHandler(), *protocols):
+    for handler in (urllib.request.ProxyHandler(), _Handler(), urllib.request.UnknownHandler()):
         opener.add_handler(handler)
     return opener
 

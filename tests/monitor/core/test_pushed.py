@@ -54,9 +54,10 @@ class Pushed(Following):
         self.silent = dict.fromkeys(nodes, self.now)
         self.wait(1)
 
-    def killed(self) -> None:
-        """As there, with the spool."""
+    def killed(self, away: float = 0.0) -> None:
+        """As there, with the spool; back after so many seconds."""
         saved = decode(encode(self.core.save(self.now)), type(self.core.save(self.now)))
+        self.now += away
         self.core = self._core()
         positions = self.core.restore(saved)
         for path, data in self.written.items():
@@ -300,3 +301,15 @@ def test_a_stream_that_goes_on_in_another_file() -> None:
     lab.killed()
     lab.wait(3)
     assert (lab.iterations, lab.restarts) == (14.0, 0.0)
+
+
+def test_what_agents_keep_while_nobody_takes_it_is_no_silence() -> None:
+    """The daemon is away for 15 s: of a file that others write that is silence, here the lines may wait elsewhere."""
+    logs = Pushed("node0")
+    logs.train(range(1, 13))
+    logs.wait(35)
+    logs.killed(15.0)
+    logs.wait(10)
+    assert [one for one in logs.told if not one.quiet] == []
+    logs.wait(15)
+    assert [(one.incident, one.status) for one in logs.told if not one.quiet] == [("hang", "firing")]

@@ -40,6 +40,10 @@ class Disk:
         """What was offered last."""
         return (decode(self.data, kind) if self.data else None), []
 
+    def notes(self) -> frozenset[str]:
+        """Nobody was told anything."""
+        return frozenset()
+
     def offer(self, data: bytes) -> None:
         """Written."""
         self.data, self.saves = data, self.saves + 1
