@@ -177,6 +177,12 @@ class Daemon:
         counts.set("actions_total", float(since > 16000), "requeue-hangs", "requeue", "done")
         counts.set("slurm_calls_total", since // 60, "answered")
         counts.set("put_aside_total", float(since > 16000), "page")
+        counts.set("intake_lines_total", since * 2.0, "new")
+        counts.set("intake_requests_total", since / 5.0, "204")
+        counts.set("intake_refused_lines_total", float(since > 16000))
+        for name in ("duplicate_lines_total", "late_lines_total"):
+            counts.set(name, max(0.0, since - 9000) / 60, "pushed")
+        counts.set("carriers", 3.0, "heard")
         counts.set("io_errors_total", max(0.0, min(since, 4000) - 1800) / 30, "ESTALE")
         counts.set("malformed_lines_total", float(int(since // 7000)), "megatron.iteration")
 
